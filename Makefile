@@ -1,0 +1,83 @@
+# `make demo` and `make test` set up all they need on a machine with Python 3.11+, Java 17 and make.
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DIR ?=
+
+# uv from the machine where there is one, else from PyPI into .tools
+UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
+
+export UV_PROJECT_ENVIRONMENT := $(VENV)
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1	/' | expand -t 14
+
+.PHONY: demo
+demo: setup java ## kill and restart a real stream on real data, then check every row; DIR=... keeps the output
+	$(BIN)/python -m examples.demo $(if $(DIR),--dir "$(DIR)")
+
+.PHONY: test
+test: setup java ## the tests, fast and without network; includes real Spark
+	$(BIN)/pytest tests $(ARGS)
+
+.PHONY: integration
+integration: setup java ## the tests that start servers or whole jobs
+	$(BIN)/pytest integration_tests $(ARGS)
+
+.PHONY: lint
+lint: setup ## ruff: rules and format; import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+.PHONY: types
+types: setup ## mypy, strict
+	$(BIN)/mypy
+
+.PHONY: bench
+bench: setup java ## the micro-batch period with and without Holdfast, in one run
+	$(BIN)/python -m benchmarks.micro_batch
+
+.PHONY: docs
+docs: setup ## write the pages that are made from code
+	$(BIN)/python -m docs.generate
+
+.PHONY: lock
+lock: $(UV) ## resolve pyproject.toml anew into requirements.lock
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+	  --no-header --all-extras --group dev --upgrade pyproject.toml -o requirements.lock
+
+.PHONY: clean
+clean: ## remove the environment and everything built
+	rm -rf $(VENV) .tools build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+.PHONY: setup
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: requirements.lock pyproject.toml | $(UV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'Holdfast needs Python 3.11 or newer; name one with PYTHON=/path/to/python' >&2; exit 1; }
+	test -x $(BIN)/python || $(UV) venv --quiet --python "$$(command -v $(PYTHON))" $(VENV)
+	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	touch $@
+
+.tools/bin/uv:
+	$(PYTHON) -m venv .tools
+	.tools/bin/python -m pip install --quiet --disable-pip-version-check uv
+
+.PHONY: java
+java:
+	@command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" >/dev/null || { \
+	  echo 'Spark needs Java 17 or newer, and no java was found. Install one, then run this again:' >&2; \
+	  echo '  Debian, Ubuntu  sudo apt-get install openjdk-17-jre-headless' >&2; \
+	  echo '  Fedora          sudo dnf install java-17-openjdk-headless' >&2; \
+	  echo '  macOS           brew install openjdk@17' >&2; \
+	  echo 'or set JAVA_HOME to where it is.' >&2; exit 1; }

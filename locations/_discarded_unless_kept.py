@@ -1,0 +1,33 @@
+"""What all our output streams do when they are left without their success call."""
+
+import warnings
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+
+class DiscardedUnlessKept(ABC):
+    """Leaving `with`, or being forgotten, discards what was written; forgetting also warns."""
+
+    _finished = False
+
+    @abstractmethod
+    def close(self) -> None:
+        """Discard, unless the success call was made; set `_finished`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._finished:
+            warnings.warn(f"{self!r} was neither kept nor closed", ResourceWarning, stacklevel=2)
+            self.close()

@@ -1,0 +1,37 @@
+"""A completed checkpoint in a directory."""
+
+import msgspec
+
+from holdfast.errors import InvalidRequestError
+from holdfast.locations import _uris
+from holdfast.locations._file_system import file_system_for
+from holdfast.locations._handles import FileStateHandle
+from holdfast.locations._storage import METADATA_FILE
+
+
+class FileSystemCompletedCheckpointStorageLocation(msgspec.Struct, frozen=True):
+    """A directory with a metadata file in it.
+
+    Attributes:
+        external_pointer: URI of the directory.
+        metadata_handle: The metadata file.
+    """
+
+    external_pointer: str
+    metadata_handle: FileStateHandle
+
+    def dispose_storage_location(self) -> None:
+        if _uris.name(self.metadata_handle.uri) != METADATA_FILE:
+            # Found by a pointer to some file; its directory may hold anything.
+            message = f"only a directory with a {METADATA_FILE} file can be disposed of"
+            raise InvalidRequestError(message, self.metadata_handle.uri)
+        file_system = file_system_for(self.external_pointer)
+        # First of all, so that nobody finds a checkpoint some of whose files are gone.
+        file_system.delete([self.metadata_handle.uri])
+        file_system.delete_tree(self.external_pointer)
+
+
+def metadata_at(uri: str, size: int) -> FileSystemCompletedCheckpointStorageLocation:
+    """The completed checkpoint whose metadata is this file."""
+    handle = FileStateHandle(uri, size)
+    return FileSystemCompletedCheckpointStorageLocation(_uris.parent(uri), handle)

@@ -1,0 +1,140 @@
+"""State and metadata streams that end up in files."""
+
+import threading
+import uuid
+
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointError,
+    OutcomeUnknownError,
+    StreamClosedError,
+)
+from holdfast.locations import _uris
+from holdfast.locations._checksum import ChecksumBuilder, checksum_of
+from holdfast.locations._file_system import BytesLike, FileOutputStream, file_system_for
+from holdfast.locations._file_system_completed import (
+    FileSystemCompletedCheckpointStorageLocation,
+)
+from holdfast.locations._discarded_unless_kept import DiscardedUnlessKept
+from holdfast.locations._handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
+
+class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
+    """State that stays in its handle while it is small, and else becomes a file.
+
+    Args:
+        path_prefix: URI to which a random name is appended; its directory must exist.
+        inline_threshold: Most bytes that travel in the handle; 0 makes every state a file.
+        buffer_bytes: Bytes held back before they are written, at least `inline_threshold`.
+
+    Source:
+        Flink, FsCheckpointStreamFactory.FsCheckpointStateOutputStream. Ours differs: an empty
+        stream is closed by its success call too, and the handle has a checksum.
+    """
+
+    def __init__(self, path_prefix: str, *, inline_threshold: int, buffer_bytes: int) -> None:
+        self._uri = f"{path_prefix}{uuid.uuid4().hex}"
+        self._inline_threshold = inline_threshold
+        self._buffer_bytes = max(buffer_bytes, inline_threshold)
+        self._buffer = bytearray()
+        self._file: FileOutputStream | None = None
+        self._file_bytes = 0
+        self._checksum = ChecksumBuilder()
+        self._opening = threading.Lock()
+
+    def write(self, data: BytesLike, /) -> int:
+        self._check_open()
+        view = memoryview(data).cast("B")
+        if len(self._buffer) + len(view) > self._buffer_bytes:
+            self._write_file(self._buffer)
+            self._buffer = bytearray()
+        if len(view) >= self._buffer_bytes:
+            self._write_file(view)
+        else:
+            self._buffer += view
+        return len(view)
+
+    def tell(self) -> int:
+        return self._file_bytes + len(self._buffer)
+
+    def close_and_get_handle(self) -> StreamStateHandle | None:
+        self._check_open()
+        try:
+            if self._file is None and len(self._buffer) <= self._inline_threshold:
+                return ByteStreamStateHandle(bytes(self._buffer)) if self._buffer else None
+            self._write_file(self._buffer)
+            if self._file is not None:
+                self._file.commit()
+            return FileStateHandle(self._uri, self._file_bytes, self._checksum.finish())
+        finally:
+            # Aborts the file if committing it failed; nothing to abort if it did not.
+            self.close()
+
+    def close(self) -> None:
+        with self._opening:
+            self._finished = True
+        self._buffer = bytearray()
+        if self._file is not None:
+            self._file.abort()
+
+    def _write_file(self, data: BytesLike) -> None:
+        if not data:
+            return
+        if self._file is None:
+            file = file_system_for(self._uri).create(self._uri)
+            with self._opening:
+                self._file = file
+            if self._finished:  # closed by another thread meanwhile
+                file.abort()
+                self._check_open()
+        self._file.write(data)
+        self._checksum.update(data)
+        self._file_bytes += len(data)
+
+    def _check_open(self) -> None:
+        if self._finished:
+            raise StreamClosedError("state stream is closed or discarded already", self._uri)
+
+
+class FileSystemCheckpointMetadataOutputStream(DiscardedUnlessKept):
+    """The `_metadata` file. Gathered in memory, then published in one exclusive step."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._content = bytearray()
+
+    def write(self, data: BytesLike, /) -> int:
+        self._check_open()
+        self._content += data
+        return len(data)
+
+    def close_and_finalize_checkpoint(self) -> FileSystemCompletedCheckpointStorageLocation:
+        self._check_open()
+        content = bytes(self._content)
+        self.close()
+        try:
+            file_system_for(self._uri).publish(self._uri, content)
+        except CheckpointConflictError:
+            if not self._is_ours(content):
+                raise
+        handle = FileStateHandle(self._uri, len(content), checksum_of(content))
+        return FileSystemCompletedCheckpointStorageLocation(_uris.parent(self._uri), handle)
+
+    def close(self) -> None:
+        self._finished = True
+        self._content = bytearray()
+
+    def _is_ours(self, content: bytes) -> bool:
+        """Whether what stands there is our own write, whose answer was lost on the way.
+
+        The commit token in the metadata makes our bytes different from anybody else's.
+        """
+        try:
+            with file_system_for(self._uri).open(self._uri) as stored:
+                return stored.read(len(content) + 1) == content
+        except CheckpointError as error:
+            message = "metadata exists already, and reading whose it is failed"
+            raise OutcomeUnknownError(message, self._uri) from error
+
+    def _check_open(self) -> None:
+        if self._finished:
+            raise StreamClosedError("metadata stream is closed or discarded already", self._uri)

@@ -1,0 +1,138 @@
+"""Handles: small immutable values that lead to bytes of state, wherever those are."""
+
+import io
+from enum import IntEnum
+from typing import BinaryIO, cast
+
+import msgspec
+
+from holdfast.locations import _uris
+from holdfast.locations._checksum import Checksum, VerifyingInputStream
+from holdfast.locations._file_system import file_system_for
+
+
+class ByteStreamStateHandle(msgspec.Struct, frozen=True, tag="bytes"):
+    """State that is small enough to travel in the handle itself."""
+
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return len(self.data)
+
+    def open_input_stream(self) -> BinaryIO:
+        """A seekable stream of the bytes."""
+        return io.BytesIO(self.data)
+
+    def discard_state(self) -> None:
+        """Nothing to do: the bytes go with the handle."""
+
+
+class FileStateHandle(msgspec.Struct, frozen=True, tag="file"):
+    """State in a file of its own.
+
+    Attributes:
+        uri: Normalized URI of the file. Inside a `_metadata` file, where it is the name of a file
+            in the same directory, only that name.
+        size: Length in bytes.
+        checksum: What the bytes add up to; None for `_metadata` alone, which carries its own.
+    """
+
+    uri: str
+    size: int
+    checksum: Checksum | None = None
+
+    def open_input_stream(self) -> BinaryIO:
+        """A seekable, unbuffered stream that verifies what it reads.
+
+        Raises:
+            CheckpointNotFoundError: The file is gone.
+            CheckpointCorruptedError: Its length differs; while reading: a block's checksum.
+        """
+        raw = file_system_for(self.uri).open(self.uri)
+        if self.checksum is None:
+            return raw
+        stream = VerifyingInputStream(raw, uri=self.uri, size=self.size, checksum=self.checksum)
+        return cast("BinaryIO", stream)
+
+    def discard_state(self) -> None:
+        """Delete the file; one that is gone already counts as deleted. Looks at nothing else."""
+        file_system_for(self.uri).delete([self.uri])
+
+
+StreamStateHandle = ByteStreamStateHandle | FileStateHandle
+"""Either kind, told apart by its tag when stored."""
+
+
+class OperatorStateMode(IntEnum):
+    """How a state's elements are spread over subtasks when a job is restored.
+
+    The numbers are stored and never change.
+
+    Source:
+        Flink, OperatorStateHandle.Mode: the same names and ordinals.
+    """
+
+    SPLIT_DISTRIBUTE = 0
+    UNION = 1
+    BROADCAST = 2
+
+
+class StatePartitions(msgspec.Struct, frozen=True):
+    """Where one named state lies in its stream, and which of its elements belong to a subtask.
+
+    Elements are counted, not listed by offset: a range of rows can be cut at any element
+    without an entry for each.
+
+    Attributes:
+        mode: How elements are spread when restored.
+        offset: First byte of the state's section in the stream.
+        length: Length of the section in bytes.
+        first: Index of the first element that counts.
+        count: Number of elements that count.
+    """
+
+    mode: OperatorStateMode
+    offset: int
+    length: int
+    first: int
+    count: int
+
+
+class OperatorStateHandle(msgspec.Struct, frozen=True):
+    """One subtask's snapshot of its operator state: the states by name, all in one stream."""
+
+    states: dict[str, StatePartitions]
+    stream: StreamStateHandle
+
+    @property
+    def size(self) -> int:
+        """Length of the stream in bytes."""
+        return self.stream.size
+
+    def discard_state(self) -> None:
+        """Delete the bytes behind the handle."""
+        self.stream.discard_state()
+
+
+def read_exactly(stream: BinaryIO, length: int) -> bytearray:
+    """Read that many bytes from where the stream stands.
+
+    Raises:
+        EOFError: The stream ends before.
+    """
+    data = bytearray(length)
+    left = memoryview(data)
+    while left:
+        count = stream.readinto(left)  # type: ignore[attr-defined]  # every binary stream has it
+        if not count:
+            message = f"stream ended {len(left)} bytes early"
+            raise EOFError(message)
+        left = left[count:]
+    return data
+
+
+def is_inside(handle: StreamStateHandle, directory: str) -> bool:
+    """Whether the handle's file lies directly in that directory."""
+    return isinstance(handle, FileStateHandle) and _uris.parent(handle.uri) == directory

@@ -1,0 +1,212 @@
+"""Local disks and what is mounted like one (NFS): durable writes by fsync, exclusive ones by link."""
+
+import errno
+import os
+import shutil
+import stat
+import threading
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO
+
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    StorageUnavailableError,
+    StreamClosedError,
+)
+from holdfast.locations import _uris
+from holdfast.locations._file_system import BytesLike, FileOutputStream, FileStatus
+
+# Nobody but the job's user reads state: it holds the rows of the stream.
+_FILE_MODE = 0o600
+_DIRECTORY_MODE = 0o700
+
+# What repeating the call can't mend: permissions, a file where a directory should be, a long name.
+_NOT_ALLOWED = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+}
+
+
+class LocalFileSystem:
+    """`file://`. A file is written beside its name and linked to it once it is on disk."""
+
+    def prepare_directory(self, uri: str, /) -> None:
+        path = _uris.local_path(uri)
+        with _translated(uri):
+            missing = []
+            while not os.path.isdir(path):
+                missing.append(path)
+                path = os.path.dirname(path)
+            for directory in reversed(missing):
+                with suppress(FileExistsError):
+                    os.mkdir(directory, _DIRECTORY_MODE)
+                _sync_directory(os.path.dirname(directory))
+            if not os.access(_uris.local_path(uri), os.W_OK | os.X_OK):
+                raise InvalidRequestError("directory is not writable", uri)
+
+    def create(self, uri: str, /) -> FileOutputStream:
+        return _LocalOutputStream(uri)
+
+    def publish(self, uri: str, data: bytes, /) -> None:
+        stream = _LocalOutputStream(uri)
+        try:
+            stream.write(data)
+            stream.commit()
+        finally:
+            stream.abort()
+
+    def open(self, uri: str, /) -> BinaryIO:
+        with _translated(uri):
+            return open(_uris.local_path(uri), "rb", buffering=0)
+
+    def list(self, uri: str, /) -> Iterable[FileStatus]:
+        found = []
+        with _translated(uri), suppress(FileNotFoundError):
+            with os.scandir(_uris.local_path(uri)) as entries:
+                for entry in entries:
+                    # An entry can vanish between the listing and the look at it.
+                    with suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        found.append(
+                            FileStatus(
+                                uri=_uris.join(uri, entry.name),
+                                size=0 if stat.S_ISDIR(status.st_mode) else status.st_size,
+                                modified_ms=status.st_mtime_ns // 1_000_000,
+                                is_directory=stat.S_ISDIR(status.st_mode),
+                            )
+                        )
+        return found
+
+    def delete(self, uris: Iterable[str], /) -> None:
+        failures = []
+        directories = {}
+        for uri in uris:
+            try:
+                with _translated(uri), suppress(FileNotFoundError):
+                    os.unlink(_uris.local_path(uri))
+                    directories[_uris.parent(uri)] = None
+            except CheckpointError as error:
+                failures.append(error)
+        # A deleted name must not come back after a power cut, when what it led to is gone.
+        for directory in directories:
+            with suppress(FileNotFoundError):
+                _sync_directory(_uris.local_path(directory))
+        if failures:
+            raise failures[0]
+
+    def delete_empty_directory(self, uri: str, /) -> None:
+        with _translated(uri):
+            try:
+                os.rmdir(_uris.local_path(uri))
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                    raise
+
+    def delete_tree(self, uri: str, /) -> None:
+        with _translated(uri), suppress(FileNotFoundError):
+            shutil.rmtree(_uris.local_path(uri))
+
+
+class _LocalOutputStream:
+    """A hidden file beside the target, which becomes the target by link(2).
+
+    link, unlike rename, fails if the name is taken: of eight racing renames all "win".
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._path = _uris.local_path(uri)
+        directory, name = os.path.split(self._path)
+        self._in_progress = os.path.join(directory, f".{name}.{uuid.uuid4().hex}.inprogress")
+        with _translated(uri):
+            self._descriptor = os.open(
+                self._in_progress, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE
+            )
+        self._in_use = threading.Lock()
+        self._finished = False
+        self._closed = False
+
+    def write(self, data: BytesLike, /) -> None:
+        left = memoryview(data).cast("B")
+        with self._using_descriptor(), _translated(self._uri):
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+
+    def commit(self) -> None:
+        with self._using_descriptor():
+            with _translated(self._uri):
+                os.fsync(self._descriptor)
+                self._link()
+            self._finished = True
+        self.abort()
+        try:
+            _sync_directory(os.path.dirname(self._path))
+        except OSError as error:
+            message = f"file was written, but its directory could not be synced ({error.strerror})"
+            raise OutcomeUnknownError(message, self._uri) from error
+
+    def _link(self) -> None:
+        try:
+            os.link(self._in_progress, self._path)
+        except FileExistsError:
+            # NFS may repeat a link whose answer was lost, and then finds our own.
+            if not os.path.samefile(self._in_progress, self._path):
+                message = "file exists already; somebody else has written it"
+                raise CheckpointConflictError(message, self._uri) from None
+
+    def abort(self) -> None:
+        # Never waits: without its hidden name a commit that is under way can't link it, and
+        # whoever uses the descriptor closes it when done.
+        self._finished = True
+        with suppress(OSError):
+            os.unlink(self._in_progress)
+        self._close_if_finished()
+
+    @contextmanager
+    def _using_descriptor(self) -> Iterator[None]:
+        with self._in_use:
+            if self._finished:
+                raise StreamClosedError("stream is finished or discarded", self._uri)
+            yield
+        self._close_if_finished()
+
+    def _close_if_finished(self) -> None:
+        if self._finished and self._in_use.acquire(blocking=False):
+            try:
+                if not self._closed:
+                    self._closed = True
+                    os.close(self._descriptor)
+            finally:
+                self._in_use.release()
+
+
+def _sync_directory(path: str) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _translated(uri: str) -> Iterator[None]:
+    """Turn the operating system's errors into ours."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise CheckpointNotFoundError("no such file or directory", uri) from error
+    except OSError as error:
+        if error.errno in _NOT_ALLOWED:
+            raise InvalidRequestError(f"not possible here ({error.strerror})", uri) from error
+        raise StorageUnavailableError(f"local disk failed ({error.strerror})", uri) from error

@@ -1,0 +1,115 @@
+"""`memory://`: files in this process, gone with it. For tests and for jobs without persistence."""
+
+import io
+import threading
+import time
+from collections.abc import Iterable
+from typing import BinaryIO
+
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    StreamClosedError,
+)
+from holdfast.locations import _uris
+from holdfast.locations._file_system import BytesLike, FileOutputStream, FileStatus
+
+# One store for the process, so that a URI means the same file wherever it is resolved.
+_LOCK = threading.Lock()
+_FILES: dict[str, tuple[bytes, int]] = {}
+_DIRECTORIES: set[str] = set()
+
+
+class MemoryFileSystem:
+    """A store in memory that behaves like a disk: files live in directories that were prepared."""
+
+    def prepare_directory(self, uri: str, /) -> None:
+        with _LOCK:
+            path = _uris.local_path(uri)
+            root = uri.removesuffix(path)
+            parts = path.strip("/").split("/")
+            for depth in range(1, len(parts) + 1):
+                directory = "/".join((root, *parts[:depth]))
+                if directory in _FILES:
+                    raise InvalidRequestError("not possible here (a file has that name)", uri)
+                _DIRECTORIES.add(directory)
+
+    def create(self, uri: str, /) -> FileOutputStream:
+        return _MemoryOutputStream(uri)
+
+    def publish(self, uri: str, data: bytes, /) -> None:
+        with _LOCK:
+            _require_directory(uri)
+            if uri in _FILES:
+                message = "file exists already; somebody else has written it"
+                raise CheckpointConflictError(message, uri)
+            _FILES[uri] = (bytes(data), time.time_ns() // 1_000_000)
+
+    def open(self, uri: str, /) -> BinaryIO:
+        with _LOCK:
+            if uri not in _FILES:
+                raise CheckpointNotFoundError("no such file or directory", uri)
+            return io.BytesIO(_FILES[uri][0])
+
+    def list(self, uri: str, /) -> Iterable[FileStatus]:
+        with _LOCK:
+            files = [
+                FileStatus(file, len(data), modified_ms, is_directory=False)
+                for file, (data, modified_ms) in _FILES.items()
+                if _uris.parent(file) == uri
+            ]
+            directories = [
+                FileStatus(directory, 0, 0, is_directory=True)
+                for directory in _DIRECTORIES
+                if _uris.parent(directory) == uri
+            ]
+        return files + directories
+
+    def delete(self, uris: Iterable[str], /) -> None:
+        with _LOCK:
+            for uri in uris:
+                _FILES.pop(uri, None)
+
+    def delete_empty_directory(self, uri: str, /) -> None:
+        with _LOCK:
+            if not any(_uris.parent(entry) == uri for entry in (*_FILES, *_DIRECTORIES)):
+                _DIRECTORIES.discard(uri)
+
+    def delete_tree(self, uri: str, /) -> None:
+        with _LOCK:
+            below = uri.rstrip("/") + "/"
+            for file in [file for file in _FILES if file.startswith(below)]:
+                del _FILES[file]
+            _DIRECTORIES.difference_update(
+                [one for one in _DIRECTORIES if one == uri or one.startswith(below)]
+            )
+
+
+class _MemoryOutputStream:
+    def __init__(self, uri: str) -> None:
+        with _LOCK:
+            _require_directory(uri)
+        self._uri = uri
+        self._data: bytearray | None = bytearray()
+
+    def write(self, data: BytesLike, /) -> None:
+        self._unfinished().extend(data)
+
+    def commit(self) -> None:
+        data = bytes(self._unfinished())
+        self._data = None
+        MemoryFileSystem().publish(self._uri, data)
+
+    def abort(self) -> None:
+        self._data = None
+
+    def _unfinished(self) -> bytearray:
+        if self._data is None:
+            raise StreamClosedError("stream is finished or discarded", self._uri)
+        return self._data
+
+
+def _require_directory(uri: str) -> None:
+    if _uris.parent(uri) not in _DIRECTORIES:
+        raise CheckpointNotFoundError("no such file or directory", uri)

@@ -1,0 +1,189 @@
+"""The metadata format, version 1: what `_metadata` holds, as bytes. Pure, no I/O.
+
+    offset  length  meaning
+    0       8       magic, "HOLDFAST" in ASCII
+    8       4       format version, unsigned, big-endian
+    12      8       length n of the body, unsigned, big-endian
+    20      n       body: CheckpointMetadata as a MessagePack map by field names
+    20+n    4       CRC-32C of all bytes before it, big-endian
+
+Every version will begin with magic and version and end with this checksum, so that a damaged
+file can be told from a newer one. Readers skip map keys that they don't know; a change that a
+reader must not skip gets a new version number.
+"""
+
+import struct
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
+from holdfast.locations import _uris
+from holdfast.locations._checksum import crc32c
+from holdfast.locations._handles import (
+    FileStateHandle,
+    OperatorStateHandle,
+    StreamStateHandle,
+    is_inside,
+)
+
+MAGIC = b"HOLDFAST"
+VERSION = 1
+
+_HEADER = struct.Struct(">8sIQ")
+_TRAILER = struct.Struct(">I")
+
+
+class SubtaskStatistics(msgspec.Struct, frozen=True):
+    """What a subtask did between the last checkpoint and this one.
+
+    Attributes:
+        rows_in: Rows given to the operator.
+        rows_out: Rows that it gave to the sink.
+        state_bytes: Bytes of state written, in files and inline.
+        restore_ms: Time to read the state that it began with, milliseconds.
+        process_ms: Time in the operator's own code and in reading its input, milliseconds.
+        sync_ms: Time of the snapshot's synchronous part, milliseconds.
+        async_ms: Time of the snapshot's asynchronous part, milliseconds.
+    """
+
+    rows_in: int
+    rows_out: int
+    state_bytes: int
+    restore_ms: float
+    process_ms: float
+    sync_ms: float
+    async_ms: float
+
+
+class SubtaskState(msgspec.Struct, frozen=True):
+    """All state that one subtask of an operator has in a checkpoint."""
+
+    managed_operator: tuple[OperatorStateHandle, ...] = ()
+    statistics: SubtaskStatistics | None = None
+
+
+class OperatorState(msgspec.Struct, frozen=True):
+    """All state of one operator.
+
+    Attributes:
+        parallelism: Number of its subtasks.
+        max_parallelism: Number of key groups, the highest parallelism it can be restored with.
+        subtasks: State by subtask index, 0 <= index < parallelism; one without state is absent.
+    """
+
+    parallelism: int
+    max_parallelism: int
+    subtasks: dict[int, SubtaskState]
+
+
+class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a job needs to go on from a checkpoint.
+
+    Attributes:
+        job_id: The job that it belongs to.
+        checkpoint_id: Its number, 1 or more, never used twice by a job.
+        commit_token: Random, so that a committer recognises its own write.
+        created_ms: When it was completed by the driver's clock, milliseconds since 1970 UTC.
+        duration_ms: From the beginning of the checkpoint to its completion, milliseconds.
+        writer: Name and version of the program that wrote it.
+        operators: State by operator uid.
+        coordinator_states: What the driver itself needs to go on, by the name of who wrote it.
+    """
+
+    job_id: str
+    checkpoint_id: int
+    commit_token: str
+    created_ms: int
+    duration_ms: float
+    writer: str
+    operators: dict[str, OperatorState]
+    coordinator_states: dict[str, bytes] = {}
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of all state in the checkpoint, in files and inline."""
+        return sum(handle.size for handle in self._handles())
+
+    def _handles(self) -> list[OperatorStateHandle]:
+        return [
+            handle
+            for operator in self.operators.values()
+            for subtask in operator.subtasks.values()
+            for handle in subtask.managed_operator
+        ]
+
+
+def encode_metadata(metadata: CheckpointMetadata, directory: str) -> bytes:
+    """The bytes of a `_metadata` file in `directory`; references into it become relative."""
+
+    def relative(handle: StreamStateHandle) -> StreamStateHandle:
+        if isinstance(handle, FileStateHandle) and is_inside(handle, directory):
+            return msgspec.structs.replace(handle, uri=_uris.name(handle.uri))
+        return handle
+
+    body = msgspec.msgpack.encode(_with_streams(metadata, relative))
+    content = _HEADER.pack(MAGIC, VERSION, len(body)) + body
+    return content + _TRAILER.pack(crc32c(content))
+
+
+def decode_metadata(content: bytes, directory: str, *, uri: str) -> CheckpointMetadata:
+    """Read the bytes of a `_metadata` file.
+
+    Args:
+        content: The whole file.
+        directory: Where it was found; relative references are resolved against it.
+        uri: The file, for errors.
+
+    Raises:
+        CheckpointCorruptedError: Another kind of file, or one that was cut or changed.
+        UnsupportedFormatError: A whole file of a newer version.
+    """
+    if not content.startswith(MAGIC):
+        raise CheckpointCorruptedError("not a holdfast metadata file", uri)
+    if len(content) < _HEADER.size + _TRAILER.size:
+        raise CheckpointCorruptedError(f"metadata file is cut off at {len(content)} bytes", uri)
+    (expected,) = _TRAILER.unpack_from(content, len(content) - _TRAILER.size)
+    found = crc32c(memoryview(content)[: -_TRAILER.size])
+    if found != expected:
+        message = (
+            f"metadata file is damaged or cut off: its {len(content)} bytes have checksum "
+            f"{found:08x}, expected {expected:08x} (crc32c)"
+        )
+        raise CheckpointCorruptedError(message, uri)
+    _, version, length = _HEADER.unpack_from(content)
+    if version != VERSION:
+        message = f"metadata format version {version} is not known; this one reads up to {VERSION}"
+        raise UnsupportedFormatError(message, uri)
+    try:
+        body = memoryview(content)[_HEADER.size : _HEADER.size + length]
+        metadata = msgspec.msgpack.decode(body, type=CheckpointMetadata)
+    except msgspec.MsgspecError as error:
+        raise CheckpointCorruptedError(f"metadata can't be decoded ({error})", uri) from error
+
+    def absolute(handle: StreamStateHandle) -> StreamStateHandle:
+        if isinstance(handle, FileStateHandle) and "/" not in handle.uri:
+            return msgspec.structs.replace(handle, uri=_uris.join(directory, handle.uri))
+        return handle
+
+    return _with_streams(metadata, absolute)
+
+
+def _with_streams(
+    metadata: CheckpointMetadata, change: Callable[[StreamStateHandle], StreamStateHandle]
+) -> CheckpointMetadata:
+    """A copy in which every stream handle went through `change`."""
+
+    def subtask(state: SubtaskState) -> SubtaskState:
+        handles = tuple(
+            msgspec.structs.replace(handle, stream=change(handle.stream))
+            for handle in state.managed_operator
+        )
+        return msgspec.structs.replace(state, managed_operator=handles)
+
+    def operator(state: OperatorState) -> OperatorState:
+        subtasks = {index: subtask(one) for index, one in state.subtasks.items()}
+        return msgspec.structs.replace(state, subtasks=subtasks)
+
+    operators = {uid: operator(state) for uid, state in metadata.operators.items()}
+    return msgspec.structs.replace(metadata, operators=operators)

@@ -1,0 +1,232 @@
+"""The contracts of checkpoint storage: who calls what, and in which order.
+
+    storage   = checkpoint_storage("file:///data/holdfast")     anywhere; only settings, pickles
+    access    = storage.create_checkpoint_storage("job-1")      driver and tasks
+    driver    access.initialize_base_locations_for_checkpoint() once, first
+    driver    location = access.initialize_location_for_checkpoint(7)
+    task      factory = access.resolve_checkpoint_storage_location(7, location.location_reference)
+    task      stream = factory.create_checkpoint_state_output_stream(scope)
+    task      stream.write(...); handle = stream.close_and_get_handle()
+    driver    stream = location.create_metadata_output_stream()
+    driver    stream.write(...); completed = stream.close_and_finalize_checkpoint()
+    driver    or, if any of it failed: location.dispose_on_failure()
+
+A stream or location belongs to its writer until its one success call. `close()` before that
+call discards, after it does nothing; leaving a `with` block counts as `close()`.
+
+Source:
+    Flink, org.apache.flink.runtime.state: CheckpointStorage, CheckpointStorageAccess and the
+    interfaces around them; names and roles are theirs.
+"""
+
+import os
+from enum import Enum
+from types import TracebackType
+from typing import Protocol, Self
+
+import msgspec
+
+from holdfast.errors import InvalidRequestError
+from holdfast.locations._file_system import BytesLike
+from holdfast.locations._handles import StreamStateHandle
+
+METADATA_FILE = "_metadata"
+
+
+class CheckpointedStateScope(Enum):
+    """Who may refer to a piece of state: one checkpoint, or several."""
+
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"
+
+
+class CheckpointStorageLocationReference(msgspec.Struct, frozen=True):
+    """What the driver sends to tasks, so that they find the location it made.
+
+    Attributes:
+        encoded: Opaque bytes; empty for the default reference, which tasks resolve by themselves.
+    """
+
+    encoded: bytes = b""
+
+
+class CheckpointStateOutputStream(Protocol):
+    """One blob of state in the making. One thread writes; another one may `close`."""
+
+    def write(self, data: BytesLike, /) -> int:
+        """Append the bytes and return their number. Raises `StorageUnavailableError`."""
+        ...
+
+    def tell(self) -> int:
+        """Number of bytes written so far."""
+        ...
+
+    def close_and_get_handle(self) -> StreamStateHandle | None:
+        """Keep what was written; None if that was nothing. The stream's one success call.
+
+        Raises `StreamClosedError` when called again or after `close`, `StorageUnavailableError`
+        after which nothing is left behind.
+        """
+        ...
+
+    def close(self) -> None:
+        """Discard, unless it was kept. May be called twice, and never raises."""
+        ...
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+
+class CompletedCheckpointStorageLocation(Protocol):
+    """A finished checkpoint's place. Holds settings only; pickles."""
+
+    @property
+    def external_pointer(self) -> str:
+        """Text by which `resolve_checkpoint` finds it again."""
+        ...
+
+    @property
+    def metadata_handle(self) -> StreamStateHandle:
+        """Leads to the metadata."""
+        ...
+
+    def dispose_storage_location(self) -> None:
+        """Delete it, the metadata first; a missing one counts as deleted."""
+        ...
+
+
+class CheckpointMetadataOutputStream(Protocol):
+    """The metadata in the making: the checkpoint exists once it is finalized, and not before."""
+
+    def write(self, data: BytesLike, /) -> int:
+        """Append the bytes and return their number."""
+        ...
+
+    def close_and_finalize_checkpoint(self) -> CompletedCheckpointStorageLocation:
+        """Publish the metadata, empty or not. The stream's one success call.
+
+        Raises `CheckpointConflictError` if the checkpoint exists already, `OutcomeUnknownError`,
+        `StorageUnavailableError`, and `StreamClosedError` when called again or after `close`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Discard, unless it was finalized. May be called twice, and never raises."""
+        ...
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+
+class CheckpointStreamFactory(Protocol):
+    """Makes state streams at one location; for tasks. Holds settings only; pickles."""
+
+    def create_checkpoint_state_output_stream(
+        self, scope: CheckpointedStateScope, /
+    ) -> CheckpointStateOutputStream:
+        """A new stream. Creates no directory, and no file before it has to."""
+        ...
+
+
+class CheckpointStorageLocation(CheckpointStreamFactory, Protocol):
+    """A pending checkpoint's place; for the driver."""
+
+    @property
+    def external_pointer(self) -> str:
+        """Text by which `resolve_checkpoint` will find it once it is completed."""
+        ...
+
+    @property
+    def location_reference(self) -> CheckpointStorageLocationReference:
+        """What tasks need to find it."""
+        ...
+
+    def create_metadata_output_stream(self) -> CheckpointMetadataOutputStream:
+        """The stream whose success call completes the checkpoint."""
+        ...
+
+    def dispose_on_failure(self) -> None:
+        """Delete everything that was written through this location, also by tasks."""
+        ...
+
+
+class CheckpointStorageCoordinatorView(Protocol):
+    """What the driver does with a job's storage."""
+
+    @property
+    def supports_highly_available_storage(self) -> bool:
+        """Whether checkpoints outlive the driver."""
+        ...
+
+    def initialize_base_locations_for_checkpoint(self) -> None:
+        """Make what all checkpoints of the job need. May be repeated."""
+        ...
+
+    def initialize_location_for_checkpoint(
+        self, checkpoint_id: int, /
+    ) -> CheckpointStorageLocation:
+        """Begin a checkpoint. Raises `InvalidRequestError` for a negative id."""
+        ...
+
+    def completed_checkpoints(self) -> dict[int, CompletedCheckpointStorageLocation]:
+        """The job's completed checkpoints by id, oldest first."""
+        ...
+
+    def resolve_checkpoint(self, pointer: str, /) -> CompletedCheckpointStorageLocation:
+        """Find a checkpoint of any job. Raises `CheckpointNotFoundError`."""
+        ...
+
+
+class CheckpointStorageWorkerView(Protocol):
+    """What tasks do with a job's storage. They create, stat and list no directories."""
+
+    def resolve_checkpoint_storage_location(
+        self, checkpoint_id: int, reference: CheckpointStorageLocationReference, /
+    ) -> CheckpointStreamFactory:
+        """Where to write the state of a checkpoint. Raises `InvalidRequestError`."""
+        ...
+
+
+class CheckpointStorageAccess(
+    CheckpointStorageCoordinatorView, CheckpointStorageWorkerView, Protocol
+):
+    """A job's storage, for driver and tasks."""
+
+
+class CheckpointStorage(Protocol):
+    """Where checkpoints go: settings only; pickles, and may be shared between threads."""
+
+    def create_checkpoint_storage(self, job_id: str, /) -> CheckpointStorageAccess:
+        """The storage of one job. Touches nothing yet."""
+        ...
+
+    def resolve_checkpoint(
+        self, pointer: str | os.PathLike[str], /
+    ) -> CompletedCheckpointStorageLocation:
+        """Find a checkpoint of any job by its directory or its metadata file.
+
+        Raises `CheckpointNotFoundError`, `InvalidRequestError`.
+        """
+        ...
+
+
+def check_checkpoint_id(checkpoint_id: int) -> None:
+    """Refuse a negative id.
+
+    Raises:
+        InvalidRequestError: It is negative.
+    """
+    if checkpoint_id < 0:
+        raise InvalidRequestError(f"checkpoint id {checkpoint_id} is negative")

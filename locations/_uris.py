@@ -1,0 +1,81 @@
+"""URIs of files and directories: plain text, as Hadoop writes it; nothing is percent-decoded."""
+
+import os
+import posixpath
+import re
+
+from holdfast.errors import InvalidRequestError
+
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<authority>[^/]*))?(?P<path>.*)")
+
+
+def normalize(uri: str | os.PathLike[str]) -> str:
+    """Bring a location into the one form `scheme://authority/path`.
+
+    Args:
+        uri: A URI, or a `pathlib.Path` (taken as a local file, made absolute).
+
+    Returns:
+        The URI with a lower-case scheme, without `.`, `..`, doubled or trailing slashes.
+
+    Raises:
+        InvalidRequestError: It has no scheme, or its path is not absolute.
+    """
+    if isinstance(uri, os.PathLike):
+        uri = f"file://{os.path.abspath(uri)}"
+    found = _URI.fullmatch(uri)
+    if found is None:
+        message = "location has no scheme; write file:///path for a local one"
+        raise InvalidRequestError(message, uri)
+    scheme, authority = found["scheme"].lower(), found["authority"] or ""
+    path = found["path"]
+    if scheme == "file" and authority not in ("", "localhost"):
+        message = f"local location names a host, {authority!r}; write file:/// with three slashes"
+        raise InvalidRequestError(message, uri)
+    if path and not path.startswith("/"):
+        raise InvalidRequestError("location's path is not absolute", uri)
+    if scheme == "file":
+        authority = ""
+    # normpath keeps two leading slashes, as POSIX has it
+    return f"{scheme}://{authority}/{posixpath.normpath(path or '/').lstrip('/')}"
+
+
+def checkpoint_directory(uri: str | os.PathLike[str]) -> str:
+    """Normalize a directory that is to hold checkpoints.
+
+    Raises:
+        InvalidRequestError: No scheme, no path, or the root of a file system.
+
+    Source:
+        Flink, AbstractFileStateBackend.validatePath: the same three cases.
+    """
+    directory = normalize(uri)
+    if local_path(directory) == "/":
+        message = "the root directory can't be used for checkpoints; name a directory below it"
+        raise InvalidRequestError(message, os.fspath(uri))
+    return directory
+
+
+def scheme(uri: str) -> str:
+    """The part of a normalized URI before `://`."""
+    return uri.partition("://")[0]
+
+
+def local_path(uri: str) -> str:
+    """The absolute path of a normalized URI, without scheme and authority."""
+    return "/" + uri.partition("://")[2].partition("/")[2]
+
+
+def join(directory: str, *names: str) -> str:
+    """The URI of something below a directory."""
+    return "/".join((directory.rstrip("/"), *names))
+
+
+def parent(uri: str) -> str:
+    """The directory that holds the file or directory."""
+    return uri.rpartition("/")[0]
+
+
+def name(uri: str) -> str:
+    """The last part of the URI's path."""
+    return uri.rpartition("/")[2]

@@ -1,0 +1,74 @@
+"""Everything that Holdfast raises on purpose, one class for each thing the caller can do.
+
+CheckpointError
+├── InvalidRequestError       fix the argument, setting or directory that the message names
+│   └── StreamClosedError     the stream is finished; open a new one
+├── CheckpointNotFoundError   nothing is there; name another place
+├── CheckpointConflictError   somebody else owns this job or has written this; stop
+├── OutcomeUnknownError       it may have happened; delete nothing, read again later
+├── StorageUnavailableError   the store did not do it (full, out of reach, broken); try again
+├── CheckpointCorruptedError  what was read is not what was written; use another checkpoint
+├── UnsupportedFormatError    a newer Holdfast wrote this; upgrade
+├── StateMigrationError       the stored state does not fit the type that is asked for
+└── BatchGapError             Spark and the last checkpoint are at different batches
+"""
+
+
+class CheckpointError(Exception):
+    """Base of all errors raised on purpose.
+
+    The message is for people and may change; the class and `location` are for code.
+
+    Args:
+        message: What happened and the way out, in lower case.
+        location: URI of the file or directory it is about, or empty. It is appended to the text.
+    """
+
+    def __init__(self, message: str, location: str = "") -> None:
+        # All of it in `args`, because Spark pickles errors on their way to the driver.
+        super().__init__(message, location)
+        self.location = location
+
+    def __str__(self) -> str:
+        message = str(self.args[0])
+        return f"{message}: location={self.location!r}" if self.location else message
+
+
+class InvalidRequestError(CheckpointError, ValueError):
+    """An argument, a setting or a directory can't be used as given."""
+
+
+class StreamClosedError(InvalidRequestError):
+    """The stream was finished or discarded before this call."""
+
+
+class CheckpointNotFoundError(CheckpointError):
+    """No checkpoint, file or directory is at that place."""
+
+
+class CheckpointConflictError(CheckpointError):
+    """Somebody else has written what was to be written: another driver owns this job."""
+
+
+class OutcomeUnknownError(CheckpointError):
+    """The write may have taken effect and must not be undone; read to find out."""
+
+
+class StorageUnavailableError(CheckpointError):
+    """The store did not do what it was asked for; nothing has changed."""
+
+
+class CheckpointCorruptedError(CheckpointError):
+    """Bytes that were read differ from the bytes that were written."""
+
+
+class UnsupportedFormatError(CheckpointError):
+    """The file has a format version that this version of Holdfast doesn't know."""
+
+
+class StateMigrationError(CheckpointError):
+    """Stored state has another type than its descriptor, and can't be converted."""
+
+
+class BatchGapError(CheckpointError):
+    """The batch that Spark hands over doesn't follow the last completed checkpoint."""
