@@ -21,6 +21,10 @@ class ByteStreamStateHandle(msgspec.Struct, frozen=True, tag="bytes"):
         """Length in bytes."""
         return len(self.data)
 
+    def __repr__(self) -> str:
+        # Without the bytes: they are rows of somebody's stream, and this ends up in logs.
+        return f"{type(self).__name__}({self.size} bytes)"
+
     def open_input_stream(self) -> BinaryIO:
         """A seekable stream of the bytes."""
         return io.BytesIO(self.data)

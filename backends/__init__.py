@@ -1,0 +1,31 @@
+"""What stored bytes mean: descriptors, states, snapshots and the operator state backend."""
+
+if __name__ == "backends":  # reached through the repository root: a second copy of every class
+    raise ImportError("import holdfast.backends, not backends")
+
+from holdfast.backends._descriptors import ListStateDescriptor
+from holdfast.backends._functions import (
+    CheckpointedFunction,
+    CheckpointListener,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+)
+from holdfast.backends._key_groups import MAX_PARALLELISM, default_max_parallelism
+from holdfast.backends._list_state import Elements, ListState
+from holdfast.backends._operator_state import OperatorStateBackend
+from holdfast.backends._snapshots import OperatorStateSnapshot, SnapshotResult
+
+__all__ = [
+    "CheckpointListener",
+    "CheckpointedFunction",
+    "Elements",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
+    "ListState",
+    "ListStateDescriptor",
+    "MAX_PARALLELISM",
+    "OperatorStateBackend",
+    "OperatorStateSnapshot",
+    "SnapshotResult",
+    "default_max_parallelism",
+]

@@ -1,0 +1,159 @@
+"""List state in Arrow chunks: what is in it stays columnar from the stream to the file."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidRequestError
+
+Elements = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table | Iterable[Any]
+"""Many elements at once. Record batches and tables are elements of struct type, one a row."""
+
+
+class ListState:
+    """A list of elements of one Arrow type, spread over subtasks when a job is rescaled.
+
+    Chunks are never changed, only replaced, so a snapshot shares them with the running state.
+
+    Source:
+        Flink, ListState and PartitionableListState. Here a `None` inside `add_all` or `update`
+        is found before anything is changed.
+    """
+
+    def __init__(self, name: str, element_type: pa.DataType) -> None:
+        self._name = name
+        self._type = element_type
+        self._chunks: list[pa.Array] = []
+        self._pending: list[Any] = []  # single elements, until somebody needs them in a chunk
+
+    @property
+    def name(self) -> str:
+        """The name that it is registered by."""
+        return self._name
+
+    @property
+    def type(self) -> pa.DataType:
+        """Arrow type of an element."""
+        return self._type
+
+    def __len__(self) -> int:
+        """Number of elements."""
+        return sum(map(len, self._chunks)) + len(self._pending)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The elements as Python objects, in order."""
+        return iter(self.get())
+
+    def get(self) -> list[Any]:
+        """All elements as Python objects; an empty list if there are none."""
+        return self.to_arrow().to_pylist()
+
+    def to_arrow(self) -> pa.ChunkedArray:
+        """All elements, without a copy."""
+        self._chunk_pending()
+        return pa.chunked_array(self._chunks, type=self._type)
+
+    def to_table(self) -> pa.Table:
+        """All elements as rows, without a copy.
+
+        Raises:
+            InvalidRequestError: The elements are not structs.
+        """
+        if not pa.types.is_struct(self._type):
+            message = f"state {self._name!r} has elements of type {self._type}, which are no rows"
+            raise InvalidRequestError(message)
+        self._chunk_pending()
+        schema = pa.schema([self._type.field(i) for i in range(self._type.num_fields)])
+        batches = [pa.RecordBatch.from_struct_array(chunk) for chunk in self._chunks]
+        return pa.Table.from_batches([batch.cast(schema) for batch in batches], schema)
+
+    def add(self, value: Any) -> None:
+        """Append one element.
+
+        Raises:
+            InvalidRequestError: It is None or of another type; the state is unchanged then.
+        """
+        if value is None:
+            raise InvalidRequestError(f"None can't be added to list state {self._name!r}")
+        try:
+            pa.scalar(value, self._type)
+        except (pa.ArrowException, TypeError, OverflowError) as error:
+            raise self._misfit(error) from error
+        self._pending.append(value)
+
+    def add_all(self, values: Elements) -> None:
+        """Append elements.
+
+        Raises:
+            InvalidRequestError: One is None or of another type; the state is unchanged then.
+        """
+        chunks = self._as_chunks(values)
+        self._chunk_pending()
+        self._chunks += chunks
+
+    def update(self, values: Elements) -> None:
+        """Replace all elements; empty `values` clear the state.
+
+        Raises:
+            InvalidRequestError: One is None or of another type; the state is unchanged then.
+        """
+        self._chunks = self._as_chunks(values)
+        self._pending = []
+
+    def clear(self) -> None:
+        """Remove all elements."""
+        self._chunks = []
+        self._pending = []
+
+    def chunks(self) -> tuple[pa.Array, ...]:
+        """The elements as they are held; what a snapshot shares."""
+        self._chunk_pending()
+        return tuple(self._chunks)
+
+    def _chunk_pending(self) -> None:
+        if self._pending:
+            self._chunks += self._as_chunks(self._pending)
+            self._pending = []
+
+    def _as_chunks(self, values: Elements) -> list[pa.Array]:
+        if values is None:
+            raise InvalidRequestError(f"None can't be added to list state {self._name!r}")
+        try:
+            chunks = [self._cast(chunk) for chunk in _arrays(values, self._type)]
+        except (pa.ArrowException, TypeError, OverflowError) as error:
+            raise self._misfit(error) from error
+        if any(chunk.null_count for chunk in chunks):
+            raise InvalidRequestError(f"None can't be added to list state {self._name!r}")
+        return [chunk for chunk in chunks if len(chunk)]
+
+    def _misfit(self, error: Exception) -> InvalidRequestError:
+        message = f"elements don't fit list state {self._name!r} of type {self._type} ({error})"
+        return InvalidRequestError(message)
+
+    def _cast(self, chunk: pa.Array) -> pa.Array:
+        if chunk.type.equals(self._type):
+            return chunk
+        # Names of fields must agree: Arrow casts structs by name and fills in what is missing.
+        if pa.types.is_struct(chunk.type) and _names(chunk.type) != _names(self._type):
+            message = f"fields {_names(chunk.type)}, expected {_names(self._type)}"
+            raise pa.ArrowInvalid(message)
+        return chunk.cast(self._type)
+
+
+def _arrays(values: Elements, element_type: pa.DataType) -> Sequence[pa.Array]:
+    if isinstance(values, pa.RecordBatch):
+        return [values.to_struct_array()]
+    if isinstance(values, pa.Table):
+        return values.to_struct_array().chunks
+    if isinstance(values, pa.ChunkedArray):
+        return values.chunks
+    if isinstance(values, pa.Array):
+        return [values]
+    return [pa.array(values, type=element_type)]
+
+
+def _names(struct: pa.DataType) -> list[str]:
+    if not pa.types.is_struct(struct):
+        return []
+    return [struct.field(i).name for i in range(struct.num_fields)]
