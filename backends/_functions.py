@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import pyarrow as pa
+
 from holdfast.backends._operator_state import OperatorStateBackend
 
 
@@ -16,12 +18,14 @@ class FunctionInitializationContext:
         restored_checkpoint_id: The checkpoint that they come from; None on a fresh start.
         subtask_index: This subtask, 0 <= subtask_index < parallelism.
         parallelism: Number of the operator's subtasks.
+        input_schema: Arrow schema of the rows that it will be given.
     """
 
     operator_state_store: OperatorStateBackend
     restored_checkpoint_id: int | None
     subtask_index: int
     parallelism: int
+    input_schema: pa.Schema
 
     @property
     def is_restored(self) -> bool:

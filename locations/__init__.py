@@ -24,6 +24,7 @@ from holdfast.locations._file_system_storage import (
     FileSystemCheckpointStorageAccess,
     FileSystemCheckpointStorageLocation,
     FileSystemCheckpointStreamFactory,
+    check_job_id,
 )
 from holdfast.locations._handles import (
     ByteStreamStateHandle,
@@ -100,6 +101,7 @@ __all__ = [
     "StreamStateHandle",
     "SubtaskState",
     "SubtaskStatistics",
+    "check_job_id",
     "checkpoint_storage",
     "complete_checkpoint",
     "decode_metadata",

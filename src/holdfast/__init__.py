@@ -1,0 +1,1 @@
+"""Holdfast: Flink-grade checkpoints for PySpark."""

@@ -10,6 +10,7 @@ CheckpointError
 ├── CheckpointCorruptedError  what was read is not what was written; use another checkpoint
 ├── UnsupportedFormatError    a newer Holdfast wrote this; upgrade
 ├── StateMigrationError       the stored state does not fit the type that is asked for
+├── CheckpointDeclinedError   this attempt can't be completed; repeat the batch
 └── BatchGapError             Spark and the last checkpoint are at different batches
 """
 
@@ -68,6 +69,10 @@ class UnsupportedFormatError(CheckpointError):
 
 class StateMigrationError(CheckpointError):
     """Stored state has another type than its descriptor, and can't be converted."""
+
+
+class CheckpointDeclinedError(CheckpointError):
+    """What the subtasks reported can't make a checkpoint; the batch has to be repeated."""
 
 
 class BatchGapError(CheckpointError):

@@ -1,0 +1,6 @@
+"""The `holdfast` command."""
+
+
+def main() -> int:
+    """Entry point."""
+    return 0

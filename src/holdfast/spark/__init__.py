@@ -1,0 +1,17 @@
+"""Runs operators with state in PySpark's Structured Streaming."""
+
+from holdfast.spark._coordinator import SparkProgress, progress_of
+from holdfast.spark._functions import StatefulFunction
+from holdfast.spark._settings import Setting, Settings, settings_table
+from holdfast.spark._stateful import Sink, stateful
+
+__all__ = [
+    "Setting",
+    "Settings",
+    "Sink",
+    "SparkProgress",
+    "StatefulFunction",
+    "progress_of",
+    "settings_table",
+    "stateful",
+]

@@ -1,0 +1,62 @@
+"""What a subtask reports when its part of a checkpoint is written."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.errors import CheckpointDeclinedError
+from holdfast.locations import OperatorState, SubtaskState
+
+COLUMN = "__holdfast_acknowledgement"
+"""Name of the binary column that carries acknowledgements; null in rows of data."""
+
+
+class Acknowledgement(msgspec.Struct, frozen=True):
+    """One subtask's report.
+
+    Attributes:
+        subtask: Its index.
+        task_attempt_id: Spark's number of the task attempt, unique in the application.
+        state: Its state in this checkpoint.
+    """
+
+    subtask: int
+    task_attempt_id: int
+    state: SubtaskState
+
+    def encode(self) -> bytes:
+        """Its bytes, as they travel to the driver."""
+        return msgspec.msgpack.encode(self)
+
+
+def decode_acknowledgements(encoded: Iterable[bytes]) -> list[Acknowledgement]:
+    """The reports as they arrived, in no particular order."""
+    decoder = msgspec.msgpack.Decoder(Acknowledgement)
+    return [decoder.decode(one) for one in encoded]
+
+
+def operator_state(
+    uid: str, acknowledgements: list[Acknowledgement], *, parallelism: int, max_parallelism: int
+) -> OperatorState:
+    """Put an operator's state together from the reports of all its subtasks.
+
+    Raises:
+        CheckpointDeclinedError: A subtask is missing, or reported twice: then its rows went
+            through the operator twice, and nobody knows which of both results the sink holds.
+    """
+    subtasks = {one.subtask: one.state for one in acknowledgements}
+    if len(subtasks) < len(acknowledgements):
+        message = (
+            f"subtasks of operator {uid!r} reported more than once, because Spark ran a part of "
+            "the sink's job again (a lost executor?); the batch has to be repeated: restart the "
+            "query"
+        )
+        raise CheckpointDeclinedError(message)
+    missing = sorted(set(range(parallelism)) - set(subtasks))
+    if missing:
+        message = (
+            f"no report of subtasks {missing} of operator {uid!r}: the sink's first action did not "
+            "read all rows; let it read them in one action, or use persist=True"
+        )
+        raise CheckpointDeclinedError(message)
+    return OperatorState(parallelism, max_parallelism, dict(sorted(subtasks.items())))

@@ -1,0 +1,274 @@
+"""The checkpoint coordinator: decides what to do with a batch, commits it, cleans up behind it."""
+
+import logging
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import msgspec
+
+from holdfast.backends import default_max_parallelism
+from holdfast.errors import BatchGapError, CheckpointError, InvalidRequestError
+from holdfast.locations import (
+    CheckpointMetadata,
+    CheckpointStorageAccess,
+    CheckpointStorageLocation,
+    CompletedCheckpoint,
+    CompletedCheckpointStorageLocation,
+    OperatorStateHandle,
+    complete_checkpoint,
+    load_checkpoint,
+)
+from holdfast.spark._acknowledgements import Acknowledgement, operator_state
+
+_log = logging.getLogger(__name__)
+
+_WRITER = f"holdfast {version('holdfast')}"
+_SPARK = "spark"
+
+
+class SparkProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """Spark's side of a checkpoint, kept in `_metadata` under `spark`.
+
+    Attributes:
+        query_id: Spark's id of the query.
+        run_id: Spark's id of this run of it.
+        batch_id: The micro-batch that the checkpoint completes.
+        offsets: Spark's offset log entry of that batch, as it stands in its file.
+        checkpoint_location: Spark's own checkpoint directory.
+        spark_version: Version of Spark that ran the batch.
+    """
+
+    query_id: str
+    run_id: str
+    batch_id: int
+    offsets: str
+    checkpoint_location: str
+    spark_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCheckpoint:
+    """A checkpoint that was begun.
+
+    Attributes:
+        checkpoint_id: Its number.
+        batch_id: The micro-batch that it will complete.
+        location: Where it goes.
+        restored_checkpoint_id: The checkpoint that the state comes from, or None.
+        assigned: Handles to restore from, by subtask.
+        started: `time.monotonic` of its beginning, seconds.
+    """
+
+    checkpoint_id: int
+    batch_id: int
+    location: CheckpointStorageLocation
+    restored_checkpoint_id: int | None
+    assigned: tuple[tuple[OperatorStateHandle, ...], ...]
+    started: float
+
+
+class CheckpointCoordinator:
+    """Drives the checkpoints of one run of a query, on the driver.
+
+    What it knows comes from storage when it begins, and from its own commits after that. A
+    commit that finds the checkpoint taken shows that another driver has gone on with the job.
+
+    Args:
+        access: The job's storage.
+        job_id: The job.
+        query_id: Spark's id of the query; the stored checkpoints must be of the same one.
+        uid: The operator's name.
+        parallelism: Number of the operator's subtasks.
+        num_retained: Number of completed checkpoints that are kept.
+    """
+
+    def __init__(
+        self,
+        access: CheckpointStorageAccess,
+        *,
+        job_id: str,
+        query_id: str,
+        uid: str,
+        parallelism: int,
+        num_retained: int,
+    ) -> None:
+        self._access = access
+        self._job_id = job_id
+        self._query_id = query_id
+        self._uid = uid
+        self._parallelism = parallelism
+        self._num_retained = num_retained
+        # Deleting is kept off the commit path, and in order: one thread.
+        self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="holdfast-cleaner")
+        access.initialize_base_locations_for_checkpoint()
+        self._retained = list(access.completed_checkpoints().values())
+        self._last = load_checkpoint(self._retained[-1]) if self._retained else None
+        if self._last is not None:
+            self._check_belongs(self._last)
+            _log.info(
+                "job %s goes on from checkpoint %d at %s",
+                job_id,
+                self._last.metadata.checkpoint_id,
+                self._last.location.external_pointer,
+            )
+
+    def begin(self, batch_id: int) -> PendingCheckpoint | None:
+        """Begin the checkpoint of a batch.
+
+        Returns:
+            None if the batch is the one that the last checkpoint completed: Spark repeats it
+            because it was stopped before it had noted that itself. It has to be skipped.
+
+        Raises:
+            BatchGapError: The batch neither follows the last checkpoint nor repeats it.
+        """
+        started = time.monotonic()
+        if self._last is None:
+            if batch_id != 0:
+                raise self._gap(f"there is no completed checkpoint, but Spark is at {batch_id}")
+        else:
+            done = progress_of(self._last.metadata).batch_id
+            if batch_id == done:
+                _log.info("batch %d was completed before; it is skipped", batch_id)
+                return None
+            if batch_id != done + 1:
+                raise self._gap(f"the last checkpoint completed {done}, but Spark is at {batch_id}")
+        # Of the batch, not counted: two drivers on one job meet at the same file then.
+        checkpoint_id = batch_id + 1
+        return PendingCheckpoint(
+            checkpoint_id=checkpoint_id,
+            batch_id=batch_id,
+            location=self._access.initialize_location_for_checkpoint(checkpoint_id),
+            restored_checkpoint_id=self._last.metadata.checkpoint_id if self._last else None,
+            assigned=self._assign(),
+            started=started,
+        )
+
+    def complete(
+        self,
+        pending: PendingCheckpoint,
+        acknowledgements: list[Acknowledgement],
+        progress: SparkProgress,
+    ) -> CompletedCheckpoint:
+        """Commit: publish the metadata, then let the oldest checkpoints go.
+
+        Raises:
+            CheckpointDeclinedError: The acknowledgements are not one of each subtask.
+            CheckpointConflictError: Another driver has committed it.
+            OutcomeUnknownError: The store did not say; nothing may be deleted.
+            StorageUnavailableError: It was not committed.
+        """
+        operator = operator_state(
+            self._uid,
+            acknowledgements,
+            parallelism=self._parallelism,
+            max_parallelism=default_max_parallelism(self._parallelism),
+        )
+        metadata = CheckpointMetadata(
+            job_id=self._job_id,
+            checkpoint_id=pending.checkpoint_id,
+            commit_token=uuid.uuid4().hex,
+            created_ms=time.time_ns() // 1_000_000,
+            duration_ms=1000 * (time.monotonic() - pending.started),
+            writer=_WRITER,
+            operators={self._uid: operator},
+            coordinator_states={_SPARK: msgspec.msgpack.encode(progress)},
+        )
+        completed = complete_checkpoint(pending.location, metadata)
+        self._last = completed
+        self._retained.append(completed.location)
+        while len(self._retained) > self._num_retained:
+            self._cleaner.submit(_discard, self._retained.pop(0))
+        _log.info(
+            "completed checkpoint %d of job %s (batch %d) in %.0f ms: %d bytes of state, "
+            "%d bytes of metadata",
+            metadata.checkpoint_id,
+            self._job_id,
+            pending.batch_id,
+            metadata.duration_ms,
+            metadata.state_bytes,
+            completed.metadata_bytes,
+        )
+        return completed
+
+    def abort(self, pending: PendingCheckpoint) -> None:
+        """Give a checkpoint up and delete what was written for it. Never raises."""
+        _log.warning("checkpoint %d of job %s is given up", pending.checkpoint_id, self._job_id)
+        try:
+            pending.location.dispose_on_failure()
+        except CheckpointError:
+            _log.warning("could not clean up after it", exc_info=True)
+
+    def close(self) -> None:
+        """Wait until everything that is to be deleted is deleted."""
+        self._cleaner.shutdown()
+
+    def _assign(self) -> tuple[tuple[OperatorStateHandle, ...], ...]:
+        if self._last is None:
+            return ((),) * self._parallelism
+        subtasks = self._last.metadata.operators[self._uid].subtasks
+        return tuple(
+            subtasks[index].managed_operator if index in subtasks else ()
+            for index in range(self._parallelism)
+        )
+
+    def _check_belongs(self, last: CompletedCheckpoint) -> None:
+        """Refuse a checkpoint of another job, query, operator or parallelism."""
+        metadata, pointer = last.metadata, last.location.external_pointer
+        if metadata.job_id != self._job_id:
+            message = f"checkpoint belongs to job {metadata.job_id!r}, this is {self._job_id!r}"
+            raise InvalidRequestError(message, pointer)
+        owner = progress_of(metadata).query_id
+        if owner != self._query_id:
+            message = (
+                f"checkpoint belongs to another streaming query, {owner}; this is "
+                f"{self._query_id}. Give this query a job id or a checkpoint directory of its own, "
+                "or its old checkpointLocation back"
+            )
+            raise InvalidRequestError(message, pointer)
+        operator = metadata.operators.get(self._uid)
+        if operator is None:
+            message = (
+                f"checkpoint has no state of operator {self._uid!r}, but of "
+                f"{', '.join(map(repr, sorted(metadata.operators)))}; "
+                "an operator's uid must not change"
+            )
+            raise InvalidRequestError(message, pointer)
+        if operator.parallelism != self._parallelism:
+            message = (
+                f"checkpoint has operator {self._uid!r} with parallelism {operator.parallelism}; "
+                f"this version can't change it to {self._parallelism}"
+            )
+            raise InvalidRequestError(message, pointer)
+
+    def _gap(self, what: str) -> BatchGapError:
+        message = (
+            f"state and stream don't fit: {what} (batch ids). Either Spark's checkpointLocation or "
+            "the checkpoint directory was changed, moved or deleted without the other. Bring back "
+            "the one that is missing, or start over with a new checkpointLocation"
+        )
+        last = self._last
+        return BatchGapError(message, last.location.external_pointer if last else self._job_id)
+
+
+def progress_of(metadata: CheckpointMetadata) -> SparkProgress:
+    """Spark's side of a checkpoint.
+
+    Raises:
+        InvalidRequestError: Spark has not written it.
+    """
+    encoded = metadata.coordinator_states.get(_SPARK)
+    if encoded is None:
+        message = f"checkpoint {metadata.checkpoint_id} was not taken by a Spark query"
+        raise InvalidRequestError(message)
+    return msgspec.msgpack.decode(encoded, type=SparkProgress)
+
+
+def _discard(location: CompletedCheckpointStorageLocation) -> None:
+    try:
+        location.dispose_storage_location()
+    except CheckpointError:
+        _log.warning("could not delete a checkpoint that is not needed any more", exc_info=True)

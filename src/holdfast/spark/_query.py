@@ -1,0 +1,109 @@
+"""What Spark knows of the running query. The one file that reaches into Spark's JVM side."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, Observation, SparkSession
+
+from holdfast.errors import InvalidRequestError
+
+
+@dataclass(frozen=True, slots=True)
+class RunningQuery:
+    """The streaming query in whose `foreachBatch` this thread is.
+
+    Attributes:
+        query_id: Stays the same for the life of Spark's checkpointLocation.
+        run_id: New at each start of the query.
+        checkpoint_location: Spark's own checkpoint directory for it.
+        offsets: Spark's offset log entry of the batch, its text as it stands in the file.
+    """
+
+    query_id: str
+    run_id: str
+    checkpoint_location: str
+    offsets: str
+
+
+def session_of(frame: DataFrame) -> SparkSession:
+    """The session of a batch, which has to be a classic one.
+
+    Raises:
+        InvalidRequestError: It is a Spark Connect session.
+    """
+    session = frame.sparkSession
+    if not hasattr(session, "_jsparkSession"):
+        message = "Spark Connect sessions are not supported by this version; use a classic one"
+        raise InvalidRequestError(message)
+    return cast("SparkSession", session)
+
+
+def query_id_of(session: SparkSession) -> str:
+    """Id of the query whose batch this thread runs.
+
+    Raises:
+        InvalidRequestError: It runs none.
+    """
+    query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if not query_id:
+        raise InvalidRequestError("stateful(...) runs only as the function of foreachBatch")
+    return query_id
+
+
+def running_query(session: SparkSession, batch_id: int) -> RunningQuery:
+    """What Spark has noted about the query and its current batch.
+
+    Raises:
+        InvalidRequestError: This thread runs no batch of a streaming query.
+    """
+    query_id = query_id_of(session)
+    jvm = _jvm(session)
+    execution = (
+        session._jsparkSession.sharedState()  # noqa: SLF001  # no public way in a foreachBatch
+        .activeStreamingQueries()
+        .get(jvm.java.util.UUID.fromString(query_id))
+    )
+    root = execution.resolvedCheckpointRoot()
+    return RunningQuery(
+        query_id=query_id,
+        run_id=execution.runId().toString(),
+        checkpoint_location=root,
+        offsets=_read_text(session, f"{root}/offsets/{batch_id}"),
+    )
+
+
+def is_complete(session: SparkSession, observation: Observation) -> bool:
+    """Whether a job has run that the observation could see.
+
+    `Observation.get` would wait for ever if there was none.
+    """
+    result = cast("Any", observation)._jo.future()  # noqa: SLF001
+    if not result.isCompleted():
+        # It comes over the listener bus, some time after the job's end.
+        cast("Any", session.sparkContext)._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001
+    return bool(result.isCompleted())
+
+
+def spark_version() -> str:
+    """Version of PySpark."""
+    return pyspark.__version__
+
+
+def _read_text(session: SparkSession, uri: str) -> str:
+    """A small file, read by the file system that Spark itself uses for it."""
+    jvm = _jvm(session)
+    path = jvm.org.apache.hadoop.fs.Path(uri)
+    stream = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf()).open(path)  # noqa: SLF001
+    try:
+        return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+    finally:
+        stream.close()
+
+
+def _jvm(session: SparkSession) -> Any:
+    jvm = session._jvm  # noqa: SLF001
+    if jvm is None:
+        raise Py4JError("no connection to Spark's JVM")
+    return jvm

@@ -1,0 +1,163 @@
+"""The `spark.holdfast.*` settings: one table, read from a session, printed into the docs."""
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from holdfast.errors import InvalidRequestError
+from holdfast.locations import (
+    CheckpointStorage,
+    FileSystemCheckpointStorage,
+    MemoryCheckpointStorage,
+    check_job_id,
+)
+
+PREFIX = "spark.holdfast."
+
+_SIZE = re.compile(r"([0-9]+)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table.
+
+    Attributes:
+        key: Spark configuration key without `spark.holdfast.`.
+        kind: What its text has to be, for people.
+        meaning: What it does, for people.
+        flink: Flink's key for the same, or empty.
+        parse: Makes a value of its text; raises ValueError or `InvalidRequestError`.
+    """
+
+    key: str
+    kind: str
+    meaning: str
+    flink: str
+    parse: Callable[[str], Any]
+
+
+def _storage(text: str) -> str:
+    kind = {"filesystem": "filesystem", "memory": "memory", "jobmanager": "memory"}.get(
+        text.lower()
+    )
+    if kind is None:
+        raise ValueError(text)
+    return kind
+
+
+def _size(text: str) -> int:
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(text)
+    return int(found[1]) * _UNITS[found[2].lower()]
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def _setting(default: Any, **columns: Any) -> Any:
+    return field(default=default, metadata={"setting": Setting(**columns)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of one query; values only, so that they print, compare and pickle."""
+
+    checkpoint_dir: str | None = _setting(
+        None,
+        key="checkpoint.dir",
+        kind="URI",
+        meaning="Directory below which every job keeps its checkpoints. "
+        "Needed unless the storage is `memory`.",
+        flink="execution.checkpointing.dir",
+        parse=str,
+    )
+    checkpoint_storage: str = _setting(
+        "filesystem",
+        key="checkpoint.storage",
+        kind="`filesystem` or `memory`",
+        meaning="`memory` keeps checkpoints in the driver and loses them with it; for tests. "
+        "Flink's name for it, `jobmanager`, is understood too.",
+        flink="execution.checkpointing.storage",
+        parse=_storage,
+    )
+    num_retained: int = _setting(
+        1,
+        key="checkpoint.num-retained",
+        kind="number, at least 1",
+        meaning="How many completed checkpoints are kept; older ones are deleted.",
+        flink="execution.checkpointing.num-retained",
+        parse=_positive,
+    )
+    inline_threshold: int = _setting(
+        20 << 10,
+        key="state.inline-threshold",
+        kind="size, 0 to 1m",
+        meaning="State of at most this size travels in `_metadata` instead of in a file.",
+        flink="execution.checkpointing.data-inline-threshold",
+        parse=_size,
+    )
+    job_id: str | None = _setting(
+        None,
+        key="job.id",
+        kind="name of a directory",
+        meaning="The job's directory below the checkpoint directory. "
+        "By default the id that Spark gives to the query.",
+        flink="",
+        parse=check_job_id,
+    )
+
+    @classmethod
+    def parse(cls, configuration: Mapping[str, str]) -> "Settings":
+        """Read the settings from Spark's configuration; other keys are passed over.
+
+        Raises:
+            InvalidRequestError: An unknown `spark.holdfast.` key, or a value of another kind.
+        """
+        by_key = {PREFIX + one.metadata["setting"].key: one for one in fields(cls)}
+        values = {}
+        for key, text in configuration.items():
+            if not key.startswith(PREFIX):
+                continue
+            if key not in by_key:
+                nearest = difflib.get_close_matches(key, by_key, n=1, cutoff=0.0)[0]
+                raise InvalidRequestError(f"no setting {key!r}; did you mean {nearest!r}?")
+            setting: Setting = by_key[key].metadata["setting"]
+            try:
+                values[by_key[key].name] = setting.parse(text)
+            except InvalidRequestError:
+                raise
+            except ValueError as error:
+                message = f"setting {key!r} is {text!r}; it must be a {setting.kind}"
+                raise InvalidRequestError(message) from error
+        return cls(**values)
+
+    def open_storage(self) -> CheckpointStorage:
+        """The checkpoint storage that they describe; touches nothing yet.
+
+        Raises:
+            InvalidRequestError: No directory, or one that can't be used.
+        """
+        if self.checkpoint_storage == "memory":
+            return MemoryCheckpointStorage()
+        if self.checkpoint_dir is None:
+            message = (
+                f"no checkpoint directory is set; set {PREFIX}checkpoint.dir to a URI such as "
+                "file:///data/holdfast"
+            )
+            raise InvalidRequestError(message)
+        return FileSystemCheckpointStorage(
+            self.checkpoint_dir, inline_threshold=self.inline_threshold
+        )
+
+
+def settings_table() -> list[tuple[Setting, Any]]:
+    """Every setting with its default, in the order of the docs."""
+    return [(one.metadata["setting"], one.default) for one in fields(Settings)]
