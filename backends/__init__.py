@@ -16,6 +16,7 @@ from holdfast.backends._operator_state import OperatorStateBackend
 from holdfast.backends._snapshots import OperatorStateSnapshot, SnapshotResult
 
 __all__ = [
+    "MAX_PARALLELISM",
     "CheckpointListener",
     "CheckpointedFunction",
     "Elements",
@@ -23,7 +24,6 @@ __all__ = [
     "FunctionSnapshotContext",
     "ListState",
     "ListStateDescriptor",
-    "MAX_PARALLELISM",
     "OperatorStateBackend",
     "OperatorStateSnapshot",
     "SnapshotResult",

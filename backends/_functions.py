@@ -55,7 +55,9 @@ class CheckpointedFunction(ABC):
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         """Get the states from `context.operator_state_store`; called before any data."""
 
-    def snapshot_state(self, context: FunctionSnapshotContext) -> None:
+    def snapshot_state(  # noqa: B027  # most operators need none: their states are managed
+        self, context: FunctionSnapshotContext
+    ) -> None:
         """Bring the states up to date; needed only for what is kept outside of them."""
 
 

@@ -1,13 +1,13 @@
 """List state in Arrow chunks: what is in it stays columnar from the stream to the file."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from holdfast.errors import InvalidRequestError
 
-Elements = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table | Iterable[Any]
+Elements: TypeAlias = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table | Iterable[Any]
 """Many elements at once. Record batches and tables are elements of struct type, one a row."""
 
 
@@ -47,7 +47,7 @@ class ListState:
 
     def get(self) -> list[Any]:
         """All elements as Python objects; an empty list if there are none."""
-        return self.to_arrow().to_pylist()
+        return list(self.to_arrow().to_pylist())
 
     def to_arrow(self) -> pa.ChunkedArray:
         """All elements, without a copy."""
@@ -141,13 +141,13 @@ class ListState:
         return chunk.cast(self._type)
 
 
-def _arrays(values: Elements, element_type: pa.DataType) -> Sequence[pa.Array]:
+def _arrays(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
     if isinstance(values, pa.RecordBatch):
         return [values.to_struct_array()]
     if isinstance(values, pa.Table):
-        return values.to_struct_array().chunks
+        return list(values.to_struct_array().chunks)
     if isinstance(values, pa.ChunkedArray):
-        return values.chunks
+        return list(values.chunks)
     if isinstance(values, pa.Array):
         return [values]
     return [pa.array(values, type=element_type)]

@@ -102,9 +102,7 @@ class OperatorStateBackend:
     def _restore_list_state(
         self, name: str, partitions: StatePartitions, section: pa.Buffer
     ) -> None:
-        elements = read_section(
-            section, first=partitions.first, count=partitions.count, name=name
-        )
+        elements = read_section(section, first=partitions.first, count=partitions.count, name=name)
         # One chunk (or a few, where 32-bit offsets force it) however many batches were stored:
         # else every checkpoint would add one, for ever.
         table = pa.table({name: elements}).unify_dictionaries().combine_chunks()

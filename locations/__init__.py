@@ -65,6 +65,8 @@ from holdfast.locations._storage import (
 )
 
 __all__ = [
+    "METADATA_FILE",
+    "NOT_EXTERNALLY_ADDRESSABLE",
     "ByteStreamStateHandle",
     "BytesLike",
     "CheckpointMetadata",
@@ -90,10 +92,8 @@ __all__ = [
     "FileSystemCheckpointStorageLocation",
     "FileSystemCheckpointStreamFactory",
     "LocalFileSystem",
-    "METADATA_FILE",
     "MemoryCheckpointStorage",
     "MemoryFileSystem",
-    "NOT_EXTERNALLY_ADDRESSABLE",
     "OperatorState",
     "OperatorStateHandle",
     "OperatorStateMode",

@@ -11,12 +11,13 @@ from holdfast.errors import (
 )
 from holdfast.locations import _uris
 from holdfast.locations._checksum import ChecksumBuilder, checksum_of
+from holdfast.locations._discarded_unless_kept import DiscardedUnlessKept
 from holdfast.locations._file_system import BytesLike, FileOutputStream, file_system_for
 from holdfast.locations._file_system_completed import (
     FileSystemCompletedCheckpointStorageLocation,
 )
-from holdfast.locations._discarded_unless_kept import DiscardedUnlessKept
 from holdfast.locations._handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
+
 
 class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
     """State that stays in its handle while it is small, and else becomes a file.

@@ -89,7 +89,7 @@ class LocalFileSystem:
 
     def delete(self, uris: Iterable[str], /) -> None:
         failures = []
-        directories = {}
+        directories: dict[str, None] = {}
         for uri in uris:
             try:
                 with _translated(uri), suppress(FileNotFoundError):

@@ -56,13 +56,41 @@ class MemoryCheckpointStorage:
         raise _not_addressable(pointer)
 
 
+class _CompletedInMemory:
+    """The completed checkpoints of one job, by id."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._metadata: dict[int, bytes] = {}
+
+    def add(self, checkpoint_id: int, metadata: bytes) -> None:
+        with self._lock:
+            if checkpoint_id in self._metadata:
+                message = f"checkpoint {checkpoint_id} exists already"
+                raise CheckpointConflictError(message, NOT_EXTERNALLY_ADDRESSABLE)
+            self._metadata[checkpoint_id] = metadata
+
+    def remove(self, checkpoint_id: int) -> None:
+        with self._lock:
+            self._metadata.pop(checkpoint_id, None)
+
+    def locations(self) -> dict[int, "NonPersistentCompletedCheckpointStorageLocation"]:
+        with self._lock:
+            return {
+                checkpoint_id: NonPersistentCompletedCheckpointStorageLocation(
+                    ByteStreamStateHandle(metadata), checkpoint_id, self
+                )
+                for checkpoint_id, metadata in sorted(self._metadata.items())
+            }
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryCheckpointStorageAccess:
     """One job's checkpoints in this process."""
 
     max_state_bytes: int
     job_id: str
-    _completed: "_CompletedInMemory" = field(default_factory=lambda: _CompletedInMemory())
+    _completed: _CompletedInMemory = field(default_factory=_CompletedInMemory)
 
     @property
     def supports_highly_available_storage(self) -> bool:
@@ -95,34 +123,6 @@ class MemoryCheckpointStorageAccess:
             message = f"not a reference to memory storage: {reference.encoded[:64].hex()}"
             raise InvalidRequestError(message)
         return MemoryCheckpointStreamFactory(self.max_state_bytes)
-
-
-class _CompletedInMemory:
-    """The completed checkpoints of one job, by id."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._metadata: dict[int, bytes] = {}
-
-    def add(self, checkpoint_id: int, metadata: bytes) -> None:
-        with self._lock:
-            if checkpoint_id in self._metadata:
-                message = f"checkpoint {checkpoint_id} exists already"
-                raise CheckpointConflictError(message, NOT_EXTERNALLY_ADDRESSABLE)
-            self._metadata[checkpoint_id] = metadata
-
-    def remove(self, checkpoint_id: int) -> None:
-        with self._lock:
-            self._metadata.pop(checkpoint_id, None)
-
-    def locations(self) -> dict[int, "NonPersistentCompletedCheckpointStorageLocation"]:
-        with self._lock:
-            return {
-                checkpoint_id: NonPersistentCompletedCheckpointStorageLocation(
-                    ByteStreamStateHandle(metadata), checkpoint_id, self
-                )
-                for checkpoint_id, metadata in sorted(self._metadata.items())
-            }
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,8 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
         duration_ms: From the beginning of the checkpoint to its completion, milliseconds.
         writer: Name and version of the program that wrote it.
         operators: State by operator uid.
-        coordinator_states: What the driver itself needs to go on, by the name of who wrote it.
+        coordinator_states: What the driver itself needs to go on, by the name of who wrote it;
+            each a MessagePack map.
     """
 
     job_id: str

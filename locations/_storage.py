@@ -20,6 +20,7 @@ Source:
 """
 
 import os
+from collections.abc import Mapping
 from enum import Enum
 from types import TracebackType
 from typing import Protocol, Self
@@ -180,7 +181,7 @@ class CheckpointStorageCoordinatorView(Protocol):
         """Begin a checkpoint. Raises `InvalidRequestError` for a negative id."""
         ...
 
-    def completed_checkpoints(self) -> dict[int, CompletedCheckpointStorageLocation]:
+    def completed_checkpoints(self) -> Mapping[int, CompletedCheckpointStorageLocation]:
         """The job's completed checkpoints by id, oldest first."""
         ...
 

@@ -1,6 +1,5 @@
 """The `holdfast` command."""
 
+from holdfast.cli._main import main
 
-def main() -> int:
-    """Entry point."""
-    return 0
+__all__ = ["main"]

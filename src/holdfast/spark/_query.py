@@ -37,7 +37,7 @@ def session_of(frame: DataFrame) -> SparkSession:
     if not hasattr(session, "_jsparkSession"):
         message = "Spark Connect sessions are not supported by this version; use a classic one"
         raise InvalidRequestError(message)
-    return cast("SparkSession", session)
+    return session
 
 
 def query_id_of(session: SparkSession) -> str:

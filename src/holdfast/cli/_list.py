@@ -1,0 +1,57 @@
+"""`holdfast list`: what completed checkpoints there are."""
+
+import argparse
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.locations import FileSystemCheckpointStorage, load_checkpoint
+
+_COLUMNS = ("job", "checkpoint", "batch", "completed", "operators", "state bytes", "metadata bytes")
+
+
+def list_command(options: argparse.Namespace) -> int:
+    """Print one line for each completed checkpoint, oldest first within its job."""
+    rows = list(_rows(FileSystemCheckpointStorage(options.directory)))
+    print(json.dumps(rows, indent=2) if options.json else _table(rows))  # noqa: T201
+    return 0 if rows else 1
+
+
+def _rows(storage: FileSystemCheckpointStorage) -> Iterable[dict[str, Any]]:
+    for job in storage.jobs():
+        access = storage.create_checkpoint_storage(job)
+        for location in access.completed_checkpoints().values():
+            checkpoint = load_checkpoint(location)
+            metadata = checkpoint.metadata
+            completed = datetime.fromtimestamp(metadata.created_ms / 1000, UTC)
+            spark = metadata.coordinator_states.get("spark")
+            yield {
+                "job": metadata.job_id,
+                "checkpoint": metadata.checkpoint_id,
+                "batch": msgspec.msgpack.decode(spark)["batch_id"] if spark else None,
+                "completed": completed.isoformat(timespec="seconds"),
+                "operators": {
+                    uid: operator.parallelism for uid, operator in metadata.operators.items()
+                },
+                "state bytes": metadata.state_bytes,
+                "metadata bytes": checkpoint.metadata_bytes,
+            }
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    """The rows with columns below each other."""
+    lines = [_COLUMNS, *(tuple(_text(row[column]) for column in _COLUMNS) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{uid} × {parallelism}" for uid, parallelism in value.items())
+    return "-" if value is None else str(value)
