@@ -53,5 +53,5 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{uid} × {parallelism}" for uid, parallelism in value.items())
+        return ", ".join(f"{uid} x {parallelism}" for uid, parallelism in value.items())
     return "-" if value is None else str(value)

@@ -3,7 +3,7 @@
 from holdfast.spark._coordinator import SparkProgress, progress_of
 from holdfast.spark._functions import StatefulFunction
 from holdfast.spark._settings import Setting, Settings, settings_table
-from holdfast.spark._stateful import Sink, stateful
+from holdfast.spark._stateful import Sink, StatefulOperator, stateful
 
 __all__ = [
     "Setting",
@@ -11,6 +11,7 @@ __all__ = [
     "Sink",
     "SparkProgress",
     "StatefulFunction",
+    "StatefulOperator",
     "progress_of",
     "settings_table",
     "stateful",

@@ -37,7 +37,7 @@ def stateful(
     parallelism: int,
     schema: StructType | str | None = None,
     persist: bool = False,
-) -> Callable[[DataFrame, int], None]:
+) -> "StatefulOperator":
     """Make an operator with state of a function; pass the result to `foreachBatch`.
 
     Every micro-batch is a checkpoint: the state after batch N and Spark's own progress through
@@ -56,8 +56,8 @@ def stateful(
             them in several actions.
 
     Raises:
-        InvalidRequestError: An argument can't be used; or, when there is a session already, a
-            setting can't.
+        InvalidRequestError: An argument can't be used. Settings are read, and refused, in the
+            first micro-batch.
     """
     if not isinstance(function, StatefulFunction):
         message = f"{type(function).__name__} is no StatefulFunction; derive the operator from it"
@@ -69,10 +69,7 @@ def stateful(
     if not 1 <= parallelism <= MAX_PARALLELISM:
         message = f"parallelism is {parallelism}; it must be between 1 and {MAX_PARALLELISM}"
         raise InvalidRequestError(message)
-    session = SparkSession.getActiveSession()
-    if session is not None:  # so that a bad setting is found here, not in the middle of a stream
-        Settings.parse(session.conf.getAll).open_storage()
-    return _StatefulBatchFunction(
+    return StatefulOperator(
         _Operator(
             function=function,
             sink=sink,
@@ -96,8 +93,11 @@ class _Operator:
     persist: bool
 
 
-class _StatefulBatchFunction:
-    """Called by Spark once a micro-batch; holds the run of the query that it was last called in."""
+class StatefulOperator:
+    """An operator with state, to be passed to `foreachBatch`; made by `stateful`.
+
+    Spark calls it once a micro-batch. It holds the run of the query that it was last called in.
+    """
 
     def __init__(self, operator: _Operator) -> None:
         self._operator = operator
@@ -107,16 +107,22 @@ class _StatefulBatchFunction:
         session = _query.session_of(batch)
         query = _query.running_query(session, batch_id)
         if self._run is None or self._run.run_id != query.run_id:
-            if self._run is not None:
-                self._run.coordinator.close()
+            self.close()
             self._run = _QueryRun.start(self._operator, session, query)
         try:
             self._run.process(batch, batch_id, query)
         except BaseException:
-            # What storage holds now is for the next run to find out.
+            self.close()  # what storage holds now is for the next run to find out
+            raise
+
+    def close(self) -> None:
+        """Wait until checkpoints that are not needed any more are deleted.
+
+        A query that runs on, or a program that ends, does that by itself.
+        """
+        if self._run is not None:
             self._run.coordinator.close()
             self._run = None
-            raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

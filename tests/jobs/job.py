@@ -1,0 +1,135 @@
+"""A streaming query over small Parquet files, for tests."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.spark import StatefulFunction, StatefulOperator, stateful
+
+
+def local_spark() -> SparkSession:
+    """A Spark with two cores, whose executors find the modules of this process."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    session = (
+        SparkSession.builder.master("local[2,2]")  # a task that fails is tried once more
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "Europe/Berlin")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+class Job:
+    """A streaming query over a folder of Parquet files, which can be run again and again.
+
+    Each file is a micro-batch; `run` goes on until all files are read, or raises.
+    """
+
+    schema = "id long, at timestamp, name string"
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self.spark = spark
+        self.directory = directory
+        self.settings = {"spark.holdfast.checkpoint.dir": f"file://{self.checkpoints}"}
+        self.source.mkdir(parents=True, exist_ok=True)
+        self._files = 0
+        self._rows = 0
+
+    @property
+    def source(self) -> Path:
+        return self.directory / "source"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+    @property
+    def spark_checkpoint(self) -> Path:
+        return self.directory / "spark"
+
+    @property
+    def output(self) -> Path:
+        return self.directory / "output"
+
+    @property
+    def job_directory(self) -> Path:
+        """The only job's directory."""
+        (only,) = self.checkpoints.iterdir()
+        return only
+
+    def completed(self) -> list[int]:
+        """Ids of the completed checkpoints, looked up behind the library's back."""
+        return sorted(
+            int(file.parent.name.removeprefix("chk-"))
+            for file in self.checkpoints.glob("*/chk-*/_metadata")
+        )
+
+    def feed(self, files: int, rows: int = 100) -> None:
+        """Put files into the source, each with so many new rows."""
+        for _ in range(files):
+            ids = range(self._rows, self._rows + rows)
+            table = pa.table(
+                {
+                    "id": pa.array(ids, pa.int64()),
+                    "at": pa.array([i * 1_000_000 for i in ids], pa.timestamp("us", "UTC")),
+                    "name": [f"row {i}" for i in ids],
+                }
+            )
+            file = self.source / f"{self._files:04}.parquet"
+            pq.write_table(table, file)
+            os.utime(file, (1_700_000_000 + self._files,) * 2)  # Spark reads the oldest first
+            self._files += 1
+            self._rows += rows
+
+    def run(self, function: StatefulOperator) -> None:
+        """Read everything that is there."""
+        for key, value in self.settings.items():
+            self.spark.conf.set(key, value)
+        try:
+            query = (
+                self.spark.readStream.schema(self.schema)
+                .option("maxFilesPerTrigger", 1)
+                .parquet(str(self.source))
+                .writeStream.foreachBatch(function)
+                .option("checkpointLocation", str(self.spark_checkpoint))
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+        finally:
+            for key in self.settings:
+                self.spark.conf.unset(key)
+
+    def operator(self, function: StatefulFunction, **options: object) -> StatefulOperator:
+        """The function as an operator with two subtasks, writing to `output`."""
+        arguments: dict[str, object] = {"sink": self.write, "uid": "operator", "parallelism": 2}
+        return stateful(function, **(arguments | options))  # type: ignore[arg-type]
+
+    def write(self, rows: DataFrame, batch_id: int) -> None:
+        """A sink that replaces what it wrote for the batch before."""
+        rows.write.mode("overwrite").parquet(str(self.output / f"batch={batch_id}"))
+
+    def ids_written(self) -> list[int]:
+        """All ids in the output, sorted, read without Spark."""
+        files = self.output.glob("batch=*/*.parquet")
+        return sorted(i for file in files for i in pq.read_table(file)["id"].to_pylist())
+
+    def repeat_last_batch(self) -> None:
+        """Make Spark forget that it has committed its last batch, as if it was killed before."""
+        last = max(int(file.name) for file in (self.spark_checkpoint / "commits").glob("[0-9]*"))
+        for file in (self.spark_checkpoint / "commits").iterdir():
+            if file.name in (str(last), f".{last}.crc"):
+                file.unlink()
+
+    def forget_spark_checkpoint(self) -> None:
+        """Start over on Spark's side."""
+        shutil.rmtree(self.spark_checkpoint)

@@ -1,0 +1,187 @@
+"""Each kind of bad input gets one clear error, before the sink sees any data."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from jobs.operators import CountsLongs, Groups, StopsReading, WrongColumns
+from pyspark.errors import StreamingQueryException
+
+from holdfast.errors import InvalidRequestError
+from holdfast.spark import Settings
+
+
+def refused(job, operator, *words: str) -> None:
+    """The job fails with an error that has all these words, and the output stays as it was."""
+    before = job.ids_written()
+    with pytest.raises(StreamingQueryException) as caught:
+        job.run(operator)
+    for word in words:
+        assert word in str(caught.value)
+    assert job.ids_written() == before
+
+
+@pytest.fixture
+def ran(job):
+    """A job that has completed two checkpoints and has more to read."""
+    job.feed(files=2)
+    job.run(job.operator(Groups(70)))
+    job.feed(files=1)
+    return job
+
+
+def metadata_of(job) -> Path:
+    return job.job_directory / "chk-2" / "_metadata"
+
+
+def test_no_checkpoint_directory_is_refused(job) -> None:
+    job.feed(files=1)
+    job.settings = {}
+    operator = job.operator(Groups(70))
+    refused(job, operator, "InvalidRequestError", "set spark.holdfast.checkpoint.dir")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"checkpoint.dirr": "file:///x"}, ["did you mean 'spark.holdfast.checkpoint.dir'"]),
+        ({"checkpoint.dir": "/data"}, ["no scheme", "file:///"]),
+        ({"checkpoint.dir": "file:///"}, ["root directory"]),
+        ({"checkpoint.dir": "file://data/x"}, ["three slashes"]),
+        ({"checkpoint.num-retained": "0"}, ["num-retained", "at least 1"]),
+        ({"checkpoint.num-retained": "many"}, ["num-retained", "'many'"]),
+        ({"checkpoint.storage": "disk"}, ["`filesystem` or `memory`"]),
+        ({"state.inline-threshold": "2m"}, ["inline threshold", "1048576"]),
+        ({"state.inline-threshold": "2 bananas"}, ["size"]),
+        ({"job.id": "../x"}, ["job id", "can't name a directory"]),
+    ],
+)
+def test_a_bad_setting_is_refused_by_name(settings: dict[str, str], words: list[str]) -> None:
+    given = {"spark.holdfast.checkpoint.dir": "file:///tmp/x", "spark.app.name": "x"}
+    given |= {f"spark.holdfast.{key}": value for key, value in settings.items()}
+    with pytest.raises(InvalidRequestError) as caught:
+        Settings.parse(given).open_storage()
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_an_unknown_store_is_refused(job) -> None:
+    job.feed(files=1)
+    job.settings["spark.holdfast.checkpoint.dir"] = "gopher://data/x"
+    refused(job, job.operator(Groups(70)), "no file system for gopher://", "file://")
+
+
+def test_a_file_in_the_way_of_the_directory_is_refused(job) -> None:
+    job.feed(files=1)
+    job.checkpoints.write_text("not a directory")
+    refused(job, job.operator(Groups(70)), "InvalidRequestError", "file:///")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda content: content[:-10], ["CheckpointCorruptedError", "cut off"]),
+        (lambda content: content[:100] + b"?" + content[101:], ["CheckpointCorruptedError"]),
+        (lambda _: b"PAR1 and so on", ["CheckpointCorruptedError", "not a holdfast metadata"]),
+        (lambda _: b"", ["CheckpointCorruptedError"]),
+    ],
+    ids=["truncated", "flipped", "another file", "empty"],
+)
+def test_damaged_metadata_is_refused(
+    ran, damage: Callable[[bytes], bytes], words: list[str]
+) -> None:
+    metadata_of(ran).write_bytes(damage(metadata_of(ran).read_bytes()))
+    refused(ran, ran.operator(Groups(70)), *words, "chk-2/_metadata")
+
+
+def test_a_damaged_state_file_is_refused(job) -> None:
+    job.settings["spark.holdfast.state.inline-threshold"] = "0"
+    job.feed(files=2)
+    job.run(job.operator(Groups(70)))
+    job.feed(files=1)
+    state = next(file for file in job.job_directory.glob("chk-2/*-*"))
+    content = bytearray(state.read_bytes())
+    content[len(content) // 2] ^= 1
+    state.write_bytes(content)
+    refused(job, job.operator(Groups(70)), "CheckpointCorruptedError", state.name, "crc32c")
+
+
+def test_state_of_another_type_is_refused(ran) -> None:
+    operator = ran.operator(CountsLongs(), schema="id long, nth long, subtask int")
+    refused(ran, operator, "StateMigrationError", "'rows'", "struct<id: int64", "int64 is asked")
+
+
+def test_another_uid_is_refused(ran) -> None:
+    refused(ran, ran.operator(Groups(70), uid="other"), "'other'", "'operator'", "uid")
+
+
+def test_another_parallelism_is_refused(ran) -> None:
+    refused(ran, ran.operator(Groups(70), parallelism=3), "parallelism 2", "to 3")
+
+
+def test_a_directory_of_another_query_is_refused(spark, ran, tmp_path: Path) -> None:
+    other = type(ran)(spark, tmp_path / "other")
+    other.feed(files=1)
+    other.settings = ran.settings | {"spark.holdfast.job.id": ran.job_directory.name}
+    refused(other, other.operator(Groups(70)), "belongs to another streaming query")
+
+
+def test_a_checkpoint_copied_from_another_job_is_refused(spark, ran, tmp_path: Path) -> None:
+    other = type(ran)(spark, tmp_path / "other")
+    other.feed(files=2)
+    other.run(other.operator(Groups(70)))
+    metadata_of(ran).write_bytes(metadata_of(other).read_bytes())
+    refused(ran, ran.operator(Groups(70)), "belongs to job")
+
+
+def test_checkpoints_that_vanished_are_a_gap(ran) -> None:
+    for directory in ran.job_directory.glob("chk-*"):
+        for file in directory.iterdir():
+            file.unlink()
+        directory.rmdir()
+    refused(ran, ran.operator(Groups(70)), "BatchGapError", "no completed checkpoint", "is at 2")
+
+
+def test_a_spark_checkpoint_that_started_over_is_a_gap(ran) -> None:
+    job_id = ran.job_directory.name
+    metadata = (ran.spark_checkpoint / "metadata").read_bytes()
+    ran.forget_spark_checkpoint()
+    ran.spark_checkpoint.mkdir()
+    (ran.spark_checkpoint / "metadata").write_bytes(metadata)  # the same query, from batch 0
+    assert job_id in metadata.decode()
+    refused(ran, ran.operator(Groups(70)), "BatchGapError", "completed 1", "is at 0")
+
+
+def test_an_operator_that_leaves_rows_unread_is_refused(job) -> None:
+    job.feed(files=1)
+    refused(job, job.operator(StopsReading(1)), "before it had read all of its rows")
+
+
+def test_rows_that_do_not_fit_the_schema_are_refused(job) -> None:
+    job.feed(files=1)
+    refused(job, job.operator(WrongColumns(1)), "'operator'", "['name']", "output schema")
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"uid": ""}, "uid"),
+        ({"parallelism": 0}, "parallelism is 0"),
+        ({"parallelism": 32769}, "between 1 and 32768"),
+        ({"sink": None}, "sink None"),
+    ],
+)
+def test_bad_arguments_are_refused_at_once(job, options: dict[str, object], word: str) -> None:
+    with pytest.raises(InvalidRequestError, match=word):
+        job.operator(Groups(1), **options)
+
+
+def test_a_function_that_is_no_operator_is_refused(job) -> None:
+    with pytest.raises(InvalidRequestError, match="StatefulFunction"):
+        job.operator(len)
+
+
+def test_calling_the_operator_outside_of_a_stream_is_refused(spark, job) -> None:
+    operator = job.operator(Groups(70))
+    with pytest.raises(InvalidRequestError, match="foreachBatch"):
+        operator(spark.range(1), 0)

@@ -1,0 +1,179 @@
+"""A query with state: what comes out, what is stored, what happens on a restart."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from jobs.operators import AlwaysFails, CountsLongs, FailsOnce, Groups, GroupsToldOnDriver
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+
+from holdfast.locations import FileSystemCheckpointStorage, latest_checkpoint
+from holdfast.spark import progress_of
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def test_rows_come_out_in_whole_groups_over_batches_and_restarts(job) -> None:
+    job.feed(files=3, rows=100)
+    job.run(job.operator(Groups(70)))
+    # 150 rows for each of the two subtasks: two whole groups each
+    assert len(job.ids_written()) == 2 * 140
+    job.feed(files=2, rows=100)
+    job.run(job.operator(Groups(70)))  # a new operator, as after a restart of the driver
+    assert len(job.ids_written()) == 2 * 210
+    assert len(set(job.ids_written())) == 2 * 210
+
+
+def test_all_rows_are_either_in_the_output_or_in_the_state(job) -> None:
+    job.feed(files=3, rows=100)
+    job.run(job.operator(Groups(70)))
+    last = latest_of(job)
+    held = sum(
+        partitions.count
+        for subtask in last.metadata.operators["operator"].subtasks.values()
+        for handle in subtask.managed_operator
+        for partitions in handle.states.values()
+    )
+    assert held + len(job.ids_written()) == 300
+
+
+def test_metadata_holds_the_batch_and_sparks_own_progress(job) -> None:
+    job.feed(files=2)
+    job.run(job.operator(Groups(70)))
+    last = latest_of(job)
+    progress = progress_of(last.metadata)
+    assert last.metadata.checkpoint_id == 2
+    assert progress.batch_id == 1
+    assert progress.offsets == (job.spark_checkpoint / "offsets" / "1").read_text()
+    assert progress.query_id in (job.spark_checkpoint / "metadata").read_text()
+    assert last.metadata.job_id == progress.query_id == job.job_directory.name
+    operator = last.metadata.operators["operator"]
+    assert (operator.parallelism, operator.max_parallelism) == (2, 128)
+    statistics = [operator.subtasks[i].statistics for i in (0, 1)]
+    assert sum(one.rows_in for one in statistics) == 100
+
+
+def test_a_batch_that_spark_repeats_is_recognised_and_skipped(job) -> None:
+    job.feed(files=3)
+    job.run(job.operator(Groups(70)))
+    before = job.ids_written()
+    seen: list[int] = []
+    job.repeat_last_batch()
+    job.run(job.operator(Groups(70), sink=lambda _, batch_id: seen.append(batch_id)))
+    assert seen == []
+    assert job.ids_written() == before
+    job.feed(files=1)
+    job.run(job.operator(Groups(70)))
+    assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
+
+
+def test_state_in_files_is_restored_like_state_in_metadata(job) -> None:
+    job.settings["spark.holdfast.state.inline-threshold"] = "0"
+    job.feed(files=3)
+    job.run(job.operator(Groups(70)))
+    assert len(list(job.job_directory.glob("chk-3/*"))) == 3  # metadata and a file each
+    job.feed(files=2)
+    job.run(job.operator(Groups(70)))
+    assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 210
+
+
+@pytest.mark.parametrize("retained", [1, 3])
+def test_as_many_checkpoints_are_kept_as_asked_for(job, retained: int) -> None:
+    job.settings["spark.holdfast.checkpoint.num-retained"] = str(retained)
+    job.feed(files=5, rows=10)
+    operator = job.operator(Groups(70))
+    job.run(operator)
+    operator.close()
+    assert job.completed() == [1, 2, 3, 4, 5][-retained:]
+    assert len(list(job.job_directory.glob("chk-*"))) == retained
+
+
+def test_a_failing_sink_leaves_no_checkpoint_and_loses_nothing(job) -> None:
+    job.feed(files=3)
+
+    def fails_in_batch_1(rows: DataFrame, batch_id: int) -> None:
+        job.write(rows, batch_id)
+        if batch_id == 1:
+            raise OSError("as planned")
+
+    with pytest.raises(StreamingQueryException, match="as planned"):
+        job.run(job.operator(Groups(70), sink=fails_in_batch_1))
+    assert job.completed() == [1]
+    assert not (job.job_directory / "chk-2").exists()
+    job.run(job.operator(Groups(70)))
+    assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
+
+
+def test_a_failing_operator_leaves_no_checkpoint(job) -> None:
+    job.feed(files=1)
+    with pytest.raises(StreamingQueryException, match="as planned"):
+        job.run(job.operator(AlwaysFails(70)))
+    assert job.completed() == []
+    assert not list(job.job_directory.glob("chk-*"))
+
+
+def test_a_task_that_is_tried_again_counts_once(job, tmp_path: Path) -> None:
+    job.settings["spark.holdfast.state.inline-threshold"] = "0"
+    job.feed(files=2)
+    job.run(job.operator(FailsOnce(30, tmp_path / "failed")))
+    assert (tmp_path / "failed").exists()
+    assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 90
+
+
+def test_the_operator_on_the_driver_is_told_of_checkpoints(job) -> None:
+    job.feed(files=2)
+    operator = GroupsToldOnDriver(70)
+    job.run(job.operator(operator))
+    assert operator.told == [("complete", 1), ("complete", 2)]
+
+    def fails(_rows: DataFrame, _batch_id: int) -> None:
+        raise OSError("as planned")
+
+    job.feed(files=1)
+    with pytest.raises(StreamingQueryException):
+        job.run(job.operator(operator, sink=fails))
+    assert operator.told[2:] == [("aborted", 3)]
+
+
+def test_an_operator_can_have_an_output_schema_of_its_own(job) -> None:
+    job.feed(files=3, rows=50)
+    job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
+    tables = [pq.read_table(file) for file in sorted(job.output.glob("batch=*/*.parquet"))]
+    numbers = {
+        (subtask, nth)
+        for table in tables
+        for subtask, nth in zip(
+            table["subtask"].to_pylist(), table["nth"].to_pylist(), strict=True
+        )
+    }
+    assert numbers == {(subtask, nth) for subtask in (0, 1) for nth in range(75)}
+
+
+def test_more_subtasks_than_rows_work(job) -> None:
+    job.feed(files=2, rows=3)
+    job.run(job.operator(Groups(1), parallelism=8))
+    assert job.ids_written() == [0, 1, 2, 3, 4, 5]
+
+
+def test_memory_storage_checkpoints_without_a_directory(job) -> None:
+    job.settings = {"spark.holdfast.checkpoint.storage": "memory"}
+    job.feed(files=3)
+    job.run(job.operator(Groups(70)))
+    assert len(job.ids_written()) == 2 * 140
+    assert not job.checkpoints.exists()
+
+
+def test_two_queries_share_a_checkpoint_directory(spark, job, tmp_path: Path) -> None:
+    other = type(job)(spark, tmp_path / "other")
+    other.settings = job.settings
+    for one in (job, other):
+        one.feed(files=2)
+        one.run(one.operator(Groups(70)))
+    assert len(list(job.checkpoints.iterdir())) == 2
+    assert len(job.ids_written()) == len(other.ids_written()) == 140
+
+
+def latest_of(job):  # noqa: ANN001, ANN201
+    storage = FileSystemCheckpointStorage(f"file://{job.checkpoints}")
+    return latest_checkpoint(storage.create_checkpoint_storage(job.job_directory.name))
