@@ -1,0 +1,34 @@
+"""Writes the pages that are made from code: `python -m docs.generate`."""
+
+from pathlib import Path
+
+from holdfast.spark import settings_table
+from holdfast.spark._settings import PREFIX
+
+_HEAD = """# Settings
+
+Set them like any other setting of Spark: in `SparkSession.builder.config`, with `--conf`, or in
+`spark-defaults.conf`. A key that is not in this table is refused. They are read when a query runs
+its first micro-batch.
+
+| key | value | default | meaning | in Flink |
+|---|---|---|---|---|
+"""
+
+
+def settings_page() -> str:
+    """The page about settings."""
+    rows = [
+        f"| `{PREFIX}{setting.key}` | {setting.kind} | {_default(default)} "
+        f"| {setting.meaning} | {f'`{setting.flink}`' if setting.flink else ''} |\n"
+        for setting, default in settings_table()
+    ]
+    return _HEAD + "".join(rows)
+
+
+def _default(value: object) -> str:
+    return "none" if value is None else f"`{value}`"
+
+
+if __name__ == "__main__":
+    (Path(__file__).parent / "settings.md").write_text(settings_page())
