@@ -156,6 +156,22 @@ def test_more_subtasks_than_rows_work(job) -> None:
     assert job.ids_written() == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize(
+    "nothing", ["id < 0", "id % 7 = 9", "false"], ids=["by statistics", "at run time", "by plan"]
+)
+def test_a_batch_without_rows_carries_the_state_on(job, nothing: str) -> None:
+    job.feed(files=3)
+    job.run(job.operator(Groups(70)))
+    job.feed(files=1, rows=60)
+    operator = job.operator(Groups(70))
+    job.run(lambda batch, batch_id: operator(batch.where(nothing), batch_id))
+    last = latest_of(job).metadata.operators["operator"]
+    assert [subtask.statistics.rows_in for subtask in last.subtasks.values()] == [0, 0]
+    job.feed(files=1, rows=200)
+    job.run(job.operator(Groups(70)))
+    assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 210
+
+
 def test_memory_storage_checkpoints_without_a_directory(job) -> None:
     job.settings = {"spark.holdfast.checkpoint.storage": "memory"}
     job.feed(files=3)

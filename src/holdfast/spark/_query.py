@@ -9,6 +9,15 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 
 from holdfast.errors import InvalidRequestError
 
+_DROPS_EMPTY_INPUT = {
+    "spark.sql.optimizer.excludedRules": (
+        "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
+    ),
+    "spark.sql.adaptive.optimizer.excludedRules": (
+        "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+    ),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class RunningQuery:
@@ -72,6 +81,19 @@ def running_query(session: SparkSession, batch_id: int) -> RunningQuery:
         checkpoint_location=root,
         offsets=_read_text(session, f"{root}/offsets/{batch_id}"),
     )
+
+
+def run_subtasks_without_rows(session: SparkSession) -> None:
+    """Let a batch without rows reach the operator too, for the rest of the query.
+
+    Spark's optimizers drop everything above a relation that is empty, or turns out to be while
+    the job runs; but a subtask has state to carry on even if it has no rows. The session is the
+    query's own copy: no other query sees the change.
+    """
+    for key, rule in _DROPS_EMPTY_INPUT.items():
+        excluded = [one for one in session.conf.get(key, "").split(",") if one]
+        if rule not in excluded:
+            session.conf.set(key, ",".join([*excluded, rule]))
 
 
 def is_complete(session: SparkSession, observation: Observation) -> bool:

@@ -152,6 +152,7 @@ class _QueryRun:
             parallelism=operator.parallelism,
             num_retained=settings.num_retained,
         )
+        _query.run_subtasks_without_rows(session)
         return cls(
             run_id=query.run_id,
             operator=operator,

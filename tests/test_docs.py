@@ -1,0 +1,73 @@
+"""The documentation is true: its code runs, its tables are made from code, its links lead somewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from docs.generate import settings_page
+
+from holdfast import errors
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHORTER = re.compile(r"awaitTermination\(\d+\)")
+
+
+def python_of(page: Path) -> str:
+    """All Python of a page, in order: later blocks go on where earlier ones ended."""
+    return "\n".join(BLOCK.findall(page.read_text()))
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if python_of(page)], ids=lambda page: page.name
+)
+def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    # Only the place and the time that it runs for are not as printed.
+    program = SHORTER.sub("awaitTermination(8)", python_of(page)).replace("/tmp/", f"{tmp_path}/")
+    script = tmp_path / "page.py"
+    script.write_text(program)
+    ran = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    completed = list(tmp_path.glob("*/*/chk-*/_metadata"))
+    assert completed, "the page's job has taken no checkpoint"
+    if page.name == "README.md":
+        sizes = [
+            pq.read_metadata(file).num_rows
+            for file in tmp_path.glob("right-sized/batch=*/*.parquet")
+        ]
+        assert {size for size in sizes if size} == {1000}
+    else:
+        assert "values" in ran.stdout
+
+
+def test_the_settings_page_is_made_from_the_code() -> None:
+    assert (ROOT / "docs" / "settings.md").read_text() == settings_page()
+
+
+def test_every_error_has_its_place_in_troubleshooting() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    leaves = {
+        error.__name__
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, errors.CheckpointError)
+    } - {"CheckpointError", "StreamClosedError", "CheckpointNotFoundError"}
+    assert [name for name in sorted(leaves) if f"`{name}`" not in page] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
