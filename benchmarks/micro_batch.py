@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from examples.right_size import RightSize
 from holdfast.spark import stateful
 
-Batch = Callable[[DataFrame, int], object]
+Batch = Callable[[DataFrame, int], None]
 SCHEMA = "id long, at timestamp, name string"
 WARM_UP = 5
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from docs.generate import settings_page
 
+from docs.generate import settings_page
 from holdfast import errors
 
 ROOT = Path(__file__).parents[1]

@@ -9,6 +9,7 @@ from pathlib import Path
 from jobs.job import Job
 from jobs.killed import BATCH, GROUP
 from jobs.operators import Groups
+from pyspark.sql import DataFrame
 
 FILES = 4
 ROWS = 100
@@ -31,7 +32,12 @@ def check_nothing_is_lost_or_doubled(job: Job, point: str) -> None:
     assert job.completed()[-1] == (BATCH + 1 if survived else BATCH)
 
     sunk: list[int] = []
-    job.run(job.operator(Groups(GROUP), sink=lambda rows, i: (sunk.append(i), job.write(rows, i))))
+
+    def sink(rows: DataFrame, batch_id: int) -> None:
+        sunk.append(batch_id)
+        job.write(rows, batch_id)
+
+    job.run(job.operator(Groups(GROUP), sink=sink))
 
     assert sunk == list(range(BATCH + 1 if survived else BATCH, FILES))
     assert job.completed() == list(range(1, FILES + 1))

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -90,7 +91,7 @@ class Job:
             self._files += 1
             self._rows += rows
 
-    def run(self, function: StatefulOperator) -> None:
+    def run(self, function: Callable[[DataFrame, int], None]) -> None:
         """Read everything that is there."""
         for key, value in self.settings.items():
             self.spark.conf.set(key, value)

@@ -8,11 +8,16 @@ from pathlib import Path
 from unittest import mock
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-
-from holdfast.spark import _coordinator
 from jobs.job import Job, local_spark
 from jobs.operators import Groups
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.locations import (
+    CheckpointMetadata,
+    CheckpointStorageLocation,
+    CompletedCheckpoint,
+    complete_checkpoint,
+)
 
 POINTS = ("in a task", "in the sink", "before the metadata", "after the metadata")
 GROUP = 70
@@ -51,19 +56,21 @@ def main(directory: Path, point: str) -> None:
             kill(victims)
 
     operator = KillsDriver(GROUP, victims) if point == "in a task" else Groups(GROUP)
-    with mock.patch.object(_coordinator, "complete_checkpoint", killing(point, victims)):
+    commit = "holdfast.spark._coordinator.complete_checkpoint"
+    with mock.patch(commit, killing(point, victims)):
         job.run(job.operator(operator, sink=sink))
 
 
 def killing(point: str, victims: list[int]) -> Callable[..., object]:
     """The real commit, with death just before or after it in the second batch."""
-    commit = _coordinator.complete_checkpoint
 
-    def committing(location, metadata):  # noqa: ANN001, ANN202
+    def committing(
+        location: CheckpointStorageLocation, metadata: CheckpointMetadata
+    ) -> CompletedCheckpoint:
         second = metadata.checkpoint_id == BATCH + 1
         if second and point == "before the metadata":
             kill(victims)
-        completed = commit(location, metadata)
+        completed = complete_checkpoint(location, metadata)
         if second and point == "after the metadata":
             kill(victims)
         return completed

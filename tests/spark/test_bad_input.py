@@ -2,16 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
+from jobs.job import Job
 from jobs.operators import CountsLongs, Groups, StopsReading, WrongColumns
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import Settings
+from holdfast.spark import Settings, StatefulFunction, StatefulOperator
 
 
-def refused(job, operator, *words: str) -> None:
+def refused(job: Job, operator: StatefulOperator, *words: str) -> None:
     """The job fails with an error that has all these words, and the output stays as it was."""
     before = job.ids_written()
     with pytest.raises(StreamingQueryException) as caught:
@@ -22,7 +25,7 @@ def refused(job, operator, *words: str) -> None:
 
 
 @pytest.fixture
-def ran(job):
+def ran(job: Job) -> Job:
     """A job that has completed two checkpoints and has more to read."""
     job.feed(files=2)
     job.run(job.operator(Groups(70)))
@@ -30,11 +33,11 @@ def ran(job):
     return job
 
 
-def metadata_of(job) -> Path:
+def metadata_of(job: Job) -> Path:
     return job.job_directory / "chk-2" / "_metadata"
 
 
-def test_no_checkpoint_directory_is_refused(job) -> None:
+def test_no_checkpoint_directory_is_refused(job: Job) -> None:
     job.feed(files=1)
     job.settings = {}
     operator = job.operator(Groups(70))
@@ -65,13 +68,13 @@ def test_a_bad_setting_is_refused_by_name(settings: dict[str, str], words: list[
         assert word in str(caught.value)
 
 
-def test_an_unknown_store_is_refused(job) -> None:
+def test_an_unknown_store_is_refused(job: Job) -> None:
     job.feed(files=1)
     job.settings["spark.holdfast.checkpoint.dir"] = "gopher://data/x"
     refused(job, job.operator(Groups(70)), "no file system for gopher://", "file://")
 
 
-def test_a_file_in_the_way_of_the_directory_is_refused(job) -> None:
+def test_a_file_in_the_way_of_the_directory_is_refused(job: Job) -> None:
     job.feed(files=1)
     job.checkpoints.write_text("not a directory")
     refused(job, job.operator(Groups(70)), "InvalidRequestError", "file:///")
@@ -88,13 +91,13 @@ def test_a_file_in_the_way_of_the_directory_is_refused(job) -> None:
     ids=["truncated", "flipped", "another file", "empty"],
 )
 def test_damaged_metadata_is_refused(
-    ran, damage: Callable[[bytes], bytes], words: list[str]
+    ran: Job, damage: Callable[[bytes], bytes], words: list[str]
 ) -> None:
     metadata_of(ran).write_bytes(damage(metadata_of(ran).read_bytes()))
     refused(ran, ran.operator(Groups(70)), *words, "chk-2/_metadata")
 
 
-def test_a_damaged_state_file_is_refused(job) -> None:
+def test_a_damaged_state_file_is_refused(job: Job) -> None:
     job.settings["spark.holdfast.state.inline-threshold"] = "0"
     job.feed(files=2)
     job.run(job.operator(Groups(70)))
@@ -106,27 +109,31 @@ def test_a_damaged_state_file_is_refused(job) -> None:
     refused(job, job.operator(Groups(70)), "CheckpointCorruptedError", state.name, "crc32c")
 
 
-def test_state_of_another_type_is_refused(ran) -> None:
+def test_state_of_another_type_is_refused(ran: Job) -> None:
     operator = ran.operator(CountsLongs(), schema="id long, nth long, subtask int")
     refused(ran, operator, "StateMigrationError", "'rows'", "struct<id: int64", "int64 is asked")
 
 
-def test_another_uid_is_refused(ran) -> None:
+def test_another_uid_is_refused(ran: Job) -> None:
     refused(ran, ran.operator(Groups(70), uid="other"), "'other'", "'operator'", "uid")
 
 
-def test_another_parallelism_is_refused(ran) -> None:
+def test_another_parallelism_is_refused(ran: Job) -> None:
     refused(ran, ran.operator(Groups(70), parallelism=3), "parallelism 2", "to 3")
 
 
-def test_a_directory_of_another_query_is_refused(spark, ran, tmp_path: Path) -> None:
+def test_a_directory_of_another_query_is_refused(
+    spark: SparkSession, ran: Job, tmp_path: Path
+) -> None:
     other = type(ran)(spark, tmp_path / "other")
     other.feed(files=1)
     other.settings = ran.settings | {"spark.holdfast.job.id": ran.job_directory.name}
     refused(other, other.operator(Groups(70)), "belongs to another streaming query")
 
 
-def test_a_checkpoint_copied_from_another_job_is_refused(spark, ran, tmp_path: Path) -> None:
+def test_a_checkpoint_copied_from_another_job_is_refused(
+    spark: SparkSession, ran: Job, tmp_path: Path
+) -> None:
     other = type(ran)(spark, tmp_path / "other")
     other.feed(files=2)
     other.run(other.operator(Groups(70)))
@@ -134,7 +141,7 @@ def test_a_checkpoint_copied_from_another_job_is_refused(spark, ran, tmp_path: P
     refused(ran, ran.operator(Groups(70)), "belongs to job")
 
 
-def test_checkpoints_that_vanished_are_a_gap(ran) -> None:
+def test_checkpoints_that_vanished_are_a_gap(ran: Job) -> None:
     for directory in ran.job_directory.glob("chk-*"):
         for file in directory.iterdir():
             file.unlink()
@@ -142,7 +149,7 @@ def test_checkpoints_that_vanished_are_a_gap(ran) -> None:
     refused(ran, ran.operator(Groups(70)), "BatchGapError", "no completed checkpoint", "is at 2")
 
 
-def test_a_spark_checkpoint_that_started_over_is_a_gap(ran) -> None:
+def test_a_spark_checkpoint_that_started_over_is_a_gap(ran: Job) -> None:
     job_id = ran.job_directory.name
     metadata = (ran.spark_checkpoint / "metadata").read_bytes()
     ran.forget_spark_checkpoint()
@@ -152,12 +159,12 @@ def test_a_spark_checkpoint_that_started_over_is_a_gap(ran) -> None:
     refused(ran, ran.operator(Groups(70)), "BatchGapError", "completed 1", "is at 0")
 
 
-def test_an_operator_that_leaves_rows_unread_is_refused(job) -> None:
+def test_an_operator_that_leaves_rows_unread_is_refused(job: Job) -> None:
     job.feed(files=1)
     refused(job, job.operator(StopsReading(1)), "before it had read all of its rows")
 
 
-def test_rows_that_do_not_fit_the_schema_are_refused(job) -> None:
+def test_rows_that_do_not_fit_the_schema_are_refused(job: Job) -> None:
     job.feed(files=1)
     refused(job, job.operator(WrongColumns(1)), "'operator'", "['name']", "output schema")
 
@@ -171,17 +178,17 @@ def test_rows_that_do_not_fit_the_schema_are_refused(job) -> None:
         ({"sink": None}, "sink None"),
     ],
 )
-def test_bad_arguments_are_refused_at_once(job, options: dict[str, object], word: str) -> None:
+def test_bad_arguments_are_refused_at_once(job: Job, options: dict[str, object], word: str) -> None:
     with pytest.raises(InvalidRequestError, match=word):
         job.operator(Groups(1), **options)
 
 
-def test_a_function_that_is_no_operator_is_refused(job) -> None:
+def test_a_function_that_is_no_operator_is_refused(job: Job) -> None:
     with pytest.raises(InvalidRequestError, match="StatefulFunction"):
-        job.operator(len)
+        job.operator(cast("StatefulFunction", len))
 
 
-def test_calling_the_operator_outside_of_a_stream_is_refused(spark, job) -> None:
+def test_calling_the_operator_outside_of_a_stream_is_refused(spark: SparkSession, job: Job) -> None:
     operator = job.operator(Groups(70))
     with pytest.raises(InvalidRequestError, match="foreachBatch"):
         operator(spark.range(1), 0)

@@ -4,17 +4,23 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from jobs.job import Job
 from jobs.operators import AlwaysFails, CountsLongs, FailsOnce, Groups, GroupsToldOnDriver
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.locations import FileSystemCheckpointStorage, latest_checkpoint
+from holdfast.locations import (
+    CompletedCheckpoint,
+    FileSystemCheckpointStorage,
+    OperatorState,
+    latest_checkpoint,
+)
 from holdfast.spark import progress_of
 
 pytestmark = pytest.mark.usefixtures("spark")
 
 
-def test_rows_come_out_in_whole_groups_over_batches_and_restarts(job) -> None:
+def test_rows_come_out_in_whole_groups_over_batches_and_restarts(job: Job) -> None:
     job.feed(files=3, rows=100)
     job.run(job.operator(Groups(70)))
     # 150 rows for each of the two subtasks: two whole groups each
@@ -25,7 +31,7 @@ def test_rows_come_out_in_whole_groups_over_batches_and_restarts(job) -> None:
     assert len(set(job.ids_written())) == 2 * 210
 
 
-def test_all_rows_are_either_in_the_output_or_in_the_state(job) -> None:
+def test_all_rows_are_either_in_the_output_or_in_the_state(job: Job) -> None:
     job.feed(files=3, rows=100)
     job.run(job.operator(Groups(70)))
     last = latest_of(job)
@@ -38,7 +44,7 @@ def test_all_rows_are_either_in_the_output_or_in_the_state(job) -> None:
     assert held + len(job.ids_written()) == 300
 
 
-def test_metadata_holds_the_batch_and_sparks_own_progress(job) -> None:
+def test_metadata_holds_the_batch_and_sparks_own_progress(job: Job) -> None:
     job.feed(files=2)
     job.run(job.operator(Groups(70)))
     last = latest_of(job)
@@ -50,11 +56,10 @@ def test_metadata_holds_the_batch_and_sparks_own_progress(job) -> None:
     assert last.metadata.job_id == progress.query_id == job.job_directory.name
     operator = last.metadata.operators["operator"]
     assert (operator.parallelism, operator.max_parallelism) == (2, 128)
-    statistics = [operator.subtasks[i].statistics for i in (0, 1)]
-    assert sum(one.rows_in for one in statistics) == 100
+    assert sum(rows_in(operator)) == 100
 
 
-def test_a_batch_that_spark_repeats_is_recognised_and_skipped(job) -> None:
+def test_a_batch_that_spark_repeats_is_recognised_and_skipped(job: Job) -> None:
     job.feed(files=3)
     job.run(job.operator(Groups(70)))
     before = job.ids_written()
@@ -68,7 +73,7 @@ def test_a_batch_that_spark_repeats_is_recognised_and_skipped(job) -> None:
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
 
 
-def test_state_in_files_is_restored_like_state_in_metadata(job) -> None:
+def test_state_in_files_is_restored_like_state_in_metadata(job: Job) -> None:
     job.settings["spark.holdfast.state.inline-threshold"] = "0"
     job.feed(files=3)
     job.run(job.operator(Groups(70)))
@@ -79,7 +84,7 @@ def test_state_in_files_is_restored_like_state_in_metadata(job) -> None:
 
 
 @pytest.mark.parametrize("retained", [1, 3])
-def test_as_many_checkpoints_are_kept_as_asked_for(job, retained: int) -> None:
+def test_as_many_checkpoints_are_kept_as_asked_for(job: Job, retained: int) -> None:
     job.settings["spark.holdfast.checkpoint.num-retained"] = str(retained)
     job.feed(files=5, rows=10)
     operator = job.operator(Groups(70))
@@ -89,7 +94,7 @@ def test_as_many_checkpoints_are_kept_as_asked_for(job, retained: int) -> None:
     assert len(list(job.job_directory.glob("chk-*"))) == retained
 
 
-def test_a_failing_sink_leaves_no_checkpoint_and_loses_nothing(job) -> None:
+def test_a_failing_sink_leaves_no_checkpoint_and_loses_nothing(job: Job) -> None:
     job.feed(files=3)
 
     def fails_in_batch_1(rows: DataFrame, batch_id: int) -> None:
@@ -105,7 +110,7 @@ def test_a_failing_sink_leaves_no_checkpoint_and_loses_nothing(job) -> None:
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
 
 
-def test_a_failing_operator_leaves_no_checkpoint(job) -> None:
+def test_a_failing_operator_leaves_no_checkpoint(job: Job) -> None:
     job.feed(files=1)
     with pytest.raises(StreamingQueryException, match="as planned"):
         job.run(job.operator(AlwaysFails(70)))
@@ -113,7 +118,7 @@ def test_a_failing_operator_leaves_no_checkpoint(job) -> None:
     assert not list(job.job_directory.glob("chk-*"))
 
 
-def test_a_task_that_is_tried_again_counts_once(job, tmp_path: Path) -> None:
+def test_a_task_that_is_tried_again_counts_once(job: Job, tmp_path: Path) -> None:
     job.settings["spark.holdfast.state.inline-threshold"] = "0"
     job.feed(files=2)
     job.run(job.operator(FailsOnce(30, tmp_path / "failed")))
@@ -121,7 +126,7 @@ def test_a_task_that_is_tried_again_counts_once(job, tmp_path: Path) -> None:
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 90
 
 
-def test_the_operator_on_the_driver_is_told_of_checkpoints(job) -> None:
+def test_the_operator_on_the_driver_is_told_of_checkpoints(job: Job) -> None:
     job.feed(files=2)
     operator = GroupsToldOnDriver(70)
     job.run(job.operator(operator))
@@ -136,21 +141,19 @@ def test_the_operator_on_the_driver_is_told_of_checkpoints(job) -> None:
     assert operator.told[2:] == [("aborted", 3)]
 
 
-def test_an_operator_can_have_an_output_schema_of_its_own(job) -> None:
+def test_an_operator_can_have_an_output_schema_of_its_own(job: Job) -> None:
     job.feed(files=3, rows=50)
     job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
     tables = [pq.read_table(file) for file in sorted(job.output.glob("batch=*/*.parquet"))]
     numbers = {
         (subtask, nth)
         for table in tables
-        for subtask, nth in zip(
-            table["subtask"].to_pylist(), table["nth"].to_pylist(), strict=True
-        )
+        for subtask, nth in zip(table["subtask"].to_pylist(), table["nth"].to_pylist(), strict=True)
     }
     assert numbers == {(subtask, nth) for subtask in (0, 1) for nth in range(75)}
 
 
-def test_more_subtasks_than_rows_work(job) -> None:
+def test_more_subtasks_than_rows_work(job: Job) -> None:
     job.feed(files=2, rows=3)
     job.run(job.operator(Groups(1), parallelism=8))
     assert job.ids_written() == [0, 1, 2, 3, 4, 5]
@@ -159,20 +162,20 @@ def test_more_subtasks_than_rows_work(job) -> None:
 @pytest.mark.parametrize(
     "nothing", ["id < 0", "id % 7 = 9", "false"], ids=["by statistics", "at run time", "by plan"]
 )
-def test_a_batch_without_rows_carries_the_state_on(job, nothing: str) -> None:
+def test_a_batch_without_rows_carries_the_state_on(job: Job, nothing: str) -> None:
     job.feed(files=3)
     job.run(job.operator(Groups(70)))
     job.feed(files=1, rows=60)
     operator = job.operator(Groups(70))
     job.run(lambda batch, batch_id: operator(batch.where(nothing), batch_id))
     last = latest_of(job).metadata.operators["operator"]
-    assert [subtask.statistics.rows_in for subtask in last.subtasks.values()] == [0, 0]
+    assert rows_in(last) == [0, 0]
     job.feed(files=1, rows=200)
     job.run(job.operator(Groups(70)))
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 210
 
 
-def test_memory_storage_checkpoints_without_a_directory(job) -> None:
+def test_memory_storage_checkpoints_without_a_directory(job: Job) -> None:
     job.settings = {"spark.holdfast.checkpoint.storage": "memory"}
     job.feed(files=3)
     job.run(job.operator(Groups(70)))
@@ -180,7 +183,9 @@ def test_memory_storage_checkpoints_without_a_directory(job) -> None:
     assert not job.checkpoints.exists()
 
 
-def test_two_queries_share_a_checkpoint_directory(spark, job, tmp_path: Path) -> None:
+def test_two_queries_share_a_checkpoint_directory(
+    spark: SparkSession, job: Job, tmp_path: Path
+) -> None:
     other = type(job)(spark, tmp_path / "other")
     other.settings = job.settings
     for one in (job, other):
@@ -190,6 +195,14 @@ def test_two_queries_share_a_checkpoint_directory(spark, job, tmp_path: Path) ->
     assert len(job.ids_written()) == len(other.ids_written()) == 140
 
 
-def latest_of(job):  # noqa: ANN001, ANN201
+def rows_in(operator: OperatorState) -> list[int]:
+    """Rows that each subtask was given in the checkpoint's batch."""
+    statistics = [subtask.statistics for subtask in operator.subtasks.values()]
+    return [one.rows_in for one in statistics if one is not None]
+
+
+def latest_of(job: Job) -> CompletedCheckpoint:
     storage = FileSystemCheckpointStorage(f"file://{job.checkpoints}")
-    return latest_checkpoint(storage.create_checkpoint_storage(job.job_directory.name))
+    latest = latest_checkpoint(storage.create_checkpoint_storage(job.job_directory.name))
+    assert latest is not None
+    return latest

@@ -8,9 +8,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.locations import FileSystemCheckpointStorage, load_checkpoint
+from holdfast.locations import CheckpointMetadata, FileSystemCheckpointStorage, load_checkpoint
 
 _COLUMNS = ("job", "checkpoint", "batch", "completed", "operators", "state bytes", "metadata bytes")
+
+
+class _Progress(msgspec.Struct):
+    """The part of `holdfast.spark.SparkProgress` that is printed."""
+
+    batch_id: int
 
 
 def list_command(options: argparse.Namespace) -> int:
@@ -27,11 +33,10 @@ def _rows(storage: FileSystemCheckpointStorage) -> Iterable[dict[str, Any]]:
             checkpoint = load_checkpoint(location)
             metadata = checkpoint.metadata
             completed = datetime.fromtimestamp(metadata.created_ms / 1000, UTC)
-            spark = metadata.coordinator_states.get("spark")
             yield {
                 "job": metadata.job_id,
                 "checkpoint": metadata.checkpoint_id,
-                "batch": msgspec.msgpack.decode(spark)["batch_id"] if spark else None,
+                "batch": _batch_of(metadata),
                 "completed": completed.isoformat(timespec="seconds"),
                 "operators": {
                     uid: operator.parallelism for uid, operator in metadata.operators.items()
@@ -39,6 +44,12 @@ def _rows(storage: FileSystemCheckpointStorage) -> Iterable[dict[str, Any]]:
                 "state bytes": metadata.state_bytes,
                 "metadata bytes": checkpoint.metadata_bytes,
             }
+
+
+def _batch_of(metadata: CheckpointMetadata) -> int | None:
+    """The micro-batch that a checkpoint of Spark's completes; read without importing Spark."""
+    spark = metadata.coordinator_states.get("spark")
+    return msgspec.msgpack.decode(spark, type=_Progress).batch_id if spark else None
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

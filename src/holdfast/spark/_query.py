@@ -91,7 +91,7 @@ def run_subtasks_without_rows(session: SparkSession) -> None:
     query's own copy: no other query sees the change.
     """
     for key, rule in _DROPS_EMPTY_INPUT.items():
-        excluded = [one for one in session.conf.get(key, "").split(",") if one]
+        excluded = [one for one in (session.conf.get(key, "") or "").split(",") if one]
         if rule not in excluded:
             session.conf.set(key, ",".join([*excluded, rule]))
 

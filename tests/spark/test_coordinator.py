@@ -1,0 +1,207 @@
+"""The coordinator alone, without Spark: what it does when storage or another driver gets in its way."""
+
+from typing import Any
+
+import pytest
+from contracts.faults import Faults
+
+from holdfast.errors import (
+    BatchGapError,
+    CheckpointConflictError,
+    CheckpointDeclinedError,
+    OutcomeUnknownError,
+    StorageUnavailableError,
+)
+from holdfast.locations import (
+    CheckpointedStateScope,
+    FileSystemCheckpointStorage,
+    OperatorStateHandle,
+    SubtaskState,
+    file_system_for,
+)
+from holdfast.spark._acknowledgements import Acknowledgement
+from holdfast.spark._coordinator import CheckpointCoordinator, PendingCheckpoint, SparkProgress
+
+QUERY = "query"
+
+
+def coordinator(directory: str, *, num_retained: int = 2) -> CheckpointCoordinator:
+    storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
+    return CheckpointCoordinator(
+        storage.create_checkpoint_storage("job"),
+        job_id="job",
+        query_id=QUERY,
+        uid="operator",
+        parallelism=2,
+        num_retained=num_retained,
+    )
+
+
+def begun(driver: CheckpointCoordinator, batch_id: int) -> PendingCheckpoint:
+    pending = driver.begin(batch_id)
+    assert pending is not None
+    return pending
+
+
+def acknowledged(pending: PendingCheckpoint, subtasks: tuple[int, ...] = (0, 1)) -> list[Any]:
+    """What subtasks report after each has written a state file."""
+    found = []
+    for subtask in subtasks:
+        with pending.location.create_checkpoint_state_output_stream(
+            CheckpointedStateScope.EXCLUSIVE
+        ) as stream:
+            stream.write(b"state of %d" % subtask)
+            handle = stream.close_and_get_handle()
+        assert handle is not None
+        state = SubtaskState((OperatorStateHandle({}, handle),))
+        found.append(Acknowledgement(subtask, subtask, state))
+    return found
+
+
+def progress(batch_id: int) -> SparkProgress:
+    return SparkProgress(
+        query_id=QUERY,
+        run_id="run",
+        batch_id=batch_id,
+        offsets="v1\n{}",
+        checkpoint_location="file:///spark",
+        spark_version="4.3.0",
+    )
+
+
+def run_batch(driver: CheckpointCoordinator, batch_id: int) -> None:
+    pending = begun(driver, batch_id)
+    driver.complete(pending, acknowledged(pending), progress(batch_id))
+
+
+def files_below(directory: str, checkpoint_id: int) -> set[str]:
+    """Names in a checkpoint's directory."""
+    uri = f"{directory}/job/chk-{checkpoint_id}"
+    return {entry.uri.rpartition("/")[2] for entry in file_system_for(uri).list(uri)}
+
+
+def test_a_new_driver_goes_on_behind_the_last_checkpoint(memory_directory: str) -> None:
+    first = coordinator(memory_directory)
+    run_batch(first, 0)
+    run_batch(first, 1)
+    second = coordinator(memory_directory)
+    assert second.begin(1) is None
+    pending = begun(second, 2)
+    assert pending.restored_checkpoint_id == 2
+    contents = [handles[0].stream.open_input_stream().read() for handles in pending.assigned]
+    assert contents == [b"state of 0", b"state of 1"]
+
+
+@pytest.mark.parametrize("batch_id", [0, 3, 17])
+def test_a_batch_that_does_not_follow_is_a_gap(memory_directory: str, batch_id: int) -> None:
+    first = coordinator(memory_directory)
+    run_batch(first, 0)
+    run_batch(first, 1)
+    with pytest.raises(BatchGapError, match=f"completed 1, but Spark is at {batch_id}"):
+        coordinator(memory_directory).begin(batch_id)
+
+
+def test_of_two_drivers_in_one_batch_the_second_loses_and_harms_nothing(
+    memory_directory: str,
+) -> None:
+    winner, loser = coordinator(memory_directory), coordinator(memory_directory)
+    won, lost = begun(winner, 0), begun(loser, 0)
+    acknowledgements_lost = acknowledged(lost)
+    winner.complete(won, acknowledged(won), progress(0))
+    with pytest.raises(CheckpointConflictError):
+        loser.complete(lost, acknowledgements_lost, progress(0))
+    loser.abort(lost)
+    assert len(files_below(memory_directory, 1)) == 3  # metadata and the winner's two files
+    pending = begun(coordinator(memory_directory), 1)
+    assert all(handles[0].stream.open_input_stream().read() for handles in pending.assigned)
+
+
+def test_a_driver_that_fails_leaves_the_files_of_one_that_is_still_writing(
+    memory_directory: str,
+) -> None:
+    failing, writing = coordinator(memory_directory), coordinator(memory_directory)
+    failed, pending = begun(failing, 0), begun(writing, 0)
+    acknowledged(failed)
+    acknowledgements = acknowledged(pending)
+    failing.abort(failed)
+    writing.complete(pending, acknowledgements, progress(0))
+    assert len(files_below(memory_directory, 1)) == 3
+
+
+def test_an_aborted_checkpoint_leaves_nothing(memory_directory: str) -> None:
+    driver = coordinator(memory_directory)
+    pending = begun(driver, 0)
+    acknowledged(pending)
+    driver.abort(pending)
+    assert files_below(memory_directory, 1) == set()
+    names = {
+        entry.uri for entry in file_system_for(memory_directory).list(f"{memory_directory}/job")
+    }
+    assert f"{memory_directory}/job/chk-1" not in names
+
+
+@pytest.mark.parametrize(
+    ("subtasks", "word"), [((0,), r"no report of subtasks \[1\]"), ((0, 1, 1), "more than once")]
+)
+def test_reports_that_are_not_one_of_each_subtask_are_declined(
+    memory_directory: str, subtasks: tuple[int, ...], word: str
+) -> None:
+    driver = coordinator(memory_directory)
+    pending = begun(driver, 0)
+    with pytest.raises(CheckpointDeclinedError, match=word):
+        driver.complete(pending, acknowledged(pending, subtasks), progress(0))
+    assert coordinator(memory_directory).begin(0) is not None
+
+
+def test_a_commit_that_failed_before_it_took_effect_is_no_checkpoint(faults: Faults) -> None:
+    driver = coordinator(faults.directory)
+    pending = begun(driver, 0)
+    faults.before("publish", StorageUnavailableError("as planned"))
+    with pytest.raises(StorageUnavailableError):
+        driver.complete(pending, acknowledged(pending), progress(0))
+    driver.abort(pending)
+    assert files_below(faults.behind, 1) == set()
+
+
+def test_a_commit_whose_outcome_is_unknown_is_found_by_the_next_driver(faults: Faults) -> None:
+    driver = coordinator(faults.directory)
+    pending = begun(driver, 0)
+    faults.after("publish", OutcomeUnknownError("as planned"))
+    with pytest.raises(OutcomeUnknownError):
+        driver.complete(pending, acknowledged(pending), progress(0))
+    assert coordinator(faults.directory).begin(0) is None
+
+
+def test_a_commit_whose_answer_was_lost_succeeds(faults: Faults) -> None:
+    driver = coordinator(faults.directory)
+    pending = begun(driver, 0)
+    # The store performed it, the answer got lost, the repeated request met our own file.
+    faults.after("publish", CheckpointConflictError("as planned"))
+    driver.complete(pending, acknowledged(pending), progress(0))
+    assert coordinator(faults.directory).begin(1) is not None
+
+
+@pytest.mark.parametrize("num_retained", [1, 2])
+def test_older_checkpoints_are_deleted_in_the_background(
+    memory_directory: str, num_retained: int
+) -> None:
+    first = coordinator(memory_directory, num_retained=num_retained)
+    run_batch(first, 0)
+    run_batch(first, 1)
+    first.close()
+    second = coordinator(memory_directory, num_retained=num_retained)
+    run_batch(second, 2)
+    run_batch(second, 3)
+    second.close()
+    left = [number for number in range(1, 5) if files_below(memory_directory, number)]
+    assert left == [1, 2, 3, 4][-num_retained:]
+
+
+def test_a_checkpoint_that_cannot_be_deleted_fails_no_batch(faults: Faults) -> None:
+    driver = coordinator(faults.directory, num_retained=1)
+    faults.before("delete", StorageUnavailableError("as planned"))
+    run_batch(driver, 0)
+    run_batch(driver, 1)
+    run_batch(driver, 2)
+    driver.close()
+    assert [number for number in (1, 2, 3) if files_below(faults.behind, number)] == [1, 3]
