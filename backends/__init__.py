@@ -4,6 +4,7 @@ if __name__ == "backends":  # reached through the repository root: a second copy
     raise ImportError("import holdfast.backends, not backends")
 
 from holdfast.backends._descriptors import ListStateDescriptor
+from holdfast.backends._elements import Elements
 from holdfast.backends._functions import (
     CheckpointedFunction,
     CheckpointListener,
@@ -11,7 +12,7 @@ from holdfast.backends._functions import (
     FunctionSnapshotContext,
 )
 from holdfast.backends._key_groups import MAX_PARALLELISM, default_max_parallelism
-from holdfast.backends._list_state import Elements, ListState
+from holdfast.backends._list_state import ListState
 from holdfast.backends._operator_state import OperatorStateBackend
 from holdfast.backends._snapshots import OperatorStateSnapshot, SnapshotResult
 

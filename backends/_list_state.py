@@ -1,14 +1,12 @@
 """List state in Arrow chunks: what is in it stays columnar from the stream to the file."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
+from holdfast.backends._elements import Elements, MisfitError, chunks_of, scalar_of
 from holdfast.errors import InvalidRequestError
-
-Elements: TypeAlias = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table | Iterable[Any]
-"""Many elements at once. Record batches and tables are elements of struct type, one a row."""
 
 
 class ListState:
@@ -25,7 +23,7 @@ class ListState:
         self._name = name
         self._type = element_type
         self._chunks: list[pa.Array] = []
-        self._pending: list[Any] = []  # single elements, until somebody needs them in a chunk
+        self._pending: list[pa.Scalar] = []  # single elements, until somebody needs them in a chunk
 
     @property
     def name(self) -> str:
@@ -74,13 +72,10 @@ class ListState:
         Raises:
             InvalidRequestError: It is None or of another type; the state is unchanged then.
         """
-        if value is None:
-            raise InvalidRequestError(f"None can't be added to list state {self._name!r}")
         try:
-            pa.scalar(value, self._type)
-        except (pa.ArrowException, TypeError, OverflowError) as error:
-            raise self._misfit(error) from error
-        self._pending.append(value)
+            self._pending.append(scalar_of(value, self._type))
+        except MisfitError as error:
+            raise self._refused(error) from error
 
     def add_all(self, values: Elements) -> None:
         """Append elements.
@@ -113,47 +108,17 @@ class ListState:
 
     def _chunk_pending(self) -> None:
         if self._pending:
-            self._chunks += self._as_chunks(self._pending)
+            self._chunks.append(pa.array(self._pending, type=self._type))
             self._pending = []
 
     def _as_chunks(self, values: Elements) -> list[pa.Array]:
         if values is None:
-            raise InvalidRequestError(f"None can't be added to list state {self._name!r}")
+            raise InvalidRequestError(f"elements for list state {self._name!r} are None")
         try:
-            chunks = [self._cast(chunk) for chunk in _arrays(values, self._type)]
-        except (pa.ArrowException, TypeError, OverflowError) as error:
-            raise self._misfit(error) from error
-        if any(chunk.null_count for chunk in chunks):
-            raise InvalidRequestError(f"None can't be added to list state {self._name!r}")
-        return [chunk for chunk in chunks if len(chunk)]
+            return chunks_of(values, self._type)
+        except MisfitError as error:
+            raise self._refused(error) from error
 
-    def _misfit(self, error: Exception) -> InvalidRequestError:
-        message = f"elements don't fit list state {self._name!r} of type {self._type} ({error})"
+    def _refused(self, error: MisfitError) -> InvalidRequestError:
+        message = f"elements don't fit list state {self._name!r} of type {self._type}: {error}"
         return InvalidRequestError(message)
-
-    def _cast(self, chunk: pa.Array) -> pa.Array:
-        if chunk.type.equals(self._type):
-            return chunk
-        # Names of fields must agree: Arrow casts structs by name and fills in what is missing.
-        if pa.types.is_struct(chunk.type) and _names(chunk.type) != _names(self._type):
-            message = f"fields {_names(chunk.type)}, expected {_names(self._type)}"
-            raise pa.ArrowInvalid(message)
-        return chunk.cast(self._type)
-
-
-def _arrays(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
-    if isinstance(values, pa.RecordBatch):
-        return [values.to_struct_array()]
-    if isinstance(values, pa.Table):
-        return list(values.to_struct_array().chunks)
-    if isinstance(values, pa.ChunkedArray):
-        return list(values.chunks)
-    if isinstance(values, pa.Array):
-        return [values]
-    return [pa.array(values, type=element_type)]
-
-
-def _names(struct: pa.DataType) -> list[str]:
-    if not pa.types.is_struct(struct):
-        return []
-    return [struct.field(i).name for i in range(struct.num_fields)]

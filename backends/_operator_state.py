@@ -8,7 +8,11 @@ from holdfast.backends._descriptors import ListStateDescriptor
 from holdfast.backends._list_state import ListState
 from holdfast.backends._sections import read_section
 from holdfast.backends._snapshots import CapturedState, OperatorStateSnapshot
-from holdfast.errors import CheckpointCorruptedError, StateMigrationError
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    InvalidRequestError,
+    StateMigrationError,
+)
 from holdfast.locations import (
     CheckpointStreamFactory,
     OperatorStateHandle,
@@ -48,10 +52,10 @@ class OperatorStateBackend:
                 # In the order in which they were written: the stream is read front to back.
                 in_order = sorted(handle.states.items(), key=lambda item: item[1].offset)
                 for name, partitions in in_order:
-                    stream.seek(partitions.offset)
                     try:
+                        stream.seek(partitions.offset)
                         section = pa.py_buffer(read_exactly(stream, partitions.length))
-                    except EOFError as error:
+                    except (EOFError, InvalidRequestError) as error:
                         message = f"state {name!r} can't be read ({error})"
                         raise CheckpointCorruptedError(message) from error
                     backend._restore_list_state(name, partitions, section)

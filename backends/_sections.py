@@ -37,7 +37,7 @@ def read_section(section: pa.Buffer, *, first: int, count: int, name: str) -> pa
     try:
         with pa.ipc.open_file(section) as reader:
             elements = reader.read_all().column(_COLUMN)
-    except (pa.ArrowException, KeyError) as error:
+    except (pa.ArrowException, OSError, KeyError) as error:
         raise CheckpointCorruptedError(f"state {name!r} can't be decoded ({error})") from error
     if first + count > len(elements):
         message = f"state {name!r} has {len(elements)} elements, expected {first + count}"
@@ -53,13 +53,21 @@ class _Section:
     """
 
     closed = False
+    _failed = False
 
     def __init__(self, stream: CheckpointStateOutputStream) -> None:
         self._stream = stream
         self._start = stream.tell()
 
-    def write(self, data: pa.Buffer) -> int:
-        return self._stream.write(memoryview(data))
+    def write(self, data: bytes) -> int:
+        if self._failed:
+            # Arrow writes a footer even behind an error; a second error would hide the first.
+            return len(data)
+        try:
+            return self._stream.write(data)
+        except BaseException:
+            self._failed = True
+            raise
 
     def tell(self) -> int:
         return self._stream.tell() - self._start

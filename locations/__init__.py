@@ -24,7 +24,6 @@ from holdfast.locations._file_system_storage import (
     FileSystemCheckpointStorageAccess,
     FileSystemCheckpointStorageLocation,
     FileSystemCheckpointStreamFactory,
-    check_job_id,
 )
 from holdfast.locations._handles import (
     ByteStreamStateHandle,
@@ -62,6 +61,7 @@ from holdfast.locations._storage import (
     CheckpointStorageWorkerView,
     CheckpointStreamFactory,
     CompletedCheckpointStorageLocation,
+    check_job_id,
 )
 
 __all__ = [

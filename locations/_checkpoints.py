@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from os import PathLike
 
 from holdfast.locations import _uris
+from holdfast.locations._file_system import file_system_for
 from holdfast.locations._file_system_storage import FileSystemCheckpointStorage
 from holdfast.locations._metadata import CheckpointMetadata, decode_metadata, encode_metadata
 from holdfast.locations._storage import (
@@ -42,7 +43,9 @@ def checkpoint_storage(directory: str | PathLike[str]) -> CheckpointStorage:
     Raises:
         InvalidRequestError: No scheme, no path, the root directory, or an unknown scheme.
     """
-    return FileSystemCheckpointStorage(_uris.normalize(directory))
+    storage = FileSystemCheckpointStorage(_uris.text(directory))
+    file_system_for(storage.directory)
+    return storage
 
 
 def complete_checkpoint(

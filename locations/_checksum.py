@@ -7,7 +7,12 @@ from typing import BinaryIO
 import msgspec
 from awscrt import checksums
 
-from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    InvalidRequestError,
+    StreamClosedError,
+    UnsupportedFormatError,
+)
 from holdfast.locations._file_system import BytesLike
 
 BLOCK_BYTES = 1 << 20
@@ -90,7 +95,7 @@ class VerifyingInputStream(io.RawIOBase):
         if checksum.algorithm != "crc32c":
             self.close()
             message = f"checksum algorithm {checksum.algorithm!r} is not known"
-            raise InvalidRequestError(message, uri)
+            raise UnsupportedFormatError(message, uri)
         found = raw.seek(0, io.SEEK_END)
         if found != size:
             self.close()
@@ -117,6 +122,8 @@ class VerifyingInputStream(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer
+        if self.closed:
+            raise StreamClosedError("stream is closed", self._uri)
         wanted = memoryview(buffer).cast("B")
         if self._position == self._size or not wanted:
             return 0

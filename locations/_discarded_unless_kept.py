@@ -10,6 +10,7 @@ class DiscardedUnlessKept(ABC):
     """Leaving `with`, or being forgotten, discards what was written; forgetting also warns."""
 
     _finished = False
+    """Whether the success call was made, or `close`: nothing more can be written."""
 
     @abstractmethod
     def close(self) -> None:
@@ -29,5 +30,5 @@ class DiscardedUnlessKept(ABC):
 
     def __del__(self) -> None:
         if not self._finished:
+            self.close()  # first: where warnings are errors, the next line is the last
             warnings.warn(f"{self!r} was neither kept nor closed", ResourceWarning, stacklevel=2)
-            self.close()

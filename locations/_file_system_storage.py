@@ -26,10 +26,12 @@ from holdfast.locations._file_system_streams import (
     FileSystemCheckpointStateOutputStream,
 )
 from holdfast.locations._storage import (
+    JOB_ID,
     METADATA_FILE,
     CheckpointedStateScope,
     CheckpointStorageLocationReference,
     check_checkpoint_id,
+    check_job_id,
 )
 
 INLINE_THRESHOLD_BYTES = 20 << 10
@@ -39,7 +41,6 @@ WRITE_BUFFER_BYTES = 64 << 10
 _SHARED = "shared"
 _TASK_OWNED = "taskowned"
 _CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
-_JOB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 # Tells our references from garbage; Flink uses the same four bytes before a path.
 _REFERENCE_MAGIC = b"\x05\x5f\x3f\x18"
@@ -94,7 +95,7 @@ class FileSystemCheckpointStorage:
         """Ids of the jobs that have a directory here, sorted."""
         entries = file_system_for(self.directory).list(self.directory)
         names = (_uris.name(entry.uri) for entry in entries if entry.is_directory)
-        return sorted(name for name in names if _JOB_ID.fullmatch(name))
+        return sorted(name for name in names if JOB_ID.fullmatch(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,21 +241,6 @@ def resolve_pointer(
         message = f"directory has no {METADATA_FILE}; point at a metadata file to use another name"
         raise CheckpointNotFoundError(message, uri)
     raise CheckpointNotFoundError("no such checkpoint or savepoint", uri)
-
-
-def check_job_id(job_id: str) -> str:
-    """Refuse what can't be the name of a directory in every store.
-
-    Raises:
-        InvalidRequestError: Not 1 to 128 letters, digits, `.`, `_` or `-`, or it begins with `.`.
-    """
-    if not _JOB_ID.fullmatch(job_id):
-        message = (
-            f"job id {job_id!r} can't name a directory; "
-            "use 1 to 128 letters, digits, '.', '_' or '-', and no '.' at the beginning"
-        )
-        raise InvalidRequestError(message)
-    return job_id
 
 
 def _decode(reference: CheckpointStorageLocationReference) -> str:

@@ -40,53 +40,62 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
         self._file: FileOutputStream | None = None
         self._file_bytes = 0
         self._checksum = ChecksumBuilder()
-        self._opening = threading.Lock()
+        self._lock = threading.Lock()  # held for moments only: `close` never waits for the store
+        self._discarded = False
 
     def write(self, data: BytesLike, /) -> int:
         self._check_open()
         view = memoryview(data).cast("B")
-        if len(self._buffer) + len(view) > self._buffer_bytes:
-            self._write_file(self._buffer)
-            self._buffer = bytearray()
-        if len(view) >= self._buffer_bytes:
-            self._write_file(view)
-        else:
-            self._buffer += view
+        try:
+            if len(self._buffer) + len(view) > self._buffer_bytes:
+                self._write_file(self._buffer)
+                self._buffer = bytearray()
+            if len(view) >= self._buffer_bytes:
+                self._write_file(view)
+            else:
+                self._buffer += view
+        except BaseException:
+            # Nobody knows how much of it is in the file.
+            self.close()
+            raise
         return len(view)
 
     def tell(self) -> int:
         return self._file_bytes + len(self._buffer)
 
     def close_and_get_handle(self) -> StreamStateHandle | None:
-        self._check_open()
+        with self._lock:
+            self._check_open()
+            self._finished = True
+            rest, self._buffer = self._buffer, bytearray()
+        if self._file is None and len(rest) <= self._inline_threshold:
+            return ByteStreamStateHandle(bytes(rest)) if rest else None
         try:
-            if self._file is None and len(self._buffer) <= self._inline_threshold:
-                return ByteStreamStateHandle(bytes(self._buffer)) if self._buffer else None
-            self._write_file(self._buffer)
+            self._write_file(rest)
             if self._file is not None:
                 self._file.commit()
-            return FileStateHandle(self._uri, self._file_bytes, self._checksum.finish())
         finally:
-            # Aborts the file if committing it failed; nothing to abort if it did not.
+            # Leaves nothing of a file that was not committed, and one that was alone.
             self.close()
+        return FileStateHandle(self._uri, self._file_bytes, self._checksum.finish())
 
     def close(self) -> None:
-        with self._opening:
-            self._finished = True
-        self._buffer = bytearray()
-        if self._file is not None:
-            self._file.abort()
+        with self._lock:
+            self._finished = self._discarded = True
+            self._buffer = bytearray()
+            file = self._file
+        if file is not None:
+            file.abort()
 
     def _write_file(self, data: BytesLike) -> None:
         if not data:
             return
         if self._file is None:
             file = file_system_for(self._uri).create(self._uri)
-            with self._opening:
-                self._file = file
-            if self._finished:  # closed by another thread meanwhile
+            with self._lock:
+                discarded, self._file = self._discarded, file
+            if discarded:  # by another thread, which saw no file
                 file.abort()
-                self._check_open()
         self._file.write(data)
         self._checksum.update(data)
         self._file_bytes += len(data)
@@ -102,16 +111,20 @@ class FileSystemCheckpointMetadataOutputStream(DiscardedUnlessKept):
     def __init__(self, uri: str) -> None:
         self._uri = uri
         self._content = bytearray()
+        self._lock = threading.Lock()
 
     def write(self, data: BytesLike, /) -> int:
-        self._check_open()
-        self._content += data
-        return len(data)
+        view = memoryview(data).cast("B")
+        with self._lock:
+            self._check_open()
+            self._content += view
+        return len(view)
 
     def close_and_finalize_checkpoint(self) -> FileSystemCompletedCheckpointStorageLocation:
-        self._check_open()
-        content = bytes(self._content)
-        self.close()
+        with self._lock:
+            self._check_open()
+            self._finished = True
+            content = bytes(self._content)
         try:
             file_system_for(self._uri).publish(self._uri, content)
         except CheckpointConflictError:
@@ -121,8 +134,9 @@ class FileSystemCheckpointMetadataOutputStream(DiscardedUnlessKept):
         return FileSystemCompletedCheckpointStorageLocation(_uris.parent(self._uri), handle)
 
     def close(self) -> None:
-        self._finished = True
-        self._content = bytearray()
+        with self._lock:
+            self._finished = True
+            self._content = bytearray()
 
     def _is_ours(self, content: bytes) -> bool:
         """Whether what stands there is our own write, whose answer was lost on the way.

@@ -2,11 +2,10 @@
 
 import errno
 import os
-import shutil
 import stat
 import threading
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
@@ -51,6 +50,8 @@ class LocalFileSystem:
                 with suppress(FileExistsError):
                     os.mkdir(directory, _DIRECTORY_MODE)
                 _sync_directory(os.path.dirname(directory))
+            if not os.path.isdir(_uris.local_path(uri)):
+                raise InvalidRequestError("not possible here (a file has that name)", uri)
             if not os.access(_uris.local_path(uri), os.W_OK | os.X_OK):
                 raise InvalidRequestError("directory is not writable", uri)
 
@@ -71,7 +72,7 @@ class LocalFileSystem:
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
         found = []
-        with _translated(uri), suppress(FileNotFoundError):
+        with _translated(uri), suppress(FileNotFoundError, NotADirectoryError):
             with os.scandir(_uris.local_path(uri)) as entries:
                 for entry in entries:
                     # An entry can vanish between the listing and the look at it.
@@ -99,7 +100,7 @@ class LocalFileSystem:
                 failures.append(error)
         # A deleted name must not come back after a power cut, when what it led to is gone.
         for directory in directories:
-            with suppress(FileNotFoundError):
+            with _translated(directory), suppress(FileNotFoundError):
                 _sync_directory(_uris.local_path(directory))
         if failures:
             raise failures[0]
@@ -113,8 +114,16 @@ class LocalFileSystem:
                     raise
 
     def delete_tree(self, uri: str, /) -> None:
-        with _translated(uri), suppress(FileNotFoundError):
-            shutil.rmtree(_uris.local_path(uri))
+        path = _uris.local_path(uri)
+        with _translated(uri):
+            # Unlike shutil.rmtree, goes on when somebody else has deleted an entry meanwhile.
+            for parent, directories, files in os.walk(path, topdown=False):
+                for name in files:
+                    _remove(os.unlink, os.path.join(parent, name))
+                for name in directories:
+                    below = os.path.join(parent, name)
+                    _remove(os.unlink if os.path.islink(below) else os.rmdir, below)
+            _remove(os.rmdir, path)
 
 
 class _LocalOutputStream:
@@ -143,12 +152,12 @@ class _LocalOutputStream:
                 left = left[os.write(self._descriptor, left) :]
 
     def commit(self) -> None:
-        with self._using_descriptor():
-            with _translated(self._uri):
+        try:
+            with self._using_descriptor(), _translated(self._uri):
                 os.fsync(self._descriptor)
                 self._link()
-            self._finished = True
-        self.abort()
+        finally:
+            self.abort()  # the hidden name has served, or is not to stay
         try:
             _sync_directory(os.path.dirname(self._path))
         except OSError as error:
@@ -158,6 +167,10 @@ class _LocalOutputStream:
     def _link(self) -> None:
         try:
             os.link(self._in_progress, self._path)
+        except FileNotFoundError:
+            if self._finished:  # `abort` took the hidden name away
+                raise StreamClosedError("stream was discarded", self._uri) from None
+            raise
         except FileExistsError:
             # NFS may repeat a link whose answer was lost, and then finds our own.
             if not os.path.samefile(self._in_progress, self._path):
@@ -174,11 +187,13 @@ class _LocalOutputStream:
 
     @contextmanager
     def _using_descriptor(self) -> Iterator[None]:
-        with self._in_use:
-            if self._finished:
-                raise StreamClosedError("stream is finished or discarded", self._uri)
-            yield
-        self._close_if_finished()
+        try:
+            with self._in_use:
+                if self._finished:
+                    raise StreamClosedError("stream is finished or discarded", self._uri)
+                yield
+        finally:
+            self._close_if_finished()
 
     def _close_if_finished(self) -> None:
         if self._finished and self._in_use.acquire(blocking=False):
@@ -188,6 +203,11 @@ class _LocalOutputStream:
                     os.close(self._descriptor)
             finally:
                 self._in_use.release()
+
+
+def _remove(remove: Callable[[str], None], path: str) -> None:
+    with suppress(FileNotFoundError):
+        remove(path)
 
 
 def _sync_directory(path: str) -> None:

@@ -41,7 +41,7 @@ class MemoryFileSystem:
     def publish(self, uri: str, data: bytes, /) -> None:
         with _LOCK:
             _require_directory(uri)
-            if uri in _FILES:
+            if uri in _FILES or uri in _DIRECTORIES:
                 message = "file exists already; somebody else has written it"
                 raise CheckpointConflictError(message, uri)
             _FILES[uri] = (bytes(data), time.time_ns() // 1_000_000)
@@ -92,17 +92,21 @@ class _MemoryOutputStream:
             _require_directory(uri)
         self._uri = uri
         self._data: bytearray | None = bytearray()
+        self._lock = threading.Lock()
 
     def write(self, data: BytesLike, /) -> None:
-        self._unfinished().extend(data)
+        with self._lock:
+            self._unfinished().extend(memoryview(data).cast("B"))
 
     def commit(self) -> None:
-        data = bytes(self._unfinished())
-        self._data = None
+        with self._lock:
+            data = bytes(self._unfinished())
+            self._data = None
         MemoryFileSystem().publish(self._uri, data)
 
     def abort(self) -> None:
-        self._data = None
+        with self._lock:
+            self._data = None
 
     def _unfinished(self) -> bytearray:
         if self._data is None:

@@ -1,10 +1,9 @@
 """Checkpoints without a directory: state in handles, metadata in the driver's memory."""
 
-import io
 import threading
 from dataclasses import dataclass, field
 from os import PathLike, fspath
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -19,6 +18,7 @@ from holdfast.locations._storage import (
     CheckpointedStateScope,
     CheckpointStorageLocationReference,
     check_checkpoint_id,
+    check_job_id,
 )
 
 MAX_STATE_BYTES = 5 << 20
@@ -50,7 +50,7 @@ class MemoryCheckpointStorage:
             raise InvalidRequestError(message)
 
     def create_checkpoint_storage(self, job_id: str, /) -> "MemoryCheckpointStorageAccess":
-        return MemoryCheckpointStorageAccess(self.max_state_bytes, job_id)
+        return MemoryCheckpointStorageAccess(self.max_state_bytes, check_job_id(job_id))
 
     def resolve_checkpoint(self, pointer: str | PathLike[str], /) -> NoReturn:
         raise _not_addressable(pointer)
@@ -62,6 +62,10 @@ class _CompletedInMemory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._metadata: dict[int, bytes] = {}
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        # The list stays with the driver; a location that is sent elsewhere has its own metadata.
+        return type(self), ()
 
     def add(self, checkpoint_id: int, metadata: bytes) -> None:
         with self._lock:
@@ -191,31 +195,35 @@ class MemoryCheckpointOutputStream(DiscardedUnlessKept):
 
     def __init__(self, max_state_bytes: int) -> None:
         self._max_state_bytes = max_state_bytes
-        self._data = io.BytesIO()
+        self._data = bytearray()
+        self._lock = threading.Lock()
 
     def write(self, data: BytesLike, /) -> int:
-        self._check_open()
-        size = self.tell() + memoryview(data).nbytes
-        if size > self._max_state_bytes:
-            message = (
-                f"state has more than the {self._max_state_bytes} bytes that memory storage "
-                "takes for one state; use a checkpoint directory, or raise the limit"
-            )
-            raise InvalidRequestError(message)
-        return self._data.write(data)
+        view = memoryview(data).cast("B")
+        with self._lock:
+            self._check_open()
+            if len(self._data) + len(view) > self._max_state_bytes:
+                message = (
+                    f"state has more than the {self._max_state_bytes} bytes that memory storage "
+                    "takes for one state; use a checkpoint directory, or raise the limit"
+                )
+                raise InvalidRequestError(message)
+            self._data += view
+        return len(view)
 
     def tell(self) -> int:
-        return self._data.tell()
+        return len(self._data)
 
     def close_and_get_handle(self) -> ByteStreamStateHandle | None:
-        self._check_open()
-        data = self._data.getvalue()
-        self.close()
-        return ByteStreamStateHandle(data) if data else None
+        with self._lock:
+            self._check_open()
+            self._finished = True
+            return ByteStreamStateHandle(bytes(self._data)) if self._data else None
 
     def close(self) -> None:
-        self._finished = True
-        self._data = io.BytesIO()
+        with self._lock:
+            self._finished = True
+            self._data = bytearray()
 
     def _check_open(self) -> None:
         if self._finished:
@@ -229,24 +237,29 @@ class NonPersistentMetadataOutputStream(DiscardedUnlessKept):
         self._checkpoint_id = checkpoint_id
         self._completed = completed
         self._content = bytearray()
+        self._lock = threading.Lock()
 
     def write(self, data: BytesLike, /) -> int:
-        self._check_open()
-        self._content += data
-        return len(data)
+        view = memoryview(data).cast("B")
+        with self._lock:
+            self._check_open()
+            self._content += view
+        return len(view)
 
     def close_and_finalize_checkpoint(self) -> NonPersistentCompletedCheckpointStorageLocation:
-        self._check_open()
-        content = bytes(self._content)
-        self.close()
+        with self._lock:
+            self._check_open()
+            self._finished = True
+            content = bytes(self._content)
         self._completed.add(self._checkpoint_id, content)
         return NonPersistentCompletedCheckpointStorageLocation(
             ByteStreamStateHandle(content), self._checkpoint_id, self._completed
         )
 
     def close(self) -> None:
-        self._finished = True
-        self._content = bytearray()
+        with self._lock:
+            self._finished = True
+            self._content = bytearray()
 
     def _check_open(self) -> None:
         if self._finished:

@@ -159,7 +159,7 @@ def decode_metadata(content: bytes, directory: str, *, uri: str) -> CheckpointMe
     try:
         body = memoryview(content)[_HEADER.size : _HEADER.size + length]
         metadata = msgspec.msgpack.decode(body, type=CheckpointMetadata)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointCorruptedError(f"metadata can't be decoded ({error})", uri) from error
 
     def absolute(handle: StreamStateHandle) -> StreamStateHandle:

@@ -20,6 +20,7 @@ Source:
 """
 
 import os
+import re
 from collections.abc import Mapping
 from enum import Enum
 from types import TracebackType
@@ -32,6 +33,9 @@ from holdfast.locations._file_system import BytesLike
 from holdfast.locations._handles import StreamStateHandle
 
 METADATA_FILE = "_metadata"
+
+JOB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+"""What a job id looks like: it names a directory in every store."""
 
 
 class CheckpointedStateScope(Enum):
@@ -231,3 +235,18 @@ def check_checkpoint_id(checkpoint_id: int) -> None:
     """
     if checkpoint_id < 0:
         raise InvalidRequestError(f"checkpoint id {checkpoint_id} is negative")
+
+
+def check_job_id(job_id: str) -> str:
+    """Refuse what can't be the name of a directory in every store.
+
+    Raises:
+        InvalidRequestError: Not 1 to 128 letters, digits, `.`, `_` or `-`, or it begins with `.`.
+    """
+    if not JOB_ID.fullmatch(job_id):
+        message = (
+            f"job id {job_id!r} can't name a directory; "
+            "use 1 to 128 letters, digits, '.', '_' or '-', and no '.' at the beginning"
+        )
+        raise InvalidRequestError(message)
+    return job_id

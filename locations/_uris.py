@@ -6,7 +6,9 @@ import re
 
 from holdfast.errors import InvalidRequestError
 
-_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<authority>[^/]*))?(?P<path>.*)")
+_URI = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<authority>[^/]*))?(?P<path>.*)", re.DOTALL
+)
 
 
 def normalize(uri: str | os.PathLike[str]) -> str:
@@ -21,8 +23,7 @@ def normalize(uri: str | os.PathLike[str]) -> str:
     Raises:
         InvalidRequestError: It has no scheme, or its path is not absolute.
     """
-    if isinstance(uri, os.PathLike):
-        uri = f"file://{os.path.abspath(uri)}"
+    uri = text(uri)
     found = _URI.fullmatch(uri)
     if found is None:
         message = "location has no scheme; write file:///path for a local one"
@@ -38,6 +39,11 @@ def normalize(uri: str | os.PathLike[str]) -> str:
         authority = ""
     # normpath keeps two leading slashes, as POSIX has it
     return f"{scheme}://{authority}/{posixpath.normpath(path or '/').lstrip('/')}"
+
+
+def text(uri: str | os.PathLike[str]) -> str:
+    """A URI as it is, or that of a local path, made absolute."""
+    return uri if isinstance(uri, str) else f"file://{os.path.abspath(uri)}"
 
 
 def checkpoint_directory(uri: str | os.PathLike[str]) -> str:
@@ -68,12 +74,14 @@ def local_path(uri: str) -> str:
 
 def join(directory: str, *names: str) -> str:
     """The URI of something below a directory."""
-    return "/".join((directory.rstrip("/"), *names))
+    return "/".join((directory.removesuffix("/"), *names)) if names else directory
 
 
 def parent(uri: str) -> str:
     """The directory that holds the file or directory."""
-    return uri.rpartition("/")[0]
+    head = uri.rpartition("/")[0]
+    # A root keeps its slash.
+    return head if "/" in head.partition("://")[2] else f"{head}/"
 
 
 def name(uri: str) -> str:

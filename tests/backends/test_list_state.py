@@ -1,0 +1,254 @@
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from contracts.elements import VALUES
+
+from holdfast.backends import ListState, ListStateDescriptor, OperatorStateBackend
+from holdfast.errors import InvalidRequestError
+
+ROW = pa.struct([("id", pa.int64()), ("name", pa.string())])
+CATEGORY = pa.dictionary(pa.int32(), pa.string())
+ROWS = [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
+TABLE = pa.Table.from_pylist(ROWS, schema=pa.schema(list(ROW)))
+
+
+def state_of(element_type: Any, *values: Any) -> ListState:
+    state = OperatorStateBackend().get_list_state(ListStateDescriptor("s", element_type))
+    for value in values:
+        state.add(value)
+    return state
+
+
+@pytest.mark.parametrize(("element_type", "values"), VALUES.values(), ids=VALUES)
+def test_elements_come_back_as_they_were_added(element_type: Any, values: list[Any]) -> None:
+    state = state_of(element_type, *values)
+    state.add_all(values)
+    state.add_all(pa.array(values, element_type))
+    assert state.get() == list(state) == values * 3
+    assert len(state) == 3 * len(values)
+    assert state.to_arrow().type == element_type
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 2, 3],
+        (1, 2, 3),
+        range(1, 4),
+        pa.array([1, 2, 3]),
+        pa.array([1, 2, 3], pa.int8()),
+        pa.array([0, 1, 2, 3, 4])[1:4],
+        pa.chunked_array([[1], [], [2, 3]]),
+        pa.chunked_array([pa.array([0, 1, 2])[1:], pa.array([3])]),
+        pd.Series([1, 2, 3]),
+        pd.Series([1, 2, 3], dtype="int64[pyarrow]"),
+        pd.Series([1, 2, 3], dtype="Int64"),
+    ],
+    ids=[
+        "list",
+        "tuple",
+        "range",
+        "array",
+        "narrower array",
+        "slice",
+        "chunks",
+        "sliced chunks",
+        "numpy series",
+        "arrow series",
+        "nullable series",
+    ],
+)
+def test_many_elements_come_in_many_shapes(values: Any) -> None:
+    for method in ("add_all", "update"):
+        state = state_of(pa.int64())
+        getattr(state, method)(values)
+        assert state.get() == [1, 2, 3]
+
+
+def test_an_iterator_is_read_once() -> None:
+    state = state_of(pa.int64(), 1)
+    state.add_all(iter([2, 3]))
+    state.update(value * 10 for value in state)
+    assert state.get() == [10, 20, 30]
+    state.add_all(state)
+    assert state.get() == [10, 20, 30] * 2
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ROWS,
+        TABLE,
+        TABLE.to_batches()[0],
+        pa.concat_tables([TABLE.slice(0, 1), TABLE.slice(0, 0), TABLE.slice(1)]),
+        TABLE.replace_schema_metadata({"pandas": "{}"}),
+        TABLE.to_struct_array(),
+    ],
+    ids=["list", "table", "batch", "chunked table", "table with metadata", "structs"],
+)
+def test_rows_come_as_batches_and_tables_and_leave_as_a_table(values: Any) -> None:
+    state = state_of(pa.schema(list(ROW)))
+    state.add_all(values)
+    assert state.type == ROW
+    assert state.get() == ROWS
+    assert state.to_table().equals(TABLE)
+    state.clear()
+    assert state.to_table().equals(TABLE.slice(0, 0))
+
+
+def test_elements_that_are_no_rows_make_no_table() -> None:
+    with pytest.raises(InvalidRequestError, match="no rows"):
+        state_of(pa.int64(), 1).to_table()
+
+
+def test_update_replaces_and_clear_removes() -> None:
+    state = state_of(pa.int64(), 1)
+    state.update([2, 3])
+    assert state.get() == [2, 3]
+    state.add(4)
+    state.update([])
+    assert (state.get(), len(state)) == ([], 0)
+    state.add_all([5])
+    state.add(6)
+    state.clear()
+    assert (state.get(), len(state), state.to_arrow().to_pylist()) == ([], 0, [])
+
+
+GOOD = {pa.int64(): 7, pa.string(): "x", pa.timestamp("ms"): 7, CATEGORY: "a", ROW: ROWS[0]}
+MISFITS: dict[Any, dict[str, Any]] = {
+    pa.int64(): {
+        "None": None,
+        "list of None": [None],
+        "None inside": [1, None],
+        "None inside an array": pa.array([1, None]),
+        "None inside chunks": pa.chunked_array([[1], [None]]),
+        "None inside a series": pd.Series([1, None], dtype="Int64"),
+        "null scalar": [pa.scalar(None, pa.int64())],
+        "string": [1, "a"],
+        "too large": [2**63],
+        "fraction": [1.5],
+        "boolean": [True],
+        "no elements": 5,
+        "array of strings": pa.array(["1"]),
+        "array of fractions": pa.array([1.5]),
+        "array of too large": pa.array([2**64 - 1], pa.uint64()),
+        "table": TABLE,
+    },
+    pa.string(): {
+        "number": [1],
+        "no UTF-8": [b"\xff"],
+        "array of numbers": pa.array([1]),
+        "array of no UTF-8": pa.array([b"\xff"]),
+    },
+    pa.timestamp("ms"): {
+        "string": ["2024"],
+        "NaT": [pd.NaT],
+        "array that is more exact": pa.array([1], pa.timestamp("ns")),
+    },
+    CATEGORY: {
+        "None": [None],
+        "None in the dictionary": pa.DictionaryArray.from_arrays([0, 1], ["a", None]),
+    },
+    ROW: {
+        "None": [None],
+        "number": [1],
+        "other names": TABLE.rename_columns(["id", "other"]),
+        "other order": TABLE.select(["name", "id"]),
+        "too few fields": TABLE.select(["id"]),
+        "too many fields": TABLE.append_column("more", [[1, 2]]),
+        "other types": TABLE.set_column(0, "id", [["x", "y"]]),
+        "array of numbers": pa.array([1]),
+    },
+}
+
+
+@pytest.mark.parametrize("method", ["add_all", "update"])
+@pytest.mark.parametrize(
+    ("element_type", "values"),
+    [
+        pytest.param(element_type, values, id=f"{element_type}: {name}")
+        for element_type, cases in MISFITS.items()
+        for name, values in cases.items()
+    ],
+)
+def test_what_does_not_fit_is_refused_and_changes_nothing(
+    element_type: Any, values: Any, method: str
+) -> None:
+    state = state_of(element_type, GOOD[element_type])
+    expected = state.get()
+    state.add(GOOD[element_type])
+    with pytest.raises(InvalidRequestError, match="'s'"):
+        getattr(state, method)(values)
+    assert state.get() == expected * 2
+    assert len(state) == 2
+
+
+@pytest.mark.parametrize(
+    ("element_type", "value"),
+    [
+        (pa.int64(), None),
+        (pa.int64(), "1"),
+        (pa.int64(), 1.5),
+        (pa.int64(), True),
+        (pa.int64(), 2**63),
+        (pa.int8(), 128),
+        (pa.int64(), [1]),
+        (pa.int64(), pa.scalar(None, pa.int64())),
+        (pa.string(), 1),
+        (pa.string(), b"\xff"),
+        (pa.float64(), "nan"),
+        (pa.timestamp("us"), "2024-01-01"),
+        (pa.timestamp("us"), pd.NaT),
+        (pa.list_(pa.int64()), ["a"]),
+        (pa.list_(pa.int64()), 1),
+        (ROW, {"id": "x"}),
+        (ROW, {"id": 1, "name": "a", "more": 1}),
+        (ROW, 1),
+    ],
+)
+def test_one_element_that_does_not_fit_is_refused_and_changes_nothing(
+    element_type: Any, value: Any
+) -> None:
+    state = state_of(element_type)
+    with pytest.raises(InvalidRequestError, match="'s'"):
+        state.add(value)
+    assert state.get() == []
+
+
+def test_an_element_that_is_changed_after_it_was_added_stays_as_it_was() -> None:
+    state = state_of(pa.list_(pa.int64()))
+    element: list[Any] = [1]
+    state.add(element)
+    element.append("no longer a list of longs")
+    assert state.get() == [[1]]
+
+
+def test_single_elements_do_not_make_a_chunk_each() -> None:
+    state = state_of(pa.int64(), *range(1000))
+    assert len(state.chunks()) == 1
+    state.add_all(pa.chunked_array([[1], [], [2]]))
+    assert len(state.chunks()) == 3
+
+
+def test_arrays_of_the_right_type_are_taken_without_a_copy() -> None:
+    array = pa.array(range(1000))
+    state = state_of(pa.int64())
+    state.add_all(array)
+    assert state.chunks()[0].buffers()[1].address == array.buffers()[1].address
+
+
+class TestDescriptor:
+    def test_a_schema_stands_for_rows(self) -> None:
+        assert ListStateDescriptor("s", pa.schema(list(ROW))) == ListStateDescriptor("s", ROW)
+
+    @pytest.mark.parametrize(
+        ("name", "element_type"), [(None, pa.int64()), (1, pa.int64()), ("s", int), ("s", None)]
+    )
+    def test_another_kind_of_name_or_type_is_refused(self, name: Any, element_type: Any) -> None:
+        with pytest.raises(InvalidRequestError):
+            ListStateDescriptor(name, element_type)
+
+    def test_an_empty_name_is_a_name(self) -> None:
+        assert ListStateDescriptor("", pa.int64()).name == ""

@@ -1,0 +1,45 @@
+"""What all tests share: hypothesis profiles, and directories on every file system."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from contracts.faults import Faults, faulty_scheme
+from hypothesis import HealthCheck, settings
+
+from holdfast.locations import file_system_for
+
+for name, examples in (("dev", 50), ("ci", 200)):
+    settings.register_profile(
+        name,
+        max_examples=examples,
+        deadline=None,
+        # They are directories, which examples may share.
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+@pytest.fixture
+def local_directory(tmp_path: Path) -> str:
+    """URI of an empty directory on disk."""
+    return f"file://{tmp_path}"
+
+
+@pytest.fixture
+def memory_directory() -> Iterator[str]:
+    """URI of an empty directory in memory, emptied again afterwards."""
+    directory = f"memory:///{uuid.uuid4().hex}"
+    file_system = file_system_for(directory)
+    file_system.prepare_directory(directory)
+    yield directory
+    file_system.delete_tree(directory)
+
+
+@pytest.fixture
+def faults(memory_directory: str) -> Iterator[Faults]:
+    """A directory in memory whose file system fails when it is told to."""
+    with faulty_scheme(memory_directory) as faults:
+        yield faults

@@ -1,0 +1,156 @@
+import io
+from itertools import pairwise
+from typing import Any, BinaryIO, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    InvalidRequestError,
+    UnsupportedFormatError,
+)
+from holdfast.locations import Checksum
+from holdfast.locations._checksum import (
+    BLOCK_BYTES,
+    ChecksumBuilder,
+    VerifyingInputStream,
+    checksum_of,
+    crc32c,
+)
+
+CONTENT = bytes(range(25))
+BLOCK = 10
+
+
+def checksum(content: bytes, block_bytes: int, cuts: tuple[int, ...] = ()) -> Checksum:
+    """The checksum of content that is written in parts."""
+    builder = ChecksumBuilder(block_bytes)
+    bounds = [0, *sorted(cuts), len(content)]
+    for start, end in pairwise(bounds):
+        builder.update(content[start:end])
+    return builder.finish()
+
+
+def opened(stored: bytes, expected: Checksum, size: int) -> BinaryIO:
+    stream = VerifyingInputStream(io.BytesIO(stored), uri="file:///x", size=size, checksum=expected)
+    return cast("BinaryIO", stream)
+
+
+def test_crc32c_is_castagnoli() -> None:
+    # RFC 3720, B.4
+    assert crc32c(bytes(32)) == 0x8A9136AA
+    assert crc32c(b"\xff" * 32) == 0x62A8AB43
+    assert crc32c(b"6789", crc32c(b"12345")) == crc32c(b"123456789") == 0xE3069283
+
+
+@given(
+    content=st.binary(max_size=200),
+    block_bytes=st.integers(1, 64),
+    cuts=st.lists(st.integers(0, 200), max_size=5),
+)
+def test_a_checksum_does_not_depend_on_how_the_bytes_came(
+    content: bytes, block_bytes: int, cuts: list[int]
+) -> None:
+    parts = tuple(min(cut, len(content)) for cut in cuts)
+    whole = checksum(content, block_bytes)
+    assert checksum(content, block_bytes, parts) == whole
+    assert len(whole.blocks) == 4 * -(-len(content) // block_bytes)
+
+
+def test_blocks_have_a_mebibyte() -> None:
+    assert BLOCK_BYTES == 1 << 20
+    assert [len(checksum_of(bytes(n)).blocks) for n in (0, 1, BLOCK_BYTES, BLOCK_BYTES + 1)] == [
+        0,
+        4,
+        4,
+        8,
+    ]
+
+
+@given(data=st.data(), content=st.binary(max_size=200), block_bytes=st.integers(1, 64))
+def test_seeks_and_reads_are_those_of_a_file(
+    data: st.DataObject, content: bytes, block_bytes: int
+) -> None:
+    model = io.BytesIO(content)
+    stream = opened(content, checksum(content, block_bytes), len(content))
+    for _ in range(data.draw(st.integers(0, 20))):
+        step = data.draw(st.sampled_from(["seek", "from end", "read", "all", "readinto"]))
+        if step in ("seek", "from end"):
+            offset = data.draw(st.integers(0, len(content)))
+            arguments = (offset,) if step == "seek" else (-offset, io.SEEK_END)
+            assert stream.seek(*arguments) == model.seek(*arguments)
+        elif step == "read":
+            # A raw stream may give less than it is asked for.
+            got = stream.read(data.draw(st.integers(0, 100)))
+            assert got == model.read(len(got))
+        elif step == "all":
+            assert stream.read() == model.read()
+        else:
+            buffer = bytearray(data.draw(st.integers(1, 100)))
+            count = cast("Any", stream).readinto(buffer)
+            assert bytes(buffer[:count]) == model.read(count)
+            assert count > 0 or model.tell() == len(content)
+        assert stream.tell() == model.tell()
+
+
+@pytest.mark.parametrize("at", range(len(CONTENT)))
+def test_a_flipped_bit_is_found_in_its_block_and_nowhere_else(at: int) -> None:
+    damaged = bytearray(CONTENT)
+    damaged[at] ^= 1
+    stream = opened(bytes(damaged), checksum(CONTENT, BLOCK), len(CONTENT))
+    for start in (0, 10, 20):
+        stream.seek(start + 1)
+        if start <= at < start + BLOCK:
+            with pytest.raises(CheckpointCorruptedError) as caught:
+                stream.read(1)
+            assert caught.value.location == "file:///x"
+        else:
+            assert stream.read(1) == CONTENT[start + 1 : start + 2]
+
+
+@pytest.mark.parametrize("stored", [CONTENT[:n] for n in range(25)] + [CONTENT + b"\0"])
+def test_another_length_is_found_on_opening_and_the_file_is_closed(stored: bytes) -> None:
+    raw = io.BytesIO(stored)
+    with pytest.raises(CheckpointCorruptedError, match="expected 25"):
+        VerifyingInputStream(raw, uri="file:///x", size=25, checksum=checksum(CONTENT, BLOCK))
+    assert raw.closed
+
+
+def test_a_file_that_shrinks_meanwhile_is_found() -> None:
+    raw = io.BytesIO(CONTENT)
+    stream = VerifyingInputStream(raw, uri="", size=25, checksum=checksum(CONTENT, BLOCK))
+    raw.truncate(15)
+    assert stream.read(5) == CONTENT[:5]
+    stream.seek(12)
+    with pytest.raises(CheckpointCorruptedError):
+        stream.read(1)
+
+
+def test_a_handle_without_enough_checksums_is_corrupt() -> None:
+    short = Checksum("crc32c", BLOCK, checksum(CONTENT, BLOCK).blocks[:-4])
+    with pytest.raises(CheckpointCorruptedError):
+        opened(CONTENT, short, len(CONTENT))
+
+
+def test_an_unknown_algorithm_needs_a_newer_version() -> None:
+    with pytest.raises(UnsupportedFormatError, match="blake9"):
+        opened(b"", Checksum("blake9", BLOCK, b""), 0)
+
+
+@pytest.mark.parametrize(("offset", "whence"), [(-1, 0), (26, 0), (-26, 2), (1, 2), (-1, 1)])
+def test_seeking_outside_of_the_file_is_refused(offset: int, whence: int) -> None:
+    stream = opened(CONTENT, checksum(CONTENT, BLOCK), len(CONTENT))
+    with pytest.raises(InvalidRequestError):
+        stream.seek(offset, whence)
+    assert stream.seek(25) == 25
+    assert stream.read(1) == b""
+
+
+def test_a_closed_stream_can_not_be_read() -> None:
+    stream = opened(CONTENT, checksum(CONTENT, BLOCK), len(CONTENT))
+    stream.read(1)
+    stream.close()
+    with pytest.raises(ValueError, match="closed"):
+        stream.read(1)

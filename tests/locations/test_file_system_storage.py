@@ -1,0 +1,262 @@
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from contracts.faults import Faults
+from contracts.storage import EXCLUSIVE, CheckpointStorageContract, read
+from contracts.values import metadata_of, streams_of
+
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    StorageUnavailableError,
+)
+from holdfast.locations import (
+    METADATA_FILE,
+    NOT_EXTERNALLY_ADDRESSABLE,
+    CheckpointedStateScope,
+    CheckpointStorage,
+    CheckpointStorageAccess,
+    CompletedCheckpoint,
+    FileStateHandle,
+    FileSystemCheckpointStorage,
+    checkpoint_storage,
+    complete_checkpoint,
+    latest_checkpoint,
+    load_checkpoint,
+)
+from holdfast.locations import _memory as store
+
+
+class TestOnLocalDisk(CheckpointStorageContract):
+    @pytest.fixture
+    def storage(self, local_directory: str) -> CheckpointStorage:
+        return checkpoint_storage(local_directory)
+
+    def files(self, storage: CheckpointStorage) -> set[str]:
+        assert isinstance(storage, FileSystemCheckpointStorage)
+        root = Path(storage.directory.removeprefix("file://"))
+        return {f"file://{path}" for path in root.rglob("*") if path.is_file()}
+
+
+class TestInMemory(CheckpointStorageContract):
+    @pytest.fixture
+    def storage(self, memory_directory: str) -> CheckpointStorage:
+        return checkpoint_storage(memory_directory)
+
+    def files(self, storage: CheckpointStorage) -> set[str]:
+        assert isinstance(storage, FileSystemCheckpointStorage)
+        return {uri for uri in store._FILES if uri.startswith(f"{storage.directory}/")}
+
+
+def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
+    access = checkpoint_storage(directory).create_checkpoint_storage(job_id)
+    access.initialize_base_locations_for_checkpoint()
+    return access
+
+
+def completed_in(access: CheckpointStorageAccess, checkpoint_id: int = 1) -> CompletedCheckpoint:
+    """A checkpoint with one file of 100,000 bytes."""
+    location = access.initialize_location_for_checkpoint(checkpoint_id)
+    with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+        stream.write(bytes(100_000))
+        handle = stream.close_and_get_handle()
+    assert handle is not None
+    return complete_checkpoint(location, metadata_of(handle, checkpoint_id=checkpoint_id))
+
+
+class TestPointers:
+    @pytest.fixture
+    def done(self, local_directory: str) -> CompletedCheckpoint:
+        return completed_in(job_in(local_directory))
+
+    @pytest.mark.parametrize("suffix", ["", "/", "//", "/.", f"/{METADATA_FILE}", "/../chk-1"])
+    def test_a_checkpoint_is_found_by_directory_or_file(
+        self, done: CompletedCheckpoint, local_directory: str, suffix: str
+    ) -> None:
+        storage = checkpoint_storage("memory:///another")
+        found = storage.resolve_checkpoint(done.location.external_pointer + suffix)
+        assert found.external_pointer == f"{local_directory}/job/chk-1"
+        assert load_checkpoint(found).metadata == done.metadata
+
+    def test_a_path_is_a_pointer(
+        self, done: CompletedCheckpoint, local_directory: str, tmp_path: Path
+    ) -> None:
+        found = checkpoint_storage(local_directory).resolve_checkpoint(tmp_path / "job" / "chk-1")
+        assert load_checkpoint(found).metadata == done.metadata
+
+    @pytest.mark.parametrize("name", ["none", "job/chk-2", "job/chk-1/x", "job/chk-1/_metadata/x"])
+    def test_what_is_missing_is_not_found(
+        self, done: CompletedCheckpoint, local_directory: str, name: str
+    ) -> None:
+        with pytest.raises(CheckpointNotFoundError) as caught:
+            checkpoint_storage(local_directory).resolve_checkpoint(f"{local_directory}/{name}")
+        assert caught.value.location == f"{local_directory}/{name}"
+
+    def test_a_directory_without_metadata_is_named_as_such(
+        self, done: CompletedCheckpoint, local_directory: str
+    ) -> None:
+        with pytest.raises(CheckpointNotFoundError, match=METADATA_FILE):
+            checkpoint_storage(local_directory).resolve_checkpoint(f"{local_directory}/job")
+
+    @pytest.mark.parametrize("pointer", ["", "/tmp/x", "file:///", "nothing:///x/y"])
+    def test_what_is_no_uri_is_refused(self, local_directory: str, pointer: str) -> None:
+        with pytest.raises(InvalidRequestError):
+            checkpoint_storage(local_directory).resolve_checkpoint(pointer)
+
+    def test_the_pointer_of_memory_storage_leads_nowhere(self, local_directory: str) -> None:
+        with pytest.raises((CheckpointNotFoundError, InvalidRequestError)):
+            checkpoint_storage(local_directory).resolve_checkpoint(NOT_EXTERNALLY_ADDRESSABLE)
+
+    def test_a_metadata_file_may_have_any_name_but_is_not_deleted_then(
+        self, done: CompletedCheckpoint, local_directory: str, tmp_path: Path
+    ) -> None:
+        directory = tmp_path / "job" / "chk-1"
+        os.rename(directory / METADATA_FILE, directory / "before the upgrade")
+        pointer = f"{done.location.external_pointer}/before the upgrade"
+        found = load_checkpoint(checkpoint_storage(local_directory).resolve_checkpoint(pointer))
+        assert found.metadata == done.metadata
+        with pytest.raises(InvalidRequestError):
+            found.discard()
+        assert len(list(directory.iterdir())) == 2
+
+    def test_a_moved_directory_still_leads_to_its_state(
+        self, done: CompletedCheckpoint, local_directory: str, tmp_path: Path
+    ) -> None:
+        shutil.move(tmp_path / "job" / "chk-1", tmp_path / "moved")
+        found = checkpoint_storage(local_directory).resolve_checkpoint(f"{local_directory}/moved")
+        (handle,) = streams_of(load_checkpoint(found).metadata)
+        assert isinstance(handle, FileStateHandle)
+        assert handle.uri.startswith(f"{local_directory}/moved/")
+        assert read(handle) == bytes(100_000)
+
+
+class TestLayout:
+    def test_files_lie_where_the_module_says(self, local_directory: str, tmp_path: Path) -> None:
+        access = job_in(local_directory)
+        location = access.initialize_location_for_checkpoint(3)
+        for scope in CheckpointedStateScope:
+            stream = location.create_checkpoint_state_output_stream(scope)
+            stream.write(bytes(100_000))
+            stream.close_and_get_handle()
+        complete_checkpoint(location, metadata_of(checkpoint_id=3))
+        job = tmp_path / "job"
+        assert sorted(os.listdir(job)) == ["chk-3", "shared", "taskowned"]
+        assert len(os.listdir(job / "shared")) == 1
+        assert METADATA_FILE in os.listdir(job / "chk-3")
+        assert len(os.listdir(job / "chk-3")) == 2
+
+    def test_what_is_no_completed_checkpoint_is_passed_over(
+        self, local_directory: str, tmp_path: Path
+    ) -> None:
+        access = job_in(local_directory)
+        completed_in(access, 2)
+        job = tmp_path / "job"
+        for name in ("chk-", "chk-01", "chk-x", "chk-5.old", "chk-3"):
+            (job / name).mkdir()
+            if name != "chk-3":
+                (job / name / METADATA_FILE).touch()
+        (job / "chk-4").touch()
+        (job / "chk-3" / f".{METADATA_FILE}.0.inprogress").touch()
+        assert list(access.completed_checkpoints()) == [2]
+
+    def test_a_damaged_latest_checkpoint_is_an_error(
+        self, local_directory: str, tmp_path: Path
+    ) -> None:
+        access = job_in(local_directory)
+        for checkpoint_id in (1, 2):
+            completed_in(access, checkpoint_id)
+        (tmp_path / "job" / "chk-2" / METADATA_FILE).write_bytes(b"HOLDFAST")
+        with pytest.raises(CheckpointCorruptedError) as caught:
+            latest_checkpoint(access)
+        assert caught.value.location == f"{local_directory}/job/chk-2/{METADATA_FILE}"
+
+    def test_a_failed_attempt_leaves_shared_state_and_an_empty_attempt_no_directory(
+        self, local_directory: str, tmp_path: Path
+    ) -> None:
+        location = job_in(local_directory).initialize_location_for_checkpoint(1)
+        stream = location.create_checkpoint_state_output_stream(CheckpointedStateScope.SHARED)
+        stream.write(bytes(100_000))
+        handle = stream.close_and_get_handle()
+        assert handle is not None
+        location.dispose_on_failure()
+        assert read(handle) == bytes(100_000)
+        assert sorted(os.listdir(tmp_path / "job")) == ["shared", "taskowned"]
+
+    def test_jobs_are_listed_by_name(self, local_directory: str, tmp_path: Path) -> None:
+        storage = FileSystemCheckpointStorage(local_directory)
+        assert storage.jobs() == []
+        for job in ("b", "a"):
+            job_in(local_directory, job)
+        (tmp_path / "c").touch()
+        (tmp_path / ".hidden").mkdir()
+        assert storage.jobs() == ["a", "b"]
+
+    @pytest.mark.parametrize(
+        "job_id", ["", ".", "..", ".hidden", "a/b", "a b", "a\n", "ä", "x" * 129, "a%2Fb", "a\0"]
+    )
+    def test_a_job_id_that_can_not_name_a_directory_is_refused(
+        self, local_directory: str, job_id: str
+    ) -> None:
+        with pytest.raises(InvalidRequestError):
+            checkpoint_storage(local_directory).create_checkpoint_storage(job_id)
+
+    @pytest.mark.parametrize("job_id", ["a", "A-1_b.c", "-", "0", "x" * 128])
+    def test_a_plain_job_id_is_taken(self, local_directory: str, job_id: str) -> None:
+        assert job_in(local_directory, job_id).completed_checkpoints() == {}
+
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"inline_threshold": -1},
+            {"inline_threshold": (1 << 20) + 1},
+            {"write_buffer_bytes": -1},
+        ],
+    )
+    def test_numbers_out_of_bounds_are_refused(self, settings: dict[str, int]) -> None:
+        with pytest.raises(InvalidRequestError):
+            FileSystemCheckpointStorage("memory:///x", **settings)
+
+
+class TestDiscard:
+    def test_the_metadata_goes_first(self, faults: Faults) -> None:
+        access = job_in(faults.directory)
+        done = completed_in(access)
+        faults.before("delete_tree", StorageUnavailableError("out of reach"))
+        with pytest.raises(StorageUnavailableError):
+            done.discard()
+        assert access.completed_checkpoints() == {}
+        (left,) = streams_of(done.metadata)
+        assert read(left) == bytes(100_000)
+        done.discard()
+        with pytest.raises(CheckpointNotFoundError):
+            left.open_input_stream()
+
+    def test_nothing_goes_while_the_metadata_stays(self, faults: Faults) -> None:
+        access = job_in(faults.directory)
+        done = completed_in(access)
+        faults.before("delete", StorageUnavailableError("out of reach"))
+        with pytest.raises(StorageUnavailableError):
+            done.discard()
+        assert list(access.completed_checkpoints()) == [1]
+        (left,) = streams_of(done.metadata)
+        assert read(left) == bytes(100_000)
+
+    def test_a_state_file_is_discarded_by_one_call(self, faults: Faults) -> None:
+        (handle,) = streams_of(completed_in(job_in(faults.directory)).metadata)
+        faults.calls.clear()
+        handle.discard_state()
+        assert faults.calls == ["delete"]
+
+    def test_a_task_only_writes_its_files(self, faults: Faults) -> None:
+        access = job_in(faults.directory)
+        location = access.initialize_location_for_checkpoint(1)
+        faults.calls.clear()
+        factory = access.resolve_checkpoint_storage_location(1, location.location_reference)
+        stream = factory.create_checkpoint_state_output_stream(EXCLUSIVE)
+        assert faults.calls == []
+        stream.write(bytes(100_000))
+        stream.close_and_get_handle()
+        assert set(faults.calls) == {"create", "write", "commit", "abort"}

@@ -1,0 +1,208 @@
+from collections.abc import Callable
+
+import pytest
+from contracts.faults import Faults
+from contracts.storage import EXCLUSIVE, read
+
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointError,
+    OutcomeUnknownError,
+    StorageUnavailableError,
+    StreamClosedError,
+)
+from holdfast.locations import (
+    ByteStreamStateHandle,
+    CheckpointStorageLocation,
+    FileStateHandle,
+    FileSystemCheckpointStorage,
+)
+from holdfast.locations import _memory as store
+
+BROKEN = StorageUnavailableError("out of reach")
+
+
+def location_in(
+    directory: str, threshold: int = 20, buffer_bytes: int = 64
+) -> CheckpointStorageLocation:
+    storage = FileSystemCheckpointStorage(
+        directory, inline_threshold=threshold, write_buffer_bytes=buffer_bytes
+    )
+    return storage.create_checkpoint_storage("job").initialize_location_for_checkpoint(1)
+
+
+def files_in(faults: Faults) -> dict[str, bytes]:
+    below = f"{faults.behind}/job/chk-1/"
+    return {
+        uri.removeprefix(below): data
+        for uri, (data, _) in store._FILES.items()
+        if uri.startswith(below)
+    }
+
+
+class TestThresholds:
+    @pytest.mark.parametrize(
+        ("threshold", "buffer_bytes", "writes", "inline"),
+        [
+            (20, 64, [20], True),
+            (20, 64, [21], False),
+            (20, 64, [10, 10], True),
+            (20, 64, [10, 10, 1], False),
+            (20, 64, [63], False),
+            (20, 64, [64], False),
+            (20, 64, [64, 1], False),
+            (20, 64, [1], True),
+            (20, 20, [19, 1], True),
+            (20, 20, [19, 2], False),
+            # As in Flink: a write of a whole buffer goes straight to the file.
+            (20, 20, [20], False),
+            (20, 0, [19, 1], True),
+            (0, 64, [1], False),
+            (0, 0, [1], False),
+            (0, 0, [0, 1, 0], False),
+            (1 << 20, 0, [(1 << 20) - 1, 1], True),
+            (1 << 20, 0, [1 << 20, 1], False),
+        ],
+    )
+    def test_small_state_travels_in_its_handle_and_larger_is_a_file(
+        self,
+        memory_directory: str,
+        threshold: int,
+        buffer_bytes: int,
+        writes: list[int],
+        inline: bool,  # noqa: FBT001
+    ) -> None:
+        location = location_in(memory_directory, threshold, buffer_bytes)
+        with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+            for size in writes:
+                stream.write(b"x" * size)
+            handle = stream.close_and_get_handle()
+        assert isinstance(handle, ByteStreamStateHandle if inline else FileStateHandle)
+        assert read(handle) == b"x" * sum(writes)
+
+    def test_the_file_is_begun_when_the_buffer_overflows(self, faults: Faults) -> None:
+        location = location_in(faults.directory)
+        faults.calls.clear()
+        with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+            for _ in range(64):
+                stream.write(b"1")
+            assert faults.calls == []
+            stream.write(b"1")
+            assert faults.calls == ["create", "write"]
+            assert stream.tell() == 65
+
+
+class TestFailures:
+    @pytest.mark.parametrize("call", ["create", "write", "commit"])
+    def test_a_failing_call_comes_through_and_leaves_nothing(
+        self, faults: Faults, call: str
+    ) -> None:
+        stream = location_in(faults.directory).create_checkpoint_state_output_stream(EXCLUSIVE)
+        faults.before(call, BROKEN)
+        stream.write(b"123")
+        stream.write(b"1" * 61)
+        with pytest.raises(StorageUnavailableError), stream:
+            stream.close_and_get_handle()
+        assert files_in(faults) == {}
+        assert "delete" not in faults.calls
+
+    @pytest.mark.parametrize("when", ["before", "after"])
+    @pytest.mark.parametrize("nth", [1, 2])
+    def test_a_failed_write_is_not_followed_by_a_wrong_file(
+        self, faults: Faults, when: str, nth: int
+    ) -> None:
+        stream = location_in(faults.directory).create_checkpoint_state_output_stream(EXCLUSIVE)
+        getattr(faults, when)("write", BROKEN, nth)
+        accepted = b""
+        for part in (b"a" * 100, b"b" * 100, b"c" * 100):
+            try:
+                stream.write(part)
+            except (StorageUnavailableError, StreamClosedError):
+                continue
+            accepted += part
+        try:
+            handle = stream.close_and_get_handle()
+        except CheckpointError:
+            assert files_in(faults) == {}
+        else:
+            assert handle is not None
+            assert read(handle) == accepted
+
+    def test_an_unknown_outcome_keeps_what_may_be_there(self, faults: Faults) -> None:
+        stream = location_in(faults.directory).create_checkpoint_state_output_stream(EXCLUSIVE)
+        faults.after("commit", OutcomeUnknownError("no answer"))
+        stream.write(b"1" * 100)
+        with pytest.raises(OutcomeUnknownError), stream:
+            stream.close_and_get_handle()
+        assert list(files_in(faults).values()) == [b"1" * 100]
+
+    def test_close_while_a_file_is_being_begun_leaves_nothing(self, faults: Faults) -> None:
+        stream = location_in(faults.directory).create_checkpoint_state_output_stream(EXCLUSIVE)
+        faults.after("create", stream.close)
+        with pytest.raises(CheckpointError):
+            stream.write(b"1" * 100)
+        assert faults.calls[-1] == "abort"
+        assert files_in(faults) == {}
+
+    def test_two_states_never_share_a_name(self, faults: Faults) -> None:
+        location = location_in(faults.directory)
+        for _ in range(20):
+            stream = location.create_checkpoint_state_output_stream(EXCLUSIVE)
+            stream.write(b"1" * 100)
+            stream.close_and_get_handle()
+        assert len(files_in(faults)) == 20
+
+
+class TestMetadataCommit:
+    def finalize(self, faults: Faults, content: bytes = b"ours") -> bytes:
+        stream = location_in(faults.directory).create_metadata_output_stream()
+        stream.write(content)
+        with stream:
+            return read(stream.close_and_finalize_checkpoint().metadata_handle)
+
+    def test_a_lost_answer_to_our_own_write_is_success(self, faults: Faults) -> None:
+        faults.after("publish", CheckpointConflictError("exists already"))
+        assert self.finalize(faults) == b"ours"
+        assert files_in(faults) == {"_metadata": b"ours"}
+
+    @pytest.mark.parametrize("theirs", [b"", b"our", b"ours and more", b"them"])
+    def test_anybody_elses_bytes_are_a_conflict(self, faults: Faults, theirs: bytes) -> None:
+        self.finalize(faults, theirs)
+        with pytest.raises(CheckpointConflictError):
+            self.finalize(faults)
+        assert files_in(faults) == {"_metadata": theirs}
+
+    @pytest.mark.parametrize("disappears", [False, True])
+    def test_not_knowing_whose_it_is_is_an_unknown_outcome(
+        self,
+        faults: Faults,
+        disappears: bool,  # noqa: FBT001
+    ) -> None:
+        def vanish() -> None:
+            store._FILES.clear()
+
+        faults.after("publish", CheckpointConflictError("exists already"))
+        failure: BaseException | Callable[[], None] = vanish if disappears else BROKEN
+        faults.before("open", failure)
+        with pytest.raises(OutcomeUnknownError):
+            self.finalize(faults)
+        assert not [call for call in faults.calls if call.startswith("delete")]
+
+    @pytest.mark.parametrize("error", [BROKEN, OutcomeUnknownError("no answer")])
+    def test_other_failures_come_through_and_nothing_is_deleted(
+        self, faults: Faults, error: CheckpointError
+    ) -> None:
+        faults.before("publish", error)
+        with pytest.raises(type(error)):
+            self.finalize(faults)
+        assert files_in(faults) == {}
+        assert not [call for call in faults.calls if call.startswith("delete")]
+
+    def test_metadata_is_published_in_one_step(self, faults: Faults) -> None:
+        stream = location_in(faults.directory).create_metadata_output_stream()
+        faults.calls.clear()
+        for _ in range(1000):
+            stream.write(bytes(1000))
+        assert faults.calls == []
+        stream.close_and_finalize_checkpoint()
+        assert faults.calls == ["publish"]

@@ -1,0 +1,339 @@
+import inspect
+import os
+import resource
+import shutil
+import signal
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from contracts.file_system import RACERS, FileSystemContract, Write, both_writes
+from contracts.processes import output_of, python
+
+from holdfast.errors import (
+    CheckpointError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    StorageUnavailableError,
+)
+from holdfast.locations import FileSystem, LocalFileSystem
+
+NOBODY = 65534
+
+
+def path_of(uri: str) -> Path:
+    return Path(uri.removeprefix("file://"))
+
+
+class TestLocalFileSystem(FileSystemContract):
+    @pytest.fixture
+    def file_system(self) -> FileSystem:
+        return LocalFileSystem()
+
+    @pytest.fixture
+    def directory(self, local_directory: str) -> str:
+        return local_directory
+
+    def files(self, directory: str) -> dict[str, bytes]:
+        root = path_of(directory)
+        return {
+            str(path.relative_to(root)): path.read_bytes()
+            for path in root.rglob("*")
+            if path.is_file()
+        }
+
+    def put(self, uri: str, data: bytes) -> None:
+        path_of(uri).write_bytes(data)
+
+    @both_writes
+    def test_one_of_eight_racing_processes_wins(self, directory: str, write: Write) -> None:
+        source = f"""
+import sys
+from holdfast.errors import CheckpointConflictError
+from holdfast.locations import FileSystem, LocalFileSystem
+{inspect.getsource(write)}
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    {write.__name__}(LocalFileSystem(), sys.argv[1], sys.argv[2].encode() * 1000)
+except CheckpointConflictError:
+    print("lost")
+else:
+    print("won")
+"""
+        racers = [python(source, f"{directory}/x", str(racer)) for racer in range(RACERS)]
+        for racer in racers:
+            assert racer.stdout
+            assert racer.stdout.readline() == "ready\n"
+        for racer in racers:
+            assert racer.stdin
+            racer.stdin.write("go\n")
+            racer.stdin.flush()
+        results = [racer.communicate(timeout=60)[0].strip() for racer in racers]
+        assert sorted(results) == ["lost"] * (RACERS - 1) + ["won"]
+        assert self.files(directory) == {"x": b"%d" % results.index("won") * 1000}
+
+    def test_only_the_owner_may_look(self, file_system: FileSystem, directory: str) -> None:
+        file_system.prepare_directory(f"{directory}/a/b")
+        file_system.publish(f"{directory}/a/b/x", b"1")
+        for name, mode in (("a", 0o700), ("a/b", 0o700), ("a/b/x", 0o600)):
+            assert stat.S_IMODE(path_of(f"{directory}/{name}").stat().st_mode) == mode
+
+    def test_an_executable_file_in_the_way_of_a_directory_is_refused(
+        self, file_system: FileSystem, directory: str
+    ) -> None:
+        self.put(f"{directory}/x", b"#!")
+        path_of(f"{directory}/x").chmod(0o755)
+        with pytest.raises(InvalidRequestError):
+            file_system.prepare_directory(f"{directory}/x")
+
+    def test_bulk_delete_goes_on_past_a_failure_and_raises_it(
+        self, file_system: FileSystem, directory: str
+    ) -> None:
+        file_system.prepare_directory(f"{directory}/inner")
+        self.put(f"{directory}/x", b"1")
+        with pytest.raises(InvalidRequestError) as caught:
+            file_system.delete([f"{directory}/inner", f"{directory}/x"])
+        assert caught.value.location == f"{directory}/inner"
+        assert self.files(directory) == {}
+
+    def test_delete_tree_finishes_though_somebody_else_deletes_too(
+        self, file_system: FileSystem, directory: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file_system.prepare_directory(f"{directory}/a/b")
+        for name in ("1", "2", "3", "b/4"):
+            self.put(f"{directory}/a/{name}", b"1")
+        unlink = os.unlink
+        seen: list[str] = []
+
+        def unlink_just_before_us(path: str, *, dir_fd: int | None = None) -> None:
+            if not seen:
+                unlink(path, dir_fd=dir_fd)
+            seen.append(path)
+            unlink(path, dir_fd=dir_fd)
+
+        monkeypatch.setattr(os, "unlink", unlink_just_before_us)
+        file_system.delete_tree(f"{directory}/a")
+        assert not path_of(f"{directory}/a").exists()
+
+    def test_the_root_directory_is_listed_with_normal_uris(self, file_system: FileSystem) -> None:
+        found = {entry.uri for entry in file_system.list("file:///")}
+        assert found == {f"file:///{name}" for name in os.listdir("/")}
+
+    def test_a_long_name_is_refused(self, file_system: FileSystem, directory: str) -> None:
+        with pytest.raises(InvalidRequestError):
+            file_system.publish(f"{directory}/{'x' * 300}", b"1")
+
+    @both_writes
+    def test_a_full_disk_leaves_nothing_behind(
+        self, file_system: FileSystem, directory: str, write: Write
+    ) -> None:
+        with _file_size_limit(64 << 10), pytest.raises(StorageUnavailableError):
+            _write_or_abort(file_system, f"{directory}/x", bytes(1 << 20), write)
+        assert self.files(directory) == {}
+
+    @both_writes
+    def test_a_file_is_synced_before_it_has_its_name_and_its_directory_after(
+        self,
+        file_system: FileSystem,
+        directory: str,
+        write: Write,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        # Watched, because only a power cut would show it.
+        steps: list[str] = []
+        fsync, link = os.fsync, os.link
+
+        def watched_fsync(descriptor: int) -> None:
+            fsync(descriptor)
+            is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+            steps.append("sync directory" if is_directory else "sync file")
+
+        def watched_link(source: str, target: str) -> None:
+            link(source, target)
+            steps.append("link")
+
+        monkeypatch.setattr(os, "fsync", watched_fsync)
+        monkeypatch.setattr(os, "link", watched_link)
+        write(file_system, f"{directory}/x", b"1")
+        assert steps == ["sync file", "link", "sync directory"]
+
+    @both_writes
+    def test_a_failed_directory_sync_is_an_unknown_outcome_and_keeps_the_file(
+        self,
+        file_system: FileSystem,
+        directory: str,
+        write: Write,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        # Patched, because no unprivileged test can make a disk fail a sync.
+        fsync = os.fsync
+
+        def fails_for_directories(descriptor: int) -> None:
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                raise OSError(5, "Input/output error")
+            fsync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", fails_for_directories)
+        with pytest.raises(OutcomeUnknownError):
+            write(file_system, f"{directory}/x", b"1")
+        assert self.files(directory) == {"x": b"1"}
+
+    @pytest.mark.parametrize("call", ["prepare_directory", "delete"])
+    def test_a_failed_directory_sync_is_our_error(
+        self,
+        file_system: FileSystem,
+        directory: str,
+        call: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        self.put(f"{directory}/x", b"1")
+
+        def fails(_: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(os, "fsync", fails)
+        with pytest.raises(CheckpointError):
+            if call == "delete":
+                file_system.delete([f"{directory}/x"])
+            else:
+                file_system.prepare_directory(f"{directory}/a")
+
+    def test_no_descriptor_is_left_open(self, file_system: FileSystem, directory: str) -> None:
+        before = os.listdir("/proc/self/fd")
+        for ending in ("commit", "abort"):
+            stream = file_system.create(f"{directory}/{ending}")
+            stream.write(b"1")
+            getattr(stream, ending)()
+        conflicting = file_system.create(f"{directory}/commit")
+        with pytest.raises(CheckpointError):
+            conflicting.commit()
+        conflicting.abort()
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+
+    @both_writes
+    def test_a_killed_writer_leaves_nothing_under_the_name_or_the_whole_file(
+        self, file_system: FileSystem, directory: str, write: Write
+    ) -> None:
+        content = b"whole" * 1000
+        outcomes: list[bool] = []
+        for step in range(20):
+            uri = f"{directory}/{step}"
+            status = _killed_at(step, uri, content, write)
+            found = path_of(uri).read_bytes() if path_of(uri).exists() else None
+            assert found in (None, content)
+            others = {entry.uri for entry in file_system.list(directory)} - {uri}
+            hidden = {other for other in others if os.path.basename(other).startswith(".")}
+            assert others - hidden == {f"{directory}/{n}" for n in range(step) if outcomes[n]}
+            outcomes.append(found is not None)
+            if status == 0:
+                break
+            assert status == -signal.SIGKILL
+        # It died before the file had its name, and after, and at last came through.
+        assert outcomes[0] is False
+        assert outcomes == sorted(outcomes)
+        assert outcomes.count(True) >= 3
+        assert status == 0
+
+
+def _killed_at(step: int, uri: str, content: bytes, write: Write) -> int:
+    """Write in a process that kills itself before the n-th change of the disk."""
+    source = f"""
+import os, signal
+from holdfast.locations import FileSystem, LocalFileSystem
+{inspect.getsource(write)}
+left = {step}
+def deadly(real):
+    def call(*arguments, **options):
+        global left
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+        return real(*arguments, **options)
+    return call
+for name in ("open", "write", "fsync", "link", "unlink"):
+    setattr(os, name, deadly(getattr(os, name)))
+{write.__name__}(LocalFileSystem(), {uri!r}, {content!r})
+os._exit(0)
+"""
+    with python(source) as process:
+        process.communicate(timeout=60)
+    return process.returncode
+
+
+@contextmanager
+def _file_size_limit(limit: int) -> Iterator[None]:
+    """A disk that is full at that many bytes of a file: the kernel refuses the rest (EFBIG)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _write_or_abort(file_system: FileSystem, uri: str, data: bytes, write: Write) -> None:
+    if write.__name__ == "publish":
+        file_system.publish(uri, data)
+        return
+    stream = file_system.create(uri)
+    try:
+        stream.write(data)
+    finally:
+        stream.abort()
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that everybody can reach; pytest's own are for one user alone."""
+    path = Path(tempfile.mkdtemp(dir="/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("call", ["initialize", "location", "state", "metadata", "nested"])
+def test_a_directory_without_write_permission_is_refused(open_directory: Path, call: str) -> None:
+    job = open_directory / "job"
+    for name in ("chk-2", "shared", "taskowned"):
+        (job / name).mkdir(parents=True)
+    source = f"""
+import os, sys, warnings
+warnings.simplefilter("ignore")
+from holdfast.errors import CheckpointError
+from holdfast.locations import *
+from holdfast.locations import LocalFileSystem
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+scope = CheckpointedStateScope.EXCLUSIVE
+directory = sys.argv[1]
+access = checkpoint_storage(directory).create_checkpoint_storage("job")
+factory = access.resolve_checkpoint_storage_location(2, CheckpointStorageLocationReference())
+location = FileSystemCheckpointStorageLocation(access, directory + "/job/chk-2", "attempt")
+calls = {{
+    "initialize": access.initialize_base_locations_for_checkpoint,
+    "location": lambda: access.initialize_location_for_checkpoint(1),
+    "nested": lambda: LocalFileSystem().prepare_directory(directory + "/a/b"),
+    "state": lambda: factory.create_checkpoint_state_output_stream(scope).write(bytes(1 << 20)),
+    "metadata":
+        lambda: location.create_metadata_output_stream().close_and_finalize_checkpoint(),
+}}
+try:
+    calls[{call!r}]()
+except CheckpointError as error:
+    print(type(error).__name__)
+"""
+    if os.getuid() != 0:
+        for path in (job / "chk-2", job / "shared", job / "taskowned", job, open_directory):
+            path.chmod(0o555)
+    assert output_of(source, f"file://{open_directory}") == "InvalidRequestError"
+    for path in (open_directory, job, *job.iterdir()):
+        path.chmod(0o755)
+    assert sorted(str(path.relative_to(job)) for path in job.rglob("*")) == [
+        "chk-2",
+        "shared",
+        "taskowned",
+    ]

@@ -1,0 +1,249 @@
+import struct
+from pathlib import Path
+
+import msgspec
+import pytest
+from contracts.values import metadata_of, streams_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
+from holdfast.locations import (
+    ByteStreamStateHandle,
+    CheckpointMetadata,
+    Checksum,
+    FileStateHandle,
+    OperatorState,
+    OperatorStateHandle,
+    OperatorStateMode,
+    StatePartitions,
+    SubtaskState,
+    SubtaskStatistics,
+    decode_metadata,
+    encode_metadata,
+)
+from holdfast.locations._checksum import crc32c
+
+DIRECTORY = "file:///data/job/chk-7"
+URI = f"{DIRECTORY}/_metadata"
+GOLDEN = Path(__file__).parents[1] / "data" / "v1" / "_metadata"
+
+# Fixed for ever: the golden file was written from it.
+GOLDEN_METADATA = CheckpointMetadata(
+    job_id="golden",
+    checkpoint_id=7,
+    commit_token="0123456789abcdef",
+    created_ms=1_700_000_000_123,
+    duration_ms=12.5,
+    writer="holdfast 0.1.0",
+    operators={
+        "compact": OperatorState(
+            parallelism=3,
+            max_parallelism=128,
+            subtasks={
+                0: SubtaskState(
+                    (
+                        OperatorStateHandle(
+                            {
+                                "rows": StatePartitions(
+                                    OperatorStateMode.SPLIT_DISTRIBUTE, 0, 300, 0, 12
+                                ),
+                                "everywhere": StatePartitions(
+                                    OperatorStateMode.UNION, 300, 100, 2, 3
+                                ),
+                                "größe": StatePartitions(OperatorStateMode.BROADCAST, 400, 1, 0, 0),
+                            },
+                            FileStateHandle(
+                                f"{DIRECTORY}/0a1b-inside",
+                                401,
+                                Checksum("crc32c", 1 << 20, b"\x01\x02\x03\x04"),
+                            ),
+                        ),
+                        OperatorStateHandle({}, ByteStreamStateHandle(b"\x00\xffinline")),
+                    ),
+                    SubtaskStatistics(10, 9, 409, 1.5, 20.25, 0.125, 3.0),
+                ),
+                2: SubtaskState(
+                    (
+                        OperatorStateHandle(
+                            {}, FileStateHandle("file:///data/job/shared/outside", 1 << 40)
+                        ),
+                    )
+                ),
+            },
+        ),
+        "": OperatorState(1, 1, {}),
+    },
+    coordinator_states={"spark": b'{"batchId":6}', "empty": b""},
+)
+
+_names = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1)
+_counts = st.integers(0, 2**63 - 1)
+_times = st.floats(0, 1e12)
+_streams = st.one_of(
+    st.builds(ByteStreamStateHandle, st.binary(max_size=50)),
+    st.builds(
+        FileStateHandle,
+        st.one_of(_names.map(lambda name: f"{DIRECTORY}/{name}"), _names.map("s3://b/x/".__add__)),
+        _counts,
+        st.none() | st.builds(Checksum, st.just("crc32c"), st.just(1 << 20), st.binary(max_size=8)),
+    ),
+)
+_partitions = st.builds(
+    StatePartitions, st.sampled_from(OperatorStateMode), _counts, _counts, _counts, _counts
+)
+_handles = st.builds(
+    OperatorStateHandle, st.dictionaries(st.text(max_size=5), _partitions, max_size=3), _streams
+)
+_statistics = st.builds(
+    SubtaskStatistics, _counts, _counts, _counts, _times, _times, _times, _times
+)
+_subtasks = st.builds(
+    SubtaskState, st.lists(_handles, max_size=2).map(tuple), st.none() | _statistics
+)
+_operators = st.builds(
+    OperatorState,
+    st.integers(1, 32768),
+    st.integers(1, 32768),
+    st.dictionaries(st.integers(0, 32767), _subtasks, max_size=3),
+)
+metadatas = st.builds(
+    CheckpointMetadata,
+    job_id=st.text(max_size=10),
+    checkpoint_id=_counts,
+    commit_token=st.text(max_size=10),
+    created_ms=_counts,
+    duration_ms=_times,
+    writer=st.text(max_size=10),
+    operators=st.dictionaries(st.text(max_size=5), _operators, max_size=3),
+    coordinator_states=st.dictionaries(st.text(max_size=5), st.binary(max_size=20), max_size=2),
+)
+
+
+def sealed(body: bytes, *, version: int = 1, length: int | None = None) -> bytes:
+    """A whole file with a right checksum around any body, as docs and module describe it."""
+    size = len(body) if length is None else length
+    content = b"HOLDFAST" + struct.pack(">IQ", version, size) + body
+    return content + struct.pack(">I", crc32c(content))
+
+
+@given(metadatas)
+def test_what_is_encoded_is_decoded(metadata: CheckpointMetadata) -> None:
+    content = encode_metadata(metadata, DIRECTORY)
+    assert decode_metadata(content, DIRECTORY, uri=URI) == metadata
+    assert encode_metadata(metadata, DIRECTORY) == content
+
+
+def test_state_bytes_are_those_of_all_handles() -> None:
+    assert GOLDEN_METADATA.state_bytes == 401 + 8 + (1 << 40)
+
+
+class TestDamage:
+    CONTENT = encode_metadata(GOLDEN_METADATA, DIRECTORY)
+
+    def test_a_file_cut_at_any_byte_is_corrupt(self) -> None:
+        for length in range(len(self.CONTENT)):
+            with pytest.raises(CheckpointCorruptedError) as caught:
+                decode_metadata(self.CONTENT[:length], DIRECTORY, uri=URI)
+            assert caught.value.location == URI
+
+    @pytest.mark.parametrize("bit", range(8))
+    def test_a_bit_flipped_in_any_byte_is_corrupt(self, bit: int) -> None:
+        for at in range(len(self.CONTENT)):
+            damaged = bytearray(self.CONTENT)
+            damaged[at] ^= 1 << bit
+            with pytest.raises(CheckpointCorruptedError):
+                decode_metadata(bytes(damaged), DIRECTORY, uri=URI)
+
+    @given(st.binary(max_size=100))
+    def test_another_file_is_corrupt(self, content: bytes) -> None:
+        for other in (content, b"HOLDFAST" + content, self.CONTENT + content[:1] + b"\0"):
+            with pytest.raises(CheckpointCorruptedError):
+                decode_metadata(other, DIRECTORY, uri=URI)
+
+    @pytest.mark.parametrize("version", [0, 2, 2**32 - 1])
+    @pytest.mark.parametrize("body", [b"", b"\xff of another kind", CONTENT])
+    def test_a_whole_file_of_another_version_needs_an_upgrade(
+        self, version: int, body: bytes
+    ) -> None:
+        with pytest.raises(UnsupportedFormatError, match=str(version)):
+            decode_metadata(sealed(body, version=version), DIRECTORY, uri=URI)
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"\xc1",
+            msgspec.msgpack.encode({}),
+            msgspec.msgpack.encode([]),
+            msgspec.msgpack.encode({"job_id": 1}),
+            b"\x81\xa6job_id\xa1\xff",
+            b"\x81\xa1\xff\x00",
+            b"\x81\xa1x" + b"\x91" * 100_000,
+            b"\x81\xa9operators\xdf\xff\xff\xff\xff",
+        ],
+    )
+    def test_a_body_that_makes_no_sense_is_corrupt(self, body: bytes) -> None:
+        with pytest.raises(CheckpointCorruptedError):
+            decode_metadata(sealed(body), DIRECTORY, uri=URI)
+
+    @pytest.mark.parametrize("off", [-1, 1, 4, 1 << 40])
+    def test_a_wrong_length_is_corrupt(self, off: int) -> None:
+        body = self.CONTENT[20:-4]
+        with pytest.raises(CheckpointCorruptedError):
+            decode_metadata(sealed(body, length=len(body) + off), DIRECTORY, uri=URI)
+
+    def test_an_unknown_mode_is_corrupt(self) -> None:
+        body = msgspec.msgpack.decode(self.CONTENT[20:-4])
+        subtask = body["operators"]["compact"]["subtasks"][0]
+        subtask["managed_operator"][0]["states"]["rows"]["mode"] = 3
+        with pytest.raises(CheckpointCorruptedError):
+            decode_metadata(sealed(msgspec.msgpack.encode(body)), DIRECTORY, uri=URI)
+
+
+def test_the_golden_file_stays_readable_and_is_written_the_same() -> None:
+    content = GOLDEN.read_bytes()
+    assert decode_metadata(content, DIRECTORY, uri=URI) == GOLDEN_METADATA
+    assert encode_metadata(GOLDEN_METADATA, DIRECTORY) == content
+
+
+def test_the_bytes_are_those_of_the_table() -> None:
+    content = GOLDEN.read_bytes()
+    assert content == sealed(content[20:-4])
+    body = msgspec.msgpack.decode(content[20:-4])
+    assert body["job_id"] == "golden"
+    assert body["operators"]["compact"]["subtasks"].keys() == {0, 2}
+
+
+def test_unknown_keys_are_skipped() -> None:
+    body = msgspec.msgpack.decode(GOLDEN.read_bytes()[20:-4])
+    compact = body["operators"]["compact"]
+    subtask = compact["subtasks"][0]
+    handle = subtask["managed_operator"][0]
+    for known in (body, compact, subtask, handle, handle["stream"], handle["states"]["rows"]):
+        known["of a later version"] = [{"a": 1}, None]
+    content = sealed(msgspec.msgpack.encode(body))
+    assert decode_metadata(content, DIRECTORY, uri=URI) == GOLDEN_METADATA
+
+
+def test_only_references_into_the_directory_are_relative() -> None:
+    inside = FileStateHandle(f"{DIRECTORY}/name", 1)
+    others = [
+        FileStateHandle(uri, 1)
+        for uri in (
+            "file:///data/job/shared/name",
+            "file:///data/job/name",
+            f"{DIRECTORY}0/name",
+            f"{DIRECTORY}/below/name",
+            "s3://data/job/chk-7/name",
+        )
+    ]
+    content = encode_metadata(metadata_of(inside, *others), DIRECTORY)
+    assert f"{DIRECTORY}/name".encode() not in content
+    moved = decode_metadata(content, "s3://bucket/moved", uri=URI)
+    assert streams_of(moved) == [FileStateHandle("s3://bucket/moved/name", 1), *others]
+
+
+def test_nothing_of_the_state_shows_in_a_repr() -> None:
+    secret = b"somebody's row"
+    assert "row" not in repr(metadata_of(ByteStreamStateHandle(secret)).operators)

@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import InvalidRequestError
+from holdfast.locations import (
+    FileSystemCheckpointStorage,
+    MemoryFileSystem,
+    checkpoint_storage,
+    file_system_for,
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "normal"),
+    [
+        ("file:///a/b", "file:///a/b"),
+        ("file:/a", "file:///a"),
+        ("FILE:///a", "file:///a"),
+        ("file://localhost/a", "file:///a"),
+        ("file:////a", "file:///a"),
+        ("file:///a/", "file:///a"),
+        ("file:///a///b//", "file:///a/b"),
+        ("file:///a/./b/../c", "file:///a/c"),
+        ("file:///../a", "file:///a"),
+        ("file:///a%20b/c d", "file:///a%20b/c d"),
+        ("file:///a:b?c#d", "file:///a:b?c#d"),
+        ("file:///ä", "file:///ä"),
+        ("memory:///a", "memory:///a"),
+        ("memory://a/b/", "memory://a/b"),
+        (Path("/a/b"), "file:///a/b"),
+        (Path("/a/../b"), "file:///b"),
+    ],
+)
+def test_a_location_has_one_form(given: str | Path, normal: str) -> None:
+    storage = checkpoint_storage(given)
+    assert isinstance(storage, FileSystemCheckpointStorage)
+    assert storage.directory == normal
+    assert checkpoint_storage(normal) == storage
+
+
+def test_a_relative_path_is_below_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert checkpoint_storage(Path("a")) == checkpoint_storage(f"file://{tmp_path}/a")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("", "no scheme"),
+        ("/a/b", "no scheme"),
+        ("a/b", "no scheme"),
+        ("//a/b", "no scheme"),
+        ("://a", "no scheme"),
+        ("1:///a", "no scheme"),
+        ("file:", "root"),
+        ("file://", "root"),
+        ("file:///", "root"),
+        ("file:////", "root"),
+        ("file:///a/..", "root"),
+        ("memory://a", "root"),
+        ("memory://a/", "root"),
+        (Path("/"), "root"),
+        ("file://tmp/x", "three slashes"),
+        ("file:a/b", "absolute"),
+        ("C:\\data", "absolute"),
+        ("s3://bucket/x", "no file system for s3://"),
+    ],
+)
+def test_what_can_not_hold_checkpoints_is_refused(given: str | Path, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        checkpoint_storage(given)
+
+
+def test_a_path_with_a_line_break_is_a_path(tmp_path: Path) -> None:
+    storage = checkpoint_storage(tmp_path / "a\nb")
+    assert isinstance(storage, FileSystemCheckpointStorage)
+    assert storage.directory == f"file://{tmp_path}/a\nb"
+
+
+def test_the_scheme_picks_the_file_system() -> None:
+    assert isinstance(file_system_for("memory:///a"), MemoryFileSystem)
+    with pytest.raises(InvalidRequestError, match="file://, memory://"):
+        file_system_for("nothing:///a")

@@ -1,0 +1,65 @@
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from contracts.processes import output_of, python
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_every_package_is_in_the_build() -> None:
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    real = {"holdfast": "src/holdfast"}
+    real |= {f"holdfast.{name}": name for name in ("locations", "backends")}
+    assert setuptools["package-dir"] == real
+    found = set()
+    for package, folder in real.items():
+        for file in (ROOT / folder).rglob("__init__.py"):
+            below = file.parent.relative_to(ROOT / folder).parts
+            found.add(".".join((package, *below)))
+    assert sorted(setuptools["packages"]) == sorted(found)
+
+
+@pytest.mark.parametrize("name", ["locations", "backends"])
+def test_the_package_links_to_the_folder(name: str) -> None:
+    link = ROOT / "src" / "holdfast" / name
+    assert link.is_symlink()
+    assert link.resolve() == ROOT / name
+
+
+@pytest.mark.parametrize(
+    ("module", "forbidden"),
+    [
+        ("holdfast", {"pyspark", "pyarrow", "boto3", "msgspec"}),
+        ("holdfast.errors", {"pyspark", "pyarrow", "boto3", "msgspec"}),
+        ("holdfast.locations", {"pyspark", "pyarrow", "boto3", "pandas", "numpy"}),
+        ("holdfast.backends", {"pyspark", "boto3", "pandas"}),
+    ],
+)
+def test_importing_a_layer_imports_nothing_heavier(module: str, forbidden: set[str]) -> None:
+    source = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
+    imported = {name.partition(".")[0] for name in json.loads(output_of(source))}
+    assert imported & forbidden == set()
+
+
+@pytest.mark.parametrize("name", ["locations", "backends"])
+def test_the_folder_can_not_be_imported_from_the_root_of_the_repository(name: str) -> None:
+    source = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {name}"
+    with python(source) as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"ImportError: import holdfast.{name}, not {name}" in err
+
+
+@pytest.mark.parametrize("name", ["locations", "backends"])
+def test_public_names_are_complete_and_exist(name: str) -> None:
+    source = f"""
+import holdfast.{name} as module
+public = {{name for name, value in vars(module).items()
+          if getattr(value, "__module__", "").startswith(module.__name__)}}
+assert not public - set(module.__all__), public - set(module.__all__)
+assert all(hasattr(module, name) for name in module.__all__)
+assert len(set(module.__all__)) == len(module.__all__)
+"""
+    output_of(source)
