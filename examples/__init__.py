@@ -1,0 +1,1 @@
+"""Jobs to copy from, and the demo that kills one of them."""

@@ -1,0 +1,152 @@
+"""The demo's account of what happened, for people."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from examples._check import OutputFile
+from examples._places import JOB_ID, Places
+from examples._runs import Run
+from holdfast.locations import (
+    CheckpointStorageAccess,
+    CompletedCheckpoint,
+    checkpoint_storage,
+    load_checkpoint,
+)
+from holdfast.spark import progress_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """The numbers.
+
+    Attributes:
+        rows_in: Rows of the source.
+        rows_out: Rows of the output.
+        batches: Micro-batches that Spark has noted as done.
+        rows_per_file: Rows that a file has to have.
+        files: The output's files.
+        runs: All runs of the job.
+        retained: The checkpoints that are left.
+        seconds: Time since the demo was started.
+    """
+
+    rows_in: int
+    rows_out: int
+    batches: int
+    rows_per_file: int
+    files: Sequence[OutputFile]
+    runs: Sequence[Run]
+    retained: Sequence[CompletedCheckpoint]
+    seconds: float
+
+    def print_on(self, console: Console) -> None:
+        """Print it on one screen."""
+        console.print(self._runs())
+        console.print(self._checkpoints())
+        console.print(self._summary())
+
+    def _runs(self) -> Table:
+        table = _table("Runs of the job")
+        table.add_column("run", justify="right")
+        table.add_column("restored")
+        table.add_column("repeated batch")
+        table.add_column("killed in")
+        table.add_column("when")
+        table.add_column("s", justify="right")
+        before: Run | None = None
+        for number, run in enumerate(self.runs, start=1):
+            table.add_row(
+                str(number),
+                f"chk-{run.log.restored}" if run.log.restored else "",
+                _repeated(before, run),
+                f"batch {run.kill.batch}" if run.kill else "",
+                run.kill.stage.value if run.kill else "came to its end",
+                f"{run.seconds:.0f}",
+            )
+            before = run
+        return table
+
+    def _checkpoints(self) -> Table:
+        table = _table("Checkpoints retained")
+        for heading in ("id", "batch", "state", "files", "_metadata", "taken in", "completed at"):
+            table.add_column(heading, justify="right")
+        for checkpoint in self.retained:
+            metadata = checkpoint.metadata
+            created = datetime.fromtimestamp(metadata.created_ms / 1000, UTC)
+            table.add_row(
+                f"chk-{metadata.checkpoint_id}",
+                str(progress_of(metadata).batch_id),
+                _size(metadata.state_bytes),
+                str(_state_files(checkpoint)),
+                _size(checkpoint.metadata_bytes),
+                f"{metadata.duration_ms:,.0f} ms",
+                f"{created:%H:%M:%S} UTC",
+            )
+        return table
+
+    def _summary(self) -> Table:
+        kills = [run.kill for run in self.runs if run.kill]
+        full = sum(file.rows == self.rows_per_file for file in self.files)
+        completed = [one for run in self.runs for one in run.log.completed]
+        state = sorted(one.state_bytes for one in completed)
+        restores = sum(run.log.restored is not None for run in self.runs)
+        table = Table.grid(padding=(0, 2))
+        table.add_row("rows in", f"{self.rows_in:,}")
+        table.add_row("rows out", f"{self.rows_out:,}")
+        table.add_row(
+            "files",
+            f"{len(self.files)}: {full} of exactly {self.rows_per_file:,} rows, "
+            f"{len(self.files) - full} with the rest",
+        )
+        table.add_row("batches", f"{self.batches}")
+        table.add_row("kills", f"{len(kills)}, {restores} restores in {len(self.runs)} runs")
+        table.add_row(
+            "checkpoint sizes",
+            f"state {_size(state[0])} to {_size(state[-1])}, median "
+            f"{_size(statistics.median(state))}; _metadata "
+            f"{_size(max(one.metadata_bytes for one in completed))}",
+        )
+        table.add_row("wall time", f"{self.seconds:.0f} s")
+        return table
+
+
+def retained_checkpoints(places: Places) -> list[CompletedCheckpoint]:
+    """The job's checkpoints that are left, oldest first."""
+    access: CheckpointStorageAccess = checkpoint_storage(
+        places.checkpoints
+    ).create_checkpoint_storage(JOB_ID)
+    return [load_checkpoint(location) for location in access.completed_checkpoints().values()]
+
+
+def _repeated(before: Run | None, run: Run) -> str:
+    """What became of the batch in which the run before was killed."""
+    if before is None or before.kill is None or not before.kill.stage.in_batch:
+        return ""
+    batch = before.kill.batch
+    return f"{batch}, skipped" if batch in run.log.skipped else f"{batch}, run again"
+
+
+def _state_files(checkpoint: CompletedCheckpoint) -> int:
+    return sum(
+        len(subtask.managed_operator)
+        for operator in checkpoint.metadata.operators.values()
+        for subtask in operator.subtasks.values()
+    )
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+
+
+def _size(number: float) -> str:
+    if number < 1000:
+        return f"{number:.0f} B"
+    return f"{number / 1000:.1f} kB" if number < 1_000_000 else f"{number / 1_000_000:.1f} MB"

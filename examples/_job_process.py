@@ -1,0 +1,109 @@
+"""The job in processes of its own, which can be stopped and killed all together."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from examples._places import Places
+
+_REPOSITORY = Path(__file__).parent.parent
+_GONE_WITHIN_S = 10.0
+
+
+class JobProcess:
+    """One run of `examples.flights_job`: driver, JVM and Python workers.
+
+    They are a session of their own, and belong together by its id. Their process group would not
+    do: PySpark's daemon makes one for itself.
+    """
+
+    def __init__(self, places: Places, *, drain: bool) -> None:
+        places.scratch.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "examples.flights_job"]
+        command += ["--source", str(places.source), "--dir", str(places.root)]
+        with places.spark_log.open("ab") as log:
+            self._driver = subprocess.Popen(
+                [*command, "--drain"] if drain else command,
+                cwd=_REPOSITORY,
+                env=_environment(places.scratch),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._known = [self._driver.pid]
+
+    @property
+    def exit_code(self) -> int | None:
+        """What the driver ended with; negative for a signal, None while it runs."""
+        return self._driver.poll()
+
+    def look_around(self) -> None:
+        """Learn the job's processes, so that `stop` need not search for them first."""
+        self._known = self.members()
+
+    def stop(self) -> None:
+        """Hold the processes where they are, the driver first."""
+        _signal(self._known, signal.SIGSTOP)
+        _signal(self.members(), signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Undo `stop`."""
+        _signal(self.members(), signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill all processes with SIGKILL; on return they are gone."""
+        deadline = time.monotonic() + _GONE_WITHIN_S
+        while members := self.members():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"processes {members} of the job don't go away")
+            _signal(members, signal.SIGKILL)
+            self._driver.poll()  # reaps it
+            time.sleep(0.001)
+        self._driver.wait()
+
+    def members(self) -> list[int]:
+        """Ids of the processes that are alive, the driver first."""
+        session = self._driver.pid
+        return sorted(
+            (pid for pid in psutil.pids() if _session_of(pid) == session and _is_alive(pid)),
+            key=lambda pid: (pid != session, pid),
+        )
+
+
+def _environment(scratch: Path) -> dict[str, str]:
+    # A process that is killed leaves its temporary files behind: they all go to one place.
+    # The demo starts Spark five times; without the optimizing compiler that takes half the CPU.
+    java = f'"-Djava.io.tmpdir={scratch}" -XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC'
+    return os.environ | {
+        "PYSPARK_PYTHON": sys.executable,
+        "TMPDIR": str(scratch),
+        "SPARK_LOCAL_DIRS": str(scratch),
+        "JDK_JAVA_OPTIONS": java,
+    }
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

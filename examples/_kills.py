@@ -1,0 +1,101 @@
+"""Where the demo kills the job, and how it hits that point from outside."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from examples._job_process import JobProcess
+from examples._progress import Progress, Stage
+
+_LOOK_EVERY_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class KillPoint:
+    """A wish: kill the job in a batch that has come so far.
+
+    Attributes:
+        stage: How far.
+        first_batch: The first batch in which it may happen.
+        patience: Number of batches in which it is tried.
+    """
+
+    stage: Stage
+    first_batch: int
+    patience: int = 8
+
+    def is_due(self, batch: int) -> bool:
+        """Whether it is to be tried in this batch."""
+        return self.first_batch <= batch < self.first_batch + self.patience
+
+
+KILL_POINTS = (
+    KillPoint(Stage.STATE_WRITTEN, first_batch=6),
+    KillPoint(Stage.SINK_DONE, first_batch=16),
+    KillPoint(Stage.PUBLISHED, first_batch=26),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """What has happened: the job's processes were killed.
+
+    Attributes:
+        batch: The batch that was running.
+        stage: How far it had come, by what was on disk when all processes were dead.
+    """
+
+    batch: int
+    stage: Stage
+
+    @property
+    def checkpoint(self) -> int:
+        """The checkpoint that the job has to go on from: the last that existed."""
+        return self.batch + 1 if self.stage.completed else self.batch
+
+    @property
+    def skipped(self) -> tuple[int, ...]:
+        """The batches that Spark has to repeat, and that must be skipped then."""
+        return (self.batch,) if self.stage is Stage.PUBLISHED else ()
+
+
+def watch(
+    job: JobProcess,
+    progress: Progress,
+    points: tuple[KillPoint, ...],
+    on_batch: Callable[[int], None],
+) -> Kill | None:
+    """Follow a run until it ends, or until it is at one of the points and killed there.
+
+    The job takes no part in it, as it would not in a power cut, so nothing but its files tells
+    where it is. Some stages last a few milliseconds: hence the tight loop, and a look of its own
+    at the job while it is held.
+
+    Args:
+        job: The run.
+        progress: What its files say.
+        points: The kill points that are left.
+        on_batch: Told the number of finished batches each time it grows.
+
+    Returns:
+        The kill, or None if the run has ended by itself.
+    """
+    batch = progress.next_batch()
+    while job.exit_code is None:
+        if progress.committed(batch):
+            batch += 1
+            on_batch(batch)
+            job.look_around()
+            continue
+        wanted = {point.stage for point in points if point.is_due(batch)}
+        if wanted and progress.stage(batch) in wanted:
+            job.stop()
+            if progress.stage(batch) in wanted:
+                job.kill()
+                return Kill(batch, progress.stage(batch))
+            job.go_on()
+        time.sleep(_LOOK_EVERY_S)
+    while progress.committed(batch):
+        batch += 1
+        on_batch(batch)
+    return None

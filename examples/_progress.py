@@ -1,0 +1,63 @@
+"""How far a micro-batch has come, as anybody can see who looks at the job's files."""
+
+import os
+from dataclasses import dataclass
+from enum import Enum
+
+from examples._places import JOB_ID, Places
+from holdfast.locations import METADATA_FILE
+
+
+class Stage(Enum):
+    """How far a batch has come: what is true of its state, its sink and its checkpoint."""
+
+    WAITING = "not begun"
+    BEGUN = "sink busy, no state written"
+    STATE_WRITTEN = "state written, sink busy"
+    SINK_DONE = "sink done, not published"
+    PUBLISHED = "published, no Spark commit"
+    COMMITTED = "after the batch"
+
+    @property
+    def in_batch(self) -> bool:
+        """Whether a kill here hits a batch in its middle."""
+        return self not in {Stage.WAITING, Stage.COMMITTED}
+
+    @property
+    def completed(self) -> bool:
+        """Whether the batch counts as done: its checkpoint exists."""
+        return self in {Stage.PUBLISHED, Stage.COMMITTED}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The stages of a job's batches.
+
+    A stage is right for a batch that runs for the first time: what an attempt that was killed
+    has left behind can't be told from the work of the next one.
+    """
+
+    places: Places
+
+    def stage(self, batch: int) -> Stage:
+        """How far the batch has come; asked while the job runs, it may be further by now."""
+        checkpoint = self.places.checkpoints / JOB_ID / f"chk-{batch + 1}"
+        try:
+            files = {name for name in os.listdir(checkpoint) if not name.startswith(".")}
+        except FileNotFoundError:
+            return Stage.COMMITTED if self.committed(batch) else Stage.WAITING
+        if METADATA_FILE in files:
+            return Stage.COMMITTED if self.committed(batch) else Stage.PUBLISHED
+        if (self.places.output / f"batch={batch}" / "_SUCCESS").exists():
+            return Stage.SINK_DONE
+        return Stage.STATE_WRITTEN if files else Stage.BEGUN
+
+    def committed(self, batch: int) -> bool:
+        """Whether Spark itself has noted that the batch is done."""
+        return (self.places.spark_checkpoints / "commits" / str(batch)).exists()
+
+    def next_batch(self) -> int:
+        """The first batch that Spark has not noted as done."""
+        commits = self.places.spark_checkpoints / "commits"
+        done = [int(path.name) for path in commits.glob("*") if path.name.isdecimal()]
+        return max(done, default=-1) + 1

@@ -1,0 +1,85 @@
+"""All runs of the job, from the first start over the kills to the drained end."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from examples._flights import release_held_back
+from examples._job_log import RunLog, read_log
+from examples._job_process import JobProcess
+from examples._kills import KILL_POINTS, Kill, KillPoint, watch
+from examples._places import Places
+from examples._progress import Progress
+
+
+class JobFailedError(Exception):
+    """A run has ended with an error of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of the job.
+
+    Attributes:
+        kill: How it ended; None if it came to its end.
+        log: What it has logged.
+        seconds: How long it took, start of the JVM included.
+    """
+
+    kill: Kill | None
+    log: RunLog
+    seconds: float
+
+
+def run_to_the_end(
+    places: Places, on_batch: Callable[[int], None], on_run: Callable[[Run], None]
+) -> list[Run]:
+    """Start the job again and again until it has taken the whole stream, then drain it.
+
+    Args:
+        places: Where the stream is, and everything else goes to.
+        on_batch: Told the number of finished batches each time it grows.
+        on_run: Told each run when it is over.
+
+    Raises:
+        JobFailedError: A run has failed without having been killed.
+    """
+    runs: list[Run] = []
+    while not runs or runs[-1].kill:
+        runs.append(_run(places, _points_left(runs), on_batch, drain=False))
+        on_run(runs[-1])
+    release_held_back(places)
+    runs.append(_run(places, (), on_batch, drain=True))
+    on_run(runs[-1])
+    return runs
+
+
+def _points_left(runs: list[Run]) -> tuple[KillPoint, ...]:
+    """The kill points for the next run: only where no batch was hit before."""
+    hit = max((run.kill.batch for run in runs if run.kill), default=-1)
+    return tuple(point for point in KILL_POINTS if point.first_batch > hit)
+
+
+def _run(
+    places: Places,
+    points: tuple[KillPoint, ...],
+    on_batch: Callable[[int], None],
+    *,
+    drain: bool,
+) -> Run:
+    places.job_log.touch()
+    logged = places.job_log.stat().st_size
+    started = time.monotonic()
+    job = JobProcess(places, drain=drain)
+    try:
+        kill = watch(job, Progress(places), points, on_batch)
+    finally:
+        job.kill()  # also what a run leaves that came to its end, and what Ctrl-C interrupts
+    if kill is None and job.exit_code != 0:
+        tail = places.spark_log.read_text(errors="replace")[-3000:]
+        message = f"a run of the job failed with exit code {job.exit_code}; it said:\n{tail}"
+        raise JobFailedError(message)
+    with places.job_log.open("rb") as log:
+        log.seek(logged)
+        text = log.read().decode(errors="replace")
+    return Run(kill, read_log(text), time.monotonic() - started)

@@ -1,0 +1,89 @@
+"""A streaming job: flights come in small files and go out in Parquet files of one size.
+
+    python -m examples.flights_job --source DIR --dir DIR [--drain]
+
+It reads what is in the source directory, one file a micro-batch, and ends. Started again, it goes
+on where it was, also if it was killed. With `--drain` it writes the rest of the rows too.
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from examples._places import JOB_ID, Places
+from examples.right_size import RightSize, parquet_sink
+from holdfast.spark import stateful
+
+ROWS_PER_FILE = 10_000
+PARALLELISM = 2
+SCHEMA = """
+    year long, month long, day long, dep_time long, sched_dep_time long, dep_delay long,
+    arr_time long, sched_arr_time long, arr_delay long, carrier string, flight long,
+    tailnum string, origin string, dest string, air_time long, distance long, hour long,
+    minute long, time_hour timestamp
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job to the end of the source."""
+    parser = argparse.ArgumentParser(prog="python -m examples.flights_job", description=__doc__)
+    parser.add_argument("--source", type=Path, required=True, help="directory of Parquet files")
+    parser.add_argument("--dir", type=Path, required=True, help="directory for all that it writes")
+    parser.add_argument("--drain", action="store_true", help="write the rest of the rows too")
+    options = parser.parse_args(arguments)
+    places = Places(options.dir.resolve())
+    places.root.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(
+        filename=places.job_log, level=logging.INFO, format="%(asctime)s %(name)s %(message)s"
+    )
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+    spark = session(places)
+    # The files' modification times are their order.
+    flights = (
+        spark.readStream.schema(SCHEMA)
+        .option("maxFilesPerTrigger", 1)
+        .option("latestFirst", False)
+        .parquet(str(options.source))
+    )
+    query = (
+        flights.writeStream.foreachBatch(
+            stateful(
+                RightSize(ROWS_PER_FILE, drain=options.drain),
+                sink=parquet_sink(str(places.output), ROWS_PER_FILE),
+                uid="right-size",
+                parallelism=PARALLELISM,
+            )
+        )
+        .option("checkpointLocation", str(places.spark_checkpoints))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spark.stop()
+    return 0
+
+
+def session(places: Places) -> SparkSession:
+    """Spark on two cores, with checkpoints below the job's directory."""
+    return (
+        SparkSession.builder.master("local[2]")
+        .appName("right-size flights")
+        .config("spark.ui.enabled", "false")
+        .config("spark.local.dir", str(places.scratch))
+        .config("spark.sql.warehouse.dir", str(places.scratch / "warehouse"))
+        .config("spark.holdfast.checkpoint.dir", places.checkpoints.as_uri())
+        .config("spark.holdfast.checkpoint.num-retained", "3")
+        .config("spark.holdfast.job.id", JOB_ID)
+        # All state in files, so that one can see from outside how far a subtask is.
+        .config("spark.holdfast.state.inline-threshold", "0")
+        .getOrCreate()
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
