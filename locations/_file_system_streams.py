@@ -16,6 +16,7 @@ from holdfast.locations._file_system import BytesLike, FileOutputStream, file_sy
 from holdfast.locations._file_system_completed import (
     FileSystemCompletedCheckpointStorageLocation,
 )
+from holdfast.locations._gathered_metadata import GatheredMetadataOutputStream
 from holdfast.locations._handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
 
 
@@ -105,26 +106,16 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
             raise StreamClosedError("state stream is closed or discarded already", self._uri)
 
 
-class FileSystemCheckpointMetadataOutputStream(DiscardedUnlessKept):
-    """The `_metadata` file. Gathered in memory, then published in one exclusive step."""
+class FileSystemCheckpointMetadataOutputStream(
+    GatheredMetadataOutputStream[FileSystemCompletedCheckpointStorageLocation]
+):
+    """The `_metadata` file, published in one exclusive step."""
 
     def __init__(self, uri: str) -> None:
+        super().__init__()
         self._uri = uri
-        self._content = bytearray()
-        self._lock = threading.Lock()
 
-    def write(self, data: BytesLike, /) -> int:
-        view = memoryview(data).cast("B")
-        with self._lock:
-            self._check_open()
-            self._content += view
-        return len(view)
-
-    def close_and_finalize_checkpoint(self) -> FileSystemCompletedCheckpointStorageLocation:
-        with self._lock:
-            self._check_open()
-            self._finished = True
-            content = bytes(self._content)
+    def _publish(self, content: bytes) -> FileSystemCompletedCheckpointStorageLocation:
         try:
             file_system_for(self._uri).publish(self._uri, content)
         except CheckpointConflictError:
@@ -132,11 +123,6 @@ class FileSystemCheckpointMetadataOutputStream(DiscardedUnlessKept):
                 raise
         handle = FileStateHandle(self._uri, len(content), checksum_of(content))
         return FileSystemCompletedCheckpointStorageLocation(_uris.parent(self._uri), handle)
-
-    def close(self) -> None:
-        with self._lock:
-            self._finished = True
-            self._content = bytearray()
 
     def _is_ours(self, content: bytes) -> bool:
         """Whether what stands there is our own write, whose answer was lost on the way.
@@ -149,7 +135,3 @@ class FileSystemCheckpointMetadataOutputStream(DiscardedUnlessKept):
         except CheckpointError as error:
             message = "metadata exists already, and reading whose it is failed"
             raise OutcomeUnknownError(message, self._uri) from error
-
-    def _check_open(self) -> None:
-        if self._finished:
-            raise StreamClosedError("metadata stream is closed or discarded already", self._uri)

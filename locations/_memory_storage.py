@@ -13,6 +13,7 @@ from holdfast.errors import (
 )
 from holdfast.locations._discarded_unless_kept import DiscardedUnlessKept
 from holdfast.locations._file_system import BytesLike
+from holdfast.locations._gathered_metadata import GatheredMetadataOutputStream
 from holdfast.locations._handles import ByteStreamStateHandle
 from holdfast.locations._storage import (
     CheckpointedStateScope,
@@ -230,40 +231,21 @@ class MemoryCheckpointOutputStream(DiscardedUnlessKept):
             raise StreamClosedError("state stream is closed or discarded already")
 
 
-class NonPersistentMetadataOutputStream(DiscardedUnlessKept):
-    """Metadata gathered in memory, and kept there."""
+class NonPersistentMetadataOutputStream(
+    GatheredMetadataOutputStream[NonPersistentCompletedCheckpointStorageLocation]
+):
+    """Metadata that stays in memory."""
 
     def __init__(self, checkpoint_id: int, completed: _CompletedInMemory) -> None:
+        super().__init__()
         self._checkpoint_id = checkpoint_id
         self._completed = completed
-        self._content = bytearray()
-        self._lock = threading.Lock()
 
-    def write(self, data: BytesLike, /) -> int:
-        view = memoryview(data).cast("B")
-        with self._lock:
-            self._check_open()
-            self._content += view
-        return len(view)
-
-    def close_and_finalize_checkpoint(self) -> NonPersistentCompletedCheckpointStorageLocation:
-        with self._lock:
-            self._check_open()
-            self._finished = True
-            content = bytes(self._content)
+    def _publish(self, content: bytes) -> NonPersistentCompletedCheckpointStorageLocation:
         self._completed.add(self._checkpoint_id, content)
         return NonPersistentCompletedCheckpointStorageLocation(
             ByteStreamStateHandle(content), self._checkpoint_id, self._completed
         )
-
-    def close(self) -> None:
-        with self._lock:
-            self._finished = True
-            self._content = bytearray()
-
-    def _check_open(self) -> None:
-        if self._finished:
-            raise StreamClosedError("metadata stream is closed or discarded already")
 
 
 def _not_addressable(pointer: str | PathLike[str]) -> CheckpointNotFoundError:

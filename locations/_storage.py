@@ -55,12 +55,32 @@ class CheckpointStorageLocationReference(msgspec.Struct, frozen=True):
     encoded: bytes = b""
 
 
-class CheckpointStateOutputStream(Protocol):
-    """One blob of state in the making. One thread writes; another one may `close`."""
+class OwnedOutputStream(Protocol):
+    """A stream that belongs to its writer until its one success call, which the kinds name.
+
+    One thread writes; another one may `close`.
+    """
 
     def write(self, data: BytesLike, /) -> int:
         """Append the bytes and return their number. Raises `StorageUnavailableError`."""
         ...
+
+    def close(self) -> None:
+        """Discard, unless the success call was made. May be called twice, and never raises."""
+        ...
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+
+class CheckpointStateOutputStream(OwnedOutputStream, Protocol):
+    """One blob of state in the making."""
 
     def tell(self) -> int:
         """Number of bytes written so far."""
@@ -73,19 +93,6 @@ class CheckpointStateOutputStream(Protocol):
         after which nothing is left behind.
         """
         ...
-
-    def close(self) -> None:
-        """Discard, unless it was kept. May be called twice, and never raises."""
-        ...
-
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None: ...
 
 
 class CompletedCheckpointStorageLocation(Protocol):
@@ -106,12 +113,8 @@ class CompletedCheckpointStorageLocation(Protocol):
         ...
 
 
-class CheckpointMetadataOutputStream(Protocol):
+class CheckpointMetadataOutputStream(OwnedOutputStream, Protocol):
     """The metadata in the making: the checkpoint exists once it is finalized, and not before."""
-
-    def write(self, data: BytesLike, /) -> int:
-        """Append the bytes and return their number."""
-        ...
 
     def close_and_finalize_checkpoint(self) -> CompletedCheckpointStorageLocation:
         """Publish the metadata, empty or not. The stream's one success call.
@@ -120,19 +123,6 @@ class CheckpointMetadataOutputStream(Protocol):
         `StorageUnavailableError`, and `StreamClosedError` when called again or after `close`.
         """
         ...
-
-    def close(self) -> None:
-        """Discard, unless it was finalized. May be called twice, and never raises."""
-        ...
-
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None: ...
 
 
 class CheckpointStreamFactory(Protocol):
