@@ -3,6 +3,7 @@
 if __name__ == "backends":  # reached through the repository root: a second copy of every class
     raise ImportError("import holdfast.backends, not backends")
 
+from holdfast.backends._casts import MisfitError, cast_rows
 from holdfast.backends._descriptors import ListStateDescriptor
 from holdfast.backends._elements import Elements
 from holdfast.backends._functions import (
@@ -25,8 +26,10 @@ __all__ = [
     "FunctionSnapshotContext",
     "ListState",
     "ListStateDescriptor",
+    "MisfitError",
     "OperatorStateBackend",
     "OperatorStateSnapshot",
     "SnapshotResult",
+    "cast_rows",
     "default_max_parallelism",
 ]

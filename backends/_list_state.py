@@ -5,7 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.backends._elements import Elements, MisfitError, chunks_of, scalar_of
+from holdfast.backends._casts import MisfitError
+from holdfast.backends._elements import Elements, chunks_of, scalar_of
 from holdfast.errors import InvalidRequestError
 
 
@@ -75,7 +76,7 @@ class ListState:
         try:
             self._pending.append(scalar_of(value, self._type))
         except MisfitError as error:
-            raise self._refused(error) from error
+            raise self._refused(error) from None
 
     def add_all(self, values: Elements) -> None:
         """Append elements.
@@ -117,7 +118,7 @@ class ListState:
         try:
             return chunks_of(values, self._type)
         except MisfitError as error:
-            raise self._refused(error) from error
+            raise self._refused(error) from None
 
     def _refused(self, error: MisfitError) -> InvalidRequestError:
         message = f"elements don't fit list state {self._name!r} of type {self._type}: {error}"

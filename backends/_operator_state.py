@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from holdfast.backends._descriptors import ListStateDescriptor
+from holdfast.backends._elements import compacted
 from holdfast.backends._list_state import ListState
 from holdfast.backends._sections import read_section
 from holdfast.backends._snapshots import CapturedState, OperatorStateSnapshot
@@ -107,7 +108,4 @@ class OperatorStateBackend:
         self, name: str, partitions: StatePartitions, section: pa.Buffer
     ) -> None:
         elements = read_section(section, first=partitions.first, count=partitions.count, name=name)
-        # One chunk (or a few, where 32-bit offsets force it) however many batches were stored:
-        # else every checkpoint would add one, for ever.
-        table = pa.table({name: elements}).unify_dictionaries().combine_chunks()
-        self._list_state(name, elements.type).add_all(table.column(0))
+        self._list_state(name, elements.type).add_all(compacted(elements))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from os import PathLike
 
+from holdfast.errors import StorageUnavailableError
 from holdfast.locations import _uris
 from holdfast.locations._file_system import file_system_for
 from holdfast.locations._file_system_storage import FileSystemCheckpointStorage
@@ -72,11 +73,16 @@ def load_checkpoint(location: CompletedCheckpointStorageLocation) -> CompletedCh
         CheckpointCorruptedError: Damaged, cut off, or another kind of file.
         UnsupportedFormatError: Written by a newer version.
         CheckpointNotFoundError: It is gone.
+        StorageUnavailableError: It can't be read.
     """
     pointer = location.external_pointer
-    with location.metadata_handle.open_input_stream() as stream:
-        content = stream.read()
     uri = getattr(location.metadata_handle, "uri", pointer)
+    with location.metadata_handle.open_input_stream() as stream:
+        try:
+            content = stream.read()
+        except OSError as error:
+            message = f"metadata can't be read ({error.strerror})"
+            raise StorageUnavailableError(message, uri) from error
     return CompletedCheckpoint(decode_metadata(content, pointer, uri=uri), location, len(content))
 
 

@@ -10,6 +10,7 @@ from awscrt import checksums
 from holdfast.errors import (
     CheckpointCorruptedError,
     InvalidRequestError,
+    StorageUnavailableError,
     StreamClosedError,
     UnsupportedFormatError,
 )
@@ -143,13 +144,17 @@ class VerifyingInputStream(io.RawIOBase):
             return
         start = index * self._checksum.block_bytes
         length = min(self._checksum.block_bytes, self._size - start)
-        self._raw.seek(start)
         block = bytearray()
-        while len(block) < length:
-            part = self._raw.read(length - len(block))
-            if not part:
-                break
-            block += part
+        try:
+            self._raw.seek(start)
+            while len(block) < length:
+                part = self._raw.read(length - len(block))
+                if not part:
+                    break
+                block += part
+        except OSError as error:
+            message = f"bytes {start} to {start + length} can't be read ({error.strerror})"
+            raise StorageUnavailableError(message, self._uri) from error
         (expected,) = struct.unpack_from(">I", self._checksum.blocks, index * 4)
         found = crc32c(block)
         if len(block) != length or found != expected:

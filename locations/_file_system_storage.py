@@ -9,6 +9,7 @@ The attempt is drawn anew each time a driver begins a checkpoint, so that one th
 remove what it and its tasks wrote without touching what another driver wrote meanwhile.
 """
 
+import logging
 import re
 import uuid
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ from holdfast.locations._storage import (
     check_checkpoint_id,
     check_job_id,
 )
+
+_log = logging.getLogger(__name__)
 
 INLINE_THRESHOLD_BYTES = 20 << 10
 MAX_INLINE_THRESHOLD_BYTES = 1 << 20
@@ -211,9 +214,17 @@ class FileSystemCheckpointStorageLocation:
     def dispose_on_failure(self) -> None:
         file_system = file_system_for(self.directory)
         ours = (f"{self.attempt}-", f".{self.attempt}-")  # the second: still being written
-        entries = file_system.list(self.directory)
-        file_system.delete([e.uri for e in entries if _uris.name(e.uri).startswith(ours)])
+        entries = {_uris.name(entry.uri): entry for entry in file_system.list(self.directory)}
+        if METADATA_FILE in entries and self._is_committed(entries[METADATA_FILE].uri):
+            _log.warning("checkpoint %s was completed after all; it is left alone", self.directory)
+            return
+        file_system.delete([entry.uri for name, entry in entries.items() if name.startswith(ours)])
         file_system.delete_empty_directory(self.directory)
+
+    def _is_committed(self, metadata: str) -> bool:
+        """Whether the metadata that stands there names files of this attempt."""
+        with file_system_for(metadata).open(metadata) as stream:
+            return f"{self.attempt}-".encode() in stream.read()
 
     @property
     def _prefix(self) -> str:

@@ -132,6 +132,6 @@ class FileSystemCheckpointMetadataOutputStream(
         try:
             with file_system_for(self._uri).open(self._uri) as stored:
                 return stored.read(len(content) + 1) == content
-        except CheckpointError as error:
+        except (CheckpointError, OSError) as error:
             message = "metadata exists already, and reading whose it is failed"
             raise OutcomeUnknownError(message, self._uri) from error

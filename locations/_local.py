@@ -77,7 +77,7 @@ class LocalFileSystem:
                 for entry in entries:
                     # An entry can vanish between the listing and the look at it.
                     with suppress(FileNotFoundError):
-                        status = entry.stat(follow_symlinks=False)
+                        status = entry.stat()
                         found.append(
                             FileStatus(
                                 uri=_uris.join(uri, entry.name),
@@ -116,6 +116,9 @@ class LocalFileSystem:
     def delete_tree(self, uri: str, /) -> None:
         path = _uris.local_path(uri)
         with _translated(uri):
+            if os.path.islink(path):
+                _remove(os.unlink, path)
+                return
             # Unlike shutil.rmtree, goes on when somebody else has deleted an entry meanwhile.
             for parent, directories, files in os.walk(path, topdown=False):
                 for name in files:
@@ -200,7 +203,8 @@ class _LocalOutputStream:
             try:
                 if not self._closed:
                     self._closed = True
-                    os.close(self._descriptor)
+                    with suppress(OSError):  # what counts was synced before
+                        os.close(self._descriptor)
             finally:
                 self._in_use.release()
 

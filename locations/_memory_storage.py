@@ -1,6 +1,7 @@
 """Checkpoints without a directory: state in handles, metadata in the driver's memory."""
 
 import threading
+from collections import defaultdict
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import NoReturn, Self
@@ -26,35 +27,6 @@ MAX_STATE_BYTES = 5 << 20
 
 NOT_EXTERNALLY_ADDRESSABLE = "<checkpoint-not-externally-addressable>"
 """The pointer of checkpoints that live in the driver's memory alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryCheckpointStorage:
-    """State inline in handles, completed checkpoints in memory: gone with the driver.
-
-    Args:
-        max_state_bytes: Most bytes of one state; writing the first byte over it fails.
-
-    Raises:
-        InvalidRequestError: The limit is not positive.
-
-    Source:
-        Flink, JobManagerCheckpointStorage without a directory; there a state that is too large
-        fails only when it is finished.
-    """
-
-    max_state_bytes: int = MAX_STATE_BYTES
-
-    def __post_init__(self) -> None:
-        if self.max_state_bytes <= 0:
-            message = f"maximum state size of {self.max_state_bytes} bytes is not positive"
-            raise InvalidRequestError(message)
-
-    def create_checkpoint_storage(self, job_id: str, /) -> "MemoryCheckpointStorageAccess":
-        return MemoryCheckpointStorageAccess(self.max_state_bytes, check_job_id(job_id))
-
-    def resolve_checkpoint(self, pointer: str | PathLike[str], /) -> NoReturn:
-        raise _not_addressable(pointer)
 
 
 class _CompletedInMemory:
@@ -89,13 +61,55 @@ class _CompletedInMemory:
             }
 
 
+class _Jobs(defaultdict[str, _CompletedInMemory]):
+    """The completed checkpoints of each job; they stay with the driver when this is sent away."""
+
+    def __init__(self) -> None:
+        super().__init__(_CompletedInMemory)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        return type(self), ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCheckpointStorage:
+    """State inline in handles, completed checkpoints in this object: gone with the driver.
+
+    Args:
+        max_state_bytes: Most bytes of one state; writing the first byte over it fails.
+
+    Raises:
+        InvalidRequestError: The limit is not positive.
+
+    Source:
+        Flink, JobManagerCheckpointStorage without a directory; there a state that is too large
+        fails only when it is finished.
+    """
+
+    max_state_bytes: int = MAX_STATE_BYTES
+    _jobs: _Jobs = field(default_factory=_Jobs, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.max_state_bytes <= 0:
+            message = f"maximum state size of {self.max_state_bytes} bytes is not positive"
+            raise InvalidRequestError(message)
+
+    def create_checkpoint_storage(self, job_id: str, /) -> "MemoryCheckpointStorageAccess":
+        return MemoryCheckpointStorageAccess(
+            self.max_state_bytes, job_id, self._jobs[check_job_id(job_id)]
+        )
+
+    def resolve_checkpoint(self, pointer: str | PathLike[str], /) -> NoReturn:
+        raise _not_addressable(pointer)
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryCheckpointStorageAccess:
     """One job's checkpoints in this process."""
 
     max_state_bytes: int
     job_id: str
-    _completed: _CompletedInMemory = field(default_factory=_CompletedInMemory)
+    _completed: _CompletedInMemory
 
     @property
     def supports_highly_available_storage(self) -> bool:
@@ -206,7 +220,7 @@ class MemoryCheckpointOutputStream(DiscardedUnlessKept):
             if len(self._data) + len(view) > self._max_state_bytes:
                 message = (
                     f"state has more than the {self._max_state_bytes} bytes that memory storage "
-                    "takes for one state; use a checkpoint directory, or raise the limit"
+                    "takes for one state; use a checkpoint directory"
                 )
                 raise InvalidRequestError(message)
             self._data += view

@@ -16,6 +16,9 @@ from holdfast.locations import (
 
 PREFIX = "spark.holdfast."
 
+# One for the process: a query that is stopped and started again finds its checkpoints.
+_MEMORY = MemoryCheckpointStorage()
+
 _SIZE = re.compile(r"([0-9]+)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -146,13 +149,19 @@ class Settings:
             InvalidRequestError: No directory, or one that can't be used.
         """
         if self.checkpoint_storage == "memory":
-            return MemoryCheckpointStorage()
+            return _MEMORY
         if self.checkpoint_dir is None:
             message = (
                 f"no checkpoint directory is set; set {PREFIX}checkpoint.dir to a URI such as "
                 "file:///data/holdfast"
             )
             raise InvalidRequestError(message)
+        if self.checkpoint_dir.lower().startswith("memory:"):
+            message = (
+                f"executors can't reach the driver's memory; set {PREFIX}checkpoint.storage to "
+                "memory instead of the directory"
+            )
+            raise InvalidRequestError(message, self.checkpoint_dir)
         return FileSystemCheckpointStorage(
             self.checkpoint_dir, inline_threshold=self.inline_threshold
         )
