@@ -8,8 +8,8 @@ from holdfast.spark._settings import PREFIX
 _HEAD = """# Settings
 
 Set them like any other setting of Spark: in `SparkSession.builder.config`, with `--conf`, or in
-`spark-defaults.conf`. A key that is not in this table is refused. They are read when a query runs
-its first micro-batch.
+`spark-defaults.conf`. A key that is not in this table is refused. A query goes by what they were
+when it was started, and finds fault with them in its first micro-batch.
 
 | key | value | default | meaning | in Flink |
 |---|---|---|---|---|

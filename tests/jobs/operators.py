@@ -1,7 +1,9 @@
 """Operators for tests; a module of its own, so that executors can import it."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -95,9 +97,43 @@ class StopsReading(Groups):
         return iter(())
 
 
+class Returns(Groups):
+    """Its `process` returns what it was told to, having read all rows."""
+
+    def __init__(self, returned: object) -> None:
+        super().__init__(1)
+        self.returned = returned
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        return cast("Iterator[pa.RecordBatch]", self.returned)
+
+
+class YieldsTables(Groups):
+    """Yields tables instead of batches."""
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.Table.from_batches(list(super().process(batches)), self.rows.to_table().schema)
+
+
+class BadListener(Groups):
+    """Fails whenever it is told of a checkpoint."""
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        raise RuntimeError("as planned")
+
+
 class WrongColumns(Groups):
     """Yields what its schema doesn't say."""
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield batch.select(["name"])
+
+
+def never_ends(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Keeps a task busy until it is killed."""
+    for batch in batches:
+        threading.Event().wait()
+        yield batch

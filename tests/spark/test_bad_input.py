@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 from jobs.job import Job
-from jobs.operators import CountsLongs, Groups, StopsReading, WrongColumns
+from jobs.operators import CountsLongs, Groups, Returns, StopsReading, WrongColumns
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
@@ -51,6 +51,7 @@ def test_no_checkpoint_directory_is_refused(job: Job) -> None:
         ({"checkpoint.dir": "/data"}, ["no scheme", "file:///"]),
         ({"checkpoint.dir": "file:///"}, ["root directory"]),
         ({"checkpoint.dir": "file://data/x"}, ["three slashes"]),
+        ({"checkpoint.dir": "memory:///x"}, ["checkpoint.storage", "memory"]),
         ({"checkpoint.num-retained": "0"}, ["num-retained", "at least 1"]),
         ({"checkpoint.num-retained": "many"}, ["num-retained", "'many'"]),
         ({"checkpoint.storage": "disk"}, ["`filesystem` or `memory`"]),
@@ -159,6 +160,28 @@ def test_a_spark_checkpoint_that_started_over_is_a_gap(ran: Job) -> None:
     refused(ran, ran.operator(Groups(70)), "BatchGapError", "completed 1", "is at 0")
 
 
+@pytest.mark.parametrize(
+    ("returned", "word"), [(None, "NoneType"), ([{"id": 1}], "yields dict"), (5, "returned int")]
+)
+def test_an_operator_that_yields_no_batches_is_refused(
+    job: Job, returned: object, word: str
+) -> None:
+    job.feed(files=1)
+    refused(job, job.operator(Returns(returned)), word, "'operator'")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [["id", "id AS ID"], ["id AS `a.b`"], ["id AS __holdfast_acknowledgement"], []],
+    ids=["repeated", "dotted", "reserved", "none"],
+)
+def test_columns_that_cannot_be_used_are_refused(job: Job, columns: list[str]) -> None:
+    job.feed(files=1)
+    operator = job.operator(Groups(1))
+    with pytest.raises(StreamingQueryException, match="there must be at least one"):
+        job.run(lambda batch, batch_id: operator(batch.selectExpr(*columns), batch_id))
+
+
 def test_an_operator_that_leaves_rows_unread_is_refused(job: Job) -> None:
     job.feed(files=1)
     refused(job, job.operator(StopsReading(1)), "before it had read all of its rows")
@@ -173,6 +196,8 @@ def test_rows_that_do_not_fit_the_schema_are_refused(job: Job) -> None:
     ("options", "word"),
     [
         ({"uid": ""}, "uid"),
+        ({"uid": 5}, "uid is 5"),
+        ({"parallelism": 2.0}, "whole number"),
         ({"parallelism": 0}, "parallelism is 0"),
         ({"parallelism": 32769}, "between 1 and 32768"),
         ({"sink": None}, "sink None"),

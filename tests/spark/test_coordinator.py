@@ -20,7 +20,12 @@ from holdfast.locations import (
     file_system_for,
 )
 from holdfast.spark._acknowledgements import Acknowledgement
-from holdfast.spark._coordinator import CheckpointCoordinator, PendingCheckpoint, SparkProgress
+from holdfast.spark._coordinator import (
+    _CLEANER,
+    CheckpointCoordinator,
+    PendingCheckpoint,
+    SparkProgress,
+)
 
 QUERY = "query"
 
@@ -128,6 +133,16 @@ def test_a_driver_that_fails_leaves_the_files_of_one_that_is_still_writing(
     assert len(files_below(memory_directory, 1)) == 3
 
 
+def test_a_checkpoint_that_was_completed_cannot_be_aborted(memory_directory: str) -> None:
+    driver = coordinator(memory_directory)
+    pending = begun(driver, 0)
+    driver.complete(pending, acknowledged(pending), progress(0))
+    driver.abort(pending)
+    assert len(files_below(memory_directory, 1)) == 3
+    pending.location.dispose_on_failure()  # the location itself knows it too
+    assert len(files_below(memory_directory, 1)) == 3
+
+
 def test_an_aborted_checkpoint_leaves_nothing(memory_directory: str) -> None:
     driver = coordinator(memory_directory)
     pending = begun(driver, 0)
@@ -188,11 +203,11 @@ def test_older_checkpoints_are_deleted_in_the_background(
     first = coordinator(memory_directory, num_retained=num_retained)
     run_batch(first, 0)
     run_batch(first, 1)
-    first.close()
+    _CLEANER.submit(int).result()  # it deletes in order, in one thread
     second = coordinator(memory_directory, num_retained=num_retained)
     run_batch(second, 2)
     run_batch(second, 3)
-    second.close()
+    _CLEANER.submit(int).result()  # it deletes in order, in one thread
     left = [number for number in range(1, 5) if files_below(memory_directory, number)]
     assert left == [1, 2, 3, 4][-num_retained:]
 
@@ -203,5 +218,5 @@ def test_a_checkpoint_that_cannot_be_deleted_fails_no_batch(faults: Faults) -> N
     run_batch(driver, 0)
     run_batch(driver, 1)
     run_batch(driver, 2)
-    driver.close()
+    _CLEANER.submit(int).result()  # it deletes in order, in one thread
     assert [number for number in (1, 2, 3) if files_below(faults.behind, number)] == [1, 3]

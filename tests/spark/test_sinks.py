@@ -1,8 +1,11 @@
 """Sinks that read their rows in other ways than once and whole."""
 
+from collections.abc import Callable
+from contextlib import suppress
+
 import pytest
 from jobs.job import Job
-from jobs.operators import Groups
+from jobs.operators import AlwaysFails, Groups
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -37,7 +40,11 @@ def looks_before_it_writes(rows: DataFrame, _batch_id: int) -> None:
         rows.write.format("noop").mode("overwrite").save()
 
 
-@pytest.mark.parametrize("sink", [writes_twice, looks_before_it_writes])
+def sorts(rows: DataFrame, _batch_id: int) -> None:
+    rows.orderBy("id").write.format("noop").mode("overwrite").save()  # samples the rows first
+
+
+@pytest.mark.parametrize("sink", [writes_twice, looks_before_it_writes, sorts])
 def test_a_sink_with_several_actions_has_to_persist(job: Job, sink: Sink) -> None:
     job.feed(files=1, rows=1000)
     with pytest.raises(StreamingQueryException, match="persist=True"):
@@ -54,13 +61,45 @@ def test_persisted_rows_are_released_after_the_batch(spark: SparkSession, job: J
     assert spark.sparkContext._jsc.getPersistentRDDs().size() == 0
 
 
-def test_a_sink_that_cannot_be_observed_is_refused(job: Job) -> None:
+@pytest.mark.parametrize(
+    "sink",
+    [lambda rows, _: rows.rdd.count(), lambda rows, _: rows.foreachPartition(lambda _: None)],
+    ids=["rdd", "foreachPartition"],
+)
+def test_a_sink_that_cannot_be_observed_is_refused(job: Job, sink: Sink) -> None:
     job.feed(files=1)
     with pytest.raises(StreamingQueryException, match="can't be observed"):
-        job.run(job.operator(Groups(10), sink=lambda rows, _: rows.rdd.count()))
+        job.run(job.operator(Groups(10), sink=sink))
 
 
-def test_a_sink_may_shuffle(job: Job) -> None:
+def test_a_sink_that_hides_an_error_is_refused(job: Job) -> None:
+    job.feed(files=1)
+
+    def hides(rows: DataFrame, batch_id: int) -> None:
+        with suppress(Exception):
+            job.write(rows, batch_id)
+
+    with pytest.raises(StreamingQueryException, match="failed job"):
+        job.run(job.operator(AlwaysFails(10), sink=hides))
+    assert job.completed() == []
+
+
+@pytest.mark.parametrize(
+    "reshape",
+    [
+        lambda rows: rows.repartition(3),
+        lambda rows: rows.coalesce(1),
+        lambda rows: rows.sparkSession.createDataFrame([], rows.schema).union(rows),
+        lambda rows: rows.sparkSession.range(5, numPartitions=3).join(rows, "id", "right"),
+    ],
+    ids=["repartition", "coalesce", "union", "join"],
+)
+def test_a_sink_may_reshape_its_rows(job: Job, reshape: Callable[[DataFrame], DataFrame]) -> None:
+    job.settings["spark.holdfast.state.inline-threshold"] = "0"
+    job.feed(files=3)
+    sink = lambda rows, batch_id: job.write(reshape(rows), batch_id)  # noqa: E731
+    job.run(job.operator(Groups(70), sink=sink, parallelism=3))
+    assert len(set(job.ids_written())) == len(job.ids_written()) == 3 * 70
     job.feed(files=2)
-    job.run(job.operator(Groups(10), sink=lambda rows, i: job.write(rows.repartition(3), i)))
-    assert len(set(job.ids_written())) == len(job.ids_written()) == 200
+    job.run(job.operator(Groups(70), sink=sink, parallelism=3))
+    assert len(set(job.ids_written())) == len(job.ids_written()) == 3 * 140

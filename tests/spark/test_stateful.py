@@ -1,11 +1,23 @@
 """A query with state: what comes out, what is stored, what happens on a restart."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from jobs.job import Job
-from jobs.operators import AlwaysFails, CountsLongs, FailsOnce, Groups, GroupsToldOnDriver
+from jobs.operators import (
+    AlwaysFails,
+    BadListener,
+    CountsLongs,
+    FailsOnce,
+    Groups,
+    GroupsToldOnDriver,
+    YieldsTables,
+    never_ends,
+)
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -13,9 +25,11 @@ from holdfast.locations import (
     CompletedCheckpoint,
     FileSystemCheckpointStorage,
     OperatorState,
+    OperatorStateHandle,
     latest_checkpoint,
 )
 from holdfast.spark import progress_of
+from holdfast.spark._coordinator import _CLEANER
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -87,9 +101,8 @@ def test_state_in_files_is_restored_like_state_in_metadata(job: Job) -> None:
 def test_as_many_checkpoints_are_kept_as_asked_for(job: Job, retained: int) -> None:
     job.settings["spark.holdfast.checkpoint.num-retained"] = str(retained)
     job.feed(files=5, rows=10)
-    operator = job.operator(Groups(70))
-    job.run(operator)
-    operator.close()
+    job.run(job.operator(Groups(70)))
+    _CLEANER.submit(int).result()  # it deletes in order, in one thread
     assert job.completed() == [1, 2, 3, 4, 5][-retained:]
     assert len(list(job.job_directory.glob("chk-*"))) == retained
 
@@ -179,8 +192,101 @@ def test_memory_storage_checkpoints_without_a_directory(job: Job) -> None:
     job.settings = {"spark.holdfast.checkpoint.storage": "memory"}
     job.feed(files=3)
     job.run(job.operator(Groups(70)))
-    assert len(job.ids_written()) == 2 * 140
+    job.feed(files=2)
+    job.run(job.operator(Groups(70)))  # stopped and started again in the same driver
+    assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 210
     assert not job.checkpoints.exists()
+
+
+def test_tables_are_as_good_as_batches(job: Job) -> None:
+    job.feed(files=3)
+    job.run(job.operator(YieldsTables(70)))
+    assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
+
+
+def test_a_listener_that_fails_changes_nothing(job: Job) -> None:
+    job.feed(files=2)
+    job.run(job.operator(BadListener(70)))
+    assert job.completed() == [2]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.sql.session.timeZone", "Asia/Tokyo"),
+        ("spark.sql.execution.arrow.useLargeVarTypes", "true"),
+    ],
+)
+def test_state_does_not_depend_on_the_sessions_settings(job: Job, key: str, value: str) -> None:
+    job.feed(files=3)
+    job.run(job.operator(Groups(70)))
+    job.settings[key] = value
+    job.feed(files=2)
+    job.run(job.operator(Groups(70)))
+    assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 210
+
+
+def test_rows_are_dealt_evenly_however_they_are_partitioned(job: Job) -> None:
+    job.feed(files=1, rows=16)
+    operator = job.operator(Groups(100), parallelism=4)
+    job.run(lambda batch, batch_id: operator(batch.repartition(16), batch_id))
+    dealt = rows_in(latest_of(job).metadata.operators["operator"])
+    assert sum(dealt) == 16
+    assert max(dealt) < 16
+
+
+def test_state_inside_metadata_may_be_large_in_sum(job: Job) -> None:
+    job.settings["spark.holdfast.state.inline-threshold"] = "1m"
+    job.feed(files=3, rows=20_000)
+    job.run(job.operator(Groups(1_000_000)))
+    assert latest_of(job).metadata.state_bytes > 1_000_000
+    assert [file.name for file in job.job_directory.glob("chk-3/*")] == ["_metadata"]
+    last = latest_of(job).metadata.operators["operator"]
+    assert sum(handle.states["rows"].count for handle in handles_of(last)) == 60_000
+
+
+def test_one_operator_serves_two_queries_at_once(
+    spark: SparkSession, job: Job, tmp_path: Path
+) -> None:
+    other = Job(spark, tmp_path / "other")
+    other.settings = job.settings
+    meeting = threading.Barrier(2, timeout=60)
+
+    def sink(rows: DataFrame, batch_id: int) -> None:
+        meeting.wait()
+        query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        ours = str(query) in (job.spark_checkpoint / "metadata").read_text()
+        (job if ours else other).write(rows, batch_id)
+
+    operator = job.operator(Groups(70), sink=sink)
+    with ThreadPoolExecutor(2) as pool:
+        for one in (job, other):
+            one.feed(files=3)
+        list(pool.map(lambda one: one.run(operator), (job, other)))
+    for one in (job, other):
+        assert len(set(one.ids_written())) == len(one.ids_written()) == 2 * 140
+
+
+def test_a_query_that_is_stopped_in_a_batch_goes_on_where_it_was(job: Job) -> None:
+    job.feed(files=4)
+    reached = threading.Event()
+
+    def sink(rows: DataFrame, batch_id: int) -> None:
+        job.write(rows, batch_id)
+        if batch_id == 1:
+            reached.set()
+            rows.sparkSession.range(1).mapInArrow(never_ends, "id long").collect()
+
+    with ThreadPoolExecutor(1) as pool:
+        stopped = pool.submit(job.run, job.operator(Groups(70), sink=sink))
+        assert reached.wait(60)
+        for query in job.spark.streams.active:
+            query.stop()
+        with suppress(StreamingQueryException):
+            stopped.result()
+    assert job.completed() == [1]
+    job.run(job.operator(Groups(70)))
+    assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
 
 
 def test_two_queries_share_a_checkpoint_directory(
@@ -193,6 +299,11 @@ def test_two_queries_share_a_checkpoint_directory(
         one.run(one.operator(Groups(70)))
     assert len(list(job.checkpoints.iterdir())) == 2
     assert len(job.ids_written()) == len(other.ids_written()) == 140
+
+
+def handles_of(operator: OperatorState) -> list[OperatorStateHandle]:
+    """The handles of all subtasks."""
+    return [one for subtask in operator.subtasks.values() for one in subtask.managed_operator]
 
 
 def rows_in(operator: OperatorState) -> list[int]:

@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from holdfast.errors import CheckpointError, CheckpointNotFoundError
 from holdfast.locations import CheckpointMetadata, FileSystemCheckpointStorage, load_checkpoint
 
 _COLUMNS = ("job", "checkpoint", "batch", "completed", "operators", "state bytes", "metadata bytes")
@@ -20,17 +22,35 @@ class _Progress(msgspec.Struct):
 
 
 def list_command(options: argparse.Namespace) -> int:
-    """Print one line for each completed checkpoint, oldest first within its job."""
-    rows = list(_rows(FileSystemCheckpointStorage(options.directory)))
+    """Print one line for each completed checkpoint, oldest first within its job.
+
+    Raises:
+        CheckpointError: The last of those that made a checkpoint unreadable; the others are
+            printed all the same.
+    """
+    failures: list[CheckpointError] = []
+    rows = list(_rows(FileSystemCheckpointStorage(options.directory), failures))
     print(json.dumps(rows, indent=2) if options.json else _table(rows))  # noqa: T201
+    for failure in failures[:-1]:
+        print(f"holdfast: {failure}", file=sys.stderr)  # noqa: T201
+    if failures:
+        raise failures[-1]
     return 0 if rows else 1
 
 
-def _rows(storage: FileSystemCheckpointStorage) -> Iterable[dict[str, Any]]:
+def _rows(
+    storage: FileSystemCheckpointStorage, failures: list[CheckpointError]
+) -> Iterable[dict[str, Any]]:
     for job in storage.jobs():
         access = storage.create_checkpoint_storage(job)
         for location in access.completed_checkpoints().values():
-            checkpoint = load_checkpoint(location)
+            try:
+                checkpoint = load_checkpoint(location)
+            except CheckpointNotFoundError:
+                continue  # the running job has deleted it since it was listed
+            except CheckpointError as failure:
+                failures.append(failure)
+                continue
             metadata = checkpoint.metadata
             completed = datetime.fromtimestamp(metadata.created_ms / 1000, UTC)
             yield {

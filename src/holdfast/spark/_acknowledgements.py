@@ -48,8 +48,8 @@ def operator_state(
     if len(subtasks) < len(acknowledgements):
         message = (
             f"subtasks of operator {uid!r} reported more than once, because Spark ran a part of "
-            "the sink's job again (a lost executor?); the batch has to be repeated: restart the "
-            "query"
+            "the sink's job again. If an executor was lost, restart the query, which repeats the "
+            "batch; else the sink needs persist=True"
         )
         raise CheckpointDeclinedError(message)
     missing = sorted(set(range(parallelism)) - set(subtasks))

@@ -10,7 +10,7 @@ from importlib.metadata import version
 import msgspec
 
 from holdfast.backends import default_max_parallelism
-from holdfast.errors import BatchGapError, CheckpointError, InvalidRequestError
+from holdfast.errors import BatchGapError, InvalidRequestError
 from holdfast.locations import (
     CheckpointMetadata,
     CheckpointStorageAccess,
@@ -24,6 +24,9 @@ from holdfast.locations import (
 from holdfast.spark._acknowledgements import Acknowledgement, operator_state
 
 _log = logging.getLogger(__name__)
+
+# One thread for all queries of the process: deleting is never urgent.
+_CLEANER = ThreadPoolExecutor(1, thread_name_prefix="holdfast-cleaner")
 
 _WRITER = f"holdfast {version('holdfast')}"
 _SPARK = "spark"
@@ -101,8 +104,6 @@ class CheckpointCoordinator:
         self._uid = uid
         self._parallelism = parallelism
         self._num_retained = num_retained
-        # Deleting is kept off the commit path, and in order: one thread.
-        self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="holdfast-cleaner")
         access.initialize_base_locations_for_checkpoint()
         self._retained = list(access.completed_checkpoints().values())
         self._last = load_checkpoint(self._retained[-1]) if self._retained else None
@@ -178,10 +179,10 @@ class CheckpointCoordinator:
             coordinator_states={_SPARK: msgspec.msgpack.encode(progress)},
         )
         completed = complete_checkpoint(pending.location, metadata)
-        self._last = completed
+        self._last = completed  # at once: from here on nobody may abort it
         self._retained.append(completed.location)
         while len(self._retained) > self._num_retained:
-            self._cleaner.submit(_discard, self._retained.pop(0))
+            _clean_up(self._retained.pop(0))
         _log.info(
             "completed checkpoint %d of job %s (batch %d) in %.0f ms: %d bytes of state, "
             "%d bytes of metadata",
@@ -196,15 +197,13 @@ class CheckpointCoordinator:
 
     def abort(self, pending: PendingCheckpoint) -> None:
         """Give a checkpoint up and delete what was written for it. Never raises."""
+        if self._last and self._last.metadata.checkpoint_id == pending.checkpoint_id:
+            return  # it was completed before whatever failed
         _log.warning("checkpoint %d of job %s is given up", pending.checkpoint_id, self._job_id)
         try:
             pending.location.dispose_on_failure()
-        except CheckpointError:
+        except Exception:  # noqa: BLE001  # the user has to see why it is given up
             _log.warning("could not clean up after it", exc_info=True)
-
-    def close(self) -> None:
-        """Wait until everything that is to be deleted is deleted."""
-        self._cleaner.shutdown()
 
     def _assign(self) -> tuple[tuple[OperatorStateHandle, ...], ...]:
         if self._last is None:
@@ -233,8 +232,8 @@ class CheckpointCoordinator:
         if operator is None:
             message = (
                 f"checkpoint has no state of operator {self._uid!r}, but of "
-                f"{', '.join(map(repr, sorted(metadata.operators)))}; "
-                "an operator's uid must not change"
+                f"{', '.join(map(repr, sorted(metadata.operators)))}. An operator's uid must not "
+                "change, and a query can have one operator in this version"
             )
             raise InvalidRequestError(message, pointer)
         if operator.parallelism != self._parallelism:
@@ -267,8 +266,16 @@ def progress_of(metadata: CheckpointMetadata) -> SparkProgress:
     return msgspec.msgpack.decode(encoded, type=SparkProgress)
 
 
+def _clean_up(location: CompletedCheckpointStorageLocation) -> None:
+    """Delete a checkpoint that is not needed any more, off the commit path."""
+    try:
+        _CLEANER.submit(_discard, location)
+    except RuntimeError:  # the interpreter is going down, and takes no new work
+        _discard(location)
+
+
 def _discard(location: CompletedCheckpointStorageLocation) -> None:
     try:
         location.dispose_storage_location()
-    except CheckpointError:
+    except Exception:  # noqa: BLE001  # whatever it is, the job goes on without it
         _log.warning("could not delete a checkpoint that is not needed any more", exc_info=True)

@@ -1,22 +1,16 @@
 """What Spark knows of the running query. The one file that reaches into Spark's JVM side."""
 
+import time
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pyspark
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, Observation, SparkSession
 
-from holdfast.errors import InvalidRequestError
+from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 
-_DROPS_EMPTY_INPUT = {
-    "spark.sql.optimizer.excludedRules": (
-        "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
-    ),
-    "spark.sql.adaptive.optimizer.excludedRules": (
-        "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
-    ),
-}
+_BUS_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,29 +77,46 @@ def running_query(session: SparkSession, batch_id: int) -> RunningQuery:
     )
 
 
-def run_subtasks_without_rows(session: SparkSession) -> None:
-    """Let a batch without rows reach the operator too, for the rest of the query.
-
-    Spark's optimizers drop everything above a relation that is empty, or turns out to be while
-    the job runs; but a subtask has state to carry on even if it has no rows. The session is the
-    query's own copy: no other query sees the change.
-    """
-    for key, rule in _DROPS_EMPTY_INPUT.items():
-        excluded = [one for one in (session.conf.get(key, "") or "").split(",") if one]
-        if rule not in excluded:
-            session.conf.set(key, ",".join([*excluded, rule]))
-
-
 def is_complete(session: SparkSession, observation: Observation) -> bool:
     """Whether a job has run that the observation could see.
 
     `Observation.get` would wait for ever if there was none.
+
+    Raises:
+        CheckpointDeclinedError: Spark's listeners are too far behind to tell.
     """
     result = cast("Any", observation)._jo.future()  # noqa: SLF001
     if not result.isCompleted():
         # It comes over the listener bus, some time after the job's end.
-        cast("Any", session.sparkContext)._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001
+        _let_listeners_catch_up(session)
     return bool(result.isCompleted())
+
+
+def has_failed_job(session: SparkSession, run_id: str, known: frozenset[int]) -> bool:
+    """Whether one of the query's jobs that are not `known` has failed."""
+    _let_listeners_catch_up(session)
+    tracker = session.sparkContext.statusTracker()
+    found = [tracker.getJobInfo(job) for job in jobs_of(session, run_id) - known]
+    return any(one is not None and one.status == "FAILED" for one in found)
+
+
+def jobs_of(session: SparkSession, run_id: str) -> frozenset[int]:
+    """Ids of all jobs that a run of a query has started, as far as Spark remembers them."""
+    return frozenset(session.sparkContext.statusTracker().getJobIdsForGroup(run_id))
+
+
+def _let_listeners_catch_up(session: SparkSession) -> None:
+    bus = cast("Any", session.sparkContext)._jsc.sc().listenerBus()  # noqa: SLF001
+    deadline = time.monotonic() + _BUS_TIMEOUT_S
+    while True:
+        try:
+            bus.waitUntilEmpty()
+        except Py4JJavaError as error:  # it gives up after ten seconds
+            if time.monotonic() > deadline:
+                message = "Spark's listeners are too far behind to tell what the sink's job did"
+                raise CheckpointDeclinedError(message) from error
+        else:
+            return
 
 
 def spark_version() -> str:

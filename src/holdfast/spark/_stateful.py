@@ -1,6 +1,9 @@
 """`stateful`: an operator with state, as a function for `foreachBatch`."""
 
-from collections.abc import Callable
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -9,19 +12,18 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from holdfast.backends import MAX_PARALLELISM, CheckpointListener
-from holdfast.errors import (
-    CheckpointDeclinedError,
-    InvalidRequestError,
-    OutcomeUnknownError,
-)
+from holdfast.backends import MAX_PARALLELISM
+from holdfast.errors import CheckpointDeclinedError, InvalidRequestError, OutcomeUnknownError
 from holdfast.locations import CheckpointStorage
 from holdfast.spark import _query
 from holdfast.spark._acknowledgements import COLUMN, Acknowledgement, decode_acknowledgements
 from holdfast.spark._coordinator import CheckpointCoordinator, PendingCheckpoint, SparkProgress
 from holdfast.spark._functions import StatefulFunction
+from holdfast.spark._routing import arrow_schema, dealt, shared
 from holdfast.spark._settings import Settings
 from holdfast.spark._subtask import SubtaskRunner
+
+_log = logging.getLogger(__name__)
 
 _ACKNOWLEDGEMENTS = "acknowledgements"
 
@@ -47,7 +49,8 @@ def stateful(
 
     Args:
         function: The operator; it is pickled to the executors.
-        sink: Writes the output rows. It must read them in one action over all of them.
+        sink: Writes the output rows. It must read them in one action over all of them, and let
+            errors through.
         uid: Names the operator's state in checkpoints; keep it for the life of the job.
         parallelism: Number of subtasks, 1 to 32768; each has its own part of the state. Rows are
             dealt to them evenly.
@@ -64,10 +67,13 @@ def stateful(
         raise InvalidRequestError(message)
     if not callable(sink):
         raise InvalidRequestError(f"sink {sink!r} can't be called; it takes rows and a batch id")
-    if not uid:
-        raise InvalidRequestError("operator needs a uid that is not empty")
-    if not 1 <= parallelism <= MAX_PARALLELISM:
-        message = f"parallelism is {parallelism}; it must be between 1 and {MAX_PARALLELISM}"
+    if not isinstance(uid, str) or not uid:
+        raise InvalidRequestError(f"uid is {uid!r}; it must be a string that is not empty")
+    if type(parallelism) is not int or not 1 <= parallelism <= MAX_PARALLELISM:
+        message = (
+            f"parallelism is {parallelism!r}; it must be a whole number between 1 and "
+            f"{MAX_PARALLELISM}"
+        )
         raise InvalidRequestError(message)
     return StatefulOperator(
         _Operator(
@@ -96,38 +102,37 @@ class _Operator:
 class StatefulOperator:
     """An operator with state, to be passed to `foreachBatch`; made by `stateful`.
 
-    Spark calls it once a micro-batch. It holds the run of the query that it was last called in.
+    Spark calls it once a micro-batch, from the thread of the query.
     """
 
     def __init__(self, operator: _Operator) -> None:
         self._operator = operator
-        self._run: _QueryRun | None = None
+        self._lock = threading.Lock()
+        self._runs: dict[str, _QueryRun] = {}  # by query: it may serve several at once
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         session = _query.session_of(batch)
         query = _query.running_query(session, batch_id)
-        if self._run is None or self._run.run_id != query.run_id:
-            self.close()
-            self._run = _QueryRun.start(self._operator, session, query)
+        with self._lock:
+            run = self._runs.get(query.query_id)
+        if run is None or run.run_id != query.run_id:
+            run = _QueryRun.start(self._operator, session, query)
+            with self._lock:
+                self._runs[query.query_id] = run
         try:
-            self._run.process(batch, batch_id, query)
+            run.process(batch, batch_id, query)
         except BaseException:
-            self.close()  # what storage holds now is for the next run to find out
+            with self._lock:  # what storage holds now is for the next run to find out
+                self._runs.pop(query.query_id, None)
             raise
-
-    def close(self) -> None:
-        """Wait until checkpoints that are not needed any more are deleted.
-
-        A query that runs on, or a program that ends, does that by itself.
-        """
-        if self._run is not None:
-            self._run.coordinator.close()
-            self._run = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _QueryRun:
-    """One run of a query, from its start until it stops or fails."""
+    """One run of a query, from its start until it stops or fails.
+
+    `declared` is an empty frame of the output schema, where the user has named one.
+    """
 
     run_id: str
     operator: _Operator
@@ -135,6 +140,7 @@ class _QueryRun:
     job_id: str
     coordinator: CheckpointCoordinator
     finished: "Accumulator[int]"
+    declared: DataFrame | None
     arrow_schemas: dict[str, pa.Schema] = field(default_factory=dict)
 
     @classmethod
@@ -152,7 +158,7 @@ class _QueryRun:
             parallelism=operator.parallelism,
             num_retained=settings.num_retained,
         )
-        _query.run_subtasks_without_rows(session)
+        declared = None if operator.schema is None else session.createDataFrame([], operator.schema)
         return cls(
             run_id=query.run_id,
             operator=operator,
@@ -160,6 +166,7 @@ class _QueryRun:
             job_id=job_id,
             coordinator=coordinator,
             finished=session.sparkContext.accumulator(0),
+            declared=declared,
         )
 
     def process(self, batch: DataFrame, batch_id: int, query: _query.RunningQuery) -> None:
@@ -188,81 +195,90 @@ class _QueryRun:
 
     def _run_sink(self, batch: DataFrame, pending: PendingCheckpoint) -> list[Acknowledgement]:
         """Let the sink run the job; the acknowledgements come back through it."""
-        operator = self.operator
-        output = self._output(batch, pending)
-        observation = Observation()
-        observed = _observe(output, observation)
-        before = self.finished.value
-        if operator.persist:
-            observed = observed.persist()
-        try:
-            if operator.persist:
-                _run(observed)
-            operator.sink(observed.where(F.col(COLUMN).isNull()).drop(COLUMN), pending.batch_id)
-        finally:
-            if operator.persist:
-                observed.unpersist()
-        finished = self.finished.value - before
-        if finished < operator.parallelism:
-            # The sink read nothing, or only a glimpse: the state may come from a pass of its own.
+        session = _query.session_of(batch)
+        finished_before = self.finished.value
+        jobs_before = _query.jobs_of(session, self.run_id)
+        with self._output(batch, pending) as output:
             observation = Observation()
-            _run(_observe(output, observation))
-        elif finished > operator.parallelism:
-            message = (
-                f"rows went through operator {operator.uid!r} more than once, and the sink may "
-                "hold those of any pass: it has to read them in one action, or to be used with "
-                "persist=True. If it does, an executor was lost; restart the query then"
-            )
-            raise CheckpointDeclinedError(message)
-        if not _query.is_complete(_query.session_of(batch), observation):
-            message = (
-                f"the sink of operator {operator.uid!r} reads its rows in a way that can't be "
-                "observed, such as DataFrame.rdd; use an action of the DataFrame, or persist=True"
-            )
-            raise CheckpointDeclinedError(message)
-        return decode_acknowledgements(observation.get[_ACKNOWLEDGEMENTS])
+            observed = _observe(output, observation)
+            if self.operator.persist:
+                observed = observed.persist()
+            try:
+                if self.operator.persist:
+                    _run(observed)
+                rows = observed.where(F.col(COLUMN).isNull()).drop(COLUMN)
+                self.operator.sink(rows, pending.batch_id)
+            finally:
+                if self.operator.persist:
+                    observed.unpersist()
+            finished = self.finished.value - finished_before
+            if finished < self.operator.parallelism:
+                # The sink read nothing, or only a glimpse, and made nothing of the rest.
+                if _query.has_failed_job(session, self.run_id, jobs_before):
+                    raise self._declined("was told of a failed job, and went on")
+                if _query.is_complete(session, observation):
+                    observation = Observation()
+                    observed = _observe(output, observation)
+                _run(observed)
+            elif finished > self.operator.parallelism:
+                raise self._declined(
+                    "runs its rows through the operator more than once, and may hold those of any "
+                    "pass (several actions, orderBy and repartitionByRange do that; so does the "
+                    "loss of an executor: restart the query then)"
+                )
+            if not _query.is_complete(session, observation):
+                raise self._declined(
+                    "reads its rows in a way that can't be observed, such as rdd or foreach"
+                )
+            return decode_acknowledgements(observation.get[_ACKNOWLEDGEMENTS])
 
-    def _output(self, batch: DataFrame, pending: PendingCheckpoint) -> DataFrame:
+    def _declined(self, what: str) -> CheckpointDeclinedError:
+        message = (
+            f"the sink of operator {self.operator.uid!r} {what}. It has to read all rows in one "
+            "action of the DataFrame and let errors through, or to be used with persist=True"
+        )
+        return CheckpointDeclinedError(message)
+
+    @contextmanager
+    def _output(self, batch: DataFrame, pending: PendingCheckpoint) -> Iterator[DataFrame]:
         """The operator over the batch: its rows, and one acknowledgement from each subtask."""
         operator = self.operator
-        rows = batch if operator.schema is None else _empty(batch, operator.schema)
-        runner = SubtaskRunner(
-            function=operator.function,
-            uid=operator.uid,
-            storage=self.storage,
-            job_id=self.job_id,
-            checkpoint_id=pending.checkpoint_id,
-            location_reference=pending.location.location_reference,
-            restored_checkpoint_id=pending.restored_checkpoint_id,
-            assigned=pending.assigned,
-            input_schema=self._arrow_schema(batch),
-            output_schema=self._arrow_schema(rows),
-            finished=self.finished,
-        )
-        # Acknowledgements come in rows of their own, in which all else is null.
-        columns = [StructField(column.name, column.dataType) for column in rows.schema]
-        schema = StructType([*columns, StructField(COLUMN, BinaryType())])
-        dealt = F.pmod(F.monotonically_increasing_id(), F.lit(operator.parallelism))
-        return batch.repartitionById(operator.parallelism, dealt.cast("int")).mapInArrow(
-            runner, schema
-        )
+        rows = batch if self.declared is None else self.declared
+        with shared(_query.session_of(batch), pending.assigned) as assigned:
+            runner = SubtaskRunner(
+                function=operator.function,
+                uid=operator.uid,
+                storage=self.storage,
+                job_id=self.job_id,
+                checkpoint_id=pending.checkpoint_id,
+                location_reference=pending.location.location_reference,
+                restored_checkpoint_id=pending.restored_checkpoint_id,
+                assigned=assigned,
+                input_schema=self._arrow_schema(batch),
+                output_schema=self._arrow_schema(rows),
+                finished=self.finished,
+            )
+            # Acknowledgements come in rows of their own, in which all else is null.
+            columns = [StructField(column.name, column.dataType) for column in rows.schema]
+            schema = StructType([*columns, StructField(COLUMN, BinaryType())])
+            yield dealt(batch, operator.parallelism).mapInArrow(runner, schema)
 
     def _arrow_schema(self, frame: DataFrame) -> pa.Schema:
-        """How the frame's rows look in Arrow: nullable columns, timestamps in UTC."""
+        """How the frame's rows look in Arrow; worked out once for each of Spark's schemas."""
         key = frame.schema.json()
         if key not in self.arrow_schemas:
-            self.arrow_schemas[key] = pa.schema(
-                [
-                    pa.field(column.name, _in_utc(column.type))
-                    for column in frame.limit(0).toArrow().schema
-                ]
-            )
+            self.arrow_schemas[key] = arrow_schema(frame, uid=self.operator.uid)
         return self.arrow_schemas[key]
 
     def _notify(self, method: str, checkpoint_id: int) -> None:
-        """Tell the driver's copy of the operator, if it wants to know."""
-        if isinstance(self.operator.function, CheckpointListener):
-            getattr(self.operator.function, method)(checkpoint_id)
+        """Tell the driver's copy of the operator, if it wants to know; its errors change nothing."""
+        told = getattr(self.operator.function, method, None)
+        if told is None:
+            return
+        try:
+            told(checkpoint_id)
+        except Exception:  # noqa: BLE001  # user code: anything
+            _log.exception("operator %r failed in %s", self.operator.uid, method)
 
 
 def _observe(output: DataFrame, observation: Observation) -> DataFrame:
@@ -272,19 +288,3 @@ def _observe(output: DataFrame, observation: Observation) -> DataFrame:
 def _run(frame: DataFrame) -> None:
     """Compute all rows and keep none."""
     frame.write.format("noop").mode("overwrite").save()
-
-
-def _empty(like: DataFrame, schema: StructType | str) -> DataFrame:
-    return like.sparkSession.createDataFrame([], schema)
-
-
-def _in_utc(arrow_type: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(arrow_type) and arrow_type.tz is not None:
-        return pa.timestamp(arrow_type.unit, "UTC")
-    if pa.types.is_struct(arrow_type):
-        return pa.struct([child.with_type(_in_utc(child.type)) for child in arrow_type])
-    if pa.types.is_list(arrow_type):
-        return pa.list_(arrow_type.value_field.with_type(_in_utc(arrow_type.value_type)))
-    if pa.types.is_map(arrow_type):
-        return pa.map_(_in_utc(arrow_type.key_type), _in_utc(arrow_type.item_type))
-    return arrow_type

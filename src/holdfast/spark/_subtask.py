@@ -1,33 +1,42 @@
 """What runs in a task: restore, process, snapshot, acknowledge."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
+from pyspark.core.broadcast import Broadcast
 
 from holdfast.backends import (
     FunctionInitializationContext,
     FunctionSnapshotContext,
+    MisfitError,
     OperatorStateBackend,
+    cast_rows,
 )
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 from holdfast.locations import (
     CheckpointStorage,
     CheckpointStorageLocationReference,
-    OperatorStateHandle,
     SubtaskState,
     SubtaskStatistics,
 )
 from holdfast.spark._acknowledgements import COLUMN, Acknowledgement
 from holdfast.spark._functions import StatefulFunction
+from holdfast.spark._routing import Assigned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskRunner:
-    """The function for `mapInArrow`: pickled to executors, and called once in each task.
+    """The function for `mapInArrow`: pickled to executors, and called once for each subtask.
+
+    Rows come with one column more than `input_schema` has, the last: the number i of the subtask
+    that they belong to. Each subtask also gets one row that is none, marked by -(i + 1): so it
+    learns its number if it has no rows. Spark's partition id would not do; it is another one when
+    the sink coalesces.
 
     Attributes:
         function: The user's operator.
@@ -50,35 +59,38 @@ class SubtaskRunner:
     checkpoint_id: int
     location_reference: CheckpointStorageLocationReference
     restored_checkpoint_id: int | None
-    assigned: tuple[tuple[OperatorStateHandle, ...], ...]
+    assigned: "Assigned | Broadcast[Assigned]"
     input_schema: pa.Schema
     output_schema: pa.Schema
     finished: "Accumulator[int]"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = TaskContext.get()
-        if task is None:
-            raise InvalidRequestError("a subtask runs only in a task of Spark")
-        subtask = task.partitionId()
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is not None:
+            marked = first.columns[-1][0].as_py()
+            rows = _Input(first, batches, self.input_schema)
+            yield from self._run(marked if marked >= 0 else -marked - 1, rows)
+
+    def _run(self, subtask: int, rows: "_Input") -> Iterator[pa.RecordBatch]:
         factory = self.storage.create_checkpoint_storage(
             self.job_id
         ).resolve_checkpoint_storage_location(self.checkpoint_id, self.location_reference)
 
         started = time.perf_counter()
-        backend = OperatorStateBackend.restore(self.assigned[subtask])
+        assigned = self.assigned.value if isinstance(self.assigned, Broadcast) else self.assigned
+        backend = OperatorStateBackend.restore(assigned[subtask])
         restored = time.perf_counter()
         self.function.initialize_state(
             FunctionInitializationContext(
                 operator_state_store=backend,
                 restored_checkpoint_id=self.restored_checkpoint_id,
                 subtask_index=subtask,
-                parallelism=len(self.assigned),
+                parallelism=len(assigned),
                 input_schema=self.input_schema,
             )
         )
-        rows = _Input(batches, self.input_schema)
         rows_out = 0
-        for batch in self.function.process(rows):
+        for batch in self._batches(self.function.process(rows)):
             rows_out += batch.num_rows
             yield self._output(batch)
         if not rows.exhausted:
@@ -105,20 +117,38 @@ class SubtaskRunner:
             async_ms=1000 * (written - captured),
         )
         state = SubtaskState((handle,) if handle else (), statistics)
-        yield self._acknowledge(Acknowledgement(subtask, task.taskAttemptId(), state))
+        task = TaskContext.get()
+        attempt = task.taskAttemptId() if task else -1
+        yield self._acknowledge(Acknowledgement(subtask, attempt, state))
         self.finished.add(1)
+
+    def _batches(self, yielded: object) -> Iterator[pa.RecordBatch]:
+        """What the operator yields, tables cut into batches."""
+        if not isinstance(yielded, Iterable):
+            message = (
+                f"process of operator {self.uid!r} returned {type(yielded).__name__}; "
+                "it has to yield record batches"
+            )
+            raise InvalidRequestError(message)
+        for one in yielded:
+            if isinstance(one, pa.RecordBatch):
+                yield one
+            elif isinstance(one, pa.Table):
+                yield from one.to_batches()
+            else:
+                message = (
+                    f"operator {self.uid!r} yields {type(one).__name__}; "
+                    "it has to yield pyarrow.RecordBatch or pyarrow.Table"
+                )
+                raise InvalidRequestError(message)
 
     def _output(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch with an empty acknowledgement column."""
-        if not batch.schema.equals(self.output_schema):
-            try:
-                batch = batch.cast(self.output_schema)
-            except (pa.ArrowException, ValueError) as error:
-                message = (
-                    f"operator {self.uid!r} yields rows with columns {batch.schema.names} that "
-                    f"don't fit its output schema with columns {self.output_schema.names} ({error})"
-                )
-                raise InvalidRequestError(message) from error
+        try:
+            batch = cast_rows(batch, self.output_schema)
+        except MisfitError as error:
+            message = f"rows of operator {self.uid!r} don't fit its output schema: {error}"
+            raise InvalidRequestError(message) from None
         return batch.append_column(COLUMN, pa.nulls(batch.num_rows, pa.binary()))
 
     def _acknowledge(self, acknowledgement: Acknowledgement) -> pa.RecordBatch:
@@ -130,14 +160,17 @@ class SubtaskRunner:
 
 
 class _Input:
-    """The rows of a subtask, counted and in the schema that the state knows.
+    """The rows of a subtask: without the mark, counted, and in the schema that the state knows.
 
     Spark names the session's time zone in timestamps; ours is always UTC, so that state stays
     readable when that setting changes.
     """
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
-        self._batches = batches
+    def __init__(
+        self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], schema: pa.Schema
+    ) -> None:
+        self._first: pa.RecordBatch | None = first
+        self._rest = rest
         self._schema = schema
         self.count = 0
         self.exhausted = False
@@ -146,10 +179,26 @@ class _Input:
         return self
 
     def __next__(self) -> pa.RecordBatch:
+        rows = self._without_mark(self._next())
+        while not rows.num_rows:
+            rows = self._without_mark(self._next())
+        self.count += rows.num_rows
+        return cast_rows(rows, self._schema)
+
+    def _next(self) -> pa.RecordBatch:
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
         try:
-            batch = next(self._batches)
+            return next(self._rest)
         except StopIteration:
             self.exhausted = True
             raise
-        self.count += batch.num_rows
-        return batch if batch.schema.equals(self._schema) else batch.cast(self._schema)
+
+    @staticmethod
+    def _without_mark(batch: pa.RecordBatch) -> pa.RecordBatch:
+        marks = batch.columns[-1]
+        rows = batch.select(range(batch.num_columns - 1))
+        if pc.min(marks).as_py() >= 0:
+            return rows
+        return rows.filter(pc.greater_equal(marks, 0))
