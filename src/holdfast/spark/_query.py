@@ -12,6 +12,11 @@ from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 
 _BUS_TIMEOUT_S = 120.0
 
+_SHUFFLE_CHECKSUMS = (
+    "spark.sql.shuffle.orderIndependentChecksum.enabled",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class RunningQuery:
@@ -75,6 +80,17 @@ def running_query(session: SparkSession, batch_id: int) -> RunningQuery:
         checkpoint_location=root,
         offsets=_read_text(session, f"{root}/offsets/{batch_id}"),
     )
+
+
+def guard_against_other_orders(session: SparkSession) -> None:
+    """Let Spark notice when a part of a shuffle that it repeats comes out differently.
+
+    Which subtask a row goes to depends on the order of rows; Spark then repeats the whole stage.
+    Spark 4.3 does so by default, 4.1 only when told. The session is the query's own copy: no
+    other query sees the change.
+    """
+    for key in _SHUFFLE_CHECKSUMS:
+        session.conf.set(key, "true")
 
 
 def is_complete(session: SparkSession, observation: Observation) -> bool:

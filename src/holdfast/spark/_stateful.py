@@ -158,6 +158,7 @@ class _QueryRun:
             parallelism=operator.parallelism,
             num_retained=settings.num_retained,
         )
+        _query.guard_against_other_orders(session)
         declared = None if operator.schema is None else session.createDataFrame([], operator.schema)
         return cls(
             run_id=query.run_id,
