@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.core.broadcast import Broadcast
@@ -18,23 +19,45 @@ _MOST_BYTES_WITH_THE_FUNCTION = 256 << 10
 _SUBTASK = "__holdfast_subtask"
 _RESERVED = "__holdfast_"
 
+# Numbers begin anew, at a multiple of 2**33, in each partition: its id spreads their first rows.
+_NUMBER = "cast((monotonically_increasing_id() + spark_partition_id()) & 2147483647 as int)"
+_PARTITION = f"if({_SUBTASK} < 0, -{_SUBTASK} - 1, {_SUBTASK})"
 
-def dealt(batch: DataFrame, parallelism: int) -> DataFrame:
-    """The batch in one partition a subtask, with a last column that marks whose a row is.
 
-    Rows of subtask i have i. One row that is none has -(i + 1): Spark runs nothing at all over
-    an empty partition that its optimizers know of, but a subtask has state to carry on.
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How batches of one schema get to subtasks. Made once: every step costs calls to the JVM.
+
+    Rows come in one partition a subtask, with a last column that marks whose a row is. Rows of
+    subtask i have i. One row that is none has -(i + 1): Spark runs nothing at all over an empty
+    partition that its optimizers know of, but a subtask has state to carry on.
+
+    Attributes:
+        parallelism: Number of subtasks.
+        input_schema: The rows in Arrow, without the mark.
+        marks: The rows that are none.
     """
-    # A row's number begins anew, at a multiple of 2**33, in each partition.
-    number = F.monotonically_increasing_id() + F.spark_partition_id()
-    owner = F.pmod(number, F.lit(parallelism)).cast("int").alias(_SUBTASK)
-    marks = batch.sparkSession.range(0, parallelism, 1, 1).select(
-        *(F.lit(None).cast(column.dataType).alias(column.name) for column in batch.schema),
-        (-F.col("id") - 1).cast("int").alias(_SUBTASK),
-    )
-    marked = F.col(_SUBTASK)
-    partition = F.when(marked < 0, -marked - 1).otherwise(marked)
-    return batch.select("*", owner).union(marks).repartitionById(parallelism, partition)
+
+    parallelism: int
+    input_schema: pa.Schema
+    marks: DataFrame
+
+    @classmethod
+    def of(cls, batch: DataFrame, *, parallelism: int, uid: str) -> "Routing":
+        """The routing of all batches that have the schema of this one."""
+        input_schema = arrow_schema(batch, uid=uid)
+        nulls = [F.lit(None).cast(column.dataType).alias(column.name) for column in batch.schema]
+        mark = F.expr(f"cast(-id - 1 as int) as {_SUBTASK}")
+        marks = batch.sparkSession.range(0, parallelism, 1, 1).select(*nulls, mark)
+        return cls(parallelism, input_schema, marks)
+
+    def dealt(self, batch: DataFrame) -> DataFrame:
+        """The batch's rows and the marks, where they belong."""
+        return (
+            batch.selectExpr("*", f"{_NUMBER} % {self.parallelism} as {_SUBTASK}")
+            .union(self.marks)
+            .repartitionById(self.parallelism, F.expr(_PARTITION))
+        )
 
 
 @contextmanager

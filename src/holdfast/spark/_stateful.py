@@ -19,7 +19,7 @@ from holdfast.spark import _query
 from holdfast.spark._acknowledgements import COLUMN, Acknowledgement, decode_acknowledgements
 from holdfast.spark._coordinator import CheckpointCoordinator, PendingCheckpoint, SparkProgress
 from holdfast.spark._functions import StatefulFunction
-from holdfast.spark._routing import arrow_schema, dealt, shared
+from holdfast.spark._routing import Routing, arrow_schema, shared
 from holdfast.spark._settings import Settings
 from holdfast.spark._subtask import SubtaskRunner
 
@@ -128,11 +128,37 @@ class StatefulOperator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _QueryRun:
-    """One run of a query, from its start until it stops or fails.
+class _Shape:
+    """What an operator's plan needs that depends on schemas alone.
 
-    `declared` is an empty frame of the output schema, where the user has named one.
+    Attributes:
+        routing: How rows get to subtasks.
+        output_schema: The rows that the operator yields, in Arrow.
+        with_acknowledgements: The same for Spark, with the column of acknowledgements behind.
     """
+
+    routing: Routing
+    output_schema: pa.Schema
+    with_acknowledgements: StructType
+
+    @classmethod
+    def of(cls, batch: DataFrame, operator: _Operator) -> "_Shape":
+        """The shape for batches like this one."""
+        rows = batch
+        if operator.schema is not None:
+            rows = batch.sparkSession.createDataFrame([], operator.schema)
+        # Acknowledgements come in rows of their own, in which all else is null.
+        columns = [StructField(column.name, column.dataType) for column in rows.schema]
+        return cls(
+            routing=Routing.of(batch, parallelism=operator.parallelism, uid=operator.uid),
+            output_schema=arrow_schema(rows, uid=operator.uid),
+            with_acknowledgements=StructType([*columns, StructField(COLUMN, BinaryType())]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _QueryRun:
+    """One run of a query, from its start until it stops or fails."""
 
     run_id: str
     operator: _Operator
@@ -140,8 +166,7 @@ class _QueryRun:
     job_id: str
     coordinator: CheckpointCoordinator
     finished: "Accumulator[int]"
-    declared: DataFrame | None
-    arrow_schemas: dict[str, pa.Schema] = field(default_factory=dict)
+    shapes: "dict[str, _Shape]" = field(default_factory=dict)
 
     @classmethod
     def start(
@@ -159,7 +184,6 @@ class _QueryRun:
             num_retained=settings.num_retained,
         )
         _query.guard_against_other_orders(session)
-        declared = None if operator.schema is None else session.createDataFrame([], operator.schema)
         return cls(
             run_id=query.run_id,
             operator=operator,
@@ -167,7 +191,6 @@ class _QueryRun:
             job_id=job_id,
             coordinator=coordinator,
             finished=session.sparkContext.accumulator(0),
-            declared=declared,
         )
 
     def process(self, batch: DataFrame, batch_id: int, query: _query.RunningQuery) -> None:
@@ -207,7 +230,7 @@ class _QueryRun:
             try:
                 if self.operator.persist:
                     _run(observed)
-                rows = observed.where(F.col(COLUMN).isNull()).drop(COLUMN)
+                rows = observed.where(f"{COLUMN} IS NULL").drop(COLUMN)
                 self.operator.sink(rows, pending.batch_id)
             finally:
                 if self.operator.persist:
@@ -243,33 +266,29 @@ class _QueryRun:
     @contextmanager
     def _output(self, batch: DataFrame, pending: PendingCheckpoint) -> Iterator[DataFrame]:
         """The operator over the batch: its rows, and one acknowledgement from each subtask."""
-        operator = self.operator
-        rows = batch if self.declared is None else self.declared
+        shape = self._shape(batch)
         with shared(_query.session_of(batch), pending.assigned) as assigned:
             runner = SubtaskRunner(
-                function=operator.function,
-                uid=operator.uid,
+                function=self.operator.function,
+                uid=self.operator.uid,
                 storage=self.storage,
                 job_id=self.job_id,
                 checkpoint_id=pending.checkpoint_id,
                 location_reference=pending.location.location_reference,
                 restored_checkpoint_id=pending.restored_checkpoint_id,
                 assigned=assigned,
-                input_schema=self._arrow_schema(batch),
-                output_schema=self._arrow_schema(rows),
+                input_schema=shape.routing.input_schema,
+                output_schema=shape.output_schema,
                 finished=self.finished,
             )
-            # Acknowledgements come in rows of their own, in which all else is null.
-            columns = [StructField(column.name, column.dataType) for column in rows.schema]
-            schema = StructType([*columns, StructField(COLUMN, BinaryType())])
-            yield dealt(batch, operator.parallelism).mapInArrow(runner, schema)
+            yield shape.routing.dealt(batch).mapInArrow(runner, shape.with_acknowledgements)
 
-    def _arrow_schema(self, frame: DataFrame) -> pa.Schema:
-        """How the frame's rows look in Arrow; worked out once for each of Spark's schemas."""
-        key = frame.schema.json()
-        if key not in self.arrow_schemas:
-            self.arrow_schemas[key] = arrow_schema(frame, uid=self.operator.uid)
-        return self.arrow_schemas[key]
+    def _shape(self, batch: DataFrame) -> "_Shape":
+        """What follows from the batch's schema; worked out once for each."""
+        key = batch.schema.json()
+        if key not in self.shapes:
+            self.shapes[key] = _Shape.of(batch, self.operator)
+        return self.shapes[key]
 
     def _notify(self, method: str, checkpoint_id: int) -> None:
         """Tell the driver's copy of the operator, if it wants to know; its errors change nothing."""
@@ -283,7 +302,7 @@ class _QueryRun:
 
 
 def _observe(output: DataFrame, observation: Observation) -> DataFrame:
-    return output.observe(observation, F.collect_list(COLUMN).alias(_ACKNOWLEDGEMENTS))
+    return output.observe(observation, F.expr(f"collect_list({COLUMN}) as {_ACKNOWLEDGEMENTS}"))
 
 
 def _run(frame: DataFrame) -> None:
