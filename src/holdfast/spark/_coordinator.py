@@ -246,8 +246,9 @@ class CheckpointCoordinator:
     def _gap(self, what: str) -> BatchGapError:
         message = (
             f"state and stream don't fit: {what} (batch ids). Either Spark's checkpointLocation or "
-            "the checkpoint directory was changed, moved or deleted without the other. Bring back "
-            "the one that is missing, or start over with a new checkpointLocation"
+            "the checkpoint directory was changed, moved or deleted without the other (bring back "
+            "the one that is missing, or start over with a new checkpointLocation), or another "
+            "driver runs this query too"
         )
         last = self._last
         return BatchGapError(message, last.location.external_pointer if last else self._job_id)
