@@ -35,6 +35,8 @@ _NOT_ALLOWED = {
     errno.ENAMETOOLONG,
 }
 
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
 
 class LocalFileSystem:
     """`file://`. A file is written beside its name and linked to it once it is on disk."""
@@ -179,6 +181,11 @@ class _LocalOutputStream:
             if not os.path.samefile(self._in_progress, self._path):
                 message = "file exists already; somebody else has written it"
                 raise CheckpointConflictError(message, self._uri) from None
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                message = "this file system has no hard links, which exclusive commits need"
+                raise InvalidRequestError(message, self._uri) from error
+            raise
 
     def abort(self) -> None:
         # Never waits: without its hidden name a commit that is under way can't link it, and
