@@ -80,13 +80,15 @@ def is_list(one: pa.DataType) -> bool:
     )
 
 
-def _is_text(one: pa.DataType) -> bool:
+def is_text(one: pa.DataType) -> bool:
+    """Whether it is one of Arrow's string types."""
     return bool(
         pa.types.is_string(one) or pa.types.is_large_string(one) or pa.types.is_string_view(one)
     )
 
 
-def _is_bytes(one: pa.DataType) -> bool:
+def is_bytes(one: pa.DataType) -> bool:
+    """Whether it is one of Arrow's binary types of any length."""
     return bool(
         pa.types.is_binary(one) or pa.types.is_large_binary(one) or pa.types.is_binary_view(one)
     )
@@ -112,6 +114,6 @@ _KINDS = (
     pa.types.is_date,
     pa.types.is_time,
     pa.types.is_duration,
-    _is_text,
-    _is_bytes,
+    is_text,
+    is_bytes,
 )

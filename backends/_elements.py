@@ -1,12 +1,13 @@
 """Turns what users hand over into Arrow arrays of a state's type, without changing any value."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends._casts import MisfitError, cast, is_list
+from holdfast.backends._casts import MisfitError, cast
+from holdfast.backends._python_values import check_values
 
 Elements: TypeAlias = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table | Iterable[Any]
 """Many elements at once. Record batches and tables are elements of struct type, one a row."""
@@ -57,34 +58,31 @@ def _arrays(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
         return list(values.chunks)
     if isinstance(values, pa.Array):
         return [values]
+    if not isinstance(values, Iterable):
+        message = f"{type(values).__name__} is no list of elements"
+        raise MisfitError(message)
+    if hasattr(values, "__array__"):  # numpy, pandas: columns already
+        return [_converted(values)]
+    objects = list(values)
+    if objects and all(isinstance(one, pa.Scalar) for one in objects):
+        return [_converted(objects)]
+    objects = [one.as_py() if isinstance(one, pa.Scalar) else one for one in objects]
+    return [_converted(objects, element_type)]
+
+
+def _converted(values: Any, element_type: pa.DataType | None = None) -> pa.Array:
+    """An array of the values, of their own type or of the given one.
+
+    Arrow's texts quote values, which are rows of somebody's stream; ours don't.
+    """
     try:
-        objects = [one.as_py() if isinstance(one, pa.Scalar) else one for one in values]
-        _check_objects(objects, element_type)
-        return [pa.array(objects, type=element_type)]
+        if element_type is not None:
+            check_values(values, element_type)
+        array = pa.array(values, type=element_type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        # Their texts quote values, which are rows of somebody's stream.
-        message = f"not every value is a {element_type}"
+        message = f"not every value is a {element_type or 'value of one Arrow type'}"
         raise MisfitError(message) from None
-
-
-def _check_objects(objects: Iterable[Any], wanted: pa.DataType) -> None:
-    """Find what Arrow would change silently. None is allowed here: it may be inside an element."""
-    present = [one for one in objects if one is not None]
-    if pa.types.is_integer(wanted):
-        if any(int(one) != one for one in present):
-            message = f"not every value is a whole number, as {wanted} needs"
-            raise MisfitError(message)
-    elif pa.types.is_struct(wanted):
-        names = {field.name for field in wanted}
-        for one in present:
-            if isinstance(one, Mapping) and not names.issuperset(one):
-                message = f"fields {sorted(set(one) - names)} are not in {wanted}"
-                raise MisfitError(message)
-        for field in wanted:
-            inner = [one.get(field.name) for one in present if isinstance(one, Mapping)]
-            _check_objects(inner, field.type)
-    elif is_list(wanted):
-        _check_objects([item for one in present for item in one], wanted.value_type)
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
 
 
 def _has_null(chunk: pa.Array) -> bool:

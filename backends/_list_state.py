@@ -113,8 +113,6 @@ class ListState:
             self._pending = []
 
     def _as_chunks(self, values: Elements) -> list[pa.Array]:
-        if values is None:
-            raise InvalidRequestError(f"elements for list state {self._name!r} are None")
         try:
             return chunks_of(values, self._type)
         except MisfitError as error:

@@ -77,17 +77,23 @@ class LocalFileSystem:
         with _translated(uri), suppress(FileNotFoundError, NotADirectoryError):
             with os.scandir(_uris.local_path(uri)) as entries:
                 for entry in entries:
-                    # An entry can vanish between the listing and the look at it.
-                    with suppress(FileNotFoundError):
+                    try:
                         status = entry.stat()
-                        found.append(
-                            FileStatus(
-                                uri=_uris.join(uri, entry.name),
-                                size=0 if stat.S_ISDIR(status.st_mode) else status.st_size,
-                                modified_ms=status.st_mtime_ns // 1_000_000,
-                                is_directory=stat.S_ISDIR(status.st_mode),
-                            )
+                    except OSError as error:
+                        # It can vanish between the listing and the look at it, or be a link
+                        # that leads nowhere.
+                        if error.errno in (errno.ENOENT, errno.ELOOP):
+                            continue
+                        raise
+                    is_directory = stat.S_ISDIR(status.st_mode)
+                    found.append(
+                        FileStatus(
+                            uri=_uris.join(uri, entry.name),
+                            size=0 if is_directory else status.st_size,
+                            modified_ms=status.st_mtime_ns // 1_000_000,
+                            is_directory=is_directory,
                         )
+                    )
         return found
 
     def delete(self, uris: Iterable[str], /) -> None:

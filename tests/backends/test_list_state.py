@@ -1,5 +1,8 @@
+import datetime as dt
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -252,3 +255,61 @@ class TestDescriptor:
 
     def test_an_empty_name_is_a_name(self) -> None:
         assert ListStateDescriptor("", pa.int64()).name == ""
+
+
+UTC_MS = pa.timestamp("ms", "UTC")
+NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("element_type", "value"),
+    [
+        (pa.map_(pa.string(), pa.int64()), {"a": 1.5}),
+        (pa.map_(pa.string(), pa.int64()), [("a", 1.5)]),
+        (pa.map_(pa.string(), pa.struct({"x": pa.int64()})), {"a": {"x": 1, "y": 2}}),
+        (pa.struct({"a": pa.int64()}), (1.5,)),
+        (pa.struct([pa.field("a", pa.int64(), nullable=False)]), {"a": None}),
+        (pa.dictionary(pa.int8(), pa.int64()), 1.5),
+        (pa.date32(), NOON),
+        (pa.date32(), 3.5),
+        (UTC_MS, NOON.replace(microsecond=1)),
+        (UTC_MS, NOON.replace(tzinfo=None)),
+        (pa.timestamp("ms"), NOON),
+        (pa.timestamp("us", "UTC"), pd.Timestamp(1, unit="ns", tz="UTC")),
+        (pa.time32("s"), dt.time(1, 2, 3, 4)),
+        (pa.duration("s"), dt.timedelta(microseconds=1)),
+        (pa.duration("s"), 3.5),
+        (pa.string(), b"bytes"),
+        (pa.binary(), "text"),
+    ],
+)
+def test_a_python_value_that_would_change_is_refused(element_type: Any, value: Any) -> None:
+    state = state_of(element_type)
+    with pytest.raises(InvalidRequestError, match="'s'"):
+        state.add(value)
+    assert len(state) == 0
+
+
+def test_nanoseconds_of_arrow_scalars_are_kept() -> None:
+    state = state_of(pa.time64("ns"))
+    state.add(pa.scalar(1_234_567, pa.time64("ns")))
+    assert state.to_arrow()[0].value == 1_234_567
+
+
+def test_an_error_of_the_users_own_generator_comes_through() -> None:
+    def values() -> Iterator[int]:
+        yield 1
+        raise ValueError("mine")
+
+    state = state_of(pa.int64())
+    with pytest.raises(ValueError, match="mine"):
+        state.add_all(values())
+    assert len(state) == 0
+
+
+def test_numpy_columns_are_taken_as_they_are() -> None:
+    state = state_of(pa.int32())
+    state.add_all(np.arange(5))
+    assert state.get() == [0, 1, 2, 3, 4]
+    with pytest.raises(InvalidRequestError):
+        state.add_all(np.array([1.5]))

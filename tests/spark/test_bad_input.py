@@ -172,8 +172,8 @@ def test_an_operator_that_yields_no_batches_is_refused(
 
 @pytest.mark.parametrize(
     "columns",
-    [["id", "id AS ID"], ["id AS `a.b`"], ["id AS __holdfast_acknowledgement"], []],
-    ids=["repeated", "dotted", "reserved", "none"],
+    [["id", "id AS ID"], ["id AS `a.b`"], ["id AS __HOLDFAST_subtask"], ["id AS `*`"], []],
+    ids=["repeated", "dotted", "reserved", "star", "none"],
 )
 def test_columns_that_cannot_be_used_are_refused(job: Job, columns: list[str]) -> None:
     job.feed(files=1)

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 from jobs.job import Job
-from jobs.operators import AlwaysFails, Groups
+from jobs.operators import Groups
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -72,16 +72,33 @@ def test_a_sink_that_cannot_be_observed_is_refused(job: Job, sink: Sink) -> None
         job.run(job.operator(Groups(10), sink=sink))
 
 
-def test_a_sink_that_hides_an_error_is_refused(job: Job) -> None:
+@pytest.mark.parametrize("persist", [False, True])
+@pytest.mark.parametrize("partitions", [None, 1], ids=["narrow", "behind a shuffle"])
+def test_a_sink_that_hides_an_error_is_refused(
+    job: Job, partitions: int | None, *, persist: bool
+) -> None:
     job.feed(files=1)
 
     def hides(rows: DataFrame, batch_id: int) -> None:
+        rows = rows if partitions is None else rows.repartition(partitions)
         with suppress(Exception):
-            job.write(rows, batch_id)
+            job.write(rows.selectExpr("*", "assert_true(id < 3)"), batch_id)
 
     with pytest.raises(StreamingQueryException, match="failed job"):
-        job.run(job.operator(AlwaysFails(10), sink=hides))
+        job.run(job.operator(Groups(10), sink=hides, persist=persist))
     assert job.completed() == []
+
+
+def test_a_sink_that_persists_may_try_again(job: Job) -> None:
+    job.feed(files=2)
+
+    def tries_again(rows: DataFrame, batch_id: int) -> None:
+        with suppress(Exception):
+            job.write(rows.selectExpr("*", "assert_true(id < 3)"), batch_id)
+        job.write(rows, batch_id)
+
+    job.run(job.operator(Groups(10), sink=tries_again, persist=True))
+    assert len(set(job.ids_written())) == len(job.ids_written()) == 200
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,8 @@ def operator_state(
     missing = sorted(set(range(parallelism)) - set(subtasks))
     if missing:
         message = (
-            f"no report of subtasks {missing} of operator {uid!r}: the sink's first action did not "
-            "read all rows; let it read them in one action, or use persist=True"
+            f"no report of subtasks {missing} of operator {uid!r}: the sink's first action failed or "
+            "did not read all rows; let it read them in one action, or use persist=True"
         )
         raise CheckpointDeclinedError(message)
     return OperatorState(parallelism, max_parallelism, dict(sorted(subtasks.items())))

@@ -108,12 +108,12 @@ def is_complete(session: SparkSession, observation: Observation) -> bool:
     return bool(result.isCompleted())
 
 
-def has_failed_job(session: SparkSession, run_id: str, known: frozenset[int]) -> bool:
-    """Whether one of the query's jobs that are not `known` has failed."""
+def failed_jobs(session: SparkSession, run_id: str, known: frozenset[int]) -> list[bool]:
+    """Which of the query's jobs that are not `known` have failed, in the order they were begun."""
     _let_listeners_catch_up(session)
     tracker = session.sparkContext.statusTracker()
-    found = [tracker.getJobInfo(job) for job in jobs_of(session, run_id) - known]
-    return any(one is not None and one.status == "FAILED" for one in found)
+    found = [tracker.getJobInfo(job) for job in sorted(jobs_of(session, run_id) - known)]
+    return [one is not None and one.status == "FAILED" for one in found]
 
 
 def jobs_of(session: SparkSession, run_id: str) -> frozenset[int]:

@@ -94,11 +94,16 @@ def arrow_schema(frame: DataFrame, *, uid: str) -> pa.Schema:
     """
     names = frame.columns
     repeated = {name for name in names if [one.lower() for one in names].count(name.lower()) > 1}
-    unusable = {name for name in names if name.startswith(_RESERVED) or "." in name}
+    # mapInArrow looks columns up by their names as if they were expressions.
+    unusable = {
+        name
+        for name in names
+        if name.lower().startswith(_RESERVED) or "." in name or "`" in name or name == "*"
+    }
     if not names or repeated or unusable:
         message = (
             f"rows of operator {uid!r} have columns {names}; there must be at least one, and no two "
-            f"alike, no dot in a name, and none that begins with {_RESERVED}"
+            f"alike, no dot, backtick or bare * in a name, and none that begins with {_RESERVED}"
         )
         raise InvalidRequestError(message)
     schema = frame.limit(0).toArrow().schema

@@ -221,7 +221,6 @@ class _QueryRun:
         """Let the sink run the job; the acknowledgements come back through it."""
         session = _query.session_of(batch)
         finished_before = self.finished.value
-        jobs_before = _query.jobs_of(session, self.run_id)
         with self._output(batch, pending) as output:
             observation = Observation()
             observed = _observe(output, observation)
@@ -230,16 +229,19 @@ class _QueryRun:
             try:
                 if self.operator.persist:
                     _run(observed)
+                jobs_before = _query.jobs_of(session, self.run_id)
                 rows = observed.where(f"{COLUMN} IS NULL").drop(COLUMN)
                 self.operator.sink(rows, pending.batch_id)
             finally:
                 if self.operator.persist:
                     observed.unpersist()
+            failed = _query.failed_jobs(session, self.run_id, jobs_before)
+            # With persisted rows a sink may try again; what it did last counts.
+            if any(failed[-1:] if self.operator.persist else failed):
+                raise self._declined("was told of a failed job, and went on")
             finished = self.finished.value - finished_before
             if finished < self.operator.parallelism:
-                # The sink read nothing, or only a glimpse, and made nothing of the rest.
-                if _query.has_failed_job(session, self.run_id, jobs_before):
-                    raise self._declined("was told of a failed job, and went on")
+                # The sink read nothing, or only a glimpse: the state may come from another pass.
                 if _query.is_complete(session, observation):
                     observation = Observation()
                     observed = _observe(output, observation)

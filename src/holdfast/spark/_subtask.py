@@ -199,6 +199,6 @@ class _Input:
     def _without_mark(batch: pa.RecordBatch) -> pa.RecordBatch:
         marks = batch.columns[-1]
         rows = batch.select(range(batch.num_columns - 1))
-        if pc.min(marks).as_py() >= 0:
+        if not batch.num_rows or pc.min(marks).as_py() >= 0:
             return rows
         return rows.filter(pc.greater_equal(marks, 0))
