@@ -20,6 +20,7 @@ from holdfast.locations._file_system import (
     register_file_system,
 )
 from holdfast.locations._file_system_storage import (
+    INLINE_THRESHOLD_BYTES,
     FileSystemCheckpointStorage,
     FileSystemCheckpointStorageAccess,
     FileSystemCheckpointStorageLocation,
@@ -65,6 +66,7 @@ from holdfast.locations._storage import (
 )
 
 __all__ = [
+    "INLINE_THRESHOLD_BYTES",
     "METADATA_FILE",
     "NOT_EXTERNALLY_ADDRESSABLE",
     "ByteStreamStateHandle",

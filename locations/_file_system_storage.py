@@ -147,9 +147,10 @@ class FileSystemCheckpointStorageAccess:
     ) -> "FileSystemCheckpointStreamFactory":
         directory = self._checkpoint_directory(checkpoint_id)
         prefix = _decode(reference) if reference.encoded else directory + "/"
-        return self._stream_factory(prefix)
+        return self.stream_factory(prefix)
 
-    def _stream_factory(self, exclusive_prefix: str) -> "FileSystemCheckpointStreamFactory":
+    def stream_factory(self, exclusive_prefix: str) -> "FileSystemCheckpointStreamFactory":
+        """Makes streams whose exclusive files begin with the prefix, a URI."""
         return FileSystemCheckpointStreamFactory(
             exclusive_prefix=exclusive_prefix,
             shared_prefix=_uris.join(self.directory, _SHARED) + "/",
@@ -205,7 +206,7 @@ class FileSystemCheckpointStorageLocation:
     def create_checkpoint_state_output_stream(
         self, scope: CheckpointedStateScope, /
     ) -> FileSystemCheckpointStateOutputStream:
-        factory = self.access._stream_factory(self._prefix)  # noqa: SLF001  # same file
+        factory = self.access.stream_factory(self._prefix)
         return factory.create_checkpoint_state_output_stream(scope)
 
     def create_metadata_output_stream(self) -> FileSystemCheckpointMetadataOutputStream:

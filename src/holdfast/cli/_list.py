@@ -30,9 +30,9 @@ def list_command(options: argparse.Namespace) -> int:
     """
     failures: list[CheckpointError] = []
     rows = list(_rows(FileSystemCheckpointStorage(options.directory), failures))
-    print(json.dumps(rows, indent=2) if options.json else _table(rows))  # noqa: T201
+    print(json.dumps(rows, indent=2) if options.json else _table(rows))
     for failure in failures[:-1]:
-        print(f"holdfast: {failure}", file=sys.stderr)  # noqa: T201
+        print(f"holdfast: {failure}", file=sys.stderr)
     if failures:
         raise failures[-1]
     return 0 if rows else 1

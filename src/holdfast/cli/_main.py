@@ -35,8 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except InvalidRequestError as error:
-        print(f"holdfast: {error}", file=sys.stderr)  # noqa: T201  # a command prints
+        print(f"holdfast: {error}", file=sys.stderr)
         return _WRONG_USAGE
     except CheckpointError as error:
-        print(f"holdfast: {error}", file=sys.stderr)  # noqa: T201
+        print(f"holdfast: {error}", file=sys.stderr)
         return _STORE_FAILED

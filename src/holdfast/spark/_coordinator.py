@@ -31,6 +31,9 @@ _CLEANER = ThreadPoolExecutor(1, thread_name_prefix="holdfast-cleaner")
 _WRITER = f"holdfast {version('holdfast')}"
 _SPARK = "spark"
 
+Assigned = tuple[tuple[OperatorStateHandle, ...], ...]
+"""Handles to restore from, by subtask."""
+
 
 class SparkProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Spark's side of a checkpoint, kept in `_metadata` under `spark`.
@@ -69,7 +72,7 @@ class PendingCheckpoint:
     batch_id: int
     location: CheckpointStorageLocation
     restored_checkpoint_id: int | None
-    assigned: tuple[tuple[OperatorStateHandle, ...], ...]
+    assigned: Assigned
     started: float
 
 
@@ -205,7 +208,7 @@ class CheckpointCoordinator:
         except Exception:  # noqa: BLE001  # the user has to see why it is given up
             _log.warning("could not clean up after it", exc_info=True)
 
-    def _assign(self) -> tuple[tuple[OperatorStateHandle, ...], ...]:
+    def _assign(self) -> Assigned:
         if self._last is None:
             return ((),) * self._parallelism
         subtasks = self._last.metadata.operators[self._uid].subtasks

@@ -48,7 +48,7 @@ def session_of(frame: DataFrame) -> SparkSession:
     return session
 
 
-def query_id_of(session: SparkSession) -> str:
+def _query_id_of(session: SparkSession) -> str:
     """Id of the query whose batch this thread runs.
 
     Raises:
@@ -66,10 +66,10 @@ def running_query(session: SparkSession, batch_id: int) -> RunningQuery:
     Raises:
         InvalidRequestError: This thread runs no batch of a streaming query.
     """
-    query_id = query_id_of(session)
+    query_id = _query_id_of(session)
     jvm = _jvm(session)
     execution = (
-        session._jsparkSession.sharedState()  # noqa: SLF001  # no public way in a foreachBatch
+        session._jsparkSession.sharedState()
         .activeStreamingQueries()
         .get(jvm.java.util.UUID.fromString(query_id))
     )
@@ -101,7 +101,7 @@ def is_complete(session: SparkSession, observation: Observation) -> bool:
     Raises:
         CheckpointDeclinedError: Spark's listeners are too far behind to tell.
     """
-    result = cast("Any", observation)._jo.future()  # noqa: SLF001
+    result = cast("Any", observation)._jo.future()
     if not result.isCompleted():
         # It comes over the listener bus, some time after the job's end.
         _let_listeners_catch_up(session)
@@ -122,7 +122,7 @@ def jobs_of(session: SparkSession, run_id: str) -> frozenset[int]:
 
 
 def _let_listeners_catch_up(session: SparkSession) -> None:
-    bus = cast("Any", session.sparkContext)._jsc.sc().listenerBus()  # noqa: SLF001
+    bus = cast("Any", session.sparkContext)._jsc.sc().listenerBus()
     deadline = time.monotonic() + _BUS_TIMEOUT_S
     while True:
         try:
@@ -144,7 +144,7 @@ def _read_text(session: SparkSession, uri: str) -> str:
     """A small file, read by the file system that Spark itself uses for it."""
     jvm = _jvm(session)
     path = jvm.org.apache.hadoop.fs.Path(uri)
-    stream = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf()).open(path)  # noqa: SLF001
+    stream = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf()).open(path)
     try:
         return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
     finally:
@@ -152,7 +152,7 @@ def _read_text(session: SparkSession, uri: str) -> str:
 
 
 def _jvm(session: SparkSession) -> Any:
-    jvm = session._jvm  # noqa: SLF001
+    jvm = session._jvm
     if jvm is None:
         raise Py4JError("no connection to Spark's JVM")
     return jvm

@@ -10,10 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import ByteStreamStateHandle, OperatorStateHandle
-
-Assigned = tuple[tuple[OperatorStateHandle, ...], ...]
-"""Handles to restore from, by subtask."""
+from holdfast.locations import ByteStreamStateHandle
+from holdfast.spark._coordinator import Assigned
 
 _MOST_BYTES_WITH_THE_FUNCTION = 256 << 10
 _SUBTASK = "__holdfast_subtask"

@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import (
+    INLINE_THRESHOLD_BYTES,
     CheckpointStorage,
     FileSystemCheckpointStorage,
     MemoryCheckpointStorage,
@@ -100,7 +101,7 @@ class Settings:
         parse=_positive,
     )
     inline_threshold: int = _setting(
-        20 << 10,
+        INLINE_THRESHOLD_BYTES,
         key="state.inline-threshold",
         kind="size, 0 to 1m",
         meaning="State of at most this size travels in `_metadata` instead of in a file.",

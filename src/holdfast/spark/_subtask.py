@@ -25,8 +25,8 @@ from holdfast.locations import (
     SubtaskStatistics,
 )
 from holdfast.spark._acknowledgements import COLUMN, Acknowledgement
+from holdfast.spark._coordinator import Assigned
 from holdfast.spark._functions import StatefulFunction
-from holdfast.spark._routing import Assigned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
