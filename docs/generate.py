@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from holdfast.spark import settings_table
+from holdfast.spark import Setting, settings_table
 from holdfast.spark._settings import PREFIX
 
 _HEAD = """# Settings
@@ -19,15 +19,15 @@ when it was started, and finds fault with them in its first micro-batch.
 def settings_page() -> str:
     """The page about settings."""
     rows = [
-        f"| `{PREFIX}{setting.key}` | {setting.kind} | {_default(default)} "
+        f"| `{PREFIX}{setting.key}` | {setting.kind} | {_default(setting, default)} "
         f"| {setting.meaning} | {f'`{setting.flink}`' if setting.flink else ''} |\n"
         for setting, default in settings_table()
     ]
     return _HEAD + "".join(rows)
 
 
-def _default(value: object) -> str:
-    return "none" if value is None else f"`{value}`"
+def _default(setting: Setting, value: object) -> str:
+    return "none" if value is None else f"`{setting.default_text or value}`"
 
 
 if __name__ == "__main__":

@@ -3,28 +3,8 @@
 if __name__ == "locations":  # reached through the repository root: a second copy of every class
     raise ImportError("import holdfast.locations, not locations")
 
-from holdfast.locations._checkpoints import (
-    CompletedCheckpoint,
-    checkpoint_storage,
-    complete_checkpoint,
-    latest_checkpoint,
-    load_checkpoint,
-)
-from holdfast.locations._checksum import Checksum
-from holdfast.locations._file_system import (
-    BytesLike,
-    FileOutputStream,
-    FileStatus,
-    FileSystem,
-    file_system_for,
-    register_file_system,
-)
-from holdfast.locations._file_system_storage import (
-    INLINE_THRESHOLD_BYTES,
-    FileSystemCheckpointStorage,
-    FileSystemCheckpointStorageAccess,
-    FileSystemCheckpointStorageLocation,
-    FileSystemCheckpointStreamFactory,
+from holdfast.locations._checksum import (
+    Checksum,
 )
 from holdfast.locations._handles import (
     ByteStreamStateHandle,
@@ -33,13 +13,6 @@ from holdfast.locations._handles import (
     OperatorStateMode,
     StatePartitions,
     StreamStateHandle,
-    read_exactly,
-)
-from holdfast.locations._local import LocalFileSystem
-from holdfast.locations._memory import MemoryFileSystem
-from holdfast.locations._memory_storage import (
-    NOT_EXTERNALLY_ADDRESSABLE,
-    MemoryCheckpointStorage,
 )
 from holdfast.locations._metadata import (
     CheckpointMetadata,
@@ -49,8 +22,46 @@ from holdfast.locations._metadata import (
     decode_metadata,
     encode_metadata,
 )
-from holdfast.locations._storage import (
+from holdfast.locations._reading import read_exactly
+from holdfast.locations.coordination import (
+    GRACE_S,
+    NEVER_RETAIN,
+    RETAIN_ON_CANCELLATION,
+    RETAIN_ON_FAILURE,
+    SAVEPOINT,
+    SYNCHRONOUS_SAVEPOINT,
+    CheckpointProperties,
+    CheckpointsCleaner,
+    CompletedCheckpoint,
+    CompletedCheckpointStore,
+    JobStatus,
+    RestoreMode,
+    SharedStateRegistry,
+    SweepReport,
+    checkpoint_storage,
+    complete_checkpoint,
+    latest,
+    latest_checkpoint,
+    load_checkpoint,
+    sweep,
+)
+from holdfast.locations.file_systems import (
+    BytesLike,
+    ExclusiveFileSystem,
+    FileOutputStream,
+    FileStatus,
+    FileSystem,
+    LocalFileSystem,
+    MemoryFileSystem,
+    RetryPolicy,
+    file_system_for,
+    register_file_system,
+    unregister_file_system,
+)
+from holdfast.locations.storages import (
+    INLINE_THRESHOLD_BYTES,
     METADATA_FILE,
+    NOT_EXTERNALLY_ADDRESSABLE,
     CheckpointedStateScope,
     CheckpointMetadataOutputStream,
     CheckpointStateOutputStream,
@@ -62,17 +73,33 @@ from holdfast.locations._storage import (
     CheckpointStorageWorkerView,
     CheckpointStreamFactory,
     CompletedCheckpointStorageLocation,
+    FileSystemCheckpointStorage,
+    FileSystemCheckpointStorageAccess,
+    FileSystemCheckpointStorageLocation,
+    FileSystemCheckpointStreamFactory,
+    FileSystemSavepointStorageLocation,
+    JobOwnership,
+    MemoryCheckpointStorage,
+    NonPersistentMetadataCheckpointStorageLocation,
+    PersistentMetadataCheckpointStorageLocation,
     check_job_id,
 )
 
 __all__ = [
+    "GRACE_S",
     "INLINE_THRESHOLD_BYTES",
     "METADATA_FILE",
+    "NEVER_RETAIN",
     "NOT_EXTERNALLY_ADDRESSABLE",
+    "RETAIN_ON_CANCELLATION",
+    "RETAIN_ON_FAILURE",
+    "SAVEPOINT",
+    "SYNCHRONOUS_SAVEPOINT",
     "ByteStreamStateHandle",
     "BytesLike",
     "CheckpointMetadata",
     "CheckpointMetadataOutputStream",
+    "CheckpointProperties",
     "CheckpointStateOutputStream",
     "CheckpointStorage",
     "CheckpointStorageAccess",
@@ -82,9 +109,12 @@ __all__ = [
     "CheckpointStorageWorkerView",
     "CheckpointStreamFactory",
     "CheckpointedStateScope",
+    "CheckpointsCleaner",
     "Checksum",
     "CompletedCheckpoint",
     "CompletedCheckpointStorageLocation",
+    "CompletedCheckpointStore",
+    "ExclusiveFileSystem",
     "FileOutputStream",
     "FileStateHandle",
     "FileStatus",
@@ -93,27 +123,36 @@ __all__ = [
     "FileSystemCheckpointStorageAccess",
     "FileSystemCheckpointStorageLocation",
     "FileSystemCheckpointStreamFactory",
+    "FileSystemSavepointStorageLocation",
+    "JobOwnership",
+    "JobStatus",
     "LocalFileSystem",
     "MemoryCheckpointStorage",
     "MemoryFileSystem",
+    "NonPersistentMetadataCheckpointStorageLocation",
     "OperatorState",
     "OperatorStateHandle",
     "OperatorStateMode",
+    "PersistentMetadataCheckpointStorageLocation",
+    "RestoreMode",
+    "RetryPolicy",
+    "SharedStateRegistry",
     "StatePartitions",
     "StreamStateHandle",
     "SubtaskState",
     "SubtaskStatistics",
+    "SweepReport",
     "check_job_id",
     "checkpoint_storage",
     "complete_checkpoint",
     "decode_metadata",
     "encode_metadata",
     "file_system_for",
+    "latest",
     "latest_checkpoint",
     "load_checkpoint",
     "read_exactly",
     "register_file_system",
+    "sweep",
+    "unregister_file_system",
 ]
-
-register_file_system("file", LocalFileSystem)
-register_file_system("memory", MemoryFileSystem)

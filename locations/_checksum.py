@@ -10,11 +10,11 @@ from awscrt import checksums
 from holdfast.errors import (
     CheckpointCorruptedError,
     InvalidRequestError,
-    StorageUnavailableError,
     StreamClosedError,
     UnsupportedFormatError,
 )
-from holdfast.locations._file_system import BytesLike
+from holdfast.locations._reading import read_up_to
+from holdfast.locations.file_systems import BytesLike
 
 BLOCK_BYTES = 1 << 20
 """Bytes under one checksum: 4 bytes of checksum for each MiB, and one MiB read for a small part."""
@@ -144,17 +144,8 @@ class VerifyingInputStream(io.RawIOBase):
             return
         start = index * self._checksum.block_bytes
         length = min(self._checksum.block_bytes, self._size - start)
-        block = bytearray()
-        try:
-            self._raw.seek(start)
-            while len(block) < length:
-                part = self._raw.read(length - len(block))
-                if not part:
-                    break
-                block += part
-        except OSError as error:
-            message = f"bytes {start} to {start + length} can't be read ({error.strerror})"
-            raise StorageUnavailableError(message, self._uri) from error
+        self._raw.seek(start)
+        block = read_up_to(self._raw, length)
         (expected,) = struct.unpack_from(">I", self._checksum.blocks, index * 4)
         found = crc32c(block)
         if len(block) != length or found != expected:

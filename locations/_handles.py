@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.locations import _uris
 from holdfast.locations._checksum import Checksum, VerifyingInputStream
-from holdfast.locations._file_system import file_system_for
+from holdfast.locations.file_systems import file_system_for
 
 
 class ByteStreamStateHandle(msgspec.Struct, frozen=True, tag="bytes"):
@@ -118,23 +118,6 @@ class OperatorStateHandle(msgspec.Struct, frozen=True):
     def discard_state(self) -> None:
         """Delete the bytes behind the handle."""
         self.stream.discard_state()
-
-
-def read_exactly(stream: BinaryIO, length: int) -> bytearray:
-    """Read that many bytes from where the stream stands.
-
-    Raises:
-        EOFError: The stream ends before.
-    """
-    data = bytearray(length)
-    left = memoryview(data)
-    while left:
-        count = stream.readinto(left)  # type: ignore[attr-defined]  # every binary stream has it
-        if not count:
-            message = f"stream ended {len(left)} bytes early"
-            raise EOFError(message)
-        left = left[count:]
-    return data
 
 
 def is_inside(handle: StreamStateHandle, directory: str) -> bool:

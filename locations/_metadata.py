@@ -77,7 +77,7 @@ class OperatorState(msgspec.Struct, frozen=True):
     subtasks: dict[int, SubtaskState]
 
 
-class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that a job needs to go on from a checkpoint.
 
     Attributes:
@@ -87,6 +87,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
         created_ms: When it was completed by the driver's clock, milliseconds since 1970 UTC.
         duration_ms: From the beginning of the checkpoint to its completion, milliseconds.
         writer: Name and version of the program that wrote it.
+        epoch: Number of the claim to the job under which it was committed; 0 if there was none.
         operators: State by operator uid.
         coordinator_states: What the driver itself needs to go on, by the name of who wrote it;
             each a MessagePack map.
@@ -100,15 +101,17 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     writer: str
     operators: dict[str, OperatorState]
     coordinator_states: dict[str, bytes] = {}
+    epoch: int = 0
 
     @property
     def state_bytes(self) -> int:
         """Bytes of all state in the checkpoint, in files and inline."""
-        return sum(handle.size for handle in self._handles())
+        return sum(handle.size for handle in self.streams())
 
-    def _handles(self) -> list[OperatorStateHandle]:
+    def streams(self) -> list[StreamStateHandle]:
+        """Every handle to bytes of state, in files and inline."""
         return [
-            handle
+            handle.stream
             for operator in self.operators.values()
             for subtask in operator.subtasks.values()
             for handle in subtask.managed_operator

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contracts.faults import Faults, faulty_scheme
 from hypothesis import HealthCheck, settings
 
 from holdfast.locations import file_system_for
+from holdfast.testing import Faults, faulty_file_system
 
 for name, examples in (("dev", 50), ("ci", 200)):
     settings.register_profile(
@@ -41,5 +41,5 @@ def memory_directory() -> Iterator[str]:
 @pytest.fixture
 def faults(memory_directory: str) -> Iterator[Faults]:
     """A directory in memory whose file system fails when it is told to."""
-    with faulty_scheme(memory_directory) as faults:
+    with faulty_file_system(memory_directory) as faults:
         yield faults

@@ -6,7 +6,8 @@ CheckpointError
 ├── CheckpointNotFoundError   nothing is there; name another place
 ├── CheckpointConflictError   somebody else owns this job or has written this; stop
 ├── OutcomeUnknownError       it may have happened; delete nothing, read again later
-├── StorageUnavailableError   the store did not do it (full, out of reach, broken); try again
+├── StorageUnavailableError   the store did not do it (out of reach, broken); try again
+│   └── StorageFullError      it has no room left; make some, then try again
 ├── CheckpointCorruptedError  what was read is not what was written; use another checkpoint
 ├── UnsupportedFormatError    a newer Holdfast wrote this; upgrade
 ├── StateMigrationError       the stored state does not fit the type that is asked for
@@ -57,6 +58,10 @@ class OutcomeUnknownError(CheckpointError):
 
 class StorageUnavailableError(CheckpointError):
     """The store did not do what it was asked for; nothing has changed."""
+
+
+class StorageFullError(StorageUnavailableError):
+    """The store has no room, or no quota, left; nothing has changed."""
 
 
 class CheckpointCorruptedError(CheckpointError):

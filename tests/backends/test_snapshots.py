@@ -5,12 +5,12 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 from contracts.elements import backend_with, list_state, memory_factory, snapshot_of
-from contracts.faults import Faults
 
 from holdfast.backends import OperatorStateBackend, SnapshotResult
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.locations import CheckpointStorageLocation, checkpoint_storage
-from holdfast.locations import _memory as store
+from holdfast.locations.file_systems import _memory as store
+from holdfast.testing import Faults
 
 LARGE = (pa.int64(), range(100_000))
 

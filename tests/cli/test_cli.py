@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from contracts.values import metadata_of
 
 from holdfast.cli import main
 from holdfast.locations import (
@@ -16,6 +15,7 @@ from holdfast.locations import (
     FileSystemCheckpointStorage,
     complete_checkpoint,
 )
+from holdfast.testing import metadata_of
 
 
 @pytest.fixture

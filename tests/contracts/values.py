@@ -1,52 +1,11 @@
-"""Values that several tests need."""
+"""What several tests of storages need."""
 
-from holdfast.locations import (
-    CheckpointMetadata,
-    OperatorState,
-    OperatorStateHandle,
-    OperatorStateMode,
-    StatePartitions,
-    StreamStateHandle,
-    SubtaskState,
-)
+from holdfast.locations import CheckpointedStateScope, StreamStateHandle
+
+EXCLUSIVE = CheckpointedStateScope.EXCLUSIVE
 
 
-def metadata_of(
-    *streams: StreamStateHandle, checkpoint_id: int = 1, commit_token: str = "token"
-) -> CheckpointMetadata:
-    """Metadata of one operator, each of whose subtasks has one of the streams."""
-    subtasks = {
-        index: SubtaskState(
-            (
-                OperatorStateHandle(
-                    {
-                        "list": StatePartitions(
-                            OperatorStateMode.SPLIT_DISTRIBUTE, 0, stream.size, 0, 1
-                        )
-                    },
-                    stream,
-                ),
-            )
-        )
-        for index, stream in enumerate(streams)
-    }
-    return CheckpointMetadata(
-        job_id="job",
-        checkpoint_id=checkpoint_id,
-        commit_token=commit_token,
-        created_ms=1_700_000_000_000,
-        duration_ms=12.5,
-        writer="holdfast tests",
-        operators={"operator": OperatorState(max(1, len(streams)), 128, subtasks)},
-        coordinator_states={"spark": b"\x00\xff"},
-    )
-
-
-def streams_of(metadata: CheckpointMetadata) -> list[StreamStateHandle]:
-    """The stream handles in it, in order."""
-    return [
-        handle.stream
-        for operator in metadata.operators.values()
-        for subtask in operator.subtasks.values()
-        for handle in subtask.managed_operator
-    ]
+def read(handle: StreamStateHandle) -> bytes:
+    """All bytes behind a handle."""
+    with handle.open_input_stream() as stream:
+        return stream.read()

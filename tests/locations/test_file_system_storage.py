@@ -1,11 +1,10 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from contracts.faults import Faults
-from contracts.storage import EXCLUSIVE, CheckpointStorageContract, read
-from contracts.values import metadata_of, streams_of
+from contracts.values import EXCLUSIVE, read
 
 from holdfast.errors import (
     CheckpointCorruptedError,
@@ -27,7 +26,8 @@ from holdfast.locations import (
     latest_checkpoint,
     load_checkpoint,
 )
-from holdfast.locations import _memory as store
+from holdfast.locations.file_systems import _memory as store
+from holdfast.testing import CheckpointStorageContract, Faults, metadata_of, streams_of
 
 
 class TestOnLocalDisk(CheckpointStorageContract):
@@ -143,7 +143,7 @@ class TestLayout:
             stream.close_and_get_handle()
         complete_checkpoint(location, metadata_of(checkpoint_id=3))
         job = tmp_path / "job"
-        assert sorted(os.listdir(job)) == ["chk-3", "shared", "taskowned"]
+        assert sorted(os.listdir(job)) == ["_epoch", "chk-3", "shared", "taskowned"]
         assert len(os.listdir(job / "shared")) == 1
         assert METADATA_FILE in os.listdir(job / "chk-3")
         assert len(os.listdir(job / "chk-3")) == 2
@@ -183,7 +183,7 @@ class TestLayout:
         assert handle is not None
         location.dispose_on_failure()
         assert read(handle) == bytes(100_000)
-        assert sorted(os.listdir(tmp_path / "job")) == ["shared", "taskowned"]
+        assert sorted(os.listdir(tmp_path / "job")) == ["_epoch", "shared", "taskowned"]
 
     def test_jobs_are_listed_by_name(self, local_directory: str, tmp_path: Path) -> None:
         storage = FileSystemCheckpointStorage(local_directory)
@@ -215,7 +215,7 @@ class TestLayout:
             {"write_buffer_bytes": -1},
         ],
     )
-    def test_numbers_out_of_bounds_are_refused(self, settings: dict[str, int]) -> None:
+    def test_numbers_out_of_bounds_are_refused(self, settings: dict[str, Any]) -> None:
         with pytest.raises(InvalidRequestError):
             FileSystemCheckpointStorage("memory:///x", **settings)
 
@@ -237,7 +237,8 @@ class TestDiscard:
     def test_nothing_goes_while_the_metadata_stays(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         done = completed_in(access)
-        faults.before("delete", StorageUnavailableError("out of reach"))
+        nth = faults.calls.count("delete") + 1
+        faults.before("delete", StorageUnavailableError("out of reach"), nth=nth)
         with pytest.raises(StorageUnavailableError):
             done.discard()
         assert list(access.completed_checkpoints()) == [1]

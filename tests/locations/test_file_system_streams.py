@@ -1,8 +1,7 @@
 from collections.abc import Callable
 
 import pytest
-from contracts.faults import Faults
-from contracts.storage import EXCLUSIVE, read
+from contracts.values import EXCLUSIVE, read
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -17,7 +16,8 @@ from holdfast.locations import (
     FileStateHandle,
     FileSystemCheckpointStorage,
 )
-from holdfast.locations import _memory as store
+from holdfast.locations.file_systems import _memory as store
+from holdfast.testing import Faults
 
 BROKEN = StorageUnavailableError("out of reach")
 

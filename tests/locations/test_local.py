@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from contracts.file_system import RACERS, FileSystemContract, Write, both_writes
 from contracts.processes import output_of, python
 
 from holdfast.errors import (
@@ -19,18 +18,21 @@ from holdfast.errors import (
     OutcomeUnknownError,
     StorageUnavailableError,
 )
-from holdfast.locations import FileSystem, LocalFileSystem
+from holdfast.locations import ExclusiveFileSystem, LocalFileSystem
+from holdfast.testing import ExclusiveFileSystemContract, Write, both_writes
 
 NOBODY = 65534
+
+RACERS = 8
 
 
 def path_of(uri: str) -> Path:
     return Path(uri.removeprefix("file://"))
 
 
-class TestLocalFileSystem(FileSystemContract):
+class TestLocalFileSystem(ExclusiveFileSystemContract):
     @pytest.fixture
-    def file_system(self) -> FileSystem:
+    def file_system(self) -> ExclusiveFileSystem:
         return LocalFileSystem()
 
     @pytest.fixture
@@ -53,7 +55,7 @@ class TestLocalFileSystem(FileSystemContract):
         source = f"""
 import sys
 from holdfast.errors import CheckpointConflictError
-from holdfast.locations import FileSystem, LocalFileSystem
+from holdfast.locations import ExclusiveFileSystem, FileSystem, LocalFileSystem
 {inspect.getsource(write)}
 print("ready", flush=True)
 sys.stdin.readline()
@@ -76,14 +78,16 @@ else:
         assert sorted(results) == ["lost"] * (RACERS - 1) + ["won"]
         assert self.files(directory) == {"x": b"%d" % results.index("won") * 1000}
 
-    def test_only_the_owner_may_look(self, file_system: FileSystem, directory: str) -> None:
+    def test_only_the_owner_may_look(
+        self, file_system: ExclusiveFileSystem, directory: str
+    ) -> None:
         file_system.prepare_directory(f"{directory}/a/b")
         file_system.publish(f"{directory}/a/b/x", b"1")
         for name, mode in (("a", 0o700), ("a/b", 0o700), ("a/b/x", 0o600)):
             assert stat.S_IMODE(path_of(f"{directory}/{name}").stat().st_mode) == mode
 
     def test_an_executable_file_in_the_way_of_a_directory_is_refused(
-        self, file_system: FileSystem, directory: str
+        self, file_system: ExclusiveFileSystem, directory: str
     ) -> None:
         self.put(f"{directory}/x", b"#!")
         path_of(f"{directory}/x").chmod(0o755)
@@ -91,7 +95,7 @@ else:
             file_system.prepare_directory(f"{directory}/x")
 
     def test_bulk_delete_goes_on_past_a_failure_and_raises_it(
-        self, file_system: FileSystem, directory: str
+        self, file_system: ExclusiveFileSystem, directory: str
     ) -> None:
         file_system.prepare_directory(f"{directory}/inner")
         self.put(f"{directory}/x", b"1")
@@ -101,7 +105,7 @@ else:
         assert self.files(directory) == {}
 
     def test_delete_tree_finishes_though_somebody_else_deletes_too(
-        self, file_system: FileSystem, directory: str, monkeypatch: pytest.MonkeyPatch
+        self, file_system: ExclusiveFileSystem, directory: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         file_system.prepare_directory(f"{directory}/a/b")
         for name in ("1", "2", "3", "b/4"):
@@ -119,17 +123,19 @@ else:
         file_system.delete_tree(f"{directory}/a")
         assert not path_of(f"{directory}/a").exists()
 
-    def test_the_root_directory_is_listed_with_normal_uris(self, file_system: FileSystem) -> None:
+    def test_the_root_directory_is_listed_with_normal_uris(
+        self, file_system: ExclusiveFileSystem
+    ) -> None:
         found = {entry.uri for entry in file_system.list("file:///")}
         assert found == {f"file:///{name}" for name in os.listdir("/")}
 
-    def test_a_long_name_is_refused(self, file_system: FileSystem, directory: str) -> None:
+    def test_a_long_name_is_refused(self, file_system: ExclusiveFileSystem, directory: str) -> None:
         with pytest.raises(InvalidRequestError):
             file_system.publish(f"{directory}/{'x' * 300}", b"1")
 
     @both_writes
     def test_a_full_disk_leaves_nothing_behind(
-        self, file_system: FileSystem, directory: str, write: Write
+        self, file_system: ExclusiveFileSystem, directory: str, write: Write
     ) -> None:
         with _file_size_limit(64 << 10), pytest.raises(StorageUnavailableError):
             _write_or_abort(file_system, f"{directory}/x", bytes(1 << 20), write)
@@ -138,7 +144,7 @@ else:
     @both_writes
     def test_a_file_is_synced_before_it_has_its_name_and_its_directory_after(
         self,
-        file_system: FileSystem,
+        file_system: ExclusiveFileSystem,
         directory: str,
         write: Write,
         monkeypatch: pytest.MonkeyPatch,
@@ -164,7 +170,7 @@ else:
     @both_writes
     def test_a_failed_directory_sync_is_an_unknown_outcome_and_keeps_the_file(
         self,
-        file_system: FileSystem,
+        file_system: ExclusiveFileSystem,
         directory: str,
         write: Write,
         monkeypatch: pytest.MonkeyPatch,
@@ -185,7 +191,7 @@ else:
     @pytest.mark.parametrize("call", ["prepare_directory", "delete"])
     def test_a_failed_directory_sync_is_our_error(
         self,
-        file_system: FileSystem,
+        file_system: ExclusiveFileSystem,
         directory: str,
         call: str,
         monkeypatch: pytest.MonkeyPatch,
@@ -202,7 +208,9 @@ else:
             else:
                 file_system.prepare_directory(f"{directory}/a")
 
-    def test_no_descriptor_is_left_open(self, file_system: FileSystem, directory: str) -> None:
+    def test_no_descriptor_is_left_open(
+        self, file_system: ExclusiveFileSystem, directory: str
+    ) -> None:
         before = os.listdir("/proc/self/fd")
         for ending in ("commit", "abort"):
             stream = file_system.create(f"{directory}/{ending}")
@@ -216,7 +224,7 @@ else:
 
     @both_writes
     def test_a_killed_writer_leaves_nothing_under_the_name_or_the_whole_file(
-        self, file_system: FileSystem, directory: str, write: Write
+        self, file_system: ExclusiveFileSystem, directory: str, write: Write
     ) -> None:
         content = b"whole" * 1000
         outcomes: list[bool] = []
@@ -243,7 +251,7 @@ def _killed_at(step: int, uri: str, content: bytes, write: Write) -> int:
     """Write in a process that kills itself before the n-th change of the disk."""
     source = f"""
 import os, signal
-from holdfast.locations import FileSystem, LocalFileSystem
+from holdfast.locations import ExclusiveFileSystem, FileSystem, LocalFileSystem
 {inspect.getsource(write)}
 left = {step}
 def deadly(real):
@@ -275,7 +283,7 @@ def _file_size_limit(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def _write_or_abort(file_system: FileSystem, uri: str, data: bytes, write: Write) -> None:
+def _write_or_abort(file_system: ExclusiveFileSystem, uri: str, data: bytes, write: Write) -> None:
     if write.__name__ == "publish":
         file_system.publish(uri, data)
         return
@@ -298,7 +306,7 @@ def open_directory() -> Iterator[Path]:
 @pytest.mark.parametrize("call", ["initialize", "location", "state", "metadata", "nested"])
 def test_a_directory_without_write_permission_is_refused(open_directory: Path, call: str) -> None:
     job = open_directory / "job"
-    for name in ("chk-2", "shared", "taskowned"):
+    for name in ("chk-2", "shared", "taskowned", "_epoch"):
         (job / name).mkdir(parents=True)
     source = f"""
 import os, sys, warnings
@@ -312,7 +320,9 @@ scope = CheckpointedStateScope.EXCLUSIVE
 directory = sys.argv[1]
 access = checkpoint_storage(directory).create_checkpoint_storage("job")
 factory = access.resolve_checkpoint_storage_location(2, CheckpointStorageLocationReference())
-location = FileSystemCheckpointStorageLocation(access, directory + "/job/chk-2", "attempt")
+location = FileSystemCheckpointStorageLocation(
+    directory + "/job/chk-2", factory, single_writer=False, attempt="attempt"
+)
 calls = {{
     "initialize": access.initialize_base_locations_for_checkpoint,
     "location": lambda: access.initialize_location_for_checkpoint(1),

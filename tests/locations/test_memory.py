@@ -1,13 +1,13 @@
 import pytest
-from contracts.file_system import FileSystemContract
 
-from holdfast.locations import FileSystem, MemoryFileSystem
-from holdfast.locations import _memory as store
+from holdfast.locations import ExclusiveFileSystem, MemoryFileSystem
+from holdfast.locations.file_systems import _memory as store
+from holdfast.testing import ExclusiveFileSystemContract
 
 
-class TestMemoryFileSystem(FileSystemContract):
+class TestMemoryFileSystem(ExclusiveFileSystemContract):
     @pytest.fixture
-    def file_system(self) -> FileSystem:
+    def file_system(self) -> ExclusiveFileSystem:
         return MemoryFileSystem()
 
     @pytest.fixture

@@ -1,5 +1,5 @@
 import pytest
-from contracts.storage import EXCLUSIVE, CheckpointStorageContract, read
+from contracts.values import EXCLUSIVE, read
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import (
@@ -7,6 +7,7 @@ from holdfast.locations import (
     CheckpointStorage,
     MemoryCheckpointStorage,
 )
+from holdfast.testing import CheckpointStorageContract
 
 
 class TestMemoryCheckpointStorage(CheckpointStorageContract):

@@ -3,7 +3,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from contracts.values import metadata_of, streams_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from holdfast.locations import (
     encode_metadata,
 )
 from holdfast.locations._checksum import crc32c
+from holdfast.testing import metadata_of, streams_of
 
 DIRECTORY = "file:///data/job/chk-7"
 URI = f"{DIRECTORY}/_metadata"

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from contracts.faults import Faults
 
 from holdfast.errors import (
     BatchGapError,
@@ -26,6 +25,7 @@ from holdfast.spark._coordinator import (
     PendingCheckpoint,
     SparkProgress,
 )
+from holdfast.testing import Faults
 
 QUERY = "query"
 
@@ -79,6 +79,11 @@ def run_batch(driver: CheckpointCoordinator, batch_id: int) -> None:
     driver.complete(pending, acknowledged(pending), progress(batch_id))
 
 
+def next_call(faults: Faults, name: str) -> int:
+    """Which call of that name comes next: a driver that starts makes some already."""
+    return faults.calls.count(name) + 1
+
+
 def files_below(directory: str, checkpoint_id: int) -> set[str]:
     """Names in a checkpoint's directory."""
     uri = f"{directory}/job/chk-{checkpoint_id}"
@@ -106,27 +111,81 @@ def test_a_batch_that_does_not_follow_is_a_gap(memory_directory: str, batch_id: 
         coordinator(memory_directory).begin(batch_id)
 
 
-def test_of_two_drivers_in_one_batch_the_second_loses_and_harms_nothing(
+def test_of_two_drivers_in_one_batch_the_older_loses_and_harms_nothing(
     memory_directory: str,
 ) -> None:
-    winner, loser = coordinator(memory_directory), coordinator(memory_directory)
-    won, lost = begun(winner, 0), begun(loser, 0)
+    older = coordinator(memory_directory)
+    lost = begun(older, 0)
     acknowledgements_lost = acknowledged(lost)
-    winner.complete(won, acknowledged(won), progress(0))
-    with pytest.raises(CheckpointConflictError):
-        loser.complete(lost, acknowledgements_lost, progress(0))
-    loser.abort(lost)
+    younger = coordinator(memory_directory)
+    won = begun(younger, 0)
+    younger.complete(won, acknowledged(won), progress(0))
+    with pytest.raises(CheckpointConflictError, match="taken over"):
+        older.complete(lost, acknowledgements_lost, progress(0))
+    older.abort(lost)
     assert len(files_below(memory_directory, 1)) == 3  # metadata and the winner's two files
     pending = begun(coordinator(memory_directory), 1)
     assert all(handles[0].stream.open_input_stream().read() for handles in pending.assigned)
 
 
+def test_a_driver_that_lost_its_job_learns_it_before_the_sink_sees_a_batch(
+    memory_directory: str,
+) -> None:
+    older = coordinator(memory_directory)
+    run_batch(older, 0)
+    coordinator(memory_directory)
+    with pytest.raises(CheckpointConflictError, match="its epoch is 2, this driver's is 1"):
+        older.begin(1)
+
+
+def test_a_commit_under_way_while_another_driver_starts_counts_for_that_one(
+    faults: Faults,
+) -> None:
+    older = coordinator(faults.directory)
+    pending = begun(older, 0)
+    started = []
+    faults.before(
+        "publish",
+        lambda: started.append(coordinator(faults.behind)),
+        nth=next_call(faults, "publish"),
+    )
+    with pytest.raises(CheckpointConflictError, match="taken over"):
+        older.complete(pending, acknowledged(pending), progress(0))
+    older.abort(pending)
+    # The younger one began before it was there, and meets it when it commits.
+    begun_again = begun(started[0], 0)
+    with pytest.raises(CheckpointConflictError, match="somebody else"):
+        started[0].complete(begun_again, acknowledged(begun_again), progress(0))
+    started[0].abort(begun_again)
+    assert coordinator(faults.behind).begin(0) is None
+
+
+def test_a_late_commit_of_an_id_that_was_cleaned_up_is_taken_back(faults: Faults) -> None:
+    zombie = coordinator(faults.directory)
+    pending = begun(zombie, 0)
+    acknowledgements = acknowledged(pending)
+
+    def go_on() -> None:
+        driver = coordinator(faults.behind, num_retained=1)
+        for batch_id in range(3):
+            run_batch(driver, batch_id)
+        _CLEANER.wait()
+        file_system_for(faults.behind).prepare_directory(f"{faults.behind}/job/chk-1")
+
+    faults.before("publish", go_on, nth=next_call(faults, "publish"))
+    with pytest.raises(CheckpointConflictError, match="taken over"):
+        zombie.complete(pending, acknowledgements, progress(0))
+    assert [number for number in (1, 2, 3) if files_below(faults.behind, number)] == [3]
+
+
 def test_a_driver_that_fails_leaves_the_files_of_one_that_is_still_writing(
     memory_directory: str,
 ) -> None:
-    failing, writing = coordinator(memory_directory), coordinator(memory_directory)
-    failed, pending = begun(failing, 0), begun(writing, 0)
+    failing = coordinator(memory_directory)
+    failed = begun(failing, 0)
     acknowledged(failed)
+    writing = coordinator(memory_directory)
+    pending = begun(writing, 0)
     acknowledgements = acknowledged(pending)
     failing.abort(failed)
     writing.complete(pending, acknowledgements, progress(0))
@@ -171,7 +230,9 @@ def test_reports_that_are_not_one_of_each_subtask_are_declined(
 def test_a_commit_that_failed_before_it_took_effect_is_no_checkpoint(faults: Faults) -> None:
     driver = coordinator(faults.directory)
     pending = begun(driver, 0)
-    faults.before("publish", StorageUnavailableError("as planned"))
+    faults.before(
+        "publish", StorageUnavailableError("as planned"), nth=next_call(faults, "publish")
+    )
     with pytest.raises(StorageUnavailableError):
         driver.complete(pending, acknowledged(pending), progress(0))
     driver.abort(pending)
@@ -181,7 +242,7 @@ def test_a_commit_that_failed_before_it_took_effect_is_no_checkpoint(faults: Fau
 def test_a_commit_whose_outcome_is_unknown_is_found_by_the_next_driver(faults: Faults) -> None:
     driver = coordinator(faults.directory)
     pending = begun(driver, 0)
-    faults.after("publish", OutcomeUnknownError("as planned"))
+    faults.after("publish", OutcomeUnknownError("as planned"), nth=next_call(faults, "publish"))
     with pytest.raises(OutcomeUnknownError):
         driver.complete(pending, acknowledged(pending), progress(0))
     assert coordinator(faults.directory).begin(0) is None
@@ -191,7 +252,7 @@ def test_a_commit_whose_answer_was_lost_succeeds(faults: Faults) -> None:
     driver = coordinator(faults.directory)
     pending = begun(driver, 0)
     # The store performed it, the answer got lost, the repeated request met our own file.
-    faults.after("publish", CheckpointConflictError("as planned"))
+    faults.after("publish", CheckpointConflictError("as planned"), nth=next_call(faults, "publish"))
     driver.complete(pending, acknowledged(pending), progress(0))
     assert coordinator(faults.directory).begin(1) is not None
 
@@ -203,20 +264,20 @@ def test_older_checkpoints_are_deleted_in_the_background(
     first = coordinator(memory_directory, num_retained=num_retained)
     run_batch(first, 0)
     run_batch(first, 1)
-    _CLEANER.submit(int).result()  # it deletes in order, in one thread
+    _CLEANER.wait()
     second = coordinator(memory_directory, num_retained=num_retained)
     run_batch(second, 2)
     run_batch(second, 3)
-    _CLEANER.submit(int).result()  # it deletes in order, in one thread
+    _CLEANER.wait()
     left = [number for number in range(1, 5) if files_below(memory_directory, number)]
     assert left == [1, 2, 3, 4][-num_retained:]
 
 
 def test_a_checkpoint_that_cannot_be_deleted_fails_no_batch(faults: Faults) -> None:
     driver = coordinator(faults.directory, num_retained=1)
-    faults.before("delete", StorageUnavailableError("as planned"))
+    faults.before("delete", StorageUnavailableError("as planned"), nth=next_call(faults, "delete"))
     run_batch(driver, 0)
     run_batch(driver, 1)
     run_batch(driver, 2)
-    _CLEANER.submit(int).result()  # it deletes in order, in one thread
+    _CLEANER.wait()
     assert [number for number in (1, 2, 3) if files_below(faults.behind, number)] == [1, 3]

@@ -3,7 +3,6 @@
 import logging
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -13,20 +12,22 @@ from holdfast.backends import default_max_parallelism
 from holdfast.errors import BatchGapError, InvalidRequestError
 from holdfast.locations import (
     CheckpointMetadata,
+    CheckpointsCleaner,
     CheckpointStorageAccess,
     CheckpointStorageLocation,
     CompletedCheckpoint,
-    CompletedCheckpointStorageLocation,
+    CompletedCheckpointStore,
     OperatorStateHandle,
     complete_checkpoint,
     load_checkpoint,
+    sweep,
 )
 from holdfast.spark._acknowledgements import Acknowledgement, operator_state
 
 _log = logging.getLogger(__name__)
 
-# One thread for all queries of the process: deleting is never urgent.
-_CLEANER = ThreadPoolExecutor(1, thread_name_prefix="holdfast-cleaner")
+# One for all queries of the process: deleting is never urgent.
+_CLEANER = CheckpointsCleaner()
 
 _WRITER = f"holdfast {version('holdfast')}"
 _SPARK = "spark"
@@ -79,8 +80,9 @@ class PendingCheckpoint:
 class CheckpointCoordinator:
     """Drives the checkpoints of one run of a query, on the driver.
 
-    What it knows comes from storage when it begins, and from its own commits after that. A
-    commit that finds the checkpoint taken shows that another driver has gone on with the job.
+    What it knows comes from storage when it begins, and from its own commits after that. When it
+    begins it claims the job; a driver that had it before finds that out at its next batch or
+    commit, at the latest.
 
     Args:
         access: The job's storage.
@@ -106,18 +108,28 @@ class CheckpointCoordinator:
         self._query_id = query_id
         self._uid = uid
         self._parallelism = parallelism
-        self._num_retained = num_retained
         access.initialize_base_locations_for_checkpoint()
-        self._retained = list(access.completed_checkpoints().values())
-        self._last = load_checkpoint(self._retained[-1]) if self._retained else None
+        completed = [load_checkpoint(one) for one in access.completed_checkpoints().values()]
+        if completed:
+            self._check_belongs(completed[-1])
+        # Not before that: a query that has no business here must not stop the one that has.
+        self._ownership = access.claim_job()
+        self._store = CompletedCheckpointStore(
+            num_retained,
+            _CLEANER,
+            [load_checkpoint(one) for one in access.completed_checkpoints().values()],
+        )
         if self._last is not None:
-            self._check_belongs(self._last)
             _log.info(
                 "job %s goes on from checkpoint %d at %s",
                 job_id,
-                self._last.metadata.checkpoint_id,
+                self._last.checkpoint_id,
                 self._last.location.external_pointer,
             )
+
+    @property
+    def _last(self) -> CompletedCheckpoint | None:
+        return self._store.latest
 
     def begin(self, batch_id: int) -> PendingCheckpoint | None:
         """Begin the checkpoint of a batch.
@@ -128,13 +140,16 @@ class CheckpointCoordinator:
 
         Raises:
             BatchGapError: The batch neither follows the last checkpoint nor repeats it.
+            CheckpointConflictError: Another driver has claimed the job.
         """
         started = time.monotonic()
-        if self._last is None:
+        self._ownership.check()
+        last = self._last
+        if last is None:
             if batch_id != 0:
                 raise self._gap(f"there is no completed checkpoint, but Spark is at {batch_id}")
         else:
-            done = progress_of(self._last.metadata).batch_id
+            done = progress_of(last.metadata).batch_id
             if batch_id == done:
                 _log.info("batch %d was completed before; it is skipped", batch_id)
                 return None
@@ -146,8 +161,8 @@ class CheckpointCoordinator:
             checkpoint_id=checkpoint_id,
             batch_id=batch_id,
             location=self._access.initialize_location_for_checkpoint(checkpoint_id),
-            restored_checkpoint_id=self._last.metadata.checkpoint_id if self._last else None,
-            assigned=self._assign(),
+            restored_checkpoint_id=last.checkpoint_id if last else None,
+            assigned=self._assign(last),
             started=started,
         )
 
@@ -161,7 +176,7 @@ class CheckpointCoordinator:
 
         Raises:
             CheckpointDeclinedError: The acknowledgements are not one of each subtask.
-            CheckpointConflictError: Another driver has committed it.
+            CheckpointConflictError: Another driver has committed it, or claimed the job.
             OutcomeUnknownError: The store did not say; nothing may be deleted.
             StorageUnavailableError: It was not committed.
         """
@@ -180,12 +195,10 @@ class CheckpointCoordinator:
             writer=_WRITER,
             operators={self._uid: operator},
             coordinator_states={_SPARK: msgspec.msgpack.encode(progress)},
+            epoch=self._ownership.epoch,
         )
-        completed = complete_checkpoint(pending.location, metadata)
-        self._last = completed  # at once: from here on nobody may abort it
-        self._retained.append(completed.location)
-        while len(self._retained) > self._num_retained:
-            _clean_up(self._retained.pop(0))
+        completed = complete_checkpoint(pending.location, metadata, self._ownership)
+        self._store.add(completed)
         _log.info(
             "completed checkpoint %d of job %s (batch %d) in %.0f ms: %d bytes of state, "
             "%d bytes of metadata",
@@ -200,7 +213,7 @@ class CheckpointCoordinator:
 
     def abort(self, pending: PendingCheckpoint) -> None:
         """Give a checkpoint up and delete what was written for it. Never raises."""
-        if self._last and self._last.metadata.checkpoint_id == pending.checkpoint_id:
+        if self._last and self._last.checkpoint_id == pending.checkpoint_id:
             return  # it was completed before whatever failed
         _log.warning("checkpoint %d of job %s is given up", pending.checkpoint_id, self._job_id)
         try:
@@ -208,10 +221,10 @@ class CheckpointCoordinator:
         except Exception:  # noqa: BLE001  # the user has to see why it is given up
             _log.warning("could not clean up after it", exc_info=True)
 
-    def _assign(self) -> Assigned:
-        if self._last is None:
+    def _assign(self, last: CompletedCheckpoint | None) -> Assigned:
+        if last is None:
             return ((),) * self._parallelism
-        subtasks = self._last.metadata.operators[self._uid].subtasks
+        subtasks = last.metadata.operators[self._uid].subtasks
         return tuple(
             subtasks[index].managed_operator if index in subtasks else ()
             for index in range(self._parallelism)
@@ -270,16 +283,8 @@ def progress_of(metadata: CheckpointMetadata) -> SparkProgress:
     return msgspec.msgpack.decode(encoded, type=SparkProgress)
 
 
-def _clean_up(location: CompletedCheckpointStorageLocation) -> None:
-    """Delete a checkpoint that is not needed any more, off the commit path."""
-    try:
-        _CLEANER.submit(_discard, location)
-    except RuntimeError:  # the interpreter is going down, and takes no new work
-        _discard(location)
-
-
-def _discard(location: CompletedCheckpointStorageLocation) -> None:
-    try:
-        location.dispose_storage_location()
-    except Exception:  # noqa: BLE001  # whatever it is, the job goes on without it
-        _log.warning("could not delete a checkpoint that is not needed any more", exc_info=True)
+def sweep_in_background(directory: str, job_id: str, *, grace_s: float) -> None:
+    """Delete what crashes have left in a job's directory, off the path of its batches."""
+    _CLEANER.run(
+        lambda: sweep(directory, job_id, grace_s=grace_s), f"orphaned files of job {job_id}"
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import (
+    GRACE_S,
     INLINE_THRESHOLD_BYTES,
     CheckpointStorage,
     FileSystemCheckpointStorage,
@@ -23,6 +24,9 @@ _MEMORY = MemoryCheckpointStorage()
 _SIZE = re.compile(r"([0-9]+)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
+_DURATION = re.compile(r"([0-9]+)\s*(s|m|min|h|d)", re.IGNORECASE)
+_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -34,6 +38,7 @@ class Setting:
         meaning: What it does, for people.
         flink: Flink's key for the same, or empty.
         parse: Makes a value of its text; raises ValueError or `InvalidRequestError`.
+        default_text: The default as one would write it, where that is not its value.
     """
 
     key: str
@@ -41,6 +46,7 @@ class Setting:
     meaning: str
     flink: str
     parse: Callable[[str], Any]
+    default_text: str | None = None
 
 
 def _storage(text: str) -> str:
@@ -57,6 +63,20 @@ def _size(text: str) -> int:
     if found is None:
         raise ValueError(text)
     return int(found[1]) * _UNITS[found[2].lower()]
+
+
+def _duration_s(text: str) -> float:
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(text)
+    return int(found[1]) * _SECONDS[found[2].lower()]
+
+
+def _boolean(text: str) -> bool:
+    found = {"true": True, "false": False}.get(text.strip().lower())
+    if found is None:
+        raise ValueError(text)
+    return found
 
 
 def _positive(text: str) -> int:
@@ -87,7 +107,8 @@ class Settings:
         "filesystem",
         key="checkpoint.storage",
         kind="`filesystem` or `memory`",
-        meaning="`memory` keeps checkpoints in the driver and loses them with it; for tests. "
+        meaning="`memory` keeps state of at most 5 MiB a subtask in `_metadata` files in the "
+        "checkpoint directory; without one, in the driver, where it is lost with it (for tests). "
         "Flink's name for it, `jobmanager`, is understood too.",
         flink="execution.checkpointing.storage",
         parse=_storage,
@@ -99,6 +120,27 @@ class Settings:
         meaning="How many completed checkpoints are kept; older ones are deleted.",
         flink="execution.checkpointing.num-retained",
         parse=_positive,
+    )
+    single_writer: bool = _setting(
+        default=False,
+        key="checkpoint.single-writer",
+        kind="`true` or `false`",
+        meaning="The promise that never more than one driver at a time runs a job. Stores need "
+        "it that can't create a file only if it is not there yet, such as `sftp://`.",
+        flink="",
+        parse=_boolean,
+        default_text="false",
+    )
+    orphan_grace_s: float = _setting(
+        GRACE_S,
+        key="cleanup.orphan-grace",
+        kind="duration such as `24h` or `90m`",
+        meaning="How long a file that no checkpoint leads to is left alone, by the store's clock. "
+        "When a query starts it deletes older ones, which crashes have left in its job's "
+        "directory. Longer than any micro-batch takes.",
+        flink="",
+        parse=_duration_s,
+        default_text="24h",
     )
     inline_threshold: int = _setting(
         INLINE_THRESHOLD_BYTES,
@@ -149,7 +191,7 @@ class Settings:
         Raises:
             InvalidRequestError: No directory, or one that can't be used.
         """
-        if self.checkpoint_storage == "memory":
+        if self.checkpoint_storage == "memory" and self.checkpoint_dir is None:
             return _MEMORY
         if self.checkpoint_dir is None:
             message = (
@@ -163,8 +205,14 @@ class Settings:
                 "memory instead of the directory"
             )
             raise InvalidRequestError(message, self.checkpoint_dir)
+        if self.checkpoint_storage == "memory":
+            return MemoryCheckpointStorage(
+                directory=self.checkpoint_dir, single_writer=self.single_writer
+            )
         return FileSystemCheckpointStorage(
-            self.checkpoint_dir, inline_threshold=self.inline_threshold
+            self.checkpoint_dir,
+            inline_threshold=self.inline_threshold,
+            single_writer=self.single_writer,
         )
 
 

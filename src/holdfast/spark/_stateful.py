@@ -17,7 +17,12 @@ from holdfast.errors import CheckpointDeclinedError, InvalidRequestError, Outcom
 from holdfast.locations import CheckpointStorage
 from holdfast.spark import _query
 from holdfast.spark._acknowledgements import COLUMN, Acknowledgement, decode_acknowledgements
-from holdfast.spark._coordinator import CheckpointCoordinator, PendingCheckpoint, SparkProgress
+from holdfast.spark._coordinator import (
+    CheckpointCoordinator,
+    PendingCheckpoint,
+    SparkProgress,
+    sweep_in_background,
+)
 from holdfast.spark._functions import StatefulFunction
 from holdfast.spark._routing import Routing, arrow_schema, shared
 from holdfast.spark._settings import Settings
@@ -183,6 +188,8 @@ class _QueryRun:
             parallelism=operator.parallelism,
             num_retained=settings.num_retained,
         )
+        if settings.checkpoint_dir is not None:
+            sweep_in_background(settings.checkpoint_dir, job_id, grace_s=settings.orphan_grace_s)
         _query.guard_against_other_orders(session)
         return cls(
             run_id=query.run_id,

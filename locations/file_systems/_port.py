@@ -1,11 +1,12 @@
-"""The port to a store: what a storage needs of a file system, and nothing more."""
+"""The port to a store: what a storage needs of a file system, and nothing more.
 
-from collections.abc import Callable, Iterable
+`FileSystem` is what every store can do. `ExclusiveFileSystem` is for stores that can also create
+a file only if its name is free, in one step: those alone keep two drivers apart.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
-
-from holdfast.errors import InvalidRequestError
-from holdfast.locations import _uris
+from typing import BinaryIO, Protocol, runtime_checkable
 
 BytesLike = bytes | bytearray | memoryview
 
@@ -37,11 +38,19 @@ class FileOutputStream(Protocol):
         """Append the bytes. Raises `StorageUnavailableError`."""
         ...
 
+    def sync(self) -> None:
+        """Make what was written durable, where the store can do that before `commit`.
+
+        Raises `StorageUnavailableError`.
+        """
+        ...
+
     def commit(self) -> None:
         """Make the file appear under its name, whole and durable; call it once, last.
 
-        Raises `CheckpointConflictError` if the name is taken, `StorageUnavailableError`,
-        `OutcomeUnknownError`; after the first two nothing is left behind.
+        Raises `CheckpointConflictError` if it sees that the name is taken,
+        `StorageUnavailableError`, `OutcomeUnknownError`; after the first two nothing is left
+        behind.
         """
         ...
 
@@ -53,10 +62,9 @@ class FileOutputStream(Protocol):
 class FileSystem(Protocol):
     """A store of files under normalized URIs.
 
-    Writes name their precondition, so that of two racing writers one learns that it lost.
-    Instances may be shared between threads and hold nothing that can't be pickled: executors
-    get copies. Any method may raise `StorageUnavailableError`, or `InvalidRequestError` where
-    permissions forbid the call.
+    Instances may be shared between threads. Any method may raise `StorageUnavailableError` after
+    which nothing has changed, its subclass `StorageFullError`, or `InvalidRequestError` where
+    permissions forbid the call. None of them repeats a failed call: `file_system_for` does.
     """
 
     def prepare_directory(self, uri: str, /) -> None:
@@ -65,14 +73,6 @@ class FileSystem(Protocol):
 
     def create(self, uri: str, /) -> FileOutputStream:
         """Begin a file of unknown length under a name that was never used before."""
-        ...
-
-    def publish(self, uri: str, data: bytes, /) -> None:
-        """Store a small file in one atomic, durable step, only if the name is free.
-
-        Raises `CheckpointConflictError` if it is taken, `OutcomeUnknownError` if the store
-        did not say.
-        """
         ...
 
     def open(self, uri: str, /) -> BinaryIO:
@@ -99,23 +99,14 @@ class FileSystem(Protocol):
         ...
 
 
-_FACTORIES: dict[str, Callable[[], FileSystem]] = {}
+@runtime_checkable
+class ExclusiveFileSystem(FileSystem, Protocol):
+    """A store that tells two writers of one name apart: exactly one of them wins."""
 
+    def publish(self, uri: str, data: bytes, /) -> None:
+        """Store a small file in one atomic, durable step, only if the name is free.
 
-def register_file_system(scheme: str, factory: Callable[[], FileSystem]) -> None:
-    """Say how to reach the URIs of a scheme, in this process; replaces what was registered."""
-    _FACTORIES[scheme.lower()] = factory
-
-
-def file_system_for(uri: str) -> FileSystem:
-    """The file system of a normalized URI.
-
-    Raises:
-        InvalidRequestError: No file system is registered for its scheme.
-    """
-    factory = _FACTORIES.get(_uris.scheme(uri))
-    if factory is None:
-        known = ", ".join(sorted(f"{scheme}://" for scheme in _FACTORIES))
-        message = f"no file system for {_uris.scheme(uri)}://; this version knows {known}"
-        raise InvalidRequestError(message, uri)
-    return factory()
+        Raises `CheckpointConflictError` if it is taken, `OutcomeUnknownError` if the store
+        did not say.
+        """
+        ...

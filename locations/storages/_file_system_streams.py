@@ -2,22 +2,25 @@
 
 import threading
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from holdfast.errors import (
-    CheckpointConflictError,
-    CheckpointError,
-    OutcomeUnknownError,
-    StreamClosedError,
-)
+from holdfast.errors import StreamClosedError
 from holdfast.locations import _uris
 from holdfast.locations._checksum import ChecksumBuilder, checksum_of
-from holdfast.locations._discarded_unless_kept import DiscardedUnlessKept
-from holdfast.locations._file_system import BytesLike, FileOutputStream, file_system_for
-from holdfast.locations._file_system_completed import (
+from holdfast.locations._handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
+from holdfast.locations.file_systems import (
+    BytesLike,
+    FileOutputStream,
+    file_system_for,
+    publish,
+)
+from holdfast.locations.storages._contract import METADATA_FILE
+from holdfast.locations.storages._discarded_unless_kept import DiscardedUnlessKept
+from holdfast.locations.storages._file_system_completed import (
     FileSystemCompletedCheckpointStorageLocation,
 )
-from holdfast.locations._gathered_metadata import GatheredMetadataOutputStream
-from holdfast.locations._handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
+from holdfast.locations.storages._gathered_metadata import GatheredMetadataOutputStream
 
 
 class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
@@ -47,19 +50,31 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
     def write(self, data: BytesLike, /) -> int:
         self._check_open()
         view = memoryview(data).cast("B")
-        try:
-            if len(self._buffer) + len(view) > self._buffer_bytes:
-                self._write_file(self._buffer)
-                self._buffer = bytearray()
-            if len(view) >= self._buffer_bytes:
+        if len(self._buffer) + len(view) > self._buffer_bytes:
+            self.flush_to_file()
+        if len(view) >= self._buffer_bytes:
+            with self._closed_on_failure():
                 self._write_file(view)
-            else:
-                self._buffer += view
-        except BaseException:
-            # Nobody knows how much of it is in the file.
-            self.close()
-            raise
+        else:
+            self._buffer += view
         return len(view)
+
+    def flush(self) -> None:
+        self._check_open()
+        if self.tell() > self._inline_threshold:
+            self.flush_to_file()
+
+    def flush_to_file(self) -> None:
+        self._check_open()
+        with self._closed_on_failure():
+            held, self._buffer = self._buffer, bytearray()
+            self._write_file(held)
+
+    def sync(self) -> None:
+        self._check_open()
+        if self._file is not None:
+            with self._closed_on_failure():
+                self._file.sync()
 
     def tell(self) -> int:
         return self._file_bytes + len(self._buffer)
@@ -88,6 +103,15 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
         if file is not None:
             file.abort()
 
+    @contextmanager
+    def _closed_on_failure(self) -> Iterator[None]:
+        """After a failure nobody knows how much is in the file."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
     def _write_file(self, data: BytesLike) -> None:
         if not data:
             return
@@ -109,29 +133,15 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
 class FileSystemCheckpointMetadataOutputStream(
     GatheredMetadataOutputStream[FileSystemCompletedCheckpointStorageLocation]
 ):
-    """The `_metadata` file, published in one exclusive step."""
+    """The `_metadata` file of a directory, published in one exclusive step."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, directory: str, *, single_writer: bool) -> None:
         super().__init__()
-        self._uri = uri
+        self._uri = _uris.join(directory, METADATA_FILE)
+        self._single_writer = single_writer
 
     def _publish(self, content: bytes) -> FileSystemCompletedCheckpointStorageLocation:
-        try:
-            file_system_for(self._uri).publish(self._uri, content)
-        except CheckpointConflictError:
-            if not self._is_ours(content):
-                raise
+        # The commit token in the metadata makes our bytes different from anybody else's.
+        publish(self._uri, content, single_writer=self._single_writer)
         handle = FileStateHandle(self._uri, len(content), checksum_of(content))
         return FileSystemCompletedCheckpointStorageLocation(_uris.parent(self._uri), handle)
-
-    def _is_ours(self, content: bytes) -> bool:
-        """Whether what stands there is our own write, whose answer was lost on the way.
-
-        The commit token in the metadata makes our bytes different from anybody else's.
-        """
-        try:
-            with file_system_for(self._uri).open(self._uri) as stored:
-                return stored.read(len(content) + 1) == content
-        except (CheckpointError, OSError) as error:
-            message = "metadata exists already, and reading whose it is failed"
-            raise OutcomeUnknownError(message, self._uri) from error

@@ -1,52 +1,37 @@
-"""Checkpoints in directories of a file system, the same over every store.
-
-    <directory>/<job>/chk-<N>/_metadata      the commit marker, written last
-    <directory>/<job>/chk-<N>/<attempt>-<…>  exclusive state files, of one attempt at checkpoint N
-    <directory>/<job>/shared/<…>             state files that several checkpoints refer to
-    <directory>/<job>/taskowned/             files that belong to tasks
-
-The attempt is drawn anew each time a driver begins a checkpoint, so that one that fails can
-remove what it and its tasks wrote without touching what another driver wrote meanwhile.
-"""
+"""Checkpoints in directories of a file system, the same over every store."""
 
 import logging
-import re
 import uuid
 from dataclasses import dataclass
 from os import PathLike
 
-from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
+from holdfast.errors import InvalidRequestError
 from holdfast.locations import _uris
-from holdfast.locations._file_system import FileSystem, file_system_for
-from holdfast.locations._file_system_completed import (
-    FileSystemCompletedCheckpointStorageLocation,
-    metadata_at,
-)
-from holdfast.locations._file_system_streams import (
-    FileSystemCheckpointMetadataOutputStream,
-    FileSystemCheckpointStateOutputStream,
-)
-from holdfast.locations._storage import (
+from holdfast.locations.file_systems import file_system_for
+from holdfast.locations.storages._contract import (
     JOB_ID,
     METADATA_FILE,
     CheckpointedStateScope,
     CheckpointStorageLocationReference,
-    check_checkpoint_id,
     check_job_id,
 )
+from holdfast.locations.storages._file_system_completed import (
+    FileSystemCompletedCheckpointStorageLocation,
+)
+from holdfast.locations.storages._file_system_streams import (
+    FileSystemCheckpointMetadataOutputStream,
+    FileSystemCheckpointStateOutputStream,
+)
+from holdfast.locations.storages._job_directory import JobDirectory, new_savepoint_directory
+from holdfast.locations.storages._ownership import DirectoryOwnership
+from holdfast.locations.storages._pointers import resolve_pointer
+from holdfast.locations.storages._references import decode_reference, encode_reference
 
 _log = logging.getLogger(__name__)
 
 INLINE_THRESHOLD_BYTES = 20 << 10
 MAX_INLINE_THRESHOLD_BYTES = 1 << 20
 WRITE_BUFFER_BYTES = 64 << 10
-
-_SHARED = "shared"
-_TASK_OWNED = "taskowned"
-_CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
-
-# Tells our references from garbage; Flink uses the same four bytes before a path.
-_REFERENCE_MAGIC = b"\x05\x5f\x3f\x18"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +44,12 @@ class FileSystemCheckpointStorage:
             0 to 1 MiB.
         write_buffer_bytes: Bytes held back before they are written; at least the threshold
             takes effect.
+        savepoint_directory: URI of the directory for savepoints that name no other.
+        single_writer: The user's promise that one driver at a time runs a job, for stores that
+            can't create a file only if it is not there yet.
 
     Raises:
-        InvalidRequestError: The directory has no scheme or is a root, or a number is out of
+        InvalidRequestError: A directory has no scheme or is a root, or a number is out of
             bounds.
 
     Source:
@@ -71,6 +59,8 @@ class FileSystemCheckpointStorage:
     directory: str
     inline_threshold: int = INLINE_THRESHOLD_BYTES
     write_buffer_bytes: int = WRITE_BUFFER_BYTES
+    savepoint_directory: str | None = None
+    single_writer: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.inline_threshold <= MAX_INLINE_THRESHOLD_BYTES:
@@ -84,6 +74,9 @@ class FileSystemCheckpointStorage:
             raise InvalidRequestError(message)
         # The way to normalize a field of a frozen class.
         object.__setattr__(self, "directory", _uris.checkpoint_directory(self.directory))
+        if self.savepoint_directory is not None:
+            savepoints = _uris.checkpoint_directory(self.savepoint_directory)
+            object.__setattr__(self, "savepoint_directory", savepoints)
 
     def create_checkpoint_storage(self, job_id: str, /) -> "FileSystemCheckpointStorageAccess":
         file_system_for(self.directory)
@@ -109,35 +102,47 @@ class FileSystemCheckpointStorageAccess:
     job_id: str
 
     @property
-    def directory(self) -> str:
-        """URI of the job's directory."""
-        return _uris.join(self.storage.directory, self.job_id)
+    def directory(self) -> JobDirectory:
+        """The job's directory."""
+        uri = _uris.join(self.storage.directory, self.job_id)
+        return JobDirectory(uri, self.storage.single_writer)
 
     @property
     def supports_highly_available_storage(self) -> bool:
         return True
 
+    @property
+    def has_default_savepoint_location(self) -> bool:
+        return self.storage.savepoint_directory is not None
+
     def initialize_base_locations_for_checkpoint(self) -> None:
-        for name in (_SHARED, _TASK_OWNED):
-            self._file_system.prepare_directory(_uris.join(self.directory, name))
+        self.directory.prepare()
+
+    def claim_job(self) -> DirectoryOwnership:
+        return self.directory.claim()
 
     def initialize_location_for_checkpoint(
         self, checkpoint_id: int, /
     ) -> "FileSystemCheckpointStorageLocation":
-        directory = self._checkpoint_directory(checkpoint_id)
-        self._file_system.prepare_directory(directory)
-        return FileSystemCheckpointStorageLocation(self, directory, uuid.uuid4().hex[:8])
+        directory = self.directory.checkpoint(checkpoint_id)
+        file_system_for(directory).prepare_directory(directory)
+        attempt = uuid.uuid4().hex[:8]
+        factory = self._factory(_uris.join(directory, f"{attempt}-"), shared=self._shared)
+        return FileSystemCheckpointStorageLocation(
+            directory, factory, self.storage.single_writer, attempt
+        )
+
+    def initialize_location_for_savepoint(
+        self, checkpoint_id: int, /, target: str | PathLike[str] | None = None
+    ) -> "FileSystemSavepointStorageLocation":
+        self.directory.checkpoint(checkpoint_id)
+        directory = new_savepoint_directory(self.job_id, target, self.storage.savepoint_directory)
+        prefix = directory + "/"
+        factory = self._factory(prefix, shared=prefix)
+        return FileSystemSavepointStorageLocation(directory, factory, self.storage.single_writer)
 
     def completed_checkpoints(self) -> dict[int, FileSystemCompletedCheckpointStorageLocation]:
-        found = {}
-        for entry in self._file_system.list(self.directory):
-            matched = _CHECKPOINT.fullmatch(_uris.name(entry.uri))
-            if matched is None or not entry.is_directory:
-                continue
-            for file in self._file_system.list(entry.uri):
-                if _uris.name(file.uri) == METADATA_FILE:
-                    found[int(matched[1])] = metadata_at(file.uri, file.size)
-        return dict(sorted(found.items()))
+        return self.directory.completed_checkpoints()
 
     def resolve_checkpoint(self, pointer: str, /) -> FileSystemCompletedCheckpointStorageLocation:
         return resolve_pointer(pointer)
@@ -145,31 +150,33 @@ class FileSystemCheckpointStorageAccess:
     def resolve_checkpoint_storage_location(
         self, checkpoint_id: int, reference: CheckpointStorageLocationReference, /
     ) -> "FileSystemCheckpointStreamFactory":
-        directory = self._checkpoint_directory(checkpoint_id)
-        prefix = _decode(reference) if reference.encoded else directory + "/"
-        return self.stream_factory(prefix)
+        directory = self.directory.checkpoint(checkpoint_id)
+        prefix = decode_reference(reference) if reference.encoded else directory + "/"
+        # A savepoint holds all its files itself.
+        is_checkpoint = _uris.parent(prefix) == directory
+        return self._factory(prefix, shared=self._shared if is_checkpoint else prefix)
 
-    def stream_factory(self, exclusive_prefix: str) -> "FileSystemCheckpointStreamFactory":
-        """Makes streams whose exclusive files begin with the prefix, a URI."""
+    def create_task_owned_state_stream(self) -> FileSystemCheckpointStateOutputStream:
+        prefix = self.directory.task_owned + "/"
+        factory = self._factory(prefix, shared=prefix)
+        return factory.create_checkpoint_state_output_stream(CheckpointedStateScope.EXCLUSIVE)
+
+    @property
+    def _shared(self) -> str:
+        return self.directory.shared + "/"
+
+    def _factory(self, exclusive: str, *, shared: str) -> "FileSystemCheckpointStreamFactory":
         return FileSystemCheckpointStreamFactory(
-            exclusive_prefix=exclusive_prefix,
-            shared_prefix=_uris.join(self.directory, _SHARED) + "/",
+            exclusive_prefix=exclusive,
+            shared_prefix=shared,
             inline_threshold=self.storage.inline_threshold,
             write_buffer_bytes=self.storage.write_buffer_bytes,
         )
 
-    def _checkpoint_directory(self, checkpoint_id: int) -> str:
-        check_checkpoint_id(checkpoint_id)
-        return _uris.join(self.directory, f"chk-{checkpoint_id}")
-
-    @property
-    def _file_system(self) -> FileSystem:
-        return file_system_for(self.directory)
-
 
 @dataclass(frozen=True, slots=True)
 class FileSystemCheckpointStreamFactory:
-    """Makes state streams whose files begin with a prefix."""
+    """Makes state streams whose files begin with a prefix, a URI."""
 
     exclusive_prefix: str
     shared_prefix: str
@@ -188,12 +195,12 @@ class FileSystemCheckpointStreamFactory:
 
 
 @dataclass(frozen=True, slots=True)
-class FileSystemCheckpointStorageLocation:
-    """A pending checkpoint: one attempt at filling a `chk-<N>` directory."""
+class _PendingDirectory:
+    """What pending checkpoints and savepoints have in common."""
 
-    access: FileSystemCheckpointStorageAccess
     directory: str
-    attempt: str
+    factory: FileSystemCheckpointStreamFactory
+    single_writer: bool
 
     @property
     def external_pointer(self) -> str:
@@ -201,16 +208,28 @@ class FileSystemCheckpointStorageLocation:
 
     @property
     def location_reference(self) -> CheckpointStorageLocationReference:
-        return CheckpointStorageLocationReference(_REFERENCE_MAGIC + self._prefix.encode())
+        return encode_reference(self.factory.exclusive_prefix)
 
     def create_checkpoint_state_output_stream(
         self, scope: CheckpointedStateScope, /
     ) -> FileSystemCheckpointStateOutputStream:
-        factory = self.access.stream_factory(self._prefix)
-        return factory.create_checkpoint_state_output_stream(scope)
+        return self.factory.create_checkpoint_state_output_stream(scope)
 
     def create_metadata_output_stream(self) -> FileSystemCheckpointMetadataOutputStream:
-        return FileSystemCheckpointMetadataOutputStream(_uris.join(self.directory, METADATA_FILE))
+        return FileSystemCheckpointMetadataOutputStream(
+            self.directory, single_writer=self.single_writer
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystemCheckpointStorageLocation(_PendingDirectory):
+    """A pending checkpoint: one attempt at filling a `chk-<N>` directory.
+
+    The attempt is drawn anew each time a driver begins a checkpoint, so that one that fails can
+    remove what it and its tasks wrote without touching what another driver wrote meanwhile.
+    """
+
+    attempt: str
 
     def dispose_on_failure(self) -> None:
         file_system = file_system_for(self.directory)
@@ -227,40 +246,14 @@ class FileSystemCheckpointStorageLocation:
         with file_system_for(metadata).open(metadata) as stream:
             return f"{self.attempt}-".encode() in stream.read()
 
-    @property
-    def _prefix(self) -> str:
-        return _uris.join(self.directory, f"{self.attempt}-")
 
+@dataclass(frozen=True, slots=True)
+class FileSystemSavepointStorageLocation(_PendingDirectory):
+    """A pending savepoint: a directory that nobody else knows of."""
 
-def resolve_pointer(
-    pointer: str | PathLike[str],
-) -> FileSystemCompletedCheckpointStorageLocation:
-    """Find a checkpoint by its directory or its metadata file.
-
-    Raises:
-        CheckpointNotFoundError: Nothing is there, or a directory without `_metadata`.
-        InvalidRequestError: The pointer is no usable URI.
-    """
-    uri = _uris.checkpoint_directory(pointer)
-    file_system = file_system_for(uri)
-    parent = {entry.uri: entry for entry in file_system.list(_uris.parent(uri))}
-    if uri in parent and not parent[uri].is_directory:
-        return metadata_at(uri, parent[uri].size)
-    for entry in file_system.list(uri):
-        if _uris.name(entry.uri) == METADATA_FILE:
-            return metadata_at(entry.uri, entry.size)
-    if uri in parent:
-        message = f"directory has no {METADATA_FILE}; point at a metadata file to use another name"
-        raise CheckpointNotFoundError(message, uri)
-    raise CheckpointNotFoundError("no such checkpoint or savepoint", uri)
-
-
-def _decode(reference: CheckpointStorageLocationReference) -> str:
-    encoded = reference.encoded
-    if not encoded.startswith(_REFERENCE_MAGIC) or len(encoded) == len(_REFERENCE_MAGIC):
-        raise InvalidRequestError(f"not a location reference: {encoded[:64].hex()}")
-    try:
-        return encoded.removeprefix(_REFERENCE_MAGIC).decode()
-    except UnicodeDecodeError as error:
-        message = f"location reference is no valid path: {encoded[:64].hex()}"
-        raise InvalidRequestError(message) from error
+    def dispose_on_failure(self) -> None:
+        file_system = file_system_for(self.directory)
+        if any(_uris.name(one.uri) == METADATA_FILE for one in file_system.list(self.directory)):
+            _log.warning("savepoint %s was completed after all; it is left alone", self.directory)
+            return
+        file_system.delete_tree(self.directory)

@@ -13,12 +13,13 @@ from holdfast.errors import (
     StreamClosedError,
 )
 from holdfast.locations import _uris
-from holdfast.locations._file_system import BytesLike, FileOutputStream, FileStatus
+from holdfast.locations.file_systems._port import BytesLike, FileOutputStream, FileStatus
 
 # One store for the process, so that a URI means the same file wherever it is resolved.
 _LOCK = threading.Lock()
 _FILES: dict[str, tuple[bytes, int]] = {}
-_DIRECTORIES: set[str] = set()
+_DIRECTORIES: dict[str, int] = {}
+"""Time of the last change by URI, milliseconds since 1970 UTC."""
 
 
 class MemoryFileSystem:
@@ -33,7 +34,7 @@ class MemoryFileSystem:
                 directory = "/".join((root, *parts[:depth]))
                 if directory in _FILES:
                     raise InvalidRequestError("not possible here (a file has that name)", uri)
-                _DIRECTORIES.add(directory)
+                _DIRECTORIES.setdefault(directory, _now_ms())
 
     def create(self, uri: str, /) -> FileOutputStream:
         return _MemoryOutputStream(uri)
@@ -44,7 +45,9 @@ class MemoryFileSystem:
             if uri in _FILES or uri in _DIRECTORIES:
                 message = "file exists already; somebody else has written it"
                 raise CheckpointConflictError(message, uri)
-            _FILES[uri] = (bytes(data), time.time_ns() // 1_000_000)
+            now_ms = _now_ms()
+            _FILES[uri] = (bytes(data), now_ms)
+            _DIRECTORIES[_uris.parent(uri)] = now_ms
 
     def open(self, uri: str, /) -> BinaryIO:
         with _LOCK:
@@ -60,8 +63,8 @@ class MemoryFileSystem:
                 if _uris.parent(file) == uri
             ]
             directories = [
-                FileStatus(directory, 0, 0, is_directory=True)
-                for directory in _DIRECTORIES
+                FileStatus(directory, 0, changed_ms, is_directory=True)
+                for directory, changed_ms in _DIRECTORIES.items()
                 if _uris.parent(directory) == uri
             ]
         return files + directories
@@ -74,16 +77,15 @@ class MemoryFileSystem:
     def delete_empty_directory(self, uri: str, /) -> None:
         with _LOCK:
             if not any(_uris.parent(entry) == uri for entry in (*_FILES, *_DIRECTORIES)):
-                _DIRECTORIES.discard(uri)
+                _DIRECTORIES.pop(uri, None)
 
     def delete_tree(self, uri: str, /) -> None:
         with _LOCK:
             below = uri.rstrip("/") + "/"
             for file in [file for file in _FILES if file.startswith(below)]:
                 del _FILES[file]
-            _DIRECTORIES.difference_update(
-                [one for one in _DIRECTORIES if one == uri or one.startswith(below)]
-            )
+            for one in [one for one in _DIRECTORIES if one == uri or one.startswith(below)]:
+                del _DIRECTORIES[one]
 
 
 class _MemoryOutputStream:
@@ -97,6 +99,10 @@ class _MemoryOutputStream:
     def write(self, data: BytesLike, /) -> None:
         with self._lock:
             self._unfinished().extend(memoryview(data).cast("B"))
+
+    def sync(self) -> None:
+        with self._lock:
+            self._unfinished()
 
     def commit(self) -> None:
         with self._lock:
@@ -112,6 +118,10 @@ class _MemoryOutputStream:
         if self._data is None:
             raise StreamClosedError("stream is finished or discarded", self._uri)
         return self._data
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _require_directory(uri: str) -> None:

@@ -3,12 +3,14 @@
     storage   = checkpoint_storage("file:///data/holdfast")     anywhere; only settings, pickles
     access    = storage.create_checkpoint_storage("job-1")      driver and tasks
     driver    access.initialize_base_locations_for_checkpoint() once, first
+    driver    ownership = access.claim_job()                    from here on older drivers lose
     driver    location = access.initialize_location_for_checkpoint(7)
     task      factory = access.resolve_checkpoint_storage_location(7, location.location_reference)
     task      stream = factory.create_checkpoint_state_output_stream(scope)
     task      stream.write(...); handle = stream.close_and_get_handle()
     driver    stream = location.create_metadata_output_stream()
     driver    stream.write(...); completed = stream.close_and_finalize_checkpoint()
+    driver    ownership.check()                                 still the owner?
     driver    or, if any of it failed: location.dispose_on_failure()
 
 A stream or location belongs to its writer until its one success call. `close()` before that
@@ -29,8 +31,8 @@ from typing import Protocol, Self
 import msgspec
 
 from holdfast.errors import InvalidRequestError
-from holdfast.locations._file_system import BytesLike
 from holdfast.locations._handles import StreamStateHandle
+from holdfast.locations.file_systems import BytesLike
 
 METADATA_FILE = "_metadata"
 
@@ -84,6 +86,18 @@ class CheckpointStateOutputStream(OwnedOutputStream, Protocol):
 
     def tell(self) -> int:
         """Number of bytes written so far."""
+        ...
+
+    def flush(self) -> None:
+        """Hand what is held back to the store, unless it may still travel in the handle."""
+        ...
+
+    def flush_to_file(self) -> None:
+        """Hand what is held back to the store, however small; memory has no files."""
+        ...
+
+    def sync(self) -> None:
+        """Make what the store has durable, as far as it can before the success call."""
         ...
 
     def close_and_get_handle(self) -> StreamStateHandle | None:
@@ -157,6 +171,23 @@ class CheckpointStorageLocation(CheckpointStreamFactory, Protocol):
         ...
 
 
+class JobOwnership(Protocol):
+    """One driver's claim to a job: good until another driver claims the job."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the claim; each is higher than all before it."""
+        ...
+
+    def check(self) -> None:
+        """Raises `CheckpointConflictError` if another driver has claimed the job since."""
+        ...
+
+    def is_past(self, checkpoint_id: int, /) -> bool:
+        """Whether the job has gone on beyond a checkpoint that its owner never knew of."""
+        ...
+
+
 class CheckpointStorageCoordinatorView(Protocol):
     """What the driver does with a job's storage."""
 
@@ -165,8 +196,21 @@ class CheckpointStorageCoordinatorView(Protocol):
         """Whether checkpoints outlive the driver."""
         ...
 
+    @property
+    def has_default_savepoint_location(self) -> bool:
+        """Whether a savepoint needs no target."""
+        ...
+
     def initialize_base_locations_for_checkpoint(self) -> None:
-        """Make what all checkpoints of the job need. May be repeated."""
+        """Make what all checkpoints of the job need. May be repeated.
+
+        Raises `InvalidRequestError` if the store can't keep two drivers apart, and nobody has
+        declared that there is only one.
+        """
+        ...
+
+    def claim_job(self) -> JobOwnership:
+        """Become the job's owner; the one before learns it at its next commit."""
         ...
 
     def initialize_location_for_checkpoint(
@@ -175,8 +219,17 @@ class CheckpointStorageCoordinatorView(Protocol):
         """Begin a checkpoint. Raises `InvalidRequestError` for a negative id."""
         ...
 
+    def initialize_location_for_savepoint(
+        self, checkpoint_id: int, /, target: str | os.PathLike[str] | None = None
+    ) -> CheckpointStorageLocation:
+        """Begin a savepoint: a directory of its own below `target`, or the default place.
+
+        Raises `InvalidRequestError` if there is neither.
+        """
+        ...
+
     def completed_checkpoints(self) -> Mapping[int, CompletedCheckpointStorageLocation]:
-        """The job's completed checkpoints by id, oldest first."""
+        """The job's completed checkpoints by id, oldest first; savepoints are none of them."""
         ...
 
     def resolve_checkpoint(self, pointer: str, /) -> CompletedCheckpointStorageLocation:
@@ -191,6 +244,10 @@ class CheckpointStorageWorkerView(Protocol):
         self, checkpoint_id: int, reference: CheckpointStorageLocationReference, /
     ) -> CheckpointStreamFactory:
         """Where to write the state of a checkpoint. Raises `InvalidRequestError`."""
+        ...
+
+    def create_task_owned_state_stream(self) -> CheckpointStateOutputStream:
+        """A stream of state that its task deletes, and no coordinator."""
         ...
 
 

@@ -15,11 +15,12 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
     OutcomeUnknownError,
+    StorageFullError,
     StorageUnavailableError,
     StreamClosedError,
 )
 from holdfast.locations import _uris
-from holdfast.locations._file_system import BytesLike, FileOutputStream, FileStatus
+from holdfast.locations.file_systems._port import BytesLike, FileOutputStream, FileStatus
 
 # Nobody but the job's user reads state: it holds the rows of the stream.
 _FILE_MODE = 0o600
@@ -34,6 +35,8 @@ _NOT_ALLOWED = {
     errno.EISDIR,
     errno.ENAMETOOLONG,
 }
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
@@ -162,6 +165,10 @@ class _LocalOutputStream:
             while left:
                 left = left[os.write(self._descriptor, left) :]
 
+    def sync(self) -> None:
+        with self._using_descriptor(), _translated(self._uri):
+            os.fsync(self._descriptor)
+
     def commit(self) -> None:
         try:
             with self._using_descriptor(), _translated(self._uri):
@@ -169,11 +176,7 @@ class _LocalOutputStream:
                 self._link()
         finally:
             self.abort()  # the hidden name has served, or is not to stay
-        try:
-            _sync_directory(os.path.dirname(self._path))
-        except OSError as error:
-            message = f"file was written, but its directory could not be synced ({error.strerror})"
-            raise OutcomeUnknownError(message, self._uri) from error
+        self._sync_name()
 
     def _link(self) -> None:
         try:
@@ -185,6 +188,8 @@ class _LocalOutputStream:
         except FileExistsError:
             # NFS may repeat a link whose answer was lost, and then finds our own.
             if not os.path.samefile(self._in_progress, self._path):
+                # It may be our own, of an attempt whose name was not made durable.
+                self._sync_name()
                 message = "file exists already; somebody else has written it"
                 raise CheckpointConflictError(message, self._uri) from None
         except OSError as error:
@@ -192,6 +197,13 @@ class _LocalOutputStream:
                 message = "this file system has no hard links, which exclusive commits need"
                 raise InvalidRequestError(message, self._uri) from error
             raise
+
+    def _sync_name(self) -> None:
+        try:
+            _sync_directory(os.path.dirname(self._path))
+        except OSError as error:
+            message = f"file is there, but its directory could not be synced ({error.strerror})"
+            raise OutcomeUnknownError(message, self._uri) from error
 
     def abort(self) -> None:
         # Never waits: without its hidden name a commit that is under way can't link it, and
@@ -246,4 +258,6 @@ def _translated(uri: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in _NOT_ALLOWED:
             raise InvalidRequestError(f"not possible here ({error.strerror})", uri) from error
+        if error.errno in _NO_ROOM:
+            raise StorageFullError(f"no room left ({error.strerror})", uri) from error
         raise StorageUnavailableError(f"local disk failed ({error.strerror})", uri) from error

@@ -10,9 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from contracts.file_system import RACERS
-from contracts.interleaving import Interleaved, at_every_step
-from contracts.values import metadata_of
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -33,6 +30,9 @@ from holdfast.locations import (
     latest_checkpoint,
     load_checkpoint,
 )
+from holdfast.testing._interleaving import Interleaved, at_every_step, code_of
+from holdfast.testing._values import metadata_of
+from holdfast.testing.contracts._races import race
 
 EXCLUSIVE = CheckpointedStateScope.EXCLUSIVE
 
@@ -61,13 +61,18 @@ def succeed(stream: Any) -> Any:
 
 
 class CheckpointStorageContract:
-    """Subclass per storage; provide the fixture and the accessor."""
+    """What every `CheckpointStorage` must do.
+
+    Subclass it in a test file, under a name that pytest collects, and provide the fixture
+    `storage` and the accessor `files`; set `resolvable` if it is another one.
+    """
 
     resolvable = True
     """Whether a pointer leads to a completed checkpoint."""
 
     @pytest.fixture
     def storage(self) -> CheckpointStorage:
+        """A storage that is empty, another one for each test."""
         raise NotImplementedError
 
     def files(self, storage: CheckpointStorage) -> set[str]:
@@ -76,12 +81,14 @@ class CheckpointStorageContract:
 
     @pytest.fixture
     def access(self, storage: CheckpointStorage) -> CheckpointStorageAccess:
+        """The part of a job, ready for checkpoints."""
         access = storage.create_checkpoint_storage("job")
         access.initialize_base_locations_for_checkpoint()
         return access
 
     @pytest.fixture
     def location(self, access: CheckpointStorageAccess) -> CheckpointStorageLocation:
+        """Checkpoint 1 of that job, begun."""
         return access.initialize_location_for_checkpoint(1)
 
     # The life of a checkpoint
@@ -136,20 +143,15 @@ class CheckpointStorageContract:
         assert latest.metadata.commit_token == "first"
 
     def test_one_of_eight_racing_drivers_completes(self, access: CheckpointStorageAccess) -> None:
-        start = threading.Barrier(RACERS)
-
-        def wins(racer: int) -> bool:
+        def attempt(racer: int) -> None:
             location = access.initialize_location_for_checkpoint(1)
-            start.wait()
             try:
                 complete_checkpoint(location, metadata_of(commit_token=str(racer)))
             except CheckpointConflictError:
                 location.dispose_on_failure()
-                return False
-            return True
+                raise
 
-        with ThreadPoolExecutor(RACERS) as pool:
-            won = list(pool.map(wins, range(RACERS)))
+        won = race(attempt)
         assert won.count(True) == 1
         latest = latest_checkpoint(access)
         assert latest is not None
@@ -186,18 +188,18 @@ class CheckpointStorageContract:
         stream.close()
 
     def test_two_jobs_in_one_storage_do_not_meet(self, storage: CheckpointStorage) -> None:
-        accesses = [storage.create_checkpoint_storage(job) for job in ("a", "b")]
-        for access in accesses:
+        accesses = {job: storage.create_checkpoint_storage(job) for job in ("a", "b")}
+        for job, access in accesses.items():
             access.initialize_base_locations_for_checkpoint()
             location = access.initialize_location_for_checkpoint(1)
-            complete_checkpoint(location, metadata_of(commit_token=access.job_id))  # type: ignore[attr-defined]
-        for access in accesses:
+            complete_checkpoint(location, metadata_of(commit_token=job))
+        for job, access in accesses.items():
             latest = latest_checkpoint(access)
             assert latest is not None
-            assert latest.metadata.commit_token == access.job_id  # type: ignore[attr-defined]
-        accesses[0].completed_checkpoints()[1].dispose_storage_location()
-        assert accesses[0].completed_checkpoints() == {}
-        assert list(accesses[1].completed_checkpoints()) == [1]
+            assert latest.metadata.commit_token == job
+        accesses["a"].completed_checkpoints()[1].dispose_storage_location()
+        assert accesses["a"].completed_checkpoints() == {}
+        assert list(accesses["b"].completed_checkpoints()) == [1]
 
     def test_a_new_storage_has_no_checkpoints_and_no_files(
         self, storage: CheckpointStorage
@@ -220,9 +222,8 @@ class CheckpointStorageContract:
                 1, CheckpointStorageLocationReference(encoded)
             )
 
-    def test_tasks_find_the_default_location(
-        self, access: CheckpointStorageAccess, location: CheckpointStorageLocation
-    ) -> None:
+    @pytest.mark.usefixtures("location")
+    def test_tasks_find_the_default_location(self, access: CheckpointStorageAccess) -> None:
         factory = access.resolve_checkpoint_storage_location(
             1, CheckpointStorageLocationReference()
         )
@@ -381,6 +382,7 @@ class CheckpointStorageContract:
             streams.clear()
         assert self.files(storage) == set()
 
+    @pytest.mark.filterwarnings("error::ResourceWarning")
     def test_a_forgotten_stream_leaves_nothing_where_warnings_are_errors(
         self,
         storage: CheckpointStorage,
@@ -391,7 +393,7 @@ class CheckpointStorageContract:
         monkeypatch.setattr(sys, "unraisablehook", lambda args: raised.append(args.exc_type))
         stream = stream_of(location, "state")
         stream.write(bytes(100_000))
-        del stream  # pytest's filter turns the warning into an error
+        del stream
         gc.collect()
         assert raised == [ResourceWarning]
         assert self.files(storage) == set()
@@ -428,7 +430,11 @@ class CheckpointStorageContract:
             if not access.completed_checkpoints():
                 assert self.files(storage) == set()
 
-        at_every_step(prepare, check)
+        location = access.initialize_location_for_checkpoint(1)
+        with stream_of(location, kind) as stream:
+            code = code_of(storage, access, location, stream)
+        location.dispose_on_failure()
+        at_every_step(prepare, check, code=code)
 
     def test_close_from_another_thread_stops_the_writer(
         self, storage: CheckpointStorage, location: CheckpointStorageLocation

@@ -5,8 +5,8 @@ from abc import abstractmethod
 from typing import Generic, TypeVar
 
 from holdfast.errors import StreamClosedError
-from holdfast.locations._discarded_unless_kept import DiscardedUnlessKept
-from holdfast.locations._file_system import BytesLike
+from holdfast.locations.file_systems import BytesLike
+from holdfast.locations.storages._discarded_unless_kept import DiscardedUnlessKept
 
 Completed = TypeVar("Completed")
 

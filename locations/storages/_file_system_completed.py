@@ -4,9 +4,9 @@ import msgspec
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import _uris
-from holdfast.locations._file_system import file_system_for
 from holdfast.locations._handles import FileStateHandle
-from holdfast.locations._storage import METADATA_FILE
+from holdfast.locations.file_systems import file_system_for
+from holdfast.locations.storages._contract import METADATA_FILE
 
 
 class FileSystemCompletedCheckpointStorageLocation(msgspec.Struct, frozen=True):

@@ -1,5 +1,6 @@
 """Do something in another thread at each step of a call, one step after the other."""
 
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -8,11 +9,16 @@ from typing import Any
 
 import holdfast.locations
 
-_FOLDER = holdfast.locations.__path__[0]
-
 
 class Interleaved:
-    """The outcome of a call in whose n-th line of our code another thread acted.
+    """The outcome of a call in whose n-th line of code another thread acted.
+
+    Args:
+        call: What is interrupted.
+        action: What the other thread does.
+        step: How many lines come before it, of those that count.
+        code: Begins the path of each source file whose lines count; by default that of
+            `holdfast.locations`, with all that is below it.
 
     Attributes:
         reached: Whether the call had that many lines.
@@ -20,11 +26,19 @@ class Interleaved:
         error: What it raised.
     """
 
-    def __init__(self, call: Callable[[], Any], action: Callable[[], object], step: int) -> None:
+    def __init__(
+        self,
+        call: Callable[[], Any],
+        action: Callable[[], object],
+        step: int,
+        *,
+        code: tuple[str, ...] = (),
+    ) -> None:
         self.reached = False
         self.result: Any = None
         self.error: Exception | None = None
         self._lines_left = step
+        self._code = code or _OURS
         self._other = threading.Thread(target=action)
         before = sys.gettrace()
         sys.settrace(self._trace)
@@ -38,7 +52,7 @@ class Interleaved:
             self._other.join()
 
     def _trace(self, frame: FrameType, event: str, _: object) -> Any:
-        if not frame.f_code.co_filename.startswith(_FOLDER):
+        if not frame.f_code.co_filename.startswith(self._code):
             return None
         if event == "line" and not self.reached:
             self._lines_left -= 1
@@ -53,18 +67,37 @@ class Interleaved:
 def at_every_step(
     prepare: Callable[[], tuple[Callable[[], Any], Callable[[], object]]],
     check: Callable[[Interleaved], None],
+    *,
+    code: tuple[str, ...] = (),
 ) -> None:
     """Run a fresh call and action for each line of the call.
 
     Args:
         prepare: Makes the call and what the other thread does.
         check: Told the outcome of each.
+        code: Whose lines count, as `Interleaved` takes it.
     """
     step = 0
     while True:
-        outcome = Interleaved(*prepare(), step)
+        outcome = Interleaved(*prepare(), step, code=code)
         if not outcome.reached:
-            assert step > 0, "nothing was traced"
+            assert step > 0, "nothing was traced: no line of the call is in the code that counts"
             return
         check(outcome)
         step += 1
+
+
+def code_of(*objects: object) -> tuple[str, ...]:
+    """Our code, and that of the objects' classes: the folder of their package, or their module."""
+    found = list(_OURS)
+    for one in objects:
+        for base in type(one).__mro__:
+            module = sys.modules.get(base.__module__)
+            file = getattr(module, "__file__", None)
+            if file and base.__module__.partition(".")[0] not in sys.stdlib_module_names:
+                in_package = bool(getattr(module, "__package__", ""))
+                found.append(os.path.dirname(file) + os.sep if in_package else file)
+    return tuple(dict.fromkeys(found))
+
+
+_OURS = tuple(folder + os.sep for folder in holdfast.locations.__path__)

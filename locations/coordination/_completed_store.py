@@ -1,0 +1,158 @@
+"""The completed checkpoints that a job keeps."""
+
+import threading
+from collections.abc import Iterable
+from enum import Enum
+
+from holdfast.errors import InvalidRequestError
+from holdfast.locations import _uris
+from holdfast.locations._handles import FileStateHandle
+from holdfast.locations.coordination._checkpoints import CompletedCheckpoint
+from holdfast.locations.coordination._cleaner import CheckpointsCleaner
+from holdfast.locations.coordination._retention import (
+    RETAIN_ON_CANCELLATION,
+    CheckpointProperties,
+    JobStatus,
+    RetainedCheckpoint,
+    subsumed,
+)
+from holdfast.locations.coordination._shared_state import SharedStateRegistry
+
+
+class RestoreMode(Enum):
+    """To whom the files belong that a job was restored from.
+
+    Source:
+        Flink, RecoveryClaimMode, whose third value, LEGACY, is deprecated.
+    """
+
+    CLAIM = "claim"
+    """To the job: they are deleted when they are superfluous."""
+    NO_CLAIM = "no-claim"
+    """To whoever made them: the job never deletes them, and soon doesn't need them."""
+
+
+class CompletedCheckpointStore:
+    """Keeps the newest checkpoints of a job, and has the others deleted.
+
+    Args:
+        num_retained: Number of checkpoints that are kept, at least 1.
+        cleaner: Deletes the others.
+        restored: The job's own completed checkpoints, oldest first, as a driver finds them when
+            it starts.
+
+    Raises:
+        InvalidRequestError: No checkpoint would be kept.
+
+    Source:
+        Flink, DefaultCompletedCheckpointStore.
+    """
+
+    def __init__(
+        self,
+        num_retained: int,
+        cleaner: CheckpointsCleaner,
+        restored: Iterable[CompletedCheckpoint] = (),
+    ) -> None:
+        if num_retained < 1:
+            message = f"at least one checkpoint must be retained, not {num_retained}"
+            raise InvalidRequestError(message)
+        self._num_retained = num_retained
+        self._cleaner = cleaner
+        self._lock = threading.RLock()
+        self._retained: list[RetainedCheckpoint] = []
+        self._closed = False
+        self.shared_state = SharedStateRegistry(self._delete_shared)
+        for checkpoint in restored:
+            self._register(checkpoint)
+            self._retained.append(RetainedCheckpoint(checkpoint, RETAIN_ON_CANCELLATION))
+
+    @property
+    def checkpoints(self) -> tuple[CompletedCheckpoint, ...]:
+        """What is kept, oldest first."""
+        with self._lock:
+            return tuple(one.checkpoint for one in self._retained)
+
+    @property
+    def latest(self) -> CompletedCheckpoint | None:
+        """The newest of them."""
+        checkpoints = self.checkpoints
+        return checkpoints[-1] if checkpoints else None
+
+    def restore(self, checkpoint: CompletedCheckpoint, mode: RestoreMode) -> None:
+        """Begin with a checkpoint or savepoint that the user has named.
+
+        Raises:
+            InvalidRequestError: There are completed checkpoints already; the job goes on from them.
+        """
+        with self._lock:
+            if self._retained:
+                message = "job has checkpoints of its own, and goes on from the latest of them"
+                raise InvalidRequestError(message, checkpoint.location.external_pointer)
+            directory = checkpoint.location.external_pointer
+            for stream in checkpoint.metadata.streams():
+                if isinstance(stream, FileStateHandle):
+                    self.shared_state.register(
+                        stream,
+                        checkpoint.checkpoint_id,
+                        lies_in_checkpoint=_uris.parent(stream.uri) == directory,
+                    )
+            if mode is RestoreMode.CLAIM:
+                self._retained.append(RetainedCheckpoint(checkpoint, RETAIN_ON_CANCELLATION))
+            else:
+                self.shared_state.protect_up_to(checkpoint.checkpoint_id)
+
+    def add(
+        self,
+        checkpoint: CompletedCheckpoint,
+        properties: CheckpointProperties = RETAIN_ON_CANCELLATION,
+    ) -> None:
+        """Keep a checkpoint that was just completed, and let go of those it makes superfluous.
+
+        Raises:
+            InvalidRequestError: The store is shut down, or the checkpoint is not newer than all
+                others.
+        """
+        with self._lock:
+            if self._closed:
+                raise InvalidRequestError("completed checkpoint store is shut down")
+            if (
+                self._retained
+                and checkpoint.checkpoint_id <= self._retained[-1].checkpoint.checkpoint_id
+            ):
+                message = f"checkpoint {checkpoint.checkpoint_id} is not newer than what is kept"
+                raise InvalidRequestError(message, checkpoint.location.external_pointer)
+            self._register(checkpoint)
+            self._retained.append(RetainedCheckpoint(checkpoint, properties))
+            for old in subsumed(self._retained, self._num_retained):
+                self._retained.remove(old)
+                if old.properties.discarded_when_subsumed:
+                    self._cleaner.add_subsumed(old.checkpoint)
+            self._clean()
+
+    def shutdown(self, status: JobStatus) -> None:
+        """End with the job: delete what is not meant to outlive such an end."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for one in self._retained:
+                if status in one.properties.discarded_at:
+                    self._cleaner.discard(one.checkpoint)
+            self._retained.clear()
+            self.shared_state.close()
+
+    def _clean(self) -> None:
+        lowest = self._retained[0].checkpoint.checkpoint_id
+        still_in_use = self.shared_state.unregister_unused(lowest)
+        self._cleaner.clean_subsumed(lowest, still_in_use)
+
+    def _register(self, checkpoint: CompletedCheckpoint) -> None:
+        """Note which files outside of its own directory a checkpoint refers to."""
+        directory = checkpoint.location.external_pointer
+        for stream in checkpoint.metadata.streams():
+            if isinstance(stream, FileStateHandle) and _uris.parent(stream.uri) != directory:
+                self.shared_state.register(stream, checkpoint.checkpoint_id)
+
+    def _delete_shared(self, handle: FileStateHandle) -> None:
+        self._cleaner.run(handle.discard_state, handle.uri)

@@ -1,0 +1,68 @@
+"""Where checkpoints go: storages, locations, and the streams into them."""
+
+from holdfast.locations.storages._contract import (
+    METADATA_FILE,
+    CheckpointedStateScope,
+    CheckpointMetadataOutputStream,
+    CheckpointStateOutputStream,
+    CheckpointStorage,
+    CheckpointStorageAccess,
+    CheckpointStorageCoordinatorView,
+    CheckpointStorageLocation,
+    CheckpointStorageLocationReference,
+    CheckpointStorageWorkerView,
+    CheckpointStreamFactory,
+    CompletedCheckpointStorageLocation,
+    JobOwnership,
+    check_job_id,
+)
+from holdfast.locations.storages._file_system import (
+    INLINE_THRESHOLD_BYTES,
+    FileSystemCheckpointStorage,
+    FileSystemCheckpointStorageAccess,
+    FileSystemCheckpointStorageLocation,
+    FileSystemCheckpointStreamFactory,
+    FileSystemSavepointStorageLocation,
+)
+from holdfast.locations.storages._job_directory import CHECKPOINT, JobDirectory
+from holdfast.locations.storages._memory import (
+    MemoryCheckpointStorage,
+    PersistentMetadataCheckpointStorageLocation,
+)
+from holdfast.locations.storages._non_persistent import (
+    NonPersistentMetadataCheckpointStorageLocation,
+)
+from holdfast.locations.storages._ownership import EPOCHS, newest_epoch
+from holdfast.locations.storages._pointers import NOT_EXTERNALLY_ADDRESSABLE, resolve_pointer
+
+__all__ = [
+    "CHECKPOINT",
+    "EPOCHS",
+    "INLINE_THRESHOLD_BYTES",
+    "METADATA_FILE",
+    "NOT_EXTERNALLY_ADDRESSABLE",
+    "CheckpointMetadataOutputStream",
+    "CheckpointStateOutputStream",
+    "CheckpointStorage",
+    "CheckpointStorageAccess",
+    "CheckpointStorageCoordinatorView",
+    "CheckpointStorageLocation",
+    "CheckpointStorageLocationReference",
+    "CheckpointStorageWorkerView",
+    "CheckpointStreamFactory",
+    "CheckpointedStateScope",
+    "CompletedCheckpointStorageLocation",
+    "FileSystemCheckpointStorage",
+    "FileSystemCheckpointStorageAccess",
+    "FileSystemCheckpointStorageLocation",
+    "FileSystemCheckpointStreamFactory",
+    "FileSystemSavepointStorageLocation",
+    "JobDirectory",
+    "JobOwnership",
+    "MemoryCheckpointStorage",
+    "NonPersistentMetadataCheckpointStorageLocation",
+    "PersistentMetadataCheckpointStorageLocation",
+    "check_job_id",
+    "newest_epoch",
+    "resolve_pointer",
+]

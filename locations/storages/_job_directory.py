@@ -1,0 +1,99 @@
+"""A job's directory: what is in it, and under which names.
+
+<directory>/<job>/chk-<N>/_metadata      the commit marker, written last
+<directory>/<job>/chk-<N>/<attempt>-<…>  exclusive state files, of one attempt at checkpoint N
+<directory>/<job>/shared/<…>             state files that several checkpoints refer to
+<directory>/<job>/taskowned/<…>          files that belong to tasks
+<directory>/<job>/_epoch/<n>             who owns the job
+<savepoints>/savepoint-<job>-<random>/   a savepoint: all its files, and its `_metadata`
+"""
+
+import re
+import uuid
+from dataclasses import dataclass
+from os import PathLike
+
+from holdfast.errors import InvalidRequestError
+from holdfast.locations import _uris
+from holdfast.locations.file_systems import check_exclusive, file_system_for
+from holdfast.locations.storages._contract import METADATA_FILE, check_checkpoint_id
+from holdfast.locations.storages._file_system_completed import (
+    FileSystemCompletedCheckpointStorageLocation,
+    metadata_at,
+)
+from holdfast.locations.storages._ownership import EPOCHS, DirectoryOwnership
+
+SHARED = "shared"
+TASK_OWNED = "taskowned"
+
+CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class JobDirectory:
+    """The directory of one job.
+
+    Attributes:
+        uri: Its normalized URI.
+        single_writer: Whether its user promises that one driver at a time runs the job.
+    """
+
+    uri: str
+    single_writer: bool
+
+    @property
+    def shared(self) -> str:
+        """Directory of the files that several checkpoints refer to."""
+        return _uris.join(self.uri, SHARED)
+
+    @property
+    def task_owned(self) -> str:
+        """Directory of the files that belong to tasks."""
+        return _uris.join(self.uri, TASK_OWNED)
+
+    def checkpoint(self, checkpoint_id: int) -> str:
+        """Directory of a checkpoint. Raises `InvalidRequestError` for a negative id."""
+        check_checkpoint_id(checkpoint_id)
+        return _uris.join(self.uri, f"chk-{checkpoint_id}")
+
+    def prepare(self) -> None:
+        """Make what all checkpoints of the job need, and try the store. May be repeated."""
+        for directory in (self.shared, self.task_owned, _uris.join(self.uri, EPOCHS)):
+            file_system_for(self.uri).prepare_directory(directory)
+        if not self.single_writer:
+            check_exclusive(self.uri)
+
+    def claim(self) -> DirectoryOwnership:
+        """Become the job's owner."""
+        ownership = DirectoryOwnership(self.uri, self.completed_checkpoints)
+        ownership.claim(single_writer=self.single_writer)
+        return ownership
+
+    def completed_checkpoints(self) -> dict[int, FileSystemCompletedCheckpointStorageLocation]:
+        """What has a `_metadata` file, by id, oldest first."""
+        found = {}
+        for entry in file_system_for(self.uri).list(self.uri):
+            matched = CHECKPOINT.fullmatch(_uris.name(entry.uri))
+            if matched is None or not entry.is_directory:
+                continue
+            for file in file_system_for(self.uri).list(entry.uri):
+                if _uris.name(file.uri) == METADATA_FILE:
+                    found[int(matched[1])] = metadata_at(file.uri, file.size)
+        return dict(sorted(found.items()))
+
+
+def new_savepoint_directory(
+    job_id: str, target: str | PathLike[str] | None, default: str | None
+) -> str:
+    """Make the directory of a new savepoint; its name is used by nobody else.
+
+    Raises:
+        InvalidRequestError: Neither a target nor a default.
+    """
+    if target is None and default is None:
+        message = "no savepoint directory: name one, or set a default savepoint directory"
+        raise InvalidRequestError(message)
+    base = _uris.checkpoint_directory(target) if target is not None else default
+    directory = _uris.join(str(base), f"savepoint-{job_id}-{uuid.uuid4().hex[:12]}")
+    file_system_for(directory).prepare_directory(directory)
+    return directory

@@ -1,0 +1,42 @@
+"""From the text that a person or a setting gives to the completed checkpoint that it means."""
+
+from os import PathLike
+
+from holdfast.errors import CheckpointNotFoundError
+from holdfast.locations import _uris
+from holdfast.locations.file_systems import file_system_for
+from holdfast.locations.storages._contract import METADATA_FILE
+from holdfast.locations.storages._file_system_completed import (
+    FileSystemCompletedCheckpointStorageLocation,
+    metadata_at,
+)
+
+NOT_EXTERNALLY_ADDRESSABLE = "<checkpoint-not-externally-addressable>"
+"""The pointer of checkpoints that live in the driver's memory alone."""
+
+
+def resolve_pointer(
+    pointer: str | PathLike[str],
+) -> FileSystemCompletedCheckpointStorageLocation:
+    """Find a checkpoint or savepoint by its directory or its metadata file.
+
+    Raises:
+        CheckpointNotFoundError: Nothing is there, or a directory without `_metadata`, or the
+            pointer is the one of all checkpoints in memory.
+        InvalidRequestError: The pointer is no usable URI.
+    """
+    if pointer == NOT_EXTERNALLY_ADDRESSABLE:
+        message = "memory storage keeps no checkpoint that a pointer leads to; use a directory"
+        raise CheckpointNotFoundError(message, NOT_EXTERNALLY_ADDRESSABLE)
+    uri = _uris.checkpoint_directory(pointer)
+    file_system = file_system_for(uri)
+    parent = {entry.uri: entry for entry in file_system.list(_uris.parent(uri))}
+    if uri in parent and not parent[uri].is_directory:
+        return metadata_at(uri, parent[uri].size)
+    for entry in file_system.list(uri):
+        if _uris.name(entry.uri) == METADATA_FILE:
+            return metadata_at(entry.uri, entry.size)
+    if uri in parent:
+        message = f"directory has no {METADATA_FILE}; point at a metadata file to use another name"
+        raise CheckpointNotFoundError(message, uri)
+    raise CheckpointNotFoundError("no such checkpoint or savepoint", uri)

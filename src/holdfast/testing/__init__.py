@@ -1,0 +1,58 @@
+"""Tests for adapters that others write, and stores that fail on demand. Needs `holdfast[testing]`.
+
+Suites, written once and run on every store; subclass one in a test file and provide what its
+docstring asks for:
+
+- `FileSystemContract`: what every `FileSystem` must do.
+- `ExclusiveFileSystemContract`: the same, and what an `ExclusiveFileSystem` adds.
+- `CheckpointStorageContract`: what every `CheckpointStorage` must do.
+
+Stores for tests of what stands on a file system, each below its own scheme while its block lasts:
+
+- `faulty_file_system`: fails, loses answers, cuts off, fills up or stands still when told to.
+- `counting_file_system`: counts calls and bytes.
+
+Importing it needs pytest.
+"""
+
+from holdfast.testing._counting import (
+    CountingExclusiveFileSystem,
+    CountingFileSystem,
+    Counts,
+    counting_file_system,
+)
+from holdfast.testing._faults import ANY_CALL, Action, Faults, Nth
+from holdfast.testing._faulty import (
+    FaultyExclusiveFileSystem,
+    FaultyFileSystem,
+    faulty_file_system,
+)
+from holdfast.testing._interleaving import Interleaved, at_every_step
+from holdfast.testing._values import metadata_of, streams_of
+from holdfast.testing.contracts._exclusive_file_system import ExclusiveFileSystemContract
+from holdfast.testing.contracts._file_system import FileSystemContract
+from holdfast.testing.contracts._storage import CheckpointStorageContract
+from holdfast.testing.contracts._writes import Write, both_writes
+
+__all__ = [
+    "ANY_CALL",
+    "Action",
+    "CheckpointStorageContract",
+    "CountingExclusiveFileSystem",
+    "CountingFileSystem",
+    "Counts",
+    "ExclusiveFileSystemContract",
+    "Faults",
+    "FaultyExclusiveFileSystem",
+    "FaultyFileSystem",
+    "FileSystemContract",
+    "Interleaved",
+    "Nth",
+    "Write",
+    "at_every_step",
+    "both_writes",
+    "counting_file_system",
+    "faulty_file_system",
+    "metadata_of",
+    "streams_of",
+]

@@ -1,0 +1,146 @@
+"""A real SFTP server on a loopback port, which can be stopped, started again and made to fail."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import asyncssh
+from asyncssh.misc import MaybeAwait
+
+USER = "holdfast"
+
+
+class SftpServer:
+    """Serves one directory to one user, in a thread of its own, while its block lasts.
+
+    Args:
+        root: What clients see as `/`.
+        password: What lets `USER` in.
+
+    Attributes:
+        port: TCP port; stays the same after `stop` and `start`.
+        logins: How many connections were let in so far.
+        on_call: Told the name of each write, remove and rename before it happens, in the server's
+            thread; what it raises, the client gets.
+    """
+
+    def __init__(self, root: Path, password: str) -> None:
+        self.port = 0
+        self.logins = 0
+        self.on_call: Callable[[str], object] = lambda call: None
+        self.root = root
+        self._password = password
+        self._key = asyncssh.generate_private_key("ssh-ed25519")
+        self._connections: set[asyncssh.SSHServerConnection] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="sftp server")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def uri(self) -> str:
+        """What clients call `/`, without the slash."""
+        return f"sftp://{USER}@127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Accept connections, on the port of before."""
+        self._run(self._start())
+
+    def stop(self) -> None:
+        """Refuse connections, and cut those that are there."""
+        self._run(self._stop())
+
+    def drop_connections(self) -> None:
+        """Cut those that are there, without a word."""
+        if threading.current_thread() is self._thread:
+            self._abort_connections()
+        else:
+            self._run(self._drop())
+
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+
+    async def _start(self) -> None:
+        self._listener = await asyncssh.listen(
+            "127.0.0.1",
+            self.port,
+            server_factory=lambda: _Login(self),
+            server_host_keys=[self._key],
+            sftp_factory=lambda channel: _Served(channel, self),
+        )
+        self.port = self._listener.get_port()
+
+    async def _stop(self) -> None:
+        self._listener.close()
+        await self._listener.wait_closed()
+        await self._drop()
+
+    async def _drop(self) -> None:
+        dropped = set(self._connections)
+        self._abort_connections()
+        for connection in dropped:
+            await connection.wait_closed()
+        # Tasks of what was cut end, each with its own errors, before the loop does.
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _abort_connections(self) -> None:
+        for connection in set(self._connections):
+            connection.abort()
+
+
+class _Login(asyncssh.SSHServer):
+    def __init__(self, server: SftpServer) -> None:
+        self._server = server
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._connection = conn
+        self._server._connections.add(conn)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server._connections.discard(self._connection)
+
+    def password_auth_supported(self) -> bool:
+        return True
+
+    def validate_password(self, username: str, password: str) -> bool:
+        is_valid = (username, password) == (USER, self._server._password)
+        self._server.logins += is_valid
+        return is_valid
+
+
+class _Served(asyncssh.SFTPServer):
+    def __init__(self, channel: asyncssh.SSHServerChannel[bytes], server: SftpServer) -> None:
+        super().__init__(channel, chroot=str(server.root).encode())
+        self._server = server
+
+    def write(self, file_obj: object, offset: int, data: bytes) -> MaybeAwait[int]:
+        self._server.on_call("write")
+        return super().write(file_obj, offset, data)
+
+    def remove(self, path: bytes) -> MaybeAwait[None]:
+        self._server.on_call("remove")
+        return super().remove(path)
+
+    def posix_rename(self, oldpath: bytes, newpath: bytes) -> MaybeAwait[None]:
+        self._server.on_call("posix_rename")
+        result = super().posix_rename(oldpath, newpath)
+        self._server.on_call("posix_renamed")
+        return result
