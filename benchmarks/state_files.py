@@ -379,11 +379,16 @@ def write_and_sync(path: Path, chunks: Iterable[bytes]) -> None:
 
 
 def in_threads(threads: int, work: Callable[[int], object], count: int) -> float:
-    """Seconds that it takes to do the work this many times."""
+    """Seconds that it takes to do the work this many times, each thread its share."""
+
+    def share(first: int) -> None:
+        for number in range(first, count, threads):
+            work(number)
+
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(time.sleep, [0.01] * threads))  # all threads run
         start = time.perf_counter()
-        list(pool.map(work, range(count)))
+        list(pool.map(share, range(threads)))
         return time.perf_counter() - start
 
 

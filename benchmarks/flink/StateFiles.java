@@ -10,7 +10,6 @@ import java.util.Map;
 import java.util.Queue;
 import java.util.Random;
 import java.util.UUID;
-import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
@@ -104,12 +103,14 @@ public class StateFiles {
         CheckpointStorageLocation location = begin();
         byte[] state = randomBytes(bytes);
         ExecutorService pool = Executors.newFixedThreadPool(threads);
-        await(pool, threads, () -> null);
+        await(pool, threads, first -> Thread.sleep(10)); // all threads run
         long start = System.nanoTime();
-        await(pool, count, () -> {
-            var stream = location.createCheckpointStateOutputStream(SCOPE);
-            stream.write(state);
-            return stream.closeAndGetHandle();
+        await(pool, threads, first -> {
+            for (int i = first; i < count; i += threads) {
+                var stream = location.createCheckpointStateOutputStream(SCOPE);
+                stream.write(state);
+                stream.closeAndGetHandle();
+            }
         });
         long end = System.nanoTime();
         pool.shutdown();
@@ -208,10 +209,21 @@ public class StateFiles {
         }
     }
 
-    static void await(ExecutorService pool, int count, Callable<?> work) throws Exception {
-        List<Future<?>> futures = new ArrayList<>(count);
-        for (int i = 0; i < count; i++) {
-            futures.add(pool.submit(work));
+    interface Share {
+        void of(int thread) throws Exception;
+    }
+
+    /** Run every thread's share. */
+    static void await(ExecutorService pool, int threads, Share share) throws Exception {
+        List<Future<?>> futures = new ArrayList<>(threads);
+        for (int i = 0; i < threads; i++) {
+            int thread = i;
+            futures.add(
+                    pool.submit(
+                            () -> {
+                                share.of(thread);
+                                return null;
+                            }));
         }
         for (Future<?> future : futures) {
             future.get();

@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import socket
 import stat
 import threading
 import time
@@ -205,8 +206,9 @@ class FsspecFileSystem:
         """Give this thread's fsspec instance, locked, and its name of the URI; translate errors."""
         with _translated(uri):
             store, root = self._instance(uri)
-            store.invalidate_cache()
         with guarded(store, uri):
+            _make_ready(store)
+            store.invalidate_cache()
             yield store, f"{root.rstrip('/')}{_uris.local_path(uri)}".rstrip("/") or root
 
     def require_directory(self, store: Any, path: str) -> None:
@@ -231,10 +233,7 @@ class FsspecFileSystem:
                 return cast("tuple[Any, str]", url_to_fs(root, use_listings_cache=False, **options))
             except TypeError:
                 _WITHOUT_CACHE_OPTION.add(self._protocol)
-        store, path = url_to_fs(root, **options)
-        if _is_sftp(store):
-            store.ftp.get_channel().settimeout(_SFTP_SILENCE_S)
-        return store, path
+        return cast("tuple[Any, str]", url_to_fs(root, **options))
 
 
 class _FsspecOutputStream:
@@ -523,6 +522,14 @@ def _lock_of(store: Any) -> AbstractContextManager[object]:
         "AbstractContextManager[object]",
         store.__dict__.setdefault("_holdfast_lock", threading.RLock()),
     )
+
+
+def _make_ready(store: Any) -> None:
+    if _is_sftp(store) and "_holdfast_is_ready" not in store.__dict__:
+        store.ftp.get_channel().settimeout(_SFTP_SILENCE_S)
+        # paramiko leaves Nagle's algorithm on: 40 ms for every 32 KiB written
+        store.client.get_transport().sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        store.__dict__["_holdfast_is_ready"] = True
 
 
 def _forget(store: Any, cause: BaseException | None) -> None:

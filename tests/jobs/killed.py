@@ -16,6 +16,7 @@ from holdfast.locations import (
     CheckpointMetadata,
     CheckpointStorageLocation,
     CompletedCheckpoint,
+    JobOwnership,
     complete_checkpoint,
 )
 
@@ -65,12 +66,14 @@ def killing(point: str, victims: list[int]) -> Callable[..., object]:
     """The real commit, with death just before or after it in the second batch."""
 
     def committing(
-        location: CheckpointStorageLocation, metadata: CheckpointMetadata
+        location: CheckpointStorageLocation,
+        metadata: CheckpointMetadata,
+        ownership: JobOwnership,
     ) -> CompletedCheckpoint:
         second = metadata.checkpoint_id == BATCH + 1
         if second and point == "before the metadata":
             kill(victims)
-        completed = complete_checkpoint(location, metadata)
+        completed = complete_checkpoint(location, metadata, ownership)
         if second and point == "after the metadata":
             kill(victims)
         return completed

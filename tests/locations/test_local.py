@@ -337,12 +337,13 @@ except CheckpointError as error:
     print(type(error).__name__)
 """
     if os.getuid() != 0:
-        for path in (job / "chk-2", job / "shared", job / "taskowned", job, open_directory):
+        for path in (*job.iterdir(), job, open_directory):
             path.chmod(0o555)
     assert output_of(source, f"file://{open_directory}") == "InvalidRequestError"
     for path in (open_directory, job, *job.iterdir()):
         path.chmod(0o755)
     assert sorted(str(path.relative_to(job)) for path in job.rglob("*")) == [
+        "_epoch",
         "chk-2",
         "shared",
         "taskowned",

@@ -35,6 +35,7 @@ class SftpServer:
         self._password = password
         self._key = asyncssh.generate_private_key("ssh-ed25519")
         self._connections: set[asyncssh.SSHServerConnection] = set()
+        self._listener: asyncssh.SSHAcceptor | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sftp server")
 
@@ -58,6 +59,15 @@ class SftpServer:
     def uri(self) -> str:
         """What clients call `/`, without the slash."""
         return f"sftp://{USER}@127.0.0.1:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it accepts connections."""
+        return self._listener is not None
+
+    def path_of(self, uri: str) -> Path:
+        """Where it keeps what a client calls so."""
+        return self.root / uri.removeprefix(f"{self.uri}/")
 
     def start(self) -> None:
         """Accept connections, on the port of before."""
@@ -88,8 +98,10 @@ class SftpServer:
         self.port = self._listener.get_port()
 
     async def _stop(self) -> None:
-        self._listener.close()
-        await self._listener.wait_closed()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+            await listener.wait_closed()
         await self._drop()
 
     async def _drop(self) -> None:

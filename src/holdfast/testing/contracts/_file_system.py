@@ -259,17 +259,22 @@ class FileSystemContract:
         self, file_system: FileSystem, directory: str
     ) -> None:
         stream = file_system.create(f"{directory}/x")
-        written = threading.Event()
+        written, over = threading.Event(), threading.Event()
 
         def write_until_stopped() -> None:
-            while True:
+            try:
+                while not over.is_set():
+                    stream.write(bytes(1000))
+                    written.set()
                 stream.write(bytes(1000))
+            finally:
                 written.set()
 
         with ThreadPoolExecutor(1) as pool:
             writer = pool.submit(write_until_stopped)
             written.wait()
             stream.abort()
+            over.set()
             with pytest.raises(StreamClosedError):
                 writer.result()
         assert self.files(directory) == {}

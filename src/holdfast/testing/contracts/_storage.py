@@ -441,17 +441,22 @@ class CheckpointStorageContract:
     ) -> None:
         # Small writes, so that a storage with a limit does not reach it before the other thread.
         stream = stream_of(location, "state")
-        written = threading.Event()
+        written, over = threading.Event(), threading.Event()
 
         def write_until_stopped() -> None:
-            while True:
+            try:
+                while not over.is_set():
+                    stream.write(b"1")
+                    written.set()
                 stream.write(b"1")
+            finally:
                 written.set()
 
         with ThreadPoolExecutor(1) as pool:
             writer = pool.submit(write_until_stopped)
             written.wait()
             stream.close()
+            over.set()
             with pytest.raises(StreamClosedError):
                 writer.result()
         assert self.files(storage) == set()

@@ -1,0 +1,426 @@
+"""File systems with one bug each, and the suite on each of them; run by test_suites.py alone.
+
+A class is named by its bug. The first has none.
+"""
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, BinaryIO
+
+import pytest
+
+from holdfast.errors import CheckpointConflictError, CheckpointNotFoundError, StreamClosedError
+from holdfast.locations import (
+    BytesLike,
+    FileOutputStream,
+    FileStatus,
+    FileSystemCheckpointStorage,
+    FileSystemCheckpointStorageAccess,
+    FileSystemCheckpointStorageLocation,
+    MemoryFileSystem,
+    checkpoint_storage,
+    file_system_for,
+)
+from holdfast.locations.file_systems import _memory as store
+from holdfast.testing import CheckpointStorageContract, ExclusiveFileSystemContract
+
+
+class OnMemory(ExclusiveFileSystemContract):
+    Adapter: type[Any] = MemoryFileSystem
+
+    @pytest.fixture
+    def file_system(self) -> Any:
+        return self.Adapter()
+
+    @pytest.fixture
+    def directory(self, memory_directory: str) -> str:
+        return memory_directory
+
+    def files(self, directory: str) -> dict[str, bytes]:
+        return {
+            uri.removeprefix(f"{directory}/"): data
+            for uri, (data, _) in list(store._FILES.items())
+            if uri.startswith(f"{directory}/")
+        }
+
+    def put(self, uri: str, data: bytes) -> None:
+        store._FILES[uri] = (data, 0)
+
+
+class TestNothing(OnMemory):
+    pass
+
+
+# Two writers of one name
+
+
+class TestPublishReplaces(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def publish(self, uri: str, data: bytes, /) -> None:
+            self.delete([uri])
+            super().publish(uri, data)
+
+
+class TestPublishLooksFirst(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def publish(self, uri: str, data: bytes, /) -> None:
+            if uri in store._FILES or uri in store._DIRECTORIES:
+                raise CheckpointConflictError("exists already", uri)
+            time.sleep(0.01)
+            self.delete([uri])
+            super().publish(uri, data)
+
+
+class TestPublishTakesTheSameBytesForSuccess(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def publish(self, uri: str, data: bytes, /) -> None:
+            try:
+                super().publish(uri, data)
+            except CheckpointConflictError:
+                if store._FILES.get(uri, (b"",))[0] != data:
+                    raise
+
+
+class TestPublishIsNotThere(OnMemory):
+    class Adapter:
+        def __init__(self) -> None:
+            inner = MemoryFileSystem()
+            for call in ("prepare_directory", "create", "open", "list", "delete", "delete_tree"):
+                setattr(self, call, getattr(inner, call))
+            self.delete_empty_directory = inner.delete_empty_directory
+
+
+# Files in the making
+
+
+class Stream:
+    """Gathers bytes and stores them as they are told to, without a look at the name."""
+
+    def __init__(self, uri: str) -> None:
+        if store._uris.parent(uri) not in store._DIRECTORIES:
+            raise CheckpointNotFoundError("no such directory", uri)
+        self.uri = uri
+        self.data = bytearray()
+        self.finished = False
+
+    def write(self, data: BytesLike, /) -> None:
+        self.check()
+        self.data += memoryview(data).cast("B")
+
+    def sync(self) -> None:
+        self.check()
+
+    def commit(self) -> None:
+        self.check()
+        self.finished = True
+        MemoryFileSystem().publish(self.uri, bytes(self.data))
+
+    def abort(self) -> None:
+        self.finished = True
+
+    def check(self) -> None:
+        if self.finished:
+            raise StreamClosedError("finished", self.uri)
+
+
+def making(stream: type[Any]) -> type[MemoryFileSystem]:
+    """A file system whose files are made by such streams."""
+
+    class Adapter(MemoryFileSystem):
+        def create(self, uri: str, /) -> FileOutputStream:
+            made: FileOutputStream = stream(uri)
+            return made
+
+    return Adapter
+
+
+class TestCommitReplaces(OnMemory):
+    class Made(Stream):
+        def commit(self) -> None:
+            MemoryFileSystem().delete([self.uri])
+            super().commit()
+
+    Adapter = making(Made)
+
+
+class TestCommitLosesTheEnd(OnMemory):
+    class Made(Stream):
+        def commit(self) -> None:
+            del self.data[1 << 20 :]
+            super().commit()
+
+    Adapter = making(Made)
+
+
+class TestCommitLosesWhatWasSynced(OnMemory):
+    class Made(Stream):
+        def sync(self) -> None:
+            super().sync()
+            self.data.clear()
+
+    Adapter = making(Made)
+
+
+class TestCommitTwiceIsTaken(OnMemory):
+    class Made(Stream):
+        def check(self) -> None:
+            pass
+
+        def commit(self) -> None:
+            if not self.finished:
+                super().commit()
+
+    Adapter = making(Made)
+
+
+class TestCommitDoesNotNoticeAbort(OnMemory):
+    class Made(Stream):
+        def commit(self) -> None:
+            self.check()
+            time.sleep(0)  # here it may be aborted
+            MemoryFileSystem().publish(self.uri, bytes(self.data))
+            self.check()
+            self.finished = True
+
+    Adapter = making(Made)
+
+
+class TestCreateShowsTheName(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def create(self, uri: str, /) -> FileOutputStream:
+            stream = super().create(uri)
+            store._FILES.setdefault(uri, (b"", 0))
+            return stream
+
+
+class TestSyncShowsTheFile(OnMemory):
+    class Made(Stream):
+        def sync(self) -> None:
+            super().sync()
+            store._FILES[self.uri] = (bytes(self.data), 0)
+
+    Adapter = making(Made)
+
+
+class TestSyncAfterTheEndIsTaken(OnMemory):
+    class Made(Stream):
+        def sync(self) -> None:
+            pass
+
+    Adapter = making(Made)
+
+
+class TestAbortLeavesAFile(OnMemory):
+    class Made(Stream):
+        def abort(self) -> None:
+            if not self.finished:
+                self.finished = True
+                store._FILES[f"{self.uri}.part"] = (bytes(self.data), 0)
+
+    Adapter = making(Made)
+
+
+class TestAbortTakesBackACommit(OnMemory):
+    class Made(Stream):
+        def abort(self) -> None:
+            super().abort()
+            MemoryFileSystem().delete([self.uri])
+
+    Adapter = making(Made)
+
+
+class TestAbortIsNotNoticedByTheWriter(OnMemory):
+    class Made(Stream):
+        def write(self, data: BytesLike, /) -> None:
+            self.data += memoryview(data).cast("B")
+
+    Adapter = making(Made)
+
+
+class TestWriteKeepsTheBuffer(OnMemory):
+    class Made(Stream):
+        def __init__(self, uri: str) -> None:
+            super().__init__(uri)
+            self.parts: list[BytesLike] = []
+
+        def write(self, data: BytesLike, /) -> None:
+            self.check()
+            self.parts.append(data)
+
+        def commit(self) -> None:
+            for part in self.parts:
+                self.data += memoryview(part).cast("B")
+            super().commit()
+
+    Adapter = making(Made)
+
+
+class TestFilesShareATemporaryName(OnMemory):
+    class Made(Stream):
+        shared = bytearray()
+
+        def __init__(self, uri: str) -> None:
+            super().__init__(uri)
+            self.shared.clear()
+            self.data = self.shared
+
+    Adapter = making(Made)
+
+
+# Directories
+
+
+class TestListOmitsSizes(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def list(self, uri: str, /) -> Iterable[FileStatus]:
+            return [replace(entry, size=0) for entry in super().list(uri)]
+
+
+class TestListGivesSeconds(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def list(self, uri: str, /) -> Iterable[FileStatus]:
+            return [
+                replace(entry, modified_ms=entry.modified_ms // 1000) for entry in super().list(uri)
+            ]
+
+
+class TestListGivesNames(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def list(self, uri: str, /) -> Iterable[FileStatus]:
+            return [replace(entry, uri=entry.uri.rpartition("/")[2]) for entry in super().list(uri)]
+
+
+class TestListGoesDeeper(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def list(self, uri: str, /) -> Iterable[FileStatus]:
+            found = list(super().list(uri))
+            below = [self.list(entry.uri) for entry in found if entry.is_directory]
+            return [*found, *(entry for entries in below for entry in entries)]
+
+
+class TestListEndsAfterThePage(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def list(self, uri: str, /) -> Iterable[FileStatus]:
+            return list(super().list(uri))[:1000]
+
+
+class TestListOfNothingFails(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def list(self, uri: str, /) -> Iterable[FileStatus]:
+            if uri not in store._DIRECTORIES:
+                raise CheckpointNotFoundError("no such directory", uri)
+            return super().list(uri)
+
+
+class TestDeleteFailsOnWhatIsMissing(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def delete(self, uris: Iterable[str], /) -> None:
+            for uri in uris:
+                del store._FILES[uri]
+
+
+class TestDeleteStopsAtWhatIsMissing(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def delete(self, uris: Iterable[str], /) -> None:
+            for uri in uris:
+                if store._FILES.pop(uri, None) is None:
+                    return
+
+
+class TestDeleteTakesPatterns(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def delete(self, uris: Iterable[str], /) -> None:
+            for uri in uris:
+                prefix = uri.removesuffix("*")
+                doomed = [file for file in store._FILES if file.startswith(prefix)]
+                super().delete(doomed if uri.endswith("*") else [uri])
+
+
+class TestDeleteTreeTakesWhatBeginsTheSame(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def delete_tree(self, uri: str, /) -> None:
+            for entries in (store._FILES, store._DIRECTORIES):
+                for found in [found for found in entries if found.startswith(uri)]:
+                    del entries[found]  # type: ignore[attr-defined]
+
+
+class TestDeleteEmptyDirectoryTakesFullOnes(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def delete_empty_directory(self, uri: str, /) -> None:
+            self.delete_tree(uri)
+
+
+class TestPrepareDirectoryMakesOneLevel(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def prepare_directory(self, uri: str, /) -> None:
+            store._DIRECTORIES[uri] = 0
+
+
+# Reading
+
+
+class TestOpenRaisesItsOwnErrors(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def open(self, uri: str, /) -> BinaryIO:
+            try:
+                return super().open(uri)
+            except CheckpointNotFoundError as error:
+                raise FileNotFoundError(uri) from error
+
+
+class TestOpenSharesOnePosition(OnMemory):
+    class Adapter(MemoryFileSystem):
+        def __init__(self) -> None:
+            self.opened: dict[str, BinaryIO] = {}
+            self.lock = threading.Lock()
+
+        def open(self, uri: str, /) -> BinaryIO:
+            with self.lock:
+                found = self.opened.get(uri)
+                if found is None or found.closed:
+                    found = self.opened[uri] = super().open(uri)
+                return found
+
+
+# Storages
+
+
+class OnFileSystem(CheckpointStorageContract):
+    @pytest.fixture
+    def storage(self, memory_directory: str) -> FileSystemCheckpointStorage:
+        storage = checkpoint_storage(memory_directory)
+        assert isinstance(storage, FileSystemCheckpointStorage)
+        return storage
+
+    def files(self, storage: Any) -> set[str]:
+        return {uri for uri in store._FILES if uri.startswith(f"{storage.directory}/job/chk-")}
+
+
+class TestDisposeOnFailureTakesAll(OnFileSystem):
+    @pytest.fixture(autouse=True)
+    def bug(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def dispose(self: FileSystemCheckpointStorageLocation) -> None:
+            file_system_for(self.directory).delete_tree(self.directory)
+
+        monkeypatch.setattr(FileSystemCheckpointStorageLocation, "dispose_on_failure", dispose)
+
+
+class TestDisposeOnFailureTakesNothing(OnFileSystem):
+    @pytest.fixture(autouse=True)
+    def bug(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(
+            FileSystemCheckpointStorageLocation, "dispose_on_failure", lambda self: None
+        )
+
+
+class TestCheckpointsAreInTextOrder(OnFileSystem):
+    @pytest.fixture(autouse=True)
+    def bug(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        real = FileSystemCheckpointStorageAccess.completed_checkpoints
+
+        def completed(self: FileSystemCheckpointStorageAccess) -> dict[int, Any]:
+            return dict(sorted(real(self).items(), key=lambda item: str(item[0])))
+
+        monkeypatch.setattr(FileSystemCheckpointStorageAccess, "completed_checkpoints", completed)

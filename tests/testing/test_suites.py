@@ -1,0 +1,86 @@
+"""The suites have teeth: each planted bug fails the test that is meant to find it."""
+
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+HERE = Path(__file__).parent
+
+CAUGHT = {
+    "PublishReplaces": "a_conflict_leaves_the_first_file_and_nothing_else[second-publish]",
+    "PublishLooksFirst": "one_of_eight_racing_threads_wins[publish]",
+    "PublishTakesTheSameBytesForSuccess": (
+        "a_conflict_leaves_the_first_file_and_nothing_else[first-publish]"
+    ),
+    "PublishIsNotThere": "it_is_taken_for_an_exclusive_file_system",
+    "CommitReplaces": "a_conflict_leaves_the_first_file_and_nothing_else[second-create_and_commit]",
+    "CommitLosesTheEnd": "a_committed_file_is_whole_and_alone[parts3]",
+    "CommitLosesWhatWasSynced": "sync_may_come_at_any_time_and_changes_no_bytes",
+    "CommitTwiceIsTaken": "a_finished_stream_refuses_to_go_on[commit]",
+    "CommitDoesNotNoticeAbort": ("abort_at_any_step_of_a_commit_leaves_the_whole_file_or_nothing"),
+    "CreateShowsTheName": "nothing_is_visible_before_commit",
+    "SyncShowsTheFile": "nothing_is_visible_before_commit",
+    "SyncAfterTheEndIsTaken": "a_finished_stream_refuses_to_go_on[commit]",
+    "AbortLeavesAFile": "nothing_is_left_after_abort[False-12]",
+    "AbortTakesBackACommit": "a_committed_file_is_whole_and_alone[parts2]",
+    "AbortIsNotNoticedByTheWriter": "abort_from_another_thread_stops_the_writer",
+    "WriteKeepsTheBuffer": "a_buffer_may_be_used_again_after_it_was_written",
+    "FilesShareATemporaryName": "files_of_one_directory_can_be_in_the_making_at_once",
+    "ListOmitsSizes": "list_tells_files_and_directories_apart",
+    "ListGivesSeconds": "list_tells_files_and_directories_apart",
+    "ListGivesNames": "list_tells_files_and_directories_apart",
+    "ListGoesDeeper": "list_tells_files_and_directories_apart",
+    "ListEndsAfterThePage": "list_finds_every_one_of_many",
+    "ListOfNothingFails": "a_missing_directory_has_no_entries",
+    "DeleteFailsOnWhatIsMissing": "what_is_missing_counts_as_deleted",
+    "DeleteStopsAtWhatIsMissing": "bulk_delete_removes_what_is_there",
+    "DeleteTakesPatterns": "deleting_one_name_leaves_similar_ones",
+    "DeleteTreeTakesWhatBeginsTheSame": "delete_tree_removes_all_below_and_nothing_beside",
+    "DeleteEmptyDirectoryTakesFullOnes": "a_directory_is_deleted_only_while_it_is_empty",
+    "PrepareDirectoryMakesOneLevel": "a_file_in_the_way_of_a_directory_is_refused_and_kept[/b]",
+    "OpenRaisesItsOwnErrors": "opening_what_is_missing_says_so",
+    "OpenSharesOnePosition": "readers_of_one_file_do_not_meet",
+    "DisposeOnFailureTakesAll": "a_failed_attempt_leaves_the_others_alone",
+    "DisposeOnFailureTakesNothing": "a_failed_attempt_leaves_the_others_alone",
+    "CheckpointsAreInTextOrder": "completed_checkpoints_are_in_the_order_of_their_ids",
+}
+
+
+@pytest.fixture(scope="module")
+def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """What pytest says of each failed test, by the bug and the name of the test."""
+    report = tmp_path_factory.mktemp("suites") / "report.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml", report]
+    ran = subprocess.run(
+        [*command, HERE / "broken_file_systems.py"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == pytest.ExitCode.TESTS_FAILED, ran.stdout
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for case in ET.parse(report).iter("testcase"):
+        bug = case.attrib["classname"].rpartition(".")[2].removeprefix("Test")
+        found[bug]  # it was run
+        for failure in case.iter("failure"):
+            found[bug][case.attrib["name"].removeprefix("test_")] = failure.text or ""
+    return found
+
+
+def test_an_adapter_without_bugs_passes(failures: dict[str, dict[str, str]]) -> None:
+    assert failures["Nothing"] == {}
+
+
+@pytest.mark.parametrize("bug", CAUGHT)
+def test_a_planted_bug_is_caught(failures: dict[str, dict[str, str]], bug: str) -> None:
+    assert CAUGHT[bug] in failures[bug]
+
+
+def test_every_planted_bug_is_looked_for(failures: dict[str, dict[str, str]]) -> None:
+    assert failures.keys() - {"Nothing"} == CAUGHT.keys()
+
+
+def test_a_failed_assert_shows_its_values(failures: dict[str, dict[str, str]]) -> None:
+    said = failures["CommitLosesWhatWasSynced"]["sync_may_come_at_any_time_and_changes_no_bytes"]
+    assert "assert {'x': b''} == {'x': b'123'}" in said
