@@ -21,14 +21,23 @@ def normalize(uri: str | os.PathLike[str]) -> str:
         The URI with a lower-case scheme, without `.`, `..`, doubled or trailing slashes.
 
     Raises:
-        InvalidRequestError: It has no scheme, or its path is not absolute.
+        InvalidRequestError: It has no scheme or holds a password, or its path is not absolute.
     """
     uri = text(uri)
     found = _URI.fullmatch(uri)
     if found is None:
         message = "location has no scheme; write file:///path for a local one"
         raise InvalidRequestError(message, uri)
+    if "\0" in uri:
+        raise InvalidRequestError("location has a zero byte in it", uri)
     scheme, authority = found["scheme"].lower(), found["authority"] or ""
+    user, _, host = authority.rpartition("@")
+    if ":" in user:
+        message = (
+            "location has a password in it, and locations are written into logs and metadata; "
+            "give it by the store's own configuration"
+        )
+        raise InvalidRequestError(message, f"{scheme}://…@{host}{found['path']}")
     path = found["path"]
     if scheme == "file" and authority not in ("", "localhost"):
         message = f"local location names a host, {authority!r}; write file:/// with three slashes"

@@ -3,7 +3,8 @@
 A file is deleted only if all of this holds:
 
 - its name is one that Holdfast gives, in a directory where Holdfast puts such files;
-- every `_metadata` of the job was read, after the file was listed, and none names it;
+- every `_metadata` of the job was read, after the file was listed, and none names it, by whatever
+  path: names are random, and never used twice;
 - it is older than the grace period, by the store's own clock;
 - nobody has claimed the job while the sweep was looking.
 
@@ -52,7 +53,7 @@ class SweepReport:
 
     Attributes:
         files: The files, by URI.
-        directories: URIs of directories that were empty, or would be then.
+        directories: URIs of directories in which nothing else was, and nobody will write.
         too_young: Number of files that nothing leads to, but that are younger than the grace
             period: somebody may still be writing them.
         dry_run: Whether nothing was deleted.
@@ -71,10 +72,15 @@ class SweepReport:
 
 @dataclass(slots=True)
 class _Found:
-    """What a look around has found; metadata is read after that."""
+    """What a look around has found; metadata is read after that.
+
+    Attributes:
+        files: Everything whose name is one of ours.
+        uncommitted: Directories without `_metadata`, each with the URIs of what is in it.
+    """
 
     files: list[FileStatus] = field(default_factory=list)
-    uncommitted: list[FileStatus] = field(default_factory=list)
+    uncommitted: dict[str, list[str]] = field(default_factory=dict)
 
 
 def sweep(
@@ -112,13 +118,14 @@ def sweep(
     found = _look_around(job)
     if savepoint_directory is not None:
         _look_for_savepoints(found, _uris.checkpoint_directory(savepoint_directory), job_id)
-    reachable, highest = _reachable(job)
-    orphans = [file for file in found.files if file.uri not in reachable]
+    names, highest = _reachable(job)
+    orphans = [file for file in found.files if _uris.name(file.uri) not in names]
     files = tuple(file for file in orphans if file.modified_ms < oldest_kept_ms)
+    going = {file.uri for file in files}
     directories = tuple(
-        one.uri
-        for one in found.uncommitted
-        if one.modified_ms < oldest_kept_ms or _is_below(one.uri, highest)
+        directory
+        for directory, inside in found.uncommitted.items()
+        if _is_dead(directory, highest) and going.issuperset(inside)
     )
     if newest_epoch(job.uri) != epoch:
         message = "a driver took over the job while it was looked through; sweep again"
@@ -126,8 +133,8 @@ def sweep(
     if not dry_run:
         file_system = file_system_for(job.uri)
         file_system.delete(file.uri for file in files)
-        for one in directories:
-            file_system_for(one).delete_empty_directory(one)
+        for directory_uri in directories:
+            file_system_for(directory_uri).delete_empty_directory(directory_uri)
         if files or directories:
             _log.info("swept %d orphaned files below %s", len(files), job.uri)
     return SweepReport(files, directories, len(orphans) - len(files), dry_run)
@@ -178,7 +185,7 @@ def _look_into_checkpoint(found: _Found, directory: FileStatus) -> None:
     inside = list(file_system_for(directory.uri).list(directory.uri))
     found.files += _ours(inside)
     if not any(_uris.name(file.uri) == METADATA_FILE for file in inside):
-        found.uncommitted.append(directory)
+        found.uncommitted[directory.uri] = [one.uri for one in inside]
 
 
 def _ours(entries: Iterable[FileStatus]) -> list[FileStatus]:
@@ -190,19 +197,33 @@ def _ours(entries: Iterable[FileStatus]) -> list[FileStatus]:
 
 
 def _reachable(job: JobDirectory) -> tuple[set[str], int]:
-    """Every file that a completed checkpoint leads to, and the highest id of those; -1 if none."""
-    reachable = set()
-    completed = job.completed_checkpoints()
-    for location in completed.values():
-        try:
-            metadata = load_checkpoint(location).metadata
-        except CheckpointNotFoundError:
-            continue  # deleted by the running job since it was listed, and its files with it
-        reachable |= {one.uri for one in metadata.streams() if isinstance(one, FileStateHandle)}
-    return reachable, max(completed, default=-1)
+    """Names of all files that completed checkpoints lead to, and their highest id; -1 if none."""
+    names: set[str] = set()
+    read: dict[int, bool] = {}
+    while True:
+        completed = job.completed_checkpoints()
+        if completed.keys() <= read.keys():
+            return names, max(completed, default=-1)
+        for checkpoint_id in completed.keys() - read.keys():
+            try:
+                metadata = load_checkpoint(completed[checkpoint_id]).metadata
+            except CheckpointNotFoundError:
+                # The running job has deleted it. One that was completed since may have taken over
+                # files that it shared, so the list is looked at once more.
+                read[checkpoint_id] = False
+                continue
+            read[checkpoint_id] = True
+            names |= {
+                _uris.name(one.uri)
+                for one in metadata.streams()
+                if isinstance(one, FileStateHandle)
+            }
 
 
-def _is_below(directory: str, checkpoint_id: int) -> bool:
-    """Whether it is the directory of an older checkpoint: nobody will write into it any more."""
+def _is_dead(directory: str, highest: int) -> bool:
+    """Whether nobody will write into it any more: an older checkpoint's, or a savepoint's.
+
+    A directory of a higher checkpoint is left, however old: the next driver uses it again.
+    """
     found = CHECKPOINT.fullmatch(_uris.name(directory))
-    return found is not None and int(found[1]) < checkpoint_id
+    return found is None or int(found[1]) < highest

@@ -107,7 +107,7 @@ class FsspecFileSystem:
 
     - Exclusive creation: fsspec has no such thing for all stores, so there is no `publish`, and a
       commit only looks whether the name is taken, then renames. Of two writers that do so at once,
-      both may believe that they have won.
+      both may believe that they have won; only SFTP servers' renames refuse, most in one step.
     - Atomic commits: a rename is one on SFTP and local disks; on object stores, in fsspec's memory
       and others it is a copy, then a deletion, and a reader may see the file half way. The length
       is checked before and after.
@@ -183,11 +183,18 @@ class FsspecFileSystem:
                     raise
 
     def delete_tree(self, uri: str, /) -> None:
-        with self.reached(uri) as (store, path), suppress(FileNotFoundError, NotADirectoryError):
-            if _is_link(store, path):
+        with self.reached(uri) as (store, path):
+            try:
+                is_link = _is_link(store, path)
+            except (FileNotFoundError, NotADirectoryError):
+                return
+            if is_link:
                 _removed(store, path)
-            else:
-                self._delete_below(store, path)
+                return
+            kind = _kind(store, path)
+            if kind not in (None, "directory"):
+                raise InvalidRequestError("not possible here (it is a file)", uri)
+            self._delete_below(store, path)
 
     def _delete_below(self, store: Any, path: str) -> None:
         # fsspec's own recursive deletion takes names with * for patterns.
@@ -349,15 +356,22 @@ class _FsspecOutputStream:
             self._has_name = True
         elif there is None and not was_left and self._finished:
             raise StreamClosedError("stream was discarded", self._uri) from failure
-        elif there is None or (was_left and isinstance(failure, CheckpointConflictError)):
+        elif there is None:
             raise failure
+        elif was_left and (
+            isinstance(failure, CheckpointConflictError)
+            or _is_answer(self._store, failure.__cause__)  # SFTP has no code for it
+        ):
+            message = "file exists already; somebody else has written it"
+            raise CheckpointConflictError(message, self._uri) from failure
         else:
             message = "rename failed, and a file is there that may be ours or somebody else's"
             raise OutcomeUnknownError(message, self._uri) from failure
 
     def abort(self) -> None:
-        # Never waits for the writer: without its hidden name a commit that is under way can't
-        # rename it, and whoever uses the file closes it when done.
+        # Without its hidden name a commit that is under way can't rename it, and whoever uses the
+        # file closes it when done. Waits for no writer but one that this thread lent its own
+        # connection, by creating the stream.
         self._finished = True
         if not self._closed_if_free():
             self._remove()
@@ -534,11 +548,8 @@ def _make_ready(store: Any) -> None:
 
 def _forget(store: Any, cause: BaseException | None) -> None:
     """Take an instance out of fsspec's cache, so that the next call connects anew."""
-    if _is_sftp(store):
-        channel, transport = store.ftp.get_channel(), store.client.get_transport()
-        is_up = transport is not None and transport.is_active()
-        if type(cause) is OSError and is_up and not (channel.closed or channel.eof_received):
-            return  # that was the server's answer; other streams use the connection
+    if _is_answer(store, cause):
+        return  # other streams use the connection
     # Its public way would forget the connections of other threads too.
     cache = type(store)._cache  # noqa: SLF001
     token = store._fs_token  # noqa: SLF001
@@ -547,6 +558,15 @@ def _forget(store: Any, cause: BaseException | None) -> None:
     if _is_sftp(store):
         with suppress(Exception):
             store.client.close()
+
+
+def _is_answer(store: Any, cause: BaseException | None) -> bool:
+    """Whether an SFTP server has refused a call, for whatever reason, on a sound connection."""
+    if not _is_sftp(store) or type(cause) is not OSError:
+        return False
+    channel, transport = store.ftp.get_channel(), store.client.get_transport()
+    is_up = transport is not None and transport.is_active()
+    return is_up and not (channel.closed or channel.eof_received)
 
 
 def _is_sftp(store: Any) -> bool:
@@ -653,7 +673,11 @@ def _removed(store: Any, path: str) -> bool:
 def _rename(store: Any, old: str, new: str) -> None:
     from fsspec import AbstractFileSystem  # noqa: PLC0415  # optional
 
-    if getattr(store.mv, "__func__", None) is AbstractFileSystem.mv:
+    if _is_sftp(store):
+        # Unlike fsspec's mv it is part of the protocol, and refuses to overwrite: OpenSSH makes
+        # a link, so that of two that race one fails.
+        store.ftp.rename(old, new)
+    elif getattr(store.mv, "__func__", None) is AbstractFileSystem.mv:
         # It does just this, but takes names with * for patterns.
         store.cp_file(old, new)
         store.rm_file(old)

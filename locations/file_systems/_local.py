@@ -34,6 +34,9 @@ _NOT_ALLOWED = {
     errno.ENOTDIR,
     errno.EISDIR,
     errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EINVAL,
+    errno.ENOTEMPTY,
 }
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -43,6 +46,10 @@ _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 class LocalFileSystem:
     """`file://`. A file is written beside its name and linked to it once it is on disk."""
+
+    def __init__(self) -> None:
+        # Directories whose own names are known to be on disk, so that this is seen to once.
+        self._durable: set[str] = set()
 
     def prepare_directory(self, uri: str, /) -> None:
         path = _uris.local_path(uri)
@@ -54,11 +61,23 @@ class LocalFileSystem:
             for directory in reversed(missing):
                 with suppress(FileExistsError):
                     os.mkdir(directory, _DIRECTORY_MODE)
-                _sync_directory(os.path.dirname(directory))
-            if not os.path.isdir(_uris.local_path(uri)):
+            path = _uris.local_path(uri)
+            if not os.path.isdir(path):
                 raise InvalidRequestError("not possible here (a file has that name)", uri)
-            if not os.access(_uris.local_path(uri), os.W_OK | os.X_OK):
+            if not os.access(path, os.W_OK | os.X_OK):
                 raise InvalidRequestError("directory is not writable", uri)
+            self._sync_names_up_from(path)
+
+    def _sync_names_up_from(self, path: str) -> None:
+        # Also of what was there before: whoever made it may have been killed before it had synced.
+        upper = os.path.dirname(path)
+        _sync_directory(upper)
+        while upper not in self._durable and upper != "/":
+            above = os.path.dirname(upper)
+            with suppress(PermissionError):  # then it is not of our making
+                _sync_directory(above)
+            self._durable.add(upper)
+            upper = above
 
     def create(self, uri: str, /) -> FileOutputStream:
         return _LocalOutputStream(uri)
@@ -103,16 +122,20 @@ class LocalFileSystem:
         failures = []
         directories: dict[str, None] = {}
         for uri in uris:
+            # A missing one too: whoever deleted it may have failed before it had synced.
+            directories[_uris.parent(uri)] = None
             try:
                 with _translated(uri), suppress(FileNotFoundError):
                     os.unlink(_uris.local_path(uri))
-                    directories[_uris.parent(uri)] = None
             except CheckpointError as error:
                 failures.append(error)
         # A deleted name must not come back after a power cut, when what it led to is gone.
         for directory in directories:
-            with _translated(directory), suppress(FileNotFoundError):
-                _sync_directory(_uris.local_path(directory))
+            try:
+                with _translated(directory), suppress(FileNotFoundError, NotADirectoryError):
+                    _sync_directory(_uris.local_path(directory))
+            except CheckpointError as error:
+                failures.append(error)
         if failures:
             raise failures[0]
 

@@ -3,6 +3,7 @@
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -18,6 +19,7 @@ from holdfast.locations.file_systems._retries import (
 )
 
 _RACERS = 8
+_PATIENCE_S = 10.0
 
 PROBE_PREFIX = "_probe-"
 
@@ -67,7 +69,8 @@ def check_exclusive(directory: str) -> None:
     start = threading.Barrier(_RACERS)
 
     def race(data: bytes) -> bool:
-        start.wait()
+        with suppress(threading.BrokenBarrierError):  # fewer threads are a race too
+            start.wait(_PATIENCE_S)
         return _wins(file_system, uri, data)
 
     candidates = [b"%d" % number for number in range(_RACERS)]
@@ -102,14 +105,20 @@ def _exclusive(file_system: RetryingFileSystem, uri: str) -> RetryingExclusiveFi
 
 
 def _publish_unless_seen(file_system: RetryingFileSystem, uri: str, data: bytes) -> None:
-    if any(entry.uri == uri for entry in file_system.list(_uris.parent(uri))):
-        raise CheckpointConflictError("file exists already; somebody else has written it", uri)
-    stream = file_system.create(uri)
-    try:
-        stream.write(data)
-        stream.commit()
-    finally:
-        stream.abort()
+    def attempt() -> None:
+        if any(entry.uri == uri for entry in file_system.list(_uris.parent(uri))):
+            raise CheckpointConflictError("file exists already; somebody else has written it", uri)
+        if isinstance(file_system, RetryingExclusiveFileSystem):
+            file_system.inner.publish(uri, data)
+            return
+        stream = file_system.inner.create(uri)
+        try:
+            stream.write(data)
+            stream.commit()
+        finally:
+            stream.abort()
+
+    file_system.repeating_publish(attempt)
 
 
 def _holds(file_system: RetryingFileSystem, uri: str, data: bytes) -> bool:

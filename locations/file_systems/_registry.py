@@ -17,11 +17,13 @@ from holdfast.locations.file_systems._retries import (
 
 _DEFAULT_POLICY = RetryPolicy()
 
-_LOCK = threading.Lock()
-_FACTORIES: dict[str, tuple[Callable[[], FileSystem], RetryPolicy]] = {
+_BUILT_IN: dict[str, tuple[Callable[[], FileSystem], RetryPolicy]] = {
     "file": (LocalFileSystem, _DEFAULT_POLICY),
     "memory": (MemoryFileSystem, _DEFAULT_POLICY),
 }
+
+_LOCK = threading.Lock()
+_FACTORIES = dict(_BUILT_IN)
 _OPENED: dict[str, RetryingFileSystem] = {}
 
 
@@ -42,10 +44,13 @@ def register_file_system(
 
 
 def unregister_file_system(scheme: str) -> None:
-    """Forget a scheme that was registered."""
+    """Forget a scheme that was registered; a built-in one is itself again."""
+    scheme = scheme.lower()
     with _LOCK:
-        _FACTORIES.pop(scheme.lower(), None)
-        _OPENED.pop(scheme.lower(), None)
+        _FACTORIES.pop(scheme, None)
+        _OPENED.pop(scheme, None)
+        if scheme in _BUILT_IN:
+            _FACTORIES[scheme] = _BUILT_IN[scheme]
 
 
 def file_system_for(uri: str) -> RetryingFileSystem:
@@ -60,9 +65,9 @@ def file_system_for(uri: str) -> RetryingFileSystem:
     scheme = _uris.scheme(uri)
     opened = _OPENED.get(scheme)
     if opened is None:
+        made = _open(scheme, uri)  # not under the lock: it may import, and ask for other schemes
         with _LOCK:
-            opened = _OPENED.get(scheme) or _open(scheme, uri)
-            _OPENED[scheme] = opened
+            opened = _OPENED.setdefault(scheme, made)
     return opened
 
 

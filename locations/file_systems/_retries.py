@@ -2,15 +2,20 @@
 
 import io
 import logging
+import math
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import BinaryIO, TypeVar, cast
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from holdfast.errors import (
+    CheckpointConflictError,
     CheckpointError,
     InvalidRequestError,
     OutcomeUnknownError,
@@ -51,7 +56,26 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if not self.deadline_s >= 0 or not 0 < self.first_wait_s <= self.longest_wait_s:
-            raise InvalidRequestError(f"can't retry by {self}; waits and deadline are negative")
+            message = (
+                f"can't retry by {self}; the deadline must not be negative, the waits positive"
+            )
+            raise InvalidRequestError(message)
+
+
+_UNTIL: ContextVar[float] = ContextVar("_UNTIL", default=math.inf)
+
+
+@contextmanager
+def retry_deadline(seconds: float) -> Iterator[None]:
+    """Repeat nothing in this block, on this thread, after that many seconds from now.
+
+    For work that makes many calls: each has a deadline of its own otherwise, and they add up.
+    """
+    token = _UNTIL.set(min(_UNTIL.get(), time.monotonic() + seconds))
+    try:
+        yield
+    finally:
+        _UNTIL.reset(token)
 
 
 class RetryingFileSystem:
@@ -79,12 +103,14 @@ class RetryingFileSystem:
         self._policy = policy
         self._clock = clock
         self._sleep = sleep
+        self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
 
     @property
     def retries(self) -> Counter[str]:
         """How often each method was repeated since the process began."""
-        return Counter(self._counts)
+        with self._lock:
+            return Counter(self._counts)
 
     def prepare_directory(self, uri: str, /) -> None:
         self.repeating("prepare_directory", lambda: self.inner.prepare_directory(uri))
@@ -109,6 +135,30 @@ class RetryingFileSystem:
     def delete_tree(self, uri: str, /) -> None:
         self.repeating("delete_tree", lambda: self.inner.delete_tree(uri))
 
+    def repeating_publish(self, attempt: Callable[[], None]) -> None:
+        """The same for making a file appear, whose outcome may be unknown.
+
+        A second attempt can meet the file of one whose answer was lost: a conflict, which whoever
+        knows what is unique about the data has to look into.
+        """
+        unknown: list[OutcomeUnknownError] = []
+
+        def noted() -> None:
+            try:
+                attempt()
+            except OutcomeUnknownError as error:
+                unknown.append(error)
+                raise
+
+        try:
+            self.repeating("publish", noted, is_transient=_may_be_repeated)
+        except CheckpointConflictError:
+            raise
+        except CheckpointError as error:
+            if unknown:  # this attempt did nothing, but an earlier one may have
+                raise unknown[0] from error
+            raise
+
     def repeating(
         self,
         call: str,
@@ -118,7 +168,7 @@ class RetryingFileSystem:
     ) -> _Result:
         """Do it until it is done, fails for good, or takes too long; its last error comes out."""
         is_transient = is_transient or _changed_nothing
-        began = self._clock()
+        end = min(self._clock() + self._policy.deadline_s, _UNTIL.get())
         try:
             return attempt()
         except CheckpointError as error:
@@ -132,10 +182,11 @@ class RetryingFileSystem:
             return attempt()
 
         def deadline_is_near(state: RetryCallState) -> bool:
-            return self._clock() - began + state.upcoming_sleep >= self._policy.deadline_s
+            return self._clock() + state.upcoming_sleep >= end
 
         def note(state: RetryCallState) -> None:
-            self._counts[call] += 1
+            with self._lock:
+                self._counts[call] += 1
             error = state.outcome.exception() if state.outcome else None
             _log.warning(
                 "%s failed and is tried again in %.2f s: %s", call, state.upcoming_sleep, error
@@ -163,28 +214,19 @@ class RetryingExclusiveFileSystem(RetryingFileSystem):
 
     inner: ExclusiveFileSystem
 
-    def __init__(self, inner: ExclusiveFileSystem, policy: RetryPolicy) -> None:
-        super().__init__(inner, policy)
+    def __init__(
+        self,
+        inner: ExclusiveFileSystem,
+        policy: RetryPolicy,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(inner, policy, clock=clock, sleep=sleep)
         self.found_exclusive: set[str] = set()
 
     def publish(self, uri: str, data: bytes, /) -> None:
-        # A repeated publish can meet the file of an attempt whose answer was lost: a conflict,
-        # which whoever knows what is unique about the data has to look into.
-        unknown: list[OutcomeUnknownError] = []
-
-        def attempt() -> None:
-            try:
-                self.inner.publish(uri, data)
-            except OutcomeUnknownError as error:
-                unknown.append(error)
-                raise
-
-        try:
-            self.repeating("publish", attempt, is_transient=_may_be_repeated)
-        except (StorageUnavailableError, InvalidRequestError) as error:
-            if unknown:  # this attempt did nothing, but an earlier one may have
-                raise unknown[0] from error
-            raise
+        self.repeating_publish(lambda: self.inner.publish(uri, data))
 
 
 class _RetryingInputStream(io.RawIOBase):
@@ -207,10 +249,13 @@ class _RetryingInputStream(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        def move(raw: BinaryIO) -> int:
-            return raw.seek(offset, whence)
-
-        self._position = self._read(move)
+        if whence == io.SEEK_END:
+            base = self._read(lambda raw: raw.seek(0, io.SEEK_END))
+        else:
+            base = self._position if whence == io.SEEK_CUR else 0
+        if base + offset < 0:
+            raise InvalidRequestError(f"position {base + offset} is negative", self._uri)
+        self._position = self._read(lambda raw: raw.seek(base + offset))
         return self._position
 
     def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer

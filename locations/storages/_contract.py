@@ -167,7 +167,10 @@ class CheckpointStorageLocation(CheckpointStreamFactory, Protocol):
         ...
 
     def dispose_on_failure(self) -> None:
-        """Delete everything that was written through this location, also by tasks."""
+        """Delete everything that was written through this location, also by tasks.
+
+        Not the directory of a checkpoint: another driver may be about to write into it.
+        """
         ...
 
 
@@ -177,6 +180,14 @@ class JobOwnership(Protocol):
     @property
     def epoch(self) -> int:
         """Number of the claim; each is higher than all before it."""
+        ...
+
+    @property
+    def completed(self) -> "Mapping[int, CompletedCheckpointStorageLocation]":
+        """The job's completed checkpoints when it was claimed, by id, oldest first.
+
+        The owner goes on from these. One that a former owner completes later meets it at its name.
+        """
         ...
 
     def check(self) -> None:
@@ -243,7 +254,10 @@ class CheckpointStorageWorkerView(Protocol):
     def resolve_checkpoint_storage_location(
         self, checkpoint_id: int, reference: CheckpointStorageLocationReference, /
     ) -> CheckpointStreamFactory:
-        """Where to write the state of a checkpoint. Raises `InvalidRequestError`."""
+        """Where to write the state of a checkpoint. Raises `InvalidRequestError`.
+
+        What is written by the default reference belongs to no attempt that could dispose of it.
+        """
         ...
 
     def create_task_owned_state_stream(self) -> CheckpointStateOutputStream:

@@ -239,10 +239,10 @@ class FileSystemCheckpointStorageLocation(_PendingDirectory):
             _log.warning("checkpoint %s was completed after all; it is left alone", self.directory)
             return
         file_system.delete([entry.uri for name, entry in entries.items() if name.startswith(ours)])
-        file_system.delete_empty_directory(self.directory)
 
     def _is_committed(self, metadata: str) -> bool:
         """Whether the metadata that stands there names files of this attempt."""
+        # Not decoded, because it may be anything; random digits are not there by chance.
         with file_system_for(metadata).open(metadata) as stream:
             return f"{self.attempt}-".encode() in stream.read()
 

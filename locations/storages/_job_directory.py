@@ -65,21 +65,34 @@ class JobDirectory:
 
     def claim(self) -> DirectoryOwnership:
         """Become the job's owner."""
-        ownership = DirectoryOwnership(self.uri, self.completed_checkpoints)
-        ownership.claim(single_writer=self.single_writer)
-        return ownership
+        return DirectoryOwnership.claim(
+            self.uri, self.completed_checkpoints, single_writer=self.single_writer
+        )
 
     def completed_checkpoints(self) -> dict[int, FileSystemCompletedCheckpointStorageLocation]:
-        """What has a `_metadata` file, by id, oldest first."""
+        """What has a `_metadata` file, by id, oldest first; the newest is never missed."""
+        # A running job completes checkpoints, and deletes older ones, while this looks. Whatever
+        # is gone when it is looked into has a newer one, and directories are looked into from the
+        # oldest on: so the newest is missed only if its directory was not there yet.
+        directories: dict[int, str] = {}
+        found: dict[int, FileSystemCompletedCheckpointStorageLocation] = {}
+        while True:
+            known, directories = directories, self._checkpoint_directories()
+            if directories.keys() <= known.keys():
+                return found
+            found = {}
+            for checkpoint_id, directory in sorted(directories.items()):
+                for file in file_system_for(directory).list(directory):
+                    if _uris.name(file.uri) == METADATA_FILE:
+                        found[checkpoint_id] = metadata_at(file.uri, file.size)
+
+    def _checkpoint_directories(self) -> dict[int, str]:
         found = {}
         for entry in file_system_for(self.uri).list(self.uri):
             matched = CHECKPOINT.fullmatch(_uris.name(entry.uri))
-            if matched is None or not entry.is_directory:
-                continue
-            for file in file_system_for(self.uri).list(entry.uri):
-                if _uris.name(file.uri) == METADATA_FILE:
-                    found[int(matched[1])] = metadata_at(file.uri, file.size)
-        return dict(sorted(found.items()))
+            if matched is not None and entry.is_directory:
+                found[int(matched[1])] = entry.uri
+        return found
 
 
 def new_savepoint_directory(

@@ -73,7 +73,7 @@ class MemoryCheckpointStorage:
     def create_checkpoint_storage(self, job_id: str, /) -> CheckpointStorageAccess:
         check_job_id(job_id)
         if self.directory is None:
-            return MemoryCheckpointStorageAccess(self, job_id, self._jobs[job_id])
+            return MemoryCheckpointStorageAccess(self, job_id, self._jobs.of(job_id))
         directory = JobDirectory(_uris.join(self.directory, job_id), self.single_writer)
         return PersistentMetadataCheckpointStorageAccess(self, job_id, directory)
 
@@ -99,7 +99,7 @@ class _InlineStateAccess:
     ) -> "PersistentMetadataCheckpointStorageLocation":
         check_checkpoint_id(checkpoint_id)
         directory = new_savepoint_directory(self.job_id, target, self.storage.savepoint_directory)
-        return self._in_directory(directory)
+        return self._in_directory(directory, is_savepoint=True)
 
     def resolve_checkpoint(self, pointer: str, /) -> FileSystemCompletedCheckpointStorageLocation:
         return resolve_pointer(pointer)
@@ -116,9 +116,11 @@ class _InlineStateAccess:
     def create_task_owned_state_stream(self) -> MemoryCheckpointOutputStream:
         return MemoryCheckpointOutputStream(self.storage.max_state_bytes)
 
-    def _in_directory(self, directory: str) -> "PersistentMetadataCheckpointStorageLocation":
+    def _in_directory(
+        self, directory: str, *, is_savepoint: bool
+    ) -> "PersistentMetadataCheckpointStorageLocation":
         return PersistentMetadataCheckpointStorageLocation(
-            self.storage.max_state_bytes, directory, self.storage.single_writer
+            self.storage.max_state_bytes, directory, self.storage.single_writer, is_savepoint
         )
 
 
@@ -173,7 +175,7 @@ class PersistentMetadataCheckpointStorageAccess(_InlineStateAccess):
     ) -> "PersistentMetadataCheckpointStorageLocation":
         directory = self.directory.checkpoint(checkpoint_id)
         file_system_for(directory).prepare_directory(directory)
-        return self._in_directory(directory)
+        return self._in_directory(directory, is_savepoint=False)
 
     def completed_checkpoints(self) -> dict[int, FileSystemCompletedCheckpointStorageLocation]:
         return self.directory.completed_checkpoints()
@@ -185,6 +187,7 @@ class PersistentMetadataCheckpointStorageLocation(MemoryCheckpointStreamFactory)
 
     directory: str
     single_writer: bool
+    is_savepoint: bool
 
     @property
     def external_pointer(self) -> str:
@@ -200,5 +203,5 @@ class PersistentMetadataCheckpointStorageLocation(MemoryCheckpointStreamFactory)
         )
 
     def dispose_on_failure(self) -> None:
-        # What else could be there is the `_metadata` of a checkpoint that was completed.
-        file_system_for(self.directory).delete_empty_directory(self.directory)
+        if self.is_savepoint:  # nobody else knows its directory
+            file_system_for(self.directory).delete_empty_directory(self.directory)

@@ -1,7 +1,7 @@
 """Completed checkpoints in the driver's memory: gone with it."""
 
 import threading
-from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -20,6 +20,7 @@ class CompletedInMemory:
         self._lock = threading.Lock()
         self._metadata: dict[int, bytes] = {}
         self.epoch = 0
+        self._adopted: frozenset[int] = frozenset()
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
         # The list stays with the driver; a location that is sent elsewhere has its own metadata.
@@ -38,42 +39,54 @@ class CompletedInMemory:
 
     def locations(self) -> dict[int, "NonPersistentCompletedCheckpointStorageLocation"]:
         with self._lock:
-            return {
-                checkpoint_id: NonPersistentCompletedCheckpointStorageLocation(
-                    ByteStreamStateHandle(metadata), checkpoint_id, self
-                )
-                for checkpoint_id, metadata in sorted(self._metadata.items())
-            }
+            return self._locations()
 
     def claim(self) -> "MemoryOwnership":
         with self._lock:
             self.epoch += 1
-            return MemoryOwnership(self, self.epoch)
+            self._adopted = frozenset(self._metadata)
+            return MemoryOwnership(self, self.epoch, self._locations())
 
-    def highest_id(self) -> int:
+    def is_past(self, checkpoint_id: int) -> bool:
         with self._lock:
-            return max(self._metadata, default=-1)
+            if checkpoint_id in self._adopted:
+                return False
+            return any(other > checkpoint_id for other in self._metadata)
+
+    def _locations(self) -> dict[int, "NonPersistentCompletedCheckpointStorageLocation"]:
+        return {
+            checkpoint_id: NonPersistentCompletedCheckpointStorageLocation(
+                ByteStreamStateHandle(metadata), checkpoint_id, self
+            )
+            for checkpoint_id, metadata in sorted(self._metadata.items())
+        }
 
 
-class CompletedByJob(defaultdict[str, CompletedInMemory]):
+class CompletedByJob:
     """The completed checkpoints of each job; they stay with the driver when this is sent away."""
 
     def __init__(self) -> None:
-        super().__init__(CompletedInMemory)
+        self._lock = threading.Lock()
+        self._jobs: dict[str, CompletedInMemory] = {}
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
         return type(self), ()
+
+    def of(self, job_id: str) -> CompletedInMemory:
+        with self._lock:
+            return self._jobs.setdefault(job_id, CompletedInMemory())
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryOwnership:
     """A claim to a job whose checkpoints are in memory: good within this process."""
 
-    completed: CompletedInMemory
+    _job: CompletedInMemory
     epoch: int
+    completed: Mapping[int, "NonPersistentCompletedCheckpointStorageLocation"]
 
     def check(self) -> None:
-        newest = self.completed.epoch
+        newest = self._job.epoch
         if newest != self.epoch:
             message = (
                 f"another query has taken over this job (its epoch is {newest}, this one's is "
@@ -82,7 +95,7 @@ class MemoryOwnership:
             raise CheckpointConflictError(message, NOT_EXTERNALLY_ADDRESSABLE)
 
     def is_past(self, checkpoint_id: int, /) -> bool:
-        return checkpoint_id < self.completed.highest_id()
+        return self._job.is_past(checkpoint_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ Source:
 """
 
 import logging
+import re
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -22,15 +23,24 @@ from holdfast.errors import (
     CheckpointConflictError,
     CheckpointCorruptedError,
     CheckpointError,
+    CheckpointNotFoundError,
 )
 from holdfast.locations import _uris
 from holdfast.locations.file_systems import file_system_for, publish
+from holdfast.locations.storages._file_system_completed import (
+    FileSystemCompletedCheckpointStorageLocation,
+)
 
 _log = logging.getLogger(__name__)
 
 EPOCHS = "_epoch"
 
 _MOST_ATTEMPTS = 100
+
+_NUMBER = re.compile(r"[1-9][0-9]*")
+
+Completed = Mapping[int, FileSystemCompletedCheckpointStorageLocation]
+ListCompleted = Callable[[], Completed]
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,48 +60,61 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DirectoryOwnership:
-    """A driver's claim to the job in a directory."""
+    """A driver's claim to the job in a directory.
 
-    def __init__(self, directory: str, completed_ids: Callable[[], Iterable[int]]) -> None:
-        self._job_directory = directory
-        self._directory = _uris.join(directory, EPOCHS)
-        self._completed_ids = completed_ids
-        self.epoch = 0
+    Attributes:
+        epoch: Number of the claim.
+        completed: The job's completed checkpoints when it was claimed, by id, oldest first.
+    """
 
-    def claim(self, *, single_writer: bool) -> None:
+    def __init__(
+        self, directory: str, list_completed: ListCompleted, epoch: int, completed: Completed
+    ) -> None:
+        self._directory = directory
+        self._list_completed = list_completed
+        self.epoch = epoch
+        self.completed = completed
+
+    @classmethod
+    def claim(
+        cls, directory: str, list_completed: ListCompleted, *, single_writer: bool
+    ) -> "DirectoryOwnership":
         """Publish the next number.
+
+        Args:
+            directory: The job's directory.
+            list_completed: Lists the job's completed checkpoints.
+            single_writer: Whether the store can't do it exclusively.
 
         Raises:
             CheckpointConflictError: Other drivers go on claiming the job at the same time.
         """
         for _ in range(_MOST_ATTEMPTS):
-            completed_ids = tuple(sorted(self._completed_ids()))
+            completed = list_completed()
             claim = Claim(
-                epoch=newest_epoch(self._job_directory) + 1,
+                epoch=newest_epoch(directory) + 1,
                 owner=uuid.uuid4().hex,
                 claimed_ms=time.time_ns() // 1_000_000,
-                completed_ids=completed_ids,
+                completed_ids=tuple(completed),
             )
+            content = msgspec.json.encode(claim)
             try:
-                publish(
-                    self._uri(claim.epoch), msgspec.json.encode(claim), single_writer=single_writer
-                )
+                publish(_claim_at(directory, claim.epoch), content, single_writer=single_writer)
             except CheckpointConflictError:
                 continue  # somebody was faster, and has to be topped
-            self.epoch = claim.epoch
             # Another driver may have committed, or topped this claim, before it was published.
-            if (
-                newest_epoch(self._job_directory) == claim.epoch
-                and tuple(sorted(self._completed_ids())) == completed_ids
-            ):
-                self._forget_older()
-                return
+            if newest_epoch(directory) == claim.epoch and list_completed() == completed:
+                _forget_below(directory, claim.epoch)
+                return cls(directory, list_completed, claim.epoch, completed)
         message = f"job was claimed by others {_MOST_ATTEMPTS} times while this driver tried to"
-        raise CheckpointConflictError(message, self._directory)
+        raise CheckpointConflictError(message, directory)
 
     def check(self) -> None:
-        newest = newest_epoch(self._job_directory)
-        if newest != self.epoch:
+        newest = newest_epoch(self._directory)
+        if newest < self.epoch:
+            message = "the claim to this job is gone: its directory was deleted while it ran"
+            raise CheckpointConflictError(message, self._directory)
+        if newest > self.epoch:
             message = (
                 f"another driver has taken over this job (its epoch is {newest}, this driver's is "
                 f"{self.epoch}); stop this one, or start it again to take the job back"
@@ -99,39 +122,45 @@ class DirectoryOwnership:
             raise CheckpointConflictError(message, self._directory)
 
     def is_past(self, checkpoint_id: int, /) -> bool:
-        claim = self._read(newest_epoch(self._job_directory))
-        if checkpoint_id in claim.completed_ids:
+        known = self._newest_claim().completed_ids
+        if checkpoint_id in known:
             return False
-        known = (*claim.completed_ids, *self._completed_ids())
-        return any(other > checkpoint_id for other in known)
+        return any(other > checkpoint_id for other in (*known, *self._list_completed()))
 
-    def _read(self, epoch: int) -> Claim:
-        with file_system_for(self._directory).open(self._uri(epoch)) as stream:
+    def _newest_claim(self) -> Claim:
+        for _ in range(_MOST_ATTEMPTS):
+            uri = _claim_at(self._directory, newest_epoch(self._directory))
             try:
-                return msgspec.json.decode(stream.read(), type=Claim)
+                with file_system_for(uri).open(uri) as stream:
+                    return msgspec.json.decode(stream.read(), type=Claim)
+            except CheckpointNotFoundError:
+                continue  # a newer one was published, and this one forgotten
             except msgspec.MsgspecError as error:
                 message = f"claim to the job can't be read ({error})"
-                raise CheckpointCorruptedError(message, self._uri(epoch)) from error
-
-    def _forget_older(self) -> None:
-        file_system = file_system_for(self._directory)
-        try:
-            entries = file_system.list(self._directory)
-            file_system.delete([one.uri for one in entries if 0 < _number(one.uri) < self.epoch])
-        except CheckpointError:
-            _log.warning("could not delete older claims to a job", exc_info=True)
-
-    def _uri(self, epoch: int) -> str:
-        return _uris.join(self._directory, str(epoch))
+                raise CheckpointCorruptedError(message, uri) from error
+        raise CheckpointNotFoundError("claims to this job vanish", self._directory)
 
 
 def newest_epoch(directory: str) -> int:
     """Number of the claim that counts in a job's directory; 0 if it was never claimed."""
+    return max(_claims_in(directory), default=0)
+
+
+def _claims_in(directory: str) -> dict[int, str]:
+    """URIs of the claims by number."""
     claims = _uris.join(directory, EPOCHS)
-    return max((_number(one.uri) for one in file_system_for(claims).list(claims)), default=0)
+    names = {_uris.name(one.uri): one.uri for one in file_system_for(claims).list(claims)}
+    return {int(name): uri for name, uri in names.items() if _NUMBER.fullmatch(name)}
 
 
-def _number(uri: str) -> int:
-    """The number that a file is named after, or 0."""
-    name = _uris.name(uri)
-    return int(name) if name.isascii() and name.isdigit() else 0
+def _claim_at(directory: str, epoch: int) -> str:
+    return _uris.join(directory, EPOCHS, str(epoch))
+
+
+def _forget_below(directory: str, epoch: int) -> None:
+    """Delete the claims that don't count any more; the newest stays, so that numbers go up."""
+    try:
+        older = [uri for number, uri in _claims_in(directory).items() if number < epoch]
+        file_system_for(directory).delete(older)
+    except CheckpointError:
+        _log.warning("could not delete older claims to a job", exc_info=True)

@@ -30,13 +30,13 @@ def resolve_pointer(
         raise CheckpointNotFoundError(message, NOT_EXTERNALLY_ADDRESSABLE)
     uri = _uris.checkpoint_directory(pointer)
     file_system = file_system_for(uri)
-    parent = {entry.uri: entry for entry in file_system.list(_uris.parent(uri))}
-    if uri in parent and not parent[uri].is_directory:
-        return metadata_at(uri, parent[uri].size)
     for entry in file_system.list(uri):
         if _uris.name(entry.uri) == METADATA_FILE:
             return metadata_at(entry.uri, entry.size)
-    if uri in parent:
+    found = [entry for entry in file_system.list(_uris.parent(uri)) if entry.uri == uri]
+    if not found:
+        raise CheckpointNotFoundError("no such checkpoint or savepoint", uri)
+    if found[0].is_directory:
         message = f"directory has no {METADATA_FILE}; point at a metadata file to use another name"
         raise CheckpointNotFoundError(message, uri)
-    raise CheckpointNotFoundError("no such checkpoint or savepoint", uri)
+    return metadata_at(uri, found[0].size)

@@ -91,8 +91,50 @@ class TestThresholds:
             assert faults.calls == ["create", "write"]
             assert stream.tell() == 65
 
+    def test_flush_begins_no_file_that_the_handle_may_replace(self, faults: Faults) -> None:
+        location = location_in(faults.directory, threshold=10)
+        for size, begins in ((10, False), (11, True)):
+            faults.calls.clear()
+            with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+                stream.write(bytes(size))
+                stream.flush()
+                assert ("create" in faults.calls) == begins
+
+    def test_flush_to_file_begins_it_however_small_the_state_is(self, faults: Faults) -> None:
+        location = location_in(faults.directory)
+        with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+            stream.write(b"1")
+            stream.flush_to_file()
+            handle = stream.close_and_get_handle()
+        assert isinstance(handle, FileStateHandle)
+        assert read(handle) == b"1"
+
+    def test_sync_reaches_the_file_and_not_what_is_held_back(self, faults: Faults) -> None:
+        location = location_in(faults.directory)
+        with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+            stream.write(bytes(100))
+            faults.calls.clear()
+            stream.write(b"held back")
+            stream.sync()
+            assert faults.calls == ["sync"]
+
 
 class TestFailures:
+    @pytest.mark.parametrize("call", ["flush", "flush_to_file", "sync"])
+    def test_a_stream_that_fails_to_flush_is_closed_and_leaves_nothing(
+        self, faults: Faults, call: str
+    ) -> None:
+        stream = location_in(faults.directory).create_checkpoint_state_output_stream(EXCLUSIVE)
+        stream.write(bytes(100))
+        stream.write(b"held back")
+        step = "sync" if call == "sync" else "write"
+        faults.before(step, BROKEN, nth=faults.calls.count(step) + 1)
+        with pytest.raises(StorageUnavailableError):
+            getattr(stream, call)()
+        with pytest.raises(StreamClosedError):
+            stream.close_and_get_handle()
+        assert files_in(faults) == {}
+
     @pytest.mark.parametrize("call", ["create", "write", "commit"])
     def test_a_failing_call_comes_through_and_leaves_nothing(
         self, faults: Faults, call: str

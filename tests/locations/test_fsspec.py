@@ -4,13 +4,16 @@ import io
 import logging
 import pickle
 import secrets
+import shutil
 import socket
 import stat
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -72,6 +75,8 @@ def server(module_server: SftpServer, monkeypatch: pytest.MonkeyPatch) -> Iterat
     module_server.on_call = lambda call: None
     module_server.logins = 0
     yield module_server
+    if not module_server.is_running:
+        module_server.start()
     for connection in list(SFTPFileSystem._cache.values()):
         connection.client.close()
     SFTPFileSystem.clear_instance_cache()
@@ -269,12 +274,45 @@ class TestFsspecOfSftp(FsspecContract):
     def put(self, uri: str, data: bytes) -> None:
         self.server.path_of(uri).write_bytes(data)
 
+    def test_one_of_eight_racing_threads_wins_where_the_servers_rename_refuses(
+        self, file_system: FileSystem, directory: str
+    ) -> None:
+        start = threading.Barrier(8)
+
+        def wins(racer: int) -> bool:
+            stream = file_system.create(f"{directory}/x")
+            stream.write(b"%d" % racer * 1000)
+            start.wait()
+            try:
+                stream.commit()
+            except CheckpointConflictError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(8) as pool:
+            won = list(pool.map(wins, range(8)))
+        assert won.count(True) == 1
+        assert self.files(directory) == {"x": b"%d" % won.index(True) * 1000}
+
+    def test_whoever_comes_between_the_look_and_the_rename_is_not_overwritten(
+        self, file_system: FileSystem, directory: str
+    ) -> None:
+        def overtake(call: str) -> None:
+            if call == "rename":
+                self.put(f"{directory}/x", b"first")
+
+        self.server.on_call = overtake
+        with pytest.raises(CheckpointConflictError):
+            write(file_system, f"{directory}/x", b"after")
+        assert self.files(directory) == {"x": b"first"}
+
 
 class ObjectStore(fsspec.AbstractFileSystem):  # type: ignore[misc]
     """Like fsspec's of the clouds: no directories, listings that are remembered, buffered files."""
 
     protocol = "oci"
     objects: ClassVar[dict[str, bytes]] = {}
+    uploads: ClassVar[list[str]] = []
 
     def ls(self, path: str, detail: bool = True, **_: object) -> list[Any]:  # noqa: FBT001, FBT002
         path = self._strip_protocol(path)
@@ -327,6 +365,7 @@ class ObjectFile(fsspec.spec.AbstractBufferedFile):  # type: ignore[misc]
     def _upload_chunk(self, final: bool = False) -> None:  # noqa: FBT001, FBT002
         self.parts += self.buffer.getvalue()
         if final:
+            self.fs.uploads.append(self.path)
             self.fs.objects[self.path] = self.parts
 
     def _fetch_range(self, start: int, end: int) -> bytes:
@@ -342,6 +381,7 @@ class TestFsspecOfObjects(FsspecContract):
         yield fsspec_file_system("oci")
         ObjectStore.clear_instance_cache()
         ObjectStore.objects.clear()
+        ObjectStore.uploads.clear()
 
     @pytest.fixture
     def directory(self, file_system: FileSystem) -> str:
@@ -358,7 +398,7 @@ class TestFsspecOfObjects(FsspecContract):
     def put(self, uri: str, data: bytes) -> None:
         ObjectStore.objects[uri.removeprefix("oci://")] = data
 
-    def test_what_is_given_up_is_not_uploaded_by_the_garbage_collector(
+    def test_what_is_given_up_is_not_uploaded_even_by_the_garbage_collector(
         self, file_system: FileSystem, directory: str
     ) -> None:
         stream = file_system.create(f"{directory}/x")
@@ -366,7 +406,24 @@ class TestFsspecOfObjects(FsspecContract):
         stream.abort()
         del stream
         gc.collect()
-        assert ObjectStore.objects == {}
+        assert ObjectStore.uploads == []
+
+    @pytest.mark.usefixtures("file_system")
+    def test_listings_are_not_remembered_even_by_a_store_without_the_option(self) -> None:
+        class Remembering(ObjectStore):
+            protocol = "oss"
+
+            def __init__(self) -> None:
+                super().__init__()
+
+        fsspec.register_implementation("oss", Remembering, clobber=True)
+        file_system = fsspec_file_system("oss")
+        assert list(file_system.list("oss://bucket/directory")) == []
+        for name in ("x", "y"):
+            self.put(f"oci://bucket/directory/{name}", b"1")
+            assert f"oss://bucket/directory/{name}" in {
+                entry.uri for entry in file_system.list("oss://bucket/directory")
+            }
 
     def test_a_file_whose_age_nobody_knows_is_new(
         self, file_system: FileSystem, directory: str
@@ -489,7 +546,7 @@ class TestLostConnections:
         self, file_system: FileSystem, server: SftpServer, sftp_directory: str
     ) -> None:
         def drop(call: str) -> None:
-            if call == "posix_rename":
+            if call == "rename":
                 server.drop_connections()
                 raise OSError(errno.EIO, "never happened")
 
@@ -502,7 +559,7 @@ class TestLostConnections:
         self, file_system: FileSystem, server: SftpServer, sftp_directory: str
     ) -> None:
         def drop(call: str) -> None:
-            if call == "posix_renamed":
+            if call == "renamed":
                 server.drop_connections()
 
         server.on_call = drop
@@ -516,14 +573,13 @@ class TestLostConnections:
         sftp_directory: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        def mv(*_: object) -> None:
+        def rename(*_: object) -> None:
             server.stop()
             raise EOFError
 
-        monkeypatch.setattr(SFTPFileSystem, "mv", mv)
+        monkeypatch.setattr(paramiko.SFTPClient, "rename", rename)
         with pytest.raises(OutcomeUnknownError):
             write(file_system, f"{sftp_directory}/x", b"1")
-        server.start()
 
     def test_nobody_knows_the_outcome_of_a_rename_after_which_the_server_went_away(
         self,
@@ -532,16 +588,15 @@ class TestLostConnections:
         sftp_directory: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        original = SFTPFileSystem.mv
+        original = paramiko.SFTPClient.rename
 
-        def mv(*arguments: object) -> None:
+        def rename(*arguments: object) -> None:
             original(*arguments)
             server.stop()
 
-        monkeypatch.setattr(SFTPFileSystem, "mv", mv)
+        monkeypatch.setattr(paramiko.SFTPClient, "rename", rename)
         with pytest.raises(OutcomeUnknownError):
             write(file_system, f"{sftp_directory}/x", b"1")
-        server.start()
         assert files_below(server.path_of(sftp_directory)) == {"x": b"1"}
 
     def test_a_server_that_says_nothing_is_not_waited_for_forever(
@@ -550,6 +605,14 @@ class TestLostConnections:
         list(file_system.list(sftp_directory))
         [connection] = SFTPFileSystem._cache.values()
         assert connection.ftp.get_channel().gettimeout() == 60
+
+    def test_small_packets_are_sent_at_once(
+        self, file_system: FileSystem, sftp_directory: str
+    ) -> None:
+        list(file_system.list(sftp_directory))
+        [connection] = SFTPFileSystem._cache.values()
+        sock = connection.client.get_transport().sock
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
     def test_what_timed_out_is_not_used_again(
         self, file_system: FileSystem, server: SftpServer, sftp_directory: str
@@ -600,6 +663,30 @@ class TestRenames:
         def rename(old: Path, new: Path) -> None:
             raise OSError("lost")
 
+        with pytest.raises(StorageUnavailableError):
+            renaming(rename)
+        assert self.left == {}
+
+    def test_one_that_is_still_under_way_can_not_happen_after_all(
+        self, renaming: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        under_way = []
+
+        def rename(old: Path, new: Path) -> None:
+            under_way.append((old, new))
+            raise OSError("lost")
+
+        original = LocalFileSystem.info
+
+        def info(store: object, path: Any, **options: object) -> object:
+            if str(path).endswith("/x"):
+                while under_way:
+                    old, new = under_way.pop()
+                    with suppress(FileNotFoundError):
+                        old.rename(new)
+            return original(store, path, **options)
+
+        monkeypatch.setattr(LocalFileSystem, "info", info)
         with pytest.raises(StorageUnavailableError):
             renaming(rename)
         assert self.left == {}
@@ -730,7 +817,7 @@ class TestRefusals:
         self, server: SftpServer, sftp_directory: str
     ) -> None:
         def forbid(call: str) -> None:
-            if call == "posix_rename":
+            if call == "rename":
                 raise PermissionError(errno.EACCES, "no")
 
         server.on_call = forbid
@@ -758,6 +845,28 @@ class TestDirectories:
         for below in (path / "a", path / "a/b"):
             assert stat.S_IMODE(below.stat().st_mode) == 0o700
 
+    def test_one_that_somebody_else_makes_meanwhile_will_do(
+        self, place: tuple[str, Path], scheme: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        implementation = SFTPFileSystem if scheme == "sftp" else LocalFileSystem
+        mkdir = implementation.mkdir
+
+        def overtaken(*arguments: object, **options: object) -> None:
+            for _ in range(2):
+                mkdir(*arguments, **options)
+
+        monkeypatch.setattr(implementation, "mkdir", overtaken)
+        uri, path = place
+        file_system_for(uri).prepare_directory(f"{uri}/a/b")
+        assert (path / "a/b").is_dir()
+
+    def test_a_file_is_not_deleted_as_a_tree(self, place: tuple[str, Path]) -> None:
+        uri, path = place
+        (path / "x").write_bytes(b"1")
+        with pytest.raises(InvalidRequestError):
+            file_system_for(uri).delete_tree(f"{uri}/x")
+        assert files_below(path) == {"x": b"1"}
+
     def test_links_are_deleted_but_not_followed(self, place: tuple[str, Path]) -> None:
         uri, path = place
         (path / "kept").mkdir()
@@ -776,6 +885,64 @@ class TestDirectories:
         with pytest.raises(InvalidRequestError):
             file_system_for(uri).delete([f"{uri}/empty"])
         assert (path / "empty").is_dir()
+
+
+def test_abort_does_not_wait_for_a_writer_that_is_stuck(tmp_path: Path) -> None:
+    stuck, go_on = threading.Event(), threading.Event()
+
+    class Stuck:
+        def __init__(self, inner: Any) -> None:
+            self.close = inner.close
+
+        def write(self, _: bytes) -> None:
+            stuck.set()
+            assert go_on.wait(60)
+
+    def create() -> Any:
+        stream: Any = fsspec_file_system("file").create(f"file://{tmp_path}/x")
+        stream._file = Stuck(stream._file)
+        return stream
+
+    with ThreadPoolExecutor(1) as pool:
+        stream = pool.submit(create).result()
+        writer = pool.submit(stream.write, b"1")
+        assert stuck.wait(60)
+        stream.abort()
+        assert list(tmp_path.iterdir()) == []
+        go_on.set()
+        writer.result()
+
+
+def test_a_directory_with_something_in_it_is_kept_even_if_the_stores_rmdir_is_recursive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalFileSystem, "rmdir", lambda _, path: shutil.rmtree(path))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/x").write_bytes(b"1")
+    fsspec_file_system("file").delete_empty_directory(f"file://{tmp_path}/full")
+    assert files_below(tmp_path) == {"full/x": b"1"}
+
+
+def test_a_file_whose_opening_failed_after_its_effect_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_and_fail(_: object, path: str, *__: object, **___: object) -> None:
+        Path(path).touch()
+        raise OSError("lost")
+
+    monkeypatch.setattr(LocalFileSystem, "_open", open_and_fail)
+    with pytest.raises(StorageUnavailableError):
+        fsspec_file_system("file").create(f"file://{tmp_path}/x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_setting_of_fsspec_makes_a_writer_bring_its_directory_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(conf, "file", {"auto_mkdir": True})
+    with pytest.raises(CheckpointNotFoundError):
+        fsspec_file_system("file").create(f"file://{tmp_path}/missing/x")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

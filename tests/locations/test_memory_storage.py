@@ -1,13 +1,15 @@
 import pytest
-from contracts.values import EXCLUSIVE, read
+from contracts.values import EXCLUSIVE, files_below, read
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import (
     ByteStreamStateHandle,
     CheckpointStorage,
+    FileSystemCheckpointStorage,
     MemoryCheckpointStorage,
+    complete_checkpoint,
 )
-from holdfast.testing import CheckpointStorageContract
+from holdfast.testing import CheckpointStorageContract, metadata_of
 
 
 class TestMemoryCheckpointStorage(CheckpointStorageContract):
@@ -51,3 +53,57 @@ class TestMemoryCheckpointStorage(CheckpointStorageContract):
     def test_checkpoints_do_not_outlive_the_driver(self) -> None:
         storage = MemoryCheckpointStorage().create_checkpoint_storage("job")
         assert not storage.supports_highly_available_storage
+
+
+class TestMemoryCheckpointStorageWithDirectory(CheckpointStorageContract):
+    @pytest.fixture
+    def storage(self, memory_directory: str) -> CheckpointStorage:
+        return MemoryCheckpointStorage(directory=memory_directory)
+
+    def files(self, storage: CheckpointStorage) -> set[str]:
+        assert isinstance(storage, MemoryCheckpointStorage)
+        assert storage.directory is not None
+        return files_below(storage.directory)
+
+    def test_all_state_is_in_the_metadata_file(self, storage: CheckpointStorage) -> None:
+        access = storage.create_checkpoint_storage("job")
+        access.initialize_base_locations_for_checkpoint()
+        assert access.supports_highly_available_storage
+        location = access.initialize_location_for_checkpoint(1)
+        with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+            stream.write(bytes(100_000))
+            handle = stream.close_and_get_handle()
+        assert handle is not None
+        done = complete_checkpoint(location, metadata_of(handle))
+        assert {uri.rpartition("/")[2] for uri in self.files(storage)} == {"_metadata"}
+        assert done.metadata_bytes > 100_000
+
+    def test_the_limit_holds_here_too(self, memory_directory: str) -> None:
+        storage = MemoryCheckpointStorage(10, directory=memory_directory)
+        location = storage.create_checkpoint_storage("job").initialize_location_for_savepoint(
+            1, memory_directory
+        )
+        with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+            with pytest.raises(InvalidRequestError, match="10 bytes"):
+                stream.write(bytes(11))
+
+
+def test_savepoints_go_to_the_default_directory(memory_directory: str) -> None:
+    storages = [
+        MemoryCheckpointStorage(savepoint_directory=f"{memory_directory}/sp"),
+        FileSystemCheckpointStorage(
+            f"{memory_directory}/chk", savepoint_directory=f"{memory_directory}/sp"
+        ),
+    ]
+    for storage in storages:
+        access = storage.create_checkpoint_storage("job")
+        assert access.has_default_savepoint_location
+        location = access.initialize_location_for_savepoint(1)
+        assert location.external_pointer.startswith(f"{memory_directory}/sp/savepoint-job-")
+
+
+@pytest.mark.parametrize("directory", ["no/scheme", "file:///"])
+def test_a_directory_that_can_not_be_used_is_refused(directory: str) -> None:
+    for settings in ({"directory": directory}, {"savepoint_directory": directory}):
+        with pytest.raises(InvalidRequestError):
+            MemoryCheckpointStorage(**settings)

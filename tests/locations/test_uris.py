@@ -74,6 +74,13 @@ def test_what_can_not_hold_checkpoints_is_refused(given: str | Path, message: st
         checkpoint_storage(given)
 
 
+def test_a_password_is_refused_and_not_repeated() -> None:
+    with pytest.raises(InvalidRequestError, match="password") as caught:
+        checkpoint_storage("sftp://me:hunter2@host:22/data")
+    assert caught.value.location == "sftp://…@host:22/data"
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_path_with_a_line_break_is_a_path(tmp_path: Path) -> None:
     storage = checkpoint_storage(tmp_path / "a\nb")
     assert isinstance(storage, FileSystemCheckpointStorage)

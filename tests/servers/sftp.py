@@ -23,8 +23,8 @@ class SftpServer:
     Attributes:
         port: TCP port; stays the same after `stop` and `start`.
         logins: How many connections were let in so far.
-        on_call: Told the name of each write, remove and rename before it happens, in the server's
-            thread; what it raises, the client gets.
+        on_call: Told "write", "remove" and "rename" before these happen, "renamed" after it, in
+            the server's thread; what it raises, the client gets.
     """
 
     def __init__(self, root: Path, password: str) -> None:
@@ -151,8 +151,8 @@ class _Served(asyncssh.SFTPServer):
         self._server.on_call("remove")
         return super().remove(path)
 
-    def posix_rename(self, oldpath: bytes, newpath: bytes) -> MaybeAwait[None]:
-        self._server.on_call("posix_rename")
-        result = super().posix_rename(oldpath, newpath)
-        self._server.on_call("posix_renamed")
+    def rename(self, oldpath: bytes, newpath: bytes) -> MaybeAwait[None]:
+        self._server.on_call("rename")
+        result = super().rename(oldpath, newpath)
+        self._server.on_call("renamed")
         return result

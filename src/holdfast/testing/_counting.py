@@ -52,7 +52,7 @@ class Counts:
             self.bytes_written = self.bytes_read = 0
 
     def add(self, call: str = "", *, written: int = 0, read: int = 0) -> None:
-        """Count a call, or bytes."""
+        """For the file system: count a call, or bytes."""
         with self._lock:
             if call:
                 self.calls[call] += 1

@@ -65,11 +65,11 @@ class Faults:
     directory: str
     behind: str
     calls: list[str] = field(default_factory=list)
-    _plans: dict[tuple[str, Nth], _Planned] = field(default_factory=dict)
-    _room_bytes: int | None = None
-    _is_full: bool = False
-    _blocked: list[threading.Event] = field(default_factory=list)
-    _orphans: list[Abortable] = field(default_factory=list)
+    _plans: dict[tuple[str, Nth], _Planned] = field(default_factory=dict, repr=False)
+    _room_bytes: int | None = field(default=None, repr=False)
+    _is_full: bool = field(default=False, repr=False)
+    _blocked: list[threading.Event] = field(default_factory=list, repr=False)
+    _orphans: list[Abortable] = field(default_factory=list, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def before(self, call: str, action: Action, nth: Nth = "next") -> None:
@@ -162,7 +162,10 @@ class Faults:
 
     @contextmanager
     def around(self, call: str) -> Iterator[_Planned]:
-        """Note a call and do what is planned for it; says what is planned for its data."""
+        """For the file system: note a call, and do what is planned for it.
+
+        Says what is planned for its data.
+        """
         with self._lock:
             self.calls.append(call)
             found = [(nth, plan) for nth, plan in self._planned_for(call) if plan is not None]
@@ -178,7 +181,7 @@ class Faults:
             _do(plan.after, again=nth == "every")
 
     def take_room(self, count: int) -> None:
-        """Account for bytes that are about to be stored."""
+        """For the file system: account for bytes that are about to be stored."""
         with self._lock:
             if self._room_bytes is None:
                 return
@@ -188,7 +191,7 @@ class Faults:
             self._room_bytes -= count
 
     def adopt(self, stream: Abortable) -> None:
-        """Keep what was begun, but never reached its caller, until `close`."""
+        """For the file system: keep what was begun, and never reached its caller, until `close`."""
         with self._lock:
             self._orphans.append(stream)
 
@@ -199,7 +202,7 @@ class Faults:
             numbers[ANY_CALL] = len(self.calls) - self.calls.count("abort")
         for name, number in numbers.items():
             yield "next", self._plans.pop((name, "next"), None)
-            yield number, self._plans.get((name, number))
+            yield number, self._plans.pop((name, number), None)
             yield "every", self._plans.get((name, "every"))
 
     def _plan(

@@ -4,8 +4,9 @@ import gc
 import pickle
 import sys
 import threading
+import uuid
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -27,6 +28,7 @@ from holdfast.locations import (
     FileStateHandle,
     StreamStateHandle,
     complete_checkpoint,
+    file_system_for,
     latest_checkpoint,
     load_checkpoint,
 )
@@ -90,6 +92,14 @@ class CheckpointStorageContract:
     def location(self, access: CheckpointStorageAccess) -> CheckpointStorageLocation:
         """Checkpoint 1 of that job, begun."""
         return access.initialize_location_for_checkpoint(1)
+
+    @pytest.fixture
+    def target(self) -> Iterator[str]:
+        """URI of an empty directory for savepoints, emptied again afterwards."""
+        directory = f"memory:///{uuid.uuid4().hex}"
+        file_system_for(directory).prepare_directory(directory)
+        yield directory
+        file_system_for(directory).delete_tree(directory)
 
     # The life of a checkpoint
 
@@ -264,7 +274,134 @@ class CheckpointStorageContract:
         copy = pickle.loads(pickle.dumps(done.location))
         assert load_checkpoint(copy).metadata == done.metadata
 
+    # Owners of a job
+
+    def test_the_last_one_who_claims_a_job_owns_it(self, access: CheckpointStorageAccess) -> None:
+        first = access.claim_job()
+        first.check()
+        second = access.claim_job()
+        assert second.epoch > first.epoch
+        second.check()
+        with pytest.raises(CheckpointConflictError):
+            first.check()
+
+    def test_an_owner_that_was_replaced_completes_nothing(
+        self,
+        storage: CheckpointStorage,
+        access: CheckpointStorageAccess,
+        location: CheckpointStorageLocation,
+    ) -> None:
+        replaced = access.claim_job()
+        owner = access.claim_job()
+        before = self.files(storage)
+        with pytest.raises(CheckpointConflictError):
+            complete_checkpoint(location, metadata_of(), replaced)
+        assert self.files(storage) == before
+        complete_checkpoint(location, metadata_of(), owner)
+        assert list(access.completed_checkpoints()) == [1]
+
+    def test_an_owner_is_past_what_others_completed_below_the_newest_checkpoint(
+        self, access: CheckpointStorageAccess
+    ) -> None:
+        owner = access.claim_job()
+        location = access.initialize_location_for_checkpoint(5)
+        complete_checkpoint(location, metadata_of(checkpoint_id=5), owner)
+        assert owner.is_past(4)
+        assert not owner.is_past(5)
+        assert not owner.is_past(6)
+
+    # Savepoints and what tasks own
+
+    def test_a_savepoint_needs_a_place(self, access: CheckpointStorageAccess) -> None:
+        assert not access.has_default_savepoint_location
+        with pytest.raises(InvalidRequestError, match="savepoint"):
+            access.initialize_location_for_savepoint(1)
+
+    @pytest.mark.parametrize("size", [100, 100_000])
+    def test_a_savepoint_is_found_by_its_pointer_and_is_no_checkpoint_of_the_job(
+        self, storage: CheckpointStorage, access: CheckpointStorageAccess, target: str, size: int
+    ) -> None:
+        location = access.initialize_location_for_savepoint(3, target)
+        factory = access.resolve_checkpoint_storage_location(3, location.location_reference)
+        handles = []
+        for scope in CheckpointedStateScope:
+            with factory.create_checkpoint_state_output_stream(scope) as stream:
+                stream.write(bytes(size))
+                handle = stream.close_and_get_handle()
+            assert handle is not None
+            handles.append(handle)
+        done = complete_checkpoint(location, metadata_of(*handles, checkpoint_id=3))
+        assert done.location.external_pointer.startswith(f"{target}/savepoint-")
+        for handle in handles:
+            if isinstance(handle, FileStateHandle):
+                assert handle.uri.startswith(done.location.external_pointer)
+        found = storage.resolve_checkpoint(done.location.external_pointer)
+        for loaded in load_checkpoint(found).metadata.streams():
+            assert read(loaded) == bytes(size)
+        assert access.completed_checkpoints() == {}
+        done.discard()
+        with pytest.raises(CheckpointNotFoundError):
+            storage.resolve_checkpoint(done.location.external_pointer)
+
+    def test_two_savepoints_never_share_a_directory(
+        self, access: CheckpointStorageAccess, target: str
+    ) -> None:
+        pointers = {
+            access.initialize_location_for_savepoint(1, target).external_pointer for _ in range(5)
+        }
+        assert len(pointers) == 5
+
+    def test_a_failed_savepoint_leaves_nothing(
+        self, access: CheckpointStorageAccess, target: str
+    ) -> None:
+        location = access.initialize_location_for_savepoint(1, target)
+        with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+            stream.write(bytes(100_000))
+            stream.close_and_get_handle()
+        location.dispose_on_failure()
+        assert list(file_system_for(target).list(target)) == []
+
+    def test_a_savepoint_that_was_completed_survives_its_disposal(
+        self, storage: CheckpointStorage, access: CheckpointStorageAccess, target: str
+    ) -> None:
+        location = access.initialize_location_for_savepoint(1, target)
+        done = complete_checkpoint(location, metadata_of())
+        location.dispose_on_failure()
+        found = storage.resolve_checkpoint(done.location.external_pointer)
+        assert load_checkpoint(found).metadata == done.metadata
+
+    def test_what_a_task_owns_survives_failure_and_discard(
+        self, access: CheckpointStorageAccess
+    ) -> None:
+        with access.create_task_owned_state_stream() as stream:
+            stream.write(bytes(100_000))
+            handle = stream.close_and_get_handle()
+        assert handle is not None
+        access.initialize_location_for_checkpoint(1).dispose_on_failure()
+        location = access.initialize_location_for_checkpoint(1)
+        complete_checkpoint(location, metadata_of()).discard()
+        assert read(handle) == bytes(100_000)
+        handle.discard_state()
+
     # State streams
+
+    def test_flushing_a_state_changes_neither_its_bytes_nor_its_length(
+        self, location: CheckpointStorageLocation
+    ) -> None:
+        for size in (0, 100, 100_000):
+            with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+                stream.sync()  # nothing is there yet
+                stream.write(bytes(size))
+                for flush in (stream.flush, stream.flush_to_file, stream.sync):
+                    flush()
+                    assert stream.tell() == size
+                stream.write(b"end")
+                handle = stream.close_and_get_handle()
+                for flush in (stream.flush, stream.flush_to_file, stream.sync):
+                    with pytest.raises(StreamClosedError):
+                        flush()
+            assert handle is not None
+            assert read(handle) == bytes(size) + b"end"
 
     @pytest.mark.parametrize("size", SIZES)
     @pytest.mark.parametrize("scope", CheckpointedStateScope)

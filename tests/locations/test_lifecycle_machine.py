@@ -1,0 +1,484 @@
+"""Drivers that begin, commit, fail, die and come back, in any order: nothing that counts is lost.
+
+Each driver does what a coordinator does, with the public calls of `holdfast.locations`. The store
+is `memory://` behind faults, with a clock that the machine moves. The rules of the game:
+
+- Time passes only while nobody writes: the grace period is longer than any checkpoint takes.
+- A sweep without a grace period comes only then, too.
+- What a driver's cleaner has not deleted when its process dies stays, or some of it.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Literal
+from unittest import mock
+
+import msgspec
+from contracts.values import EXCLUSIVE, read
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointNotFoundError,
+    OutcomeUnknownError,
+    StorageUnavailableError,
+)
+from holdfast.locations import (
+    METADATA_FILE,
+    CheckpointedStateScope,
+    CheckpointsCleaner,
+    CheckpointStorageAccess,
+    CheckpointStorageLocation,
+    CompletedCheckpoint,
+    CompletedCheckpointStore,
+    FileStateHandle,
+    FileSystemCheckpointStorage,
+    JobOwnership,
+    JobStatus,
+    complete_checkpoint,
+    file_system_for,
+    latest_checkpoint,
+    load_checkpoint,
+    sweep,
+)
+from holdfast.locations.file_systems import _memory as memory
+from holdfast.testing import ANY_CALL, faulty_file_system, metadata_of
+
+GRACE = 3600.0
+
+Happening = Literal["nothing", "driver", "claim", "sweep", "clean", "commit"]
+"""What comes in between the steps of something else."""
+
+happenings = st.sampled_from(["nothing", "driver", "claim", "sweep", "clean", "commit"])
+Fault = Literal["none", "before", "lost", "repeated"]
+faulty = st.sampled_from(["none", "none", "none", "before", "lost", "repeated"])
+scope_lists = st.sampled_from(
+    [tuple(CheckpointedStateScope), (CheckpointedStateScope.SHARED,), (EXCLUSIVE,), ()]
+)
+reuses = st.sampled_from([9, 1, 0])
+"""How many shared files of the checkpoint before are taken over, at most."""
+
+
+class QueueingCleaner(CheckpointsCleaner):
+    """Keeps what is to be deleted until the machine says that a thread has got to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.close()  # no threads: what is run is run at once
+        self.queue: list[tuple[Callable[[], object], str]] = []
+
+    def run(self, delete: Callable[[], object], what: str) -> None:
+        self.queue.append((delete, what))
+
+    def work(self, count: int | None = None) -> None:
+        """Do the first of them, or all."""
+        for _ in range(len(self.queue) if count is None else min(count, len(self.queue))):
+            super().run(*self.queue.pop(0))
+
+
+@dataclass
+class Pending:
+    checkpoint_id: int
+    location: CheckpointStorageLocation
+    base: str
+    """Token of the checkpoint that it goes on from."""
+    streams: list[FileStateHandle] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Driver:
+    access: CheckpointStorageAccess
+    cleaner: QueueingCleaner
+    num_retained: int
+    ownership: JobOwnership
+    store: CompletedCheckpointStore
+    pending: Pending | None = None
+
+
+class LifecycleMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = ExitStack()
+        self.now_ms = 1_700_000_000_000
+        self.block.enter_context(mock.patch.object(memory, "_now_ms", self.tick))
+        root = f"memory:///{uuid.uuid4().hex}"
+        file_system_for(root).prepare_directory(root)
+        self.block.callback(file_system_for(root).delete_tree, root)
+        self.faults = self.block.enter_context(faulty_file_system(root))
+        self.drivers: list[Driver] = []
+        self.owner: Driver | None = None
+        """Who claimed the job last; it counts although it may be dead."""
+        self.contents: dict[str, bytes] = {}
+        """What was written, by URI."""
+        self.succeeded: dict[int, str] = {}
+        """Token of each checkpoint that somebody goes on from, by id."""
+        self.head = ""
+        """Token of the last of them."""
+
+    def tick(self) -> int:
+        self.now_ms += 1
+        return self.now_ms
+
+    # What drivers do
+
+    def start(self, num_retained: int) -> Driver:
+        storage = FileSystemCheckpointStorage(self.faults.directory, inline_threshold=0)
+        access = storage.create_checkpoint_storage("job")
+        access.initialize_base_locations_for_checkpoint()
+        ownership = access.claim_job()
+        found = [load_checkpoint(one) for one in access.completed_checkpoints().values()]
+        self.check_lineage(found)
+        latest = latest_checkpoint(access)
+        assert (latest and latest.checkpoint_id) == (found[-1].checkpoint_id if found else None)
+        cleaner = QueueingCleaner()
+        store = CompletedCheckpointStore(num_retained, cleaner, found)
+        driver = Driver(access, cleaner, num_retained, ownership, store)
+        assert all(ownership.epoch > other.ownership.epoch for other in self.drivers)
+        self.drivers.append(driver)
+        self.owner = driver
+        return driver
+
+    def check_lineage(self, found: list[CompletedCheckpoint]) -> None:
+        """A driver that starts goes on from the latest success, or one that nobody knew of."""
+        if not found:
+            assert not self.succeeded, "all checkpoints are gone"
+            return
+        last = found[-1]
+        token = last.metadata.commit_token
+        if token != self.head:
+            assert last.checkpoint_id > max(self.succeeded, default=0), "went backwards"
+            assert last.metadata.coordinator_states["base"].decode() == self.head
+            self.note_success(last.checkpoint_id, token)
+        for one in found:
+            self.verify(one)
+
+    def note_success(self, checkpoint_id: int, token: str) -> None:
+        assert checkpoint_id not in self.succeeded, "an id was used twice"
+        self.succeeded[checkpoint_id] = token
+        self.head = token
+
+    def begin(self, driver: Driver) -> None:
+        try:
+            driver.ownership.check()
+        except CheckpointConflictError:
+            assert driver is not self.owner
+            return
+        latest = driver.store.latest
+        checkpoint_id = latest.checkpoint_id + 1 if latest else 1
+        driver.pending = Pending(
+            checkpoint_id,
+            driver.access.initialize_location_for_checkpoint(checkpoint_id),
+            latest.metadata.commit_token if latest else "",
+        )
+
+    def write(self, driver: Driver, scopes: Iterable[CheckpointedStateScope], reused: int) -> None:
+        """Files of its own, and shared ones of the checkpoint before."""
+        assert driver.pending
+        for scope in scopes:
+            data = uuid.uuid4().bytes
+            try:
+                with driver.pending.location.create_checkpoint_state_output_stream(scope) as stream:
+                    stream.write(data)
+                    handle = stream.close_and_get_handle()
+            except CheckpointNotFoundError:
+                # Another driver that failed has removed the directory: the batch fails.
+                driver.pending = None
+                return
+            assert isinstance(handle, FileStateHandle)
+            assert handle.uri not in self.contents
+            self.contents[handle.uri] = data
+            driver.pending.streams.append(handle)
+        latest = driver.store.latest
+        shared = [] if latest is None else shared_streams(latest)
+        known = {one.uri for one in driver.pending.streams}
+        driver.pending.streams += [one for one in shared[:reused] if one.uri not in known]
+
+    def commit(self, driver: Driver, fault: Fault = "none", meanwhile: Happening = "nothing") -> None:
+        pending = driver.pending
+        assert pending
+        token = uuid.uuid4().hex
+        metadata = metadata_of(
+            *pending.streams, checkpoint_id=pending.checkpoint_id, commit_token=token
+        )
+        states = {"base": pending.base.encode()}
+        metadata = msgspec.structs.replace(metadata, coordinator_states=states)
+        faults = self.faults
+        # In the order in which they come: what others do, then the fault.
+        if meanwhile != "nothing":
+            faults.before("publish", lambda: self.happen(meanwhile, but=driver))
+        if fault == "before":
+            faults.before("publish", StorageUnavailableError("as planned"))
+        elif fault == "lost":
+            faults.lose_answer("publish")
+        elif fault == "repeated":  # by something in between, whose first attempt took effect
+            faults.after("publish", CheckpointConflictError("as planned"))
+        driver.pending = None
+        try:
+            completed = complete_checkpoint(pending.location, metadata, driver.ownership)
+        except CheckpointConflictError:
+            assert driver is not self.owner or self.is_taken(pending.checkpoint_id, token)
+            pending.location.dispose_on_failure()
+        except StorageUnavailableError:
+            assert fault == "before"
+            pending.location.dispose_on_failure()
+        except OutcomeUnknownError:
+            assert fault == "lost"
+            self.forget(driver)  # it stops, and deletes nothing
+        else:
+            assert driver is self.owner
+            assert pending.base == self.head, "its state lacks what others have committed"
+            self.note_success(pending.checkpoint_id, token)
+            driver.store.add(completed)
+        finally:
+            faults.clear()
+
+    def is_taken(self, checkpoint_id: int, token: str) -> bool:
+        """Whether the id is that of a checkpoint that somebody else has completed."""
+        assert self.owner
+        found = self.owner.access.completed_checkpoints().get(checkpoint_id)
+        return found is not None and load_checkpoint(found).metadata.commit_token != token
+
+    def forget(self, driver: Driver) -> None:
+        """Its process is gone."""
+        if driver in self.drivers:
+            self.drivers.remove(driver)
+
+    def batch(self, driver: Driver, scopes: Iterable[CheckpointedStateScope], reused: int) -> None:
+        if driver.pending is None:
+            self.begin(driver)
+        if driver.pending is not None:
+            self.write(driver, scopes, reused)
+        if driver.pending is not None:
+            self.commit(driver)
+
+    def happen(self, what: Happening, *, but: Driver | None = None) -> None:
+        """What others do meanwhile."""
+        directory = self.faults.directory
+        if what == "claim":
+            self.start(2)
+        elif what == "driver":
+            driver = self.start(1)
+            for _ in range(3):
+                self.batch(driver, CheckpointedStateScope, 9)
+                driver.cleaner.work()
+        elif what == "sweep":
+            sweep(directory, "job", grace_s=GRACE)
+        elif what == "clean":
+            for driver in self.drivers:
+                driver.cleaner.work(1)
+        elif what == "commit" and self.owner in self.drivers and self.owner is not but:
+            assert self.owner
+            self.batch(self.owner, CheckpointedStateScope, 9)
+            self.owner.cleaner.work()
+
+    # Rules
+
+    @initialize(num_retained=st.integers(1, 3))
+    def first(self, num_retained: int) -> None:
+        self.start(num_retained)
+
+    @precondition(lambda self: len(self.drivers) < 4)
+    @rule(num_retained=st.integers(1, 3), survives=st.lists(st.booleans(), max_size=6))
+    def a_driver_starts(self, num_retained: int, survives: list[bool]) -> None:
+        # The cleaners of those before have been cut short, each deletion done or not.
+        for driver in self.drivers:
+            doing = driver.cleaner.queue[: len(survives)]
+            driver.cleaner.queue.clear()
+            _cut_short(doing, survives)
+        self.start(num_retained)
+
+    @precondition(lambda self: any(one.pending is None for one in self.drivers))
+    @rule(data=st.data())
+    def a_driver_begins(self, data: st.DataObject) -> None:
+        self.begin(data.draw(st.sampled_from([one for one in self.drivers if not one.pending])))
+
+    @precondition(lambda self: any(one.pending for one in self.drivers))
+    @rule(
+        data=st.data(),
+        scopes=scope_lists,
+        reused=reuses,
+    )
+    def a_driver_writes(
+        self, data: st.DataObject, scopes: tuple[CheckpointedStateScope, ...], reused: int
+    ) -> None:
+        self.write(self.pending_driver(data), scopes, reused)
+
+    @precondition(lambda self: any(one.pending for one in self.drivers))
+    @rule(data=st.data(), fault=faulty, meanwhile=happenings)
+    def a_driver_commits(self, data: st.DataObject, fault: Fault, meanwhile: Happening) -> None:
+        self.commit(self.pending_driver(data), fault, meanwhile)
+
+    @precondition(lambda self: self.owner in self.drivers)
+    @rule(scopes=scope_lists, reused=reuses, count=st.integers(1, 3))
+    def the_owner_runs_batches(
+        self, scopes: tuple[CheckpointedStateScope, ...], reused: int, count: int
+    ) -> None:
+        assert self.owner
+        for _ in range(count):
+            self.batch(self.owner, scopes, reused)
+
+    @precondition(lambda self: any(one.pending for one in self.drivers))
+    @rule(data=st.data())
+    def a_driver_fails_and_cleans_up(self, data: st.DataObject) -> None:
+        driver = self.pending_driver(data)
+        assert driver.pending
+        driver.pending.location.dispose_on_failure()
+        driver.pending = None
+
+    @precondition(lambda self: self.drivers)
+    @rule(data=st.data(), survives=st.lists(st.booleans(), max_size=6))
+    def a_driver_dies(self, data: st.DataObject, survives: list[bool]) -> None:
+        driver = data.draw(st.sampled_from(self.drivers))
+        _cut_short(driver.cleaner.queue[: len(survives)], survives)
+        self.forget(driver)
+
+    @precondition(lambda self: self.owner in self.drivers)
+    @rule(status=st.sampled_from([JobStatus.CANCELLED, JobStatus.FAILED, JobStatus.SUSPENDED]))
+    def the_job_ends(self, status: JobStatus) -> None:
+        """With what it retains; a job that has finished begins anew, with another id."""
+        assert self.owner
+        retained = self.owner.store.checkpoints
+        self.owner.cleaner.work()
+        self.owner.store.shutdown(status)
+        self.owner.cleaner.work()
+        self.forget(self.owner)
+        for one in retained:
+            self.verify(one)
+
+    @rule(count=st.integers(1, 3))
+    def cleaners_work(self, count: int) -> None:
+        # Only the owner's: those of older ones are cut short when it starts.
+        if self.owner in self.drivers:
+            assert self.owner
+            self.owner.cleaner.work(count)
+
+    @precondition(lambda self: not any(one.pending for one in self.drivers))
+    @rule(hours=st.sampled_from([0.5, 2, 30]))
+    def time_passes(self, hours: float) -> None:
+        self.now_ms += int(hours * 3_600_000)
+
+    @rule(dry_run=st.booleans())
+    def sweep_at_any_time(self, *, dry_run: bool) -> None:
+        sweep(self.faults.directory, "job", grace_s=GRACE, dry_run=dry_run)
+
+    @precondition(lambda self: not any(one.pending for one in self.drivers))
+    @rule()
+    def sweep_all_while_nobody_writes(self) -> None:
+        sweep(self.faults.directory, "job", grace_s=0)
+
+    @rule(number=st.integers(1, 25), meanwhile=happenings)
+    def sweep_while_others_act(self, number: int, meanwhile: Happening) -> None:
+        self.faults.calls.clear()
+        self.faults.before(ANY_CALL, lambda: self.happen(meanwhile), nth=number)
+        try:
+            sweep(self.faults.directory, "job", grace_s=GRACE)
+        except CheckpointConflictError:
+            assert meanwhile in ("driver", "claim")
+        finally:
+            self.faults.clear()
+
+    @rule(number=st.integers(1, 40), lands=st.booleans())
+    def sweep_while_the_store_fails(self, number: int, *, lands: bool) -> None:
+        self.faults.calls.clear()
+        plan = self.faults.after if lands else self.faults.before
+        plan(ANY_CALL, StorageUnavailableError("as planned"), nth=number)
+        try:
+            sweep(self.faults.directory, "job", grace_s=GRACE)
+        except (StorageUnavailableError, OutcomeUnknownError):
+            pass
+        finally:
+            self.faults.clear()
+
+    # What always holds
+
+    @invariant()
+    def what_the_owner_retains_is_whole(self) -> None:
+        if self.owner is None:
+            return
+        for one in self.owner.store.checkpoints:
+            self.verify(one)
+
+    @invariant()
+    def the_latest_is_the_last_that_succeeded_or_one_that_nobody_knows_of(self) -> None:
+        if self.owner is None or not self.succeeded:
+            return
+        latest = latest_checkpoint(self.owner.access)
+        assert latest is not None
+        assert latest.checkpoint_id >= max(self.succeeded)
+
+    def verify(self, checkpoint: CompletedCheckpoint) -> None:
+        """It is found where it was, and every byte is what was written."""
+        found = load_checkpoint(checkpoint.location)
+        assert found.metadata == checkpoint.metadata
+        for stream in found.metadata.streams():
+            assert isinstance(stream, FileStateHandle)
+            assert read(stream) == self.contents[stream.uri]
+
+    def pending_driver(self, data: st.DataObject) -> Driver:
+        return data.draw(st.sampled_from([one for one in self.drivers if one.pending]))
+
+    def teardown(self) -> None:
+        """All writers are done: a driver goes on once more, and a sweep leaves what it retains."""
+        try:
+            if self.owner is not None:
+                self.faults.clear()
+                self.end()
+        finally:
+            self.block.close()
+
+    def end(self) -> None:
+        for driver in self.drivers:
+            driver.cleaner.queue.clear()
+        last = self.start(2)
+        for _ in range(2):
+            self.batch(last, CheckpointedStateScope, 1)
+        last.cleaner.work()
+        sweep(self.faults.directory, "job", grace_s=0)
+        kept = last.store.checkpoints
+        assert sorted(last.access.completed_checkpoints()) == [one.checkpoint_id for one in kept]
+        expected = {f"{self.faults.directory}/job/_epoch/{last.ownership.epoch}"}
+        for one in kept:
+            self.verify(one)
+            expected.add(f"{one.location.external_pointer}/{METADATA_FILE}")
+            expected |= {
+                stream.uri
+                for stream in one.metadata.streams()
+                if isinstance(stream, FileStateHandle)
+            }
+        assert files_below(self.faults.directory) == expected
+
+
+def _cut_short(doing: list[tuple[Callable[[], object], str]], survives: list[bool]) -> None:
+    """Of deletions that several threads have in hand, do some."""
+    for (delete, _), done in zip(doing, survives, strict=False):
+        if done:
+            delete()
+
+
+def shared_streams(checkpoint: CompletedCheckpoint) -> list[FileStateHandle]:
+    return [
+        one
+        for one in checkpoint.metadata.streams()
+        if isinstance(one, FileStateHandle) and "/shared/" in one.uri
+    ]
+
+
+def files_below(directory: str) -> set[str]:
+    found = set()
+    for entry in file_system_for(directory).list(directory):
+        found |= files_below(entry.uri) if entry.is_directory else {entry.uri}
+    return found
+
+
+TestLifecycle = LifecycleMachine.TestCase
+TestLifecycle.settings = settings(stateful_step_count=30)

@@ -1,0 +1,66 @@
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.locations import MemoryFileSystem, check_job_id
+from holdfast.testing import Interleaved, at_every_step
+
+HERE = (__file__,)
+
+
+class Account:
+    def __init__(self) -> None:
+        self.balance = 0
+
+    def add_one(self) -> None:
+        before = self.balance
+        after = before + 1
+        self.balance = after
+
+
+def test_a_race_that_one_step_in_three_shows_is_found() -> None:
+    balances = []
+
+    def prepare() -> tuple[Callable[[], None], Callable[[], None]]:
+        account = Account()
+
+        def call() -> None:
+            account.add_one()
+            balances.append(account.balance)
+
+        return call, account.add_one
+
+    at_every_step(prepare, lambda outcome: None, code=HERE)
+    assert {1, 2} <= set(balances)
+
+
+def test_each_line_is_a_step_and_the_outcome_is_told() -> None:
+    outcomes: list[Interleaved] = []
+
+    def call() -> str:
+        value = "done"
+        return value  # noqa: RET504
+
+    at_every_step(lambda: (call, list), outcomes.append, code=HERE)
+    assert [(one.reached, one.result, one.error) for one in outcomes] == [(True, "done", None)] * 2
+
+
+def test_an_error_is_an_outcome() -> None:
+    outcomes: list[Interleaved] = []
+    at_every_step(lambda: ((lambda: 1 // 0), list), outcomes.append, code=HERE)
+    assert [type(one.error) for one in outcomes] == [ZeroDivisionError]
+
+
+def test_the_code_of_locations_counts_with_its_folders(memory_directory: str) -> None:
+    outcomes: list[Interleaved] = []
+    file_system = MemoryFileSystem()
+    at_every_step(
+        lambda: ((lambda: list(file_system.list(memory_directory))), list), outcomes.append
+    )
+    at_every_step(lambda: ((lambda: check_job_id("job")), list), outcomes.append)
+    assert outcomes
+
+
+def test_a_call_without_a_line_that_counts_is_a_mistake() -> None:
+    with pytest.raises(AssertionError, match="nothing was traced"):
+        at_every_step(lambda: (list, list), lambda outcome: None)
