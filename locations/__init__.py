@@ -38,11 +38,11 @@ from holdfast.locations.coordination import (
     RestoreMode,
     SharedStateRegistry,
     SweepReport,
-    checkpoint_storage,
     complete_checkpoint,
     latest,
     latest_checkpoint,
     load_checkpoint,
+    load_checkpoints,
     sweep,
 )
 from holdfast.locations.file_systems import (
@@ -56,6 +56,7 @@ from holdfast.locations.file_systems import (
     RetryPolicy,
     file_system_for,
     register_file_system,
+    retry_deadline,
     unregister_file_system,
 )
 from holdfast.locations.storages import (
@@ -83,6 +84,7 @@ from holdfast.locations.storages import (
     NonPersistentMetadataCheckpointStorageLocation,
     PersistentMetadataCheckpointStorageLocation,
     check_job_id,
+    checkpoint_storage,
 )
 
 __all__ = [
@@ -151,8 +153,10 @@ __all__ = [
     "latest",
     "latest_checkpoint",
     "load_checkpoint",
+    "load_checkpoints",
     "read_exactly",
     "register_file_system",
+    "retry_deadline",
     "sweep",
     "unregister_file_system",
 ]

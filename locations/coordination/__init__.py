@@ -2,11 +2,11 @@
 
 from holdfast.locations.coordination._checkpoints import (
     CompletedCheckpoint,
-    checkpoint_storage,
     complete_checkpoint,
     latest,
     latest_checkpoint,
     load_checkpoint,
+    load_checkpoints,
 )
 from holdfast.locations.coordination._cleaner import CheckpointsCleaner
 from holdfast.locations.coordination._completed_store import CompletedCheckpointStore, RestoreMode
@@ -37,10 +37,10 @@ __all__ = [
     "RestoreMode",
     "SharedStateRegistry",
     "SweepReport",
-    "checkpoint_storage",
     "complete_checkpoint",
     "latest",
     "latest_checkpoint",
     "load_checkpoint",
+    "load_checkpoints",
     "sweep",
 ]

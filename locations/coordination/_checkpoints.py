@@ -1,25 +1,36 @@
 """Completed checkpoints as values: publish one, read one, find the latest."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
+from typing import Protocol
 
 from holdfast.errors import (
     CheckpointConflictError,
+    CheckpointError,
+    CheckpointNotFoundError,
     InvalidRequestError,
     OutcomeUnknownError,
-    StorageUnavailableError,
 )
 from holdfast.locations import _uris
 from holdfast.locations._metadata import CheckpointMetadata, decode_metadata, encode_metadata
-from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.storages import (
-    CheckpointStorage,
     CheckpointStorageCoordinatorView,
     CheckpointStorageLocation,
     CompletedCheckpointStorageLocation,
     FileSystemCheckpointStorage,
     JobOwnership,
 )
+
+_MOST_ATTEMPTS = 100
+
+
+class CompletedView(Protocol):
+    """Whatever lists a job's completed checkpoints."""
+
+    def completed_checkpoints(self) -> Mapping[int, CompletedCheckpointStorageLocation]:
+        """By id, oldest first."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +57,6 @@ class CompletedCheckpoint:
         self.location.dispose_storage_location()
 
 
-def checkpoint_storage(
-    directory: str | PathLike[str], *, single_writer: bool = False
-) -> CheckpointStorage:
-    """The storage of checkpoints below a directory, picked by the URI's scheme.
-
-    Args:
-        directory: URI, or a `pathlib.Path` for a local directory.
-        single_writer: The promise that one driver at a time runs a job, which stores need that
-            can't create a file only if it is not there yet.
-
-    Raises:
-        InvalidRequestError: No scheme, no path, the root directory, or an unknown scheme.
-    """
-    storage = FileSystemCheckpointStorage(_uris.text(directory), single_writer=single_writer)
-    file_system_for(storage.directory)
-    return storage
-
-
 def complete_checkpoint(
     location: CheckpointStorageLocation,
     metadata: CheckpointMetadata,
@@ -79,7 +72,8 @@ def complete_checkpoint(
     Raises:
         CheckpointConflictError: It exists already, written by somebody else, or another driver
             owns the job by now.
-        OutcomeUnknownError: The store did not say; delete nothing.
+        OutcomeUnknownError: The store did not say, or it was written and not all could be seen to
+            after that; delete nothing.
         StorageUnavailableError: It was not written.
     """
     if ownership is not None:
@@ -87,7 +81,12 @@ def complete_checkpoint(
     content = encode_metadata(metadata, location.external_pointer)
     with location.create_metadata_output_stream() as stream:
         stream.write(content)
-        completed = stream.close_and_finalize_checkpoint()
+        try:
+            completed = stream.close_and_finalize_checkpoint()
+        except CheckpointNotFoundError:
+            if ownership is not None:
+                ownership.check()  # the job may have gone on, and cleaned up behind itself
+            raise
     if ownership is not None:
         _check_still_owned(ownership, metadata.checkpoint_id, completed)
     return CompletedCheckpoint(metadata, completed, len(content))
@@ -115,8 +114,30 @@ def latest_checkpoint(access: CheckpointStorageCoordinatorView) -> CompletedChec
     A damaged one is an error, not passed over: an older one would silently bring back older
     state.
     """
-    completed = access.completed_checkpoints()
-    return load_checkpoint(completed[max(completed)]) if completed else None
+    for _ in range(_MOST_ATTEMPTS):
+        completed = access.completed_checkpoints()
+        if not completed:
+            return None
+        location = completed[max(completed)]
+        try:
+            return load_checkpoint(location)
+        except CheckpointNotFoundError:
+            continue  # the job has completed a newer one, and deleted this
+    raise _vanishing(location)
+
+
+def load_checkpoints(access: CompletedView) -> list[CompletedCheckpoint]:
+    """All completed checkpoints of a job, oldest first; the job may be running."""
+    loaded: dict[int, CompletedCheckpoint] = {}
+    for _ in range(_MOST_ATTEMPTS):
+        completed = access.completed_checkpoints()
+        try:
+            for checkpoint_id in completed.keys() - loaded.keys():
+                loaded[checkpoint_id] = load_checkpoint(completed[checkpoint_id])
+        except CheckpointNotFoundError:
+            continue  # the job has deleted it; a newer one may have taken its shared files over
+        return [loaded[checkpoint_id] for checkpoint_id in completed]
+    raise _vanishing(completed[max(completed)])
 
 
 def latest(directory: str | PathLike[str], job_id: str | None = None) -> CompletedCheckpoint | None:
@@ -150,13 +171,21 @@ def _check_still_owned(
 ) -> None:
     """Take back a checkpoint that was committed too late, unless the job goes on from it."""
     try:
-        ownership.check()
+        try:
+            ownership.check()
+        except CheckpointConflictError:
+            # Its id may have been cleaned up long since, so that the name was free again. Nobody
+            # restores from an id that the job has left behind; any other may be in use by now.
+            if ownership.is_past(checkpoint_id):
+                completed.dispose_storage_location()
+            raise
     except CheckpointConflictError:
-        # Its id may have been cleaned up long since, so that the name was free again. Nobody
-        # restores from an id that the job has left behind; any other may be in use by now.
-        if ownership.is_past(checkpoint_id):
-            completed.dispose_storage_location()
         raise
-    except StorageUnavailableError as error:
-        message = "checkpoint is there, but whether this driver still owns the job is not known"
+    except CheckpointError as error:
+        message = f"checkpoint is there, but who owns the job is not known ({error})"
         raise OutcomeUnknownError(message, completed.external_pointer) from error
+
+
+def _vanishing(location: CompletedCheckpointStorageLocation) -> CheckpointNotFoundError:
+    message = "checkpoints are listed, and gone when they are read, time after time"
+    return CheckpointNotFoundError(message, location.external_pointer)

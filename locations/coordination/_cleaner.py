@@ -2,11 +2,11 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.coordination._checkpoints import CompletedCheckpoint
+from holdfast.locations.file_systems import retry_deadline
 
 _log = logging.getLogger(__name__)
 
@@ -16,43 +16,26 @@ class CheckpointsCleaner:
 
     Args:
         threads: Most deletions at a time; one deletes a whole directory, in bulk requests.
+        deadline_s: Seconds after which a deletion that fails is given up. The process waits for
+            deletions when it ends.
 
     Source:
-        Flink, CheckpointsCleaner. There `_metadata` may go last when a crash comes in between;
-        here it always goes first, so that no checkpoint is found some of whose files are gone.
+        Flink, CheckpointsCleaner.
     """
 
-    def __init__(self, threads: int = 2) -> None:
+    def __init__(self, threads: int = 2, deadline_s: float = 10.0) -> None:
         if threads < 1:
             raise InvalidRequestError(f"cleaner needs a thread, and has {threads}")
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-cleaner")
+        self._deadline_s = deadline_s
         self._lock = threading.Lock()
         self._running: set[Future[None]] = set()
-        self._subsumed: dict[int, CompletedCheckpoint] = {}
 
     @property
     def running(self) -> int:
         """Number of deletions that were begun or wait for a thread."""
         with self._lock:
             return len(self._running)
-
-    def discard(self, checkpoint: CompletedCheckpoint) -> None:
-        """Delete a checkpoint, its metadata first."""
-        self.run(checkpoint.discard, checkpoint.location.external_pointer)
-
-    def add_subsumed(self, checkpoint: CompletedCheckpoint) -> None:
-        """Remember a checkpoint that is superfluous, for `clean_subsumed`."""
-        with self._lock:
-            self._subsumed[checkpoint.checkpoint_id] = checkpoint
-
-    def clean_subsumed(self, lowest_id: int, still_in_use: Iterable[int] = ()) -> None:
-        """Delete what was remembered, below an id, unless newer ones use files of it."""
-        keep = frozenset(still_in_use)
-        with self._lock:
-            ready = [one for one in self._subsumed if one < lowest_id and one not in keep]
-            checkpoints = [self._subsumed.pop(one) for one in ready]
-        for checkpoint in checkpoints:
-            self.discard(checkpoint)
 
     def run(self, delete: Callable[[], object], what: str) -> None:
         """Do a deletion in the background.
@@ -64,7 +47,8 @@ class CheckpointsCleaner:
 
         def delete_and_log() -> None:
             try:
-                delete()
+                with retry_deadline(self._deadline_s):
+                    delete()
             except Exception:  # noqa: BLE001  # whatever it is, the job goes on without it
                 _log.warning(
                     "could not delete %s, which is not needed any more", what, exc_info=True

@@ -1,10 +1,11 @@
 """The completed checkpoints that a job keeps."""
 
+import sys
 import threading
 from collections.abc import Iterable
 from enum import Enum
 
-from holdfast.errors import InvalidRequestError
+from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations import _uris
 from holdfast.locations._handles import FileStateHandle
 from holdfast.locations.coordination._checkpoints import CompletedCheckpoint
@@ -62,7 +63,9 @@ class CompletedCheckpointStore:
         self._lock = threading.RLock()
         self._retained: list[RetainedCheckpoint] = []
         self._closed = False
-        self.shared_state = SharedStateRegistry(self._delete_shared)
+        self._subsumed: dict[int, CompletedCheckpoint] = {}
+        self._unused: list[FileStateHandle] = []
+        self.shared_state = SharedStateRegistry(self._unused.append)
         for checkpoint in restored:
             self._register(checkpoint)
             self._retained.append(RetainedCheckpoint(checkpoint, RETAIN_ON_CANCELLATION))
@@ -80,7 +83,10 @@ class CompletedCheckpointStore:
         return checkpoints[-1] if checkpoints else None
 
     def restore(self, checkpoint: CompletedCheckpoint, mode: RestoreMode) -> None:
-        """Begin with a checkpoint or savepoint that the user has named.
+        """Begin with a checkpoint or savepoint that the user has named; ids go on behind its own.
+
+        Whether it was claimed is known until this driver ends; what it has not deleted by then is
+        left to the user.
 
         Raises:
             InvalidRequestError: There are completed checkpoints already; the job goes on from them.
@@ -127,8 +133,8 @@ class CompletedCheckpointStore:
             for old in subsumed(self._retained, self._num_retained):
                 self._retained.remove(old)
                 if old.properties.discarded_when_subsumed:
-                    self._cleaner.add_subsumed(old.checkpoint)
-            self._clean()
+                    self._subsumed[old.checkpoint.checkpoint_id] = old.checkpoint
+            self._clean_below(self._retained[0].checkpoint.checkpoint_id)
 
     def shutdown(self, status: JobStatus) -> None:
         """End with the job: delete what is not meant to outlive such an end."""
@@ -136,23 +142,45 @@ class CompletedCheckpointStore:
             if self._closed:
                 return
             self._closed = True
+            kept = [one for one in self._retained if status not in one.properties.discarded_at]
             for one in self._retained:
-                if status in one.properties.discarded_at:
-                    self._cleaner.discard(one.checkpoint)
+                if one not in kept:
+                    self._subsumed[one.checkpoint.checkpoint_id] = one.checkpoint
             self._retained.clear()
+            self._clean_below(kept[0].checkpoint.checkpoint_id if kept else sys.maxsize)
             self.shared_state.close()
 
-    def _clean(self) -> None:
-        lowest = self._retained[0].checkpoint.checkpoint_id
-        still_in_use = self.shared_state.unregister_unused(lowest)
-        self._cleaner.clean_subsumed(lowest, still_in_use)
+    def _clean_below(self, lowest_id: int) -> None:
+        """Delete what is superfluous, unless newer checkpoints use files of it."""
+        still_in_use = self.shared_state.unregister_unused(lowest_id)
+        ready = [one for one in self._subsumed if one < lowest_id and one not in still_in_use]
+        checkpoints = [self._subsumed.pop(one) for one in ready]
+        unused, self._unused[:] = list(self._unused), []
+        if checkpoints or unused:
+            self._cleaner.run(
+                lambda: _delete(checkpoints, unused),
+                ", ".join(one.location.external_pointer for one in checkpoints) or "shared state",
+            )
 
     def _register(self, checkpoint: CompletedCheckpoint) -> None:
         """Note which files outside of its own directory a checkpoint refers to."""
         directory = checkpoint.location.external_pointer
+        job = _uris.parent(directory) + "/"
         for stream in checkpoint.metadata.streams():
-            if isinstance(stream, FileStateHandle) and _uris.parent(stream.uri) != directory:
+            if not isinstance(stream, FileStateHandle) or _uris.parent(stream.uri) == directory:
+                continue
+            # What is elsewhere belongs to somebody else, unless it was claimed.
+            if stream.uri.startswith(job) or self.shared_state.knows(stream.uri):
                 self.shared_state.register(stream, checkpoint.checkpoint_id)
 
-    def _delete_shared(self, handle: FileStateHandle) -> None:
-        self._cleaner.run(handle.discard_state, handle.uri)
+
+def _delete(checkpoints: list[CompletedCheckpoint], unused: list[FileStateHandle]) -> None:
+    # In this order, so that no checkpoint is found some of whose files are gone.
+    failures = []
+    for delete in (*(one.discard for one in checkpoints), *(one.discard_state for one in unused)):
+        try:
+            delete()
+        except CheckpointError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]

@@ -75,6 +75,11 @@ class SharedStateRegistry:
             entry.last_used = max(entry.last_used, checkpoint_id)
             return entry.handle
 
+    def knows(self, uri: str) -> bool:
+        """Whether a checkpoint refers to the file."""
+        with self._lock:
+            return uri in self._entries
+
     def protect_up_to(self, checkpoint_id: int) -> None:
         """Never delete what checkpoints up to this one created: they belong to somebody else."""
         with self._lock:

@@ -2,7 +2,8 @@
 
 A file is deleted only if all of this holds:
 
-- its name is one that Holdfast gives, in a directory where Holdfast puts such files;
+- its name is one that Holdfast gives, in a directory where Holdfast puts such files, and not in one
+  that somebody has linked there;
 - every `_metadata` of the job was read, after the file was listed, and none names it, by whatever
   path: names are random, and never used twice;
 - it is older than the grace period, by the store's own clock;
@@ -25,7 +26,7 @@ from holdfast.errors import (
 )
 from holdfast.locations import _uris
 from holdfast.locations._handles import FileStateHandle
-from holdfast.locations.coordination._checkpoints import load_checkpoint
+from holdfast.locations.coordination._checkpoints import load_checkpoints
 from holdfast.locations.file_systems import PROBE_PREFIX, FileStatus, file_system_for
 from holdfast.locations.storages import (
     CHECKPOINT,
@@ -71,16 +72,47 @@ class SweepReport:
 
 
 @dataclass(slots=True)
-class _Found:
-    """What a look around has found; metadata is read after that.
+class _Place:
+    """What was found in a directory of one store, before any metadata was read.
 
     Attributes:
+        now_ms: What time the store had then.
         files: Everything whose name is one of ours.
         uncommitted: Directories without `_metadata`, each with the URIs of what is in it.
     """
 
+    now_ms: int
     files: list[FileStatus] = field(default_factory=list)
     uncommitted: dict[str, list[str]] = field(default_factory=dict)
+
+    def look_into(self, directory: str) -> None:
+        """Add what is in the directory of a checkpoint or savepoint."""
+        inside = list(file_system_for(directory).list(directory))
+        self.add_ours(inside)
+        if not any(_uris.name(file.uri) == METADATA_FILE for file in inside):
+            self.uncommitted[directory] = [one.uri for one in inside]
+
+    def add_ours(self, entries: Iterable[FileStatus]) -> None:
+        """Add the files among them that have names of state files."""
+        self.files += [
+            one
+            for one in entries
+            if not (one.is_directory or one.is_link) and _STATE_FILE.fullmatch(_uris.name(one.uri))
+        ]
+
+    def report(
+        self, names: set[str], highest: int, grace_s: float, *, dry_run: bool
+    ) -> SweepReport:
+        """What can go, when those names are reachable and that is the newest checkpoint."""
+        orphans = [file for file in self.files if _uris.name(file.uri) not in names]
+        old = tuple(one for one in orphans if one.modified_ms < self.now_ms - grace_s * 1000)
+        going = {file.uri for file in old}
+        directories = tuple(
+            directory
+            for directory, inside in self.uncommitted.items()
+            if _is_dead(directory, highest) and going.issuperset(inside)
+        )
+        return SweepReport(old, directories, len(orphans) - len(old), dry_run)
 
 
 def sweep(
@@ -99,7 +131,8 @@ def sweep(
         savepoint_directory: Where its unfinished savepoints are swept too.
         grace_s: Seconds that a file must have been left alone, by the store's clock. More than
             any checkpoint takes from its first byte to its commit.
-        dry_run: Whether only to say what would be deleted.
+        dry_run: Whether only to say what would be deleted. It writes one small file all the same,
+            and deletes it again: that is how it learns the store's time.
 
     Raises:
         CheckpointCorruptedError: A `_metadata` can't be read; nothing was deleted.
@@ -114,30 +147,40 @@ def sweep(
         _uris.join(_uris.checkpoint_directory(directory), check_job_id(job_id)), single_writer=True
     )
     epoch = newest_epoch(job.uri)
-    oldest_kept_ms = _store_clock_ms(job.uri) - grace_s * 1000
-    found = _look_around(job)
+    places = [_look_around(job)]
     if savepoint_directory is not None:
-        _look_for_savepoints(found, _uris.checkpoint_directory(savepoint_directory), job_id)
-    names, highest = _reachable(job)
-    orphans = [file for file in found.files if _uris.name(file.uri) not in names]
-    files = tuple(file for file in orphans if file.modified_ms < oldest_kept_ms)
-    going = {file.uri for file in files}
-    directories = tuple(
-        directory
-        for directory, inside in found.uncommitted.items()
-        if _is_dead(directory, highest) and going.issuperset(inside)
-    )
+        savepoints = _uris.checkpoint_directory(savepoint_directory)
+        places.append(_look_for_savepoints(savepoints, job_id))
+    checkpoints = load_checkpoints(job)
+    highest = max((one.checkpoint_id for one in checkpoints), default=-1)
+    names = {
+        _uris.name(stream.uri)
+        for one in checkpoints
+        for stream in one.metadata.streams()
+        if isinstance(stream, FileStateHandle)
+    }
+    reports = [place.report(names, highest, grace_s, dry_run=dry_run) for place in places]
     if newest_epoch(job.uri) != epoch:
         message = "a driver took over the job while it was looked through; sweep again"
         raise CheckpointConflictError(message, job.uri)
     if not dry_run:
-        file_system = file_system_for(job.uri)
-        file_system.delete(file.uri for file in files)
-        for directory_uri in directories:
-            file_system_for(directory_uri).delete_empty_directory(directory_uri)
-        if files or directories:
-            _log.info("swept %d orphaned files below %s", len(files), job.uri)
-    return SweepReport(files, directories, len(orphans) - len(files), dry_run)
+        for report in reports:
+            _delete(report)
+    return SweepReport(
+        tuple(file for report in reports for file in report.files),
+        tuple(one for report in reports for one in report.directories),
+        sum(report.too_young for report in reports),
+        dry_run,
+    )
+
+
+def _delete(report: SweepReport) -> None:
+    if report.files:
+        file_system_for(report.files[0].uri).delete(file.uri for file in report.files)
+    for directory in report.directories:
+        file_system_for(directory).delete_empty_directory(directory)
+    if report.files:
+        _log.info("swept %d orphaned files, %d bytes", len(report.files), report.total_bytes)
 
 
 def _store_clock_ms(directory: str) -> int:
@@ -157,67 +200,36 @@ def _store_clock_ms(directory: str) -> int:
     raise CheckpointNotFoundError("job's directory vanished while it was looked through", directory)
 
 
-def _look_around(job: JobDirectory) -> _Found:
-    found = _Found()
+def _look_around(job: JobDirectory) -> _Place:
+    place = _Place(_store_clock_ms(job.uri))
     for entry in file_system_for(job.uri).list(job.uri):
         name = _uris.name(entry.uri)
+        if entry.is_link:
+            continue
         if not entry.is_directory:
             if _JOB_FILE.fullmatch(name):
-                found.files.append(entry)
+                place.files.append(entry)
         elif CHECKPOINT.fullmatch(name):
-            _look_into_checkpoint(found, entry)
+            place.look_into(entry.uri)
         elif entry.uri in (job.shared, _uris.join(job.uri, EPOCHS)):
-            found.files += _ours(file_system_for(entry.uri).list(entry.uri))
-    return found
+            place.add_ours(file_system_for(entry.uri).list(entry.uri))
+    return place
 
 
-def _look_for_savepoints(found: _Found, directory: str, job_id: str) -> None:
+def _look_for_savepoints(directory: str, job_id: str) -> _Place:
     ours = re.compile(rf"savepoint-{re.escape(job_id)}-[0-9a-f]{{12}}")
-    for entry in file_system_for(directory).list(directory):
-        if entry.is_directory and ours.fullmatch(_uris.name(entry.uri)):
-            inside = file_system_for(entry.uri).list(entry.uri)
-            # A finished one belongs to the user, with all that is in it.
-            if not any(_uris.name(file.uri) == METADATA_FILE for file in inside):
-                _look_into_checkpoint(found, entry)
-
-
-def _look_into_checkpoint(found: _Found, directory: FileStatus) -> None:
-    inside = list(file_system_for(directory.uri).list(directory.uri))
-    found.files += _ours(inside)
-    if not any(_uris.name(file.uri) == METADATA_FILE for file in inside):
-        found.uncommitted[directory.uri] = [one.uri for one in inside]
-
-
-def _ours(entries: Iterable[FileStatus]) -> list[FileStatus]:
-    return [
-        one
-        for one in entries
-        if not one.is_directory and _STATE_FILE.fullmatch(_uris.name(one.uri))
+    savepoints = [
+        entry.uri
+        for entry in file_system_for(directory).list(directory)
+        if entry.is_directory and not entry.is_link and ours.fullmatch(_uris.name(entry.uri))
     ]
-
-
-def _reachable(job: JobDirectory) -> tuple[set[str], int]:
-    """Names of all files that completed checkpoints lead to, and their highest id; -1 if none."""
-    names: set[str] = set()
-    read: dict[int, bool] = {}
-    while True:
-        completed = job.completed_checkpoints()
-        if completed.keys() <= read.keys():
-            return names, max(completed, default=-1)
-        for checkpoint_id in completed.keys() - read.keys():
-            try:
-                metadata = load_checkpoint(completed[checkpoint_id]).metadata
-            except CheckpointNotFoundError:
-                # The running job has deleted it. One that was completed since may have taken over
-                # files that it shared, so the list is looked at once more.
-                read[checkpoint_id] = False
-                continue
-            read[checkpoint_id] = True
-            names |= {
-                _uris.name(one.uri)
-                for one in metadata.streams()
-                if isinstance(one, FileStateHandle)
-            }
+    place = _Place(_store_clock_ms(directory) if savepoints else 0)
+    for uri in savepoints:
+        inside = file_system_for(uri).list(uri)
+        # A finished one belongs to the user, with all that is in it.
+        if not any(_uris.name(file.uri) == METADATA_FILE for file in inside):
+            place.look_into(uri)
+    return place
 
 
 def _is_dead(directory: str, highest: int) -> bool:

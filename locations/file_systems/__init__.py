@@ -19,7 +19,7 @@ from holdfast.locations.file_systems._registry import (
     register_file_system,
     unregister_file_system,
 )
-from holdfast.locations.file_systems._retries import RetryPolicy
+from holdfast.locations.file_systems._retries import RetryPolicy, retry_deadline
 
 __all__ = [
     "PROBE_PREFIX",
@@ -35,5 +35,6 @@ __all__ = [
     "file_system_for",
     "publish",
     "register_file_system",
+    "retry_deadline",
     "unregister_file_system",
 ]

@@ -287,7 +287,7 @@ class _FsspecOutputStream:
         with self._using_file(), self._breaking():
             self._sync()
 
-    def commit(self) -> None:
+    def commit(self, *, durable_name: bool = True) -> None:  # noqa: ARG002  # no store says
         try:
             with self._using_file():
                 if self._is_broken:
@@ -393,7 +393,7 @@ class _FsspecOutputStream:
         try:
             with guarded(self._store, self._uri):
                 yield
-        except CheckpointError:
+        except BaseException:
             self._is_broken = True
             raise
 

@@ -104,7 +104,7 @@ class _MemoryOutputStream:
         with self._lock:
             self._unfinished()
 
-    def commit(self) -> None:
+    def commit(self, *, durable_name: bool = True) -> None:  # noqa: ARG002  # nothing lasts here
         with self._lock:
             data = bytes(self._unfinished())
             self._data = None

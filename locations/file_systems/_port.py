@@ -20,17 +20,20 @@ class FileStatus:
         size: Length in bytes; 0 for a directory.
         modified_ms: Last modification by the store's clock, milliseconds since 1970 UTC.
         is_directory: Whether it is a directory, or a common prefix of objects.
+        is_link: Whether it leads to something elsewhere, which the other fields then describe.
     """
 
     uri: str
     size: int
     modified_ms: int
     is_directory: bool
+    is_link: bool = False
 
 
 class FileOutputStream(Protocol):
-    """A file in the making. Its name is free for readers until `commit` has returned.
+    """A file in the making. Until `commit` has returned nobody may count on it.
 
+    It may show under its name before, unfinished: names are random, and told to nobody until then.
     One thread writes; `abort` may be called from another one.
     """
 
@@ -45,8 +48,12 @@ class FileOutputStream(Protocol):
         """
         ...
 
-    def commit(self) -> None:
-        """Make the file appear under its name, whole and durable; call it once, last.
+    def commit(self, *, durable_name: bool = True) -> None:
+        """Make the file whole and durable under its name; call it once, last.
+
+        Args:
+            durable_name: Whether its name has to survive a power cut from now on. Else it does once
+                a file is published in the same directory.
 
         Raises `CheckpointConflictError` if it sees that the name is taken,
         `StorageUnavailableError`, `OutcomeUnknownError`; after the first two nothing is left
@@ -72,7 +79,11 @@ class FileSystem(Protocol):
         ...
 
     def create(self, uri: str, /) -> FileOutputStream:
-        """Begin a file of unknown length under a name that was never used before."""
+        """Begin a file of unknown length under a name that was never used before.
+
+        Raises `CheckpointNotFoundError` if there is no such directory, in stores that have such,
+        and `CheckpointConflictError` if it sees that the name is taken.
+        """
         ...
 
     def open(self, uri: str, /) -> BinaryIO:
@@ -105,6 +116,8 @@ class ExclusiveFileSystem(FileSystem, Protocol):
 
     def publish(self, uri: str, data: bytes, /) -> None:
         """Store a small file in one atomic, durable step, only if the name is free.
+
+        The names of all files that were committed in the same directory before are durable first.
 
         Raises `CheckpointConflictError` if it is taken, `OutcomeUnknownError` if the store
         did not say.

@@ -23,6 +23,7 @@ from holdfast.locations.storages._file_system import (
     FileSystemCheckpointStorageLocation,
     FileSystemCheckpointStreamFactory,
     FileSystemSavepointStorageLocation,
+    checkpoint_storage,
 )
 from holdfast.locations.storages._job_directory import CHECKPOINT, JobDirectory
 from holdfast.locations.storages._memory import (
@@ -63,6 +64,7 @@ __all__ = [
     "NonPersistentMetadataCheckpointStorageLocation",
     "PersistentMetadataCheckpointStorageLocation",
     "check_job_id",
+    "checkpoint_storage",
     "newest_epoch",
     "resolve_pointer",
 ]

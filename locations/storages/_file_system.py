@@ -94,6 +94,24 @@ class FileSystemCheckpointStorage:
         return sorted(name for name in names if JOB_ID.fullmatch(name))
 
 
+def checkpoint_storage(
+    directory: str | PathLike[str], *, single_writer: bool = False
+) -> FileSystemCheckpointStorage:
+    """The storage of checkpoints below a directory, picked by the URI's scheme.
+
+    Args:
+        directory: URI, or a `pathlib.Path` for a local directory.
+        single_writer: The promise that one driver at a time runs a job, which stores need that
+            can't create a file only if it is not there yet.
+
+    Raises:
+        InvalidRequestError: No scheme, no path, the root directory, or an unknown scheme.
+    """
+    storage = FileSystemCheckpointStorage(_uris.text(directory), single_writer=single_writer)
+    file_system_for(storage.directory)
+    return storage
+
+
 @dataclass(frozen=True, slots=True)
 class FileSystemCheckpointStorageAccess:
     """One job's part of a `FileSystemCheckpointStorage`."""
@@ -158,17 +176,20 @@ class FileSystemCheckpointStorageAccess:
 
     def create_task_owned_state_stream(self) -> FileSystemCheckpointStateOutputStream:
         prefix = self.directory.task_owned + "/"
-        factory = self._factory(prefix, shared=prefix)
+        factory = self._factory(prefix, shared=prefix, is_committed=False)
         return factory.create_checkpoint_state_output_stream(CheckpointedStateScope.EXCLUSIVE)
 
     @property
     def _shared(self) -> str:
         return self.directory.shared + "/"
 
-    def _factory(self, exclusive: str, *, shared: str) -> "FileSystemCheckpointStreamFactory":
+    def _factory(
+        self, exclusive: str, *, shared: str, is_committed: bool = True
+    ) -> "FileSystemCheckpointStreamFactory":
         return FileSystemCheckpointStreamFactory(
             exclusive_prefix=exclusive,
             shared_prefix=shared,
+            committed_in=_uris.parent(exclusive) if is_committed else "",
             inline_threshold=self.storage.inline_threshold,
             write_buffer_bytes=self.storage.write_buffer_bytes,
         )
@@ -176,10 +197,19 @@ class FileSystemCheckpointStorageAccess:
 
 @dataclass(frozen=True, slots=True)
 class FileSystemCheckpointStreamFactory:
-    """Makes state streams whose files begin with a prefix, a URI."""
+    """Makes state streams whose files begin with a prefix, a URI.
+
+    Attributes:
+        exclusive_prefix: That of state that belongs to one checkpoint.
+        shared_prefix: That of state that several may refer to.
+        committed_in: The directory that will hold `_metadata`; empty if there will be none.
+        inline_threshold: As in the storage.
+        write_buffer_bytes: As in the storage.
+    """
 
     exclusive_prefix: str
     shared_prefix: str
+    committed_in: str
     inline_threshold: int
     write_buffer_bytes: int
 
@@ -187,10 +217,12 @@ class FileSystemCheckpointStreamFactory:
         self, scope: CheckpointedStateScope, /
     ) -> FileSystemCheckpointStateOutputStream:
         exclusive = scope is CheckpointedStateScope.EXCLUSIVE
+        prefix = self.exclusive_prefix if exclusive else self.shared_prefix
         return FileSystemCheckpointStateOutputStream(
-            self.exclusive_prefix if exclusive else self.shared_prefix,
+            prefix,
             inline_threshold=self.inline_threshold,
             buffer_bytes=self.write_buffer_bytes,
+            durable_name=_uris.parent(prefix) != self.committed_in,
         )
 
 

@@ -30,14 +30,21 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
         path_prefix: URI to which a random name is appended; its directory must exist.
         inline_threshold: Most bytes that travel in the handle; 0 makes every state a file.
         buffer_bytes: Bytes held back before they are written, at least `inline_threshold`.
+        durable_name: Whether no file will be published in the same directory that would make the
+            name durable.
 
     Source:
         Flink, FsCheckpointStreamFactory.FsCheckpointStateOutputStream. Ours differs: an empty
-        stream is closed by its success call too, and the handle has a checksum.
+        stream is closed by its success call too, the handle has a checksum, and a buffer that the
+        next bytes don't fit into is written as it is, instead of being filled up first.
     """
 
-    def __init__(self, path_prefix: str, *, inline_threshold: int, buffer_bytes: int) -> None:
-        self._uri = f"{path_prefix}{uuid.uuid4().hex}"
+    def __init__(
+        self, path_prefix: str, *, inline_threshold: int, buffer_bytes: int, durable_name: bool
+    ) -> None:
+        self._path_prefix = path_prefix
+        self._durable_name = durable_name
+        self._uri = ""  # of no use to state that stays small
         self._inline_threshold = inline_threshold
         self._buffer_bytes = max(buffer_bytes, inline_threshold)
         self._buffer = bytearray()
@@ -89,7 +96,7 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
         try:
             self._write_file(rest)
             if self._file is not None:
-                self._file.commit()
+                self._file.commit(durable_name=self._durable_name)
         finally:
             # Leaves nothing of a file that was not committed, and one that was alone.
             self.close()
@@ -116,6 +123,7 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
         if not data:
             return
         if self._file is None:
+            self._uri = f"{self._path_prefix}{uuid.uuid4().hex}"
             file = file_system_for(self._uri).create(self._uri)
             with self._lock:
                 discarded, self._file = self._discarded, file
@@ -127,7 +135,8 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
 
     def _check_open(self) -> None:
         if self._finished:
-            raise StreamClosedError("state stream is closed or discarded already", self._uri)
+            message = "state stream is closed or discarded already"
+            raise StreamClosedError(message, self._uri or self._path_prefix)
 
 
 class FileSystemCheckpointMetadataOutputStream(

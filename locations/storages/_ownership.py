@@ -24,6 +24,7 @@ from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointError,
     CheckpointNotFoundError,
+    OutcomeUnknownError,
 )
 from holdfast.locations import _uris
 from holdfast.locations.file_systems import file_system_for, publish
@@ -102,6 +103,10 @@ class DirectoryOwnership:
                 publish(_claim_at(directory, claim.epoch), content, single_writer=single_writer)
             except CheckpointConflictError:
                 continue  # somebody was faster, and has to be topped
+            except OutcomeUnknownError:
+                if newest_epoch(directory) <= claim.epoch:
+                    raise
+                continue  # somebody has topped it, and deleted it before it could be read
             # Another driver may have committed, or topped this claim, before it was published.
             if newest_epoch(directory) == claim.epoch and list_completed() == completed:
                 _forget_below(directory, claim.epoch)

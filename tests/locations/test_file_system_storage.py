@@ -173,7 +173,7 @@ class TestLayout:
             latest_checkpoint(access)
         assert caught.value.location == f"{local_directory}/job/chk-2/{METADATA_FILE}"
 
-    def test_a_failed_attempt_leaves_shared_state_and_an_empty_attempt_no_directory(
+    def test_a_failed_attempt_leaves_shared_state_and_an_empty_directory(
         self, local_directory: str, tmp_path: Path
     ) -> None:
         location = job_in(local_directory).initialize_location_for_checkpoint(1)
@@ -183,7 +183,8 @@ class TestLayout:
         assert handle is not None
         location.dispose_on_failure()
         assert read(handle) == bytes(100_000)
-        assert sorted(os.listdir(tmp_path / "job")) == ["_epoch", "shared", "taskowned"]
+        assert sorted(os.listdir(tmp_path / "job")) == ["_epoch", "chk-1", "shared", "taskowned"]
+        assert os.listdir(tmp_path / "job" / "chk-1") == []
 
     def test_jobs_are_listed_by_name(self, local_directory: str, tmp_path: Path) -> None:
         storage = FileSystemCheckpointStorage(local_directory)

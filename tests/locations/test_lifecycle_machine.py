@@ -9,7 +9,7 @@ is `memory://` behind faults, with a clock that the machine moves. The rules of 
 """
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Literal
@@ -60,6 +60,8 @@ Happening = Literal["nothing", "driver", "claim", "sweep", "clean", "commit"]
 """What comes in between the steps of something else."""
 
 happenings = st.sampled_from(["nothing", "driver", "claim", "sweep", "clean", "commit"])
+Moment = Literal["before", "after"]
+moments = st.sampled_from(["before", "after"])
 Fault = Literal["none", "before", "lost", "repeated"]
 faulty = st.sampled_from(["none", "none", "none", "before", "lost", "repeated"])
 scope_lists = st.sampled_from(
@@ -85,6 +87,13 @@ class QueueingCleaner(CheckpointsCleaner):
         for _ in range(len(self.queue) if count is None else min(count, len(self.queue))):
             super().run(*self.queue.pop(0))
 
+    def cut_short(self, done: Sequence[bool]) -> None:
+        """The process dies; of the deletions that its threads had in hand, some were done."""
+        queue, self.queue = self.queue, []
+        for (delete, _), is_done in zip(queue, done, strict=False):
+            if is_done:
+                delete()
+
 
 @dataclass
 class Pending:
@@ -103,6 +112,9 @@ class Driver:
     ownership: JobOwnership
     store: CompletedCheckpointStore
     pending: Pending | None = None
+
+    def __repr__(self) -> str:
+        return f"driver {self.ownership.epoch}"
 
 
 class LifecycleMachine(RuleBasedStateMachine):
@@ -124,6 +136,8 @@ class LifecycleMachine(RuleBasedStateMachine):
         """Token of each checkpoint that somebody goes on from, by id."""
         self.head = ""
         """Token of the last of them."""
+        self.forks: set[str] = set()
+        """Tokens of late commits of ids that the job has left behind, which nobody took back."""
 
     def tick(self) -> int:
         self.now_ms += 1
@@ -131,7 +145,11 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     # What drivers do
 
-    def start(self, num_retained: int) -> Driver:
+    def start(self, num_retained: int, survives: Sequence[bool] = ()) -> Driver:
+        # The cleaners of those before have been cut short, each deletion done or not. What one
+        # of them deletes even later is not looked at here: nothing fences it.
+        for driver in self.drivers:
+            driver.cleaner.cut_short(survives)
         storage = FileSystemCheckpointStorage(self.faults.directory, inline_threshold=0)
         access = storage.create_checkpoint_storage("job")
         access.initialize_base_locations_for_checkpoint()
@@ -159,6 +177,12 @@ class LifecycleMachine(RuleBasedStateMachine):
             assert last.checkpoint_id > max(self.succeeded, default=0), "went backwards"
             assert last.metadata.coordinator_states["base"].decode() == self.head
             self.note_success(last.checkpoint_id, token)
+        for one in found[:-1]:
+            token = one.metadata.commit_token
+            if self.succeeded.setdefault(one.checkpoint_id, token) != token:
+                # Its driver never learned that it was late, as the answer got lost. It is older
+                # than what the job goes on from.
+                assert token in self.forks
         for one in found:
             self.verify(one)
 
@@ -203,7 +227,13 @@ class LifecycleMachine(RuleBasedStateMachine):
         known = {one.uri for one in driver.pending.streams}
         driver.pending.streams += [one for one in shared[:reused] if one.uri not in known]
 
-    def commit(self, driver: Driver, fault: Fault = "none", meanwhile: Happening = "nothing") -> None:
+    def commit(
+        self,
+        driver: Driver,
+        fault: Fault = "none",
+        meanwhile: Happening = "nothing",
+        moment: Moment = "before",
+    ) -> None:
         pending = driver.pending
         assert pending
         token = uuid.uuid4().hex
@@ -213,9 +243,20 @@ class LifecycleMachine(RuleBasedStateMachine):
         states = {"base": pending.base.encode()}
         metadata = msgspec.structs.replace(metadata, coordinator_states=states)
         faults = self.faults
+        was_owner = driver is self.owner
+        faults.calls.clear()
+
+        def happen() -> None:
+            self.happen(meanwhile, but=driver)
+            # As on a store without directories, where a file needs none.
+            file_system_for(faults.behind).prepare_directory(
+                pending.location.external_pointer.replace(faults.directory, faults.behind)
+            )
+
         # In the order in which they come: what others do, then the fault.
         if meanwhile != "nothing":
-            faults.before("publish", lambda: self.happen(meanwhile, but=driver))
+            plan = faults.before if moment == "before" else faults.after
+            plan("publish", happen, nth=1)
         if fault == "before":
             faults.before("publish", StorageUnavailableError("as planned"))
         elif fault == "lost":
@@ -226,27 +267,49 @@ class LifecycleMachine(RuleBasedStateMachine):
         try:
             completed = complete_checkpoint(pending.location, metadata, driver.ownership)
         except CheckpointConflictError:
-            assert driver is not self.owner or self.is_taken(pending.checkpoint_id, token)
+            found = self.token_of(pending.checkpoint_id)
+            assert driver is not self.owner or (found and found != token)
+            if found == token:  # too late, but the job may go on from it
+                expected = self.succeeded.get(pending.checkpoint_id, token)
+                assert expected == token, "an id that the job has left behind came back"
+            pending.location.dispose_on_failure()
+            if found is not None:
+                assert self.token_of(pending.checkpoint_id) == found
+            if not was_owner:
+                assert "publish" not in faults.calls, "it was fenced before it began"
+        except CheckpointNotFoundError:
+            # Its directory is gone: the job has left this id behind, and cleaned up; or a driver
+            # that failed there has removed it, as nothing was in it.
+            assert driver is not self.owner or not any(
+                stream.uri.startswith(f"{pending.location.external_pointer}/")
+                for stream in pending.streams
+            )
             pending.location.dispose_on_failure()
         except StorageUnavailableError:
             assert fault == "before"
             pending.location.dispose_on_failure()
         except OutcomeUnknownError:
             assert fault == "lost"
+            if driver is not self.owner:
+                self.forks.add(token)
             self.forget(driver)  # it stops, and deletes nothing
         else:
             assert driver is self.owner
             assert pending.base == self.head, "its state lacks what others have committed"
             self.note_success(pending.checkpoint_id, token)
+            expected_ids = [one.checkpoint_id for one in driver.store.checkpoints]
+            expected_ids.append(pending.checkpoint_id)
             driver.store.add(completed)
+            kept = [one.checkpoint_id for one in driver.store.checkpoints]
+            assert kept == expected_ids[-driver.num_retained :]
         finally:
             faults.clear()
 
-    def is_taken(self, checkpoint_id: int, token: str) -> bool:
-        """Whether the id is that of a checkpoint that somebody else has completed."""
+    def token_of(self, checkpoint_id: int) -> str | None:
+        """Whose checkpoint has that id, or None."""
         assert self.owner
         found = self.owner.access.completed_checkpoints().get(checkpoint_id)
-        return found is not None and load_checkpoint(found).metadata.commit_token != token
+        return load_checkpoint(found).metadata.commit_token if found else None
 
     def forget(self, driver: Driver) -> None:
         """Its process is gone."""
@@ -290,12 +353,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.drivers) < 4)
     @rule(num_retained=st.integers(1, 3), survives=st.lists(st.booleans(), max_size=6))
     def a_driver_starts(self, num_retained: int, survives: list[bool]) -> None:
-        # The cleaners of those before have been cut short, each deletion done or not.
-        for driver in self.drivers:
-            doing = driver.cleaner.queue[: len(survives)]
-            driver.cleaner.queue.clear()
-            _cut_short(doing, survives)
-        self.start(num_retained)
+        self.start(num_retained, survives)
 
     @precondition(lambda self: any(one.pending is None for one in self.drivers))
     @rule(data=st.data())
@@ -314,9 +372,24 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.write(self.pending_driver(data), scopes, reused)
 
     @precondition(lambda self: any(one.pending for one in self.drivers))
-    @rule(data=st.data(), fault=faulty, meanwhile=happenings)
-    def a_driver_commits(self, data: st.DataObject, fault: Fault, meanwhile: Happening) -> None:
-        self.commit(self.pending_driver(data), fault, meanwhile)
+    @rule(data=st.data(), fault=faulty, meanwhile=happenings, moment=moments)
+    def a_driver_commits(
+        self, data: st.DataObject, fault: Fault, meanwhile: Happening, moment: Moment
+    ) -> None:
+        self.commit(self.pending_driver(data), fault, meanwhile, moment)
+
+    @precondition(lambda self: self.owner in self.drivers)
+    @rule(fault=faulty, meanwhile=happenings, moment=moments)
+    def the_owner_runs_a_batch_in_which_much_happens(
+        self, fault: Fault, meanwhile: Happening, moment: Moment
+    ) -> None:
+        owner = self.owner
+        assert owner
+        if owner.pending is None:
+            self.begin(owner)
+        self.write(owner, CheckpointedStateScope, 9)
+        if owner.pending is not None:
+            self.commit(owner, fault, meanwhile, moment)
 
     @precondition(lambda self: self.owner in self.drivers)
     @rule(scopes=scope_lists, reused=reuses, count=st.integers(1, 3))
@@ -339,7 +412,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule(data=st.data(), survives=st.lists(st.booleans(), max_size=6))
     def a_driver_dies(self, data: st.DataObject, survives: list[bool]) -> None:
         driver = data.draw(st.sampled_from(self.drivers))
-        _cut_short(driver.cleaner.queue[: len(survives)], survives)
+        driver.cleaner.cut_short(survives)
         self.forget(driver)
 
     @precondition(lambda self: self.owner in self.drivers)
@@ -378,6 +451,8 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(1, 25), meanwhile=happenings)
     def sweep_while_others_act(self, number: int, meanwhile: Happening) -> None:
+        if not any(one.pending for one in self.drivers):
+            self.now_ms += int(2 * GRACE * 1000)  # so that all that stands there is old
         self.faults.calls.clear()
         self.faults.before(ANY_CALL, lambda: self.happen(meanwhile), nth=number)
         try:
@@ -418,6 +493,8 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     def verify(self, checkpoint: CompletedCheckpoint) -> None:
         """It is found where it was, and every byte is what was written."""
+        if checkpoint.metadata.commit_token in self.forks - {self.head}:
+            return
         found = load_checkpoint(checkpoint.location)
         assert found.metadata == checkpoint.metadata
         for stream in found.metadata.streams():
@@ -437,8 +514,6 @@ class LifecycleMachine(RuleBasedStateMachine):
             self.block.close()
 
     def end(self) -> None:
-        for driver in self.drivers:
-            driver.cleaner.queue.clear()
         last = self.start(2)
         for _ in range(2):
             self.batch(last, CheckpointedStateScope, 1)
@@ -456,13 +531,6 @@ class LifecycleMachine(RuleBasedStateMachine):
                 if isinstance(stream, FileStateHandle)
             }
         assert files_below(self.faults.directory) == expected
-
-
-def _cut_short(doing: list[tuple[Callable[[], object], str]], survives: list[bool]) -> None:
-    """Of deletions that several threads have in hand, do some."""
-    for (delete, _), done in zip(doing, survives, strict=False):
-        if done:
-            delete()
 
 
 def shared_streams(checkpoint: CompletedCheckpoint) -> list[FileStateHandle]:

@@ -18,7 +18,7 @@ from holdfast.errors import (
     OutcomeUnknownError,
     StorageUnavailableError,
 )
-from holdfast.locations import ExclusiveFileSystem, LocalFileSystem
+from holdfast.locations import ExclusiveFileSystem, FileSystem, LocalFileSystem
 from holdfast.testing import ExclusiveFileSystemContract, Write, both_writes
 
 NOBODY = 65534
@@ -28,6 +28,27 @@ RACERS = 8
 
 def path_of(uri: str) -> Path:
     return Path(uri.removeprefix("file://"))
+
+
+def create_for_publishing(file_system: FileSystem, uri: str, data: bytes) -> None:
+    stream = file_system.create(uri)
+    stream.write(data)
+    stream.commit(durable_name=False)
+
+
+def create_and_commit(file_system: FileSystem, uri: str, data: bytes) -> None:
+    stream = file_system.create(uri)
+    stream.write(data)
+    stream.commit()
+
+
+def publish(file_system: ExclusiveFileSystem, uri: str, data: bytes) -> None:
+    file_system.publish(uri, data)
+
+
+def publish_beside_others(file_system: ExclusiveFileSystem, uri: str, data: bytes) -> None:
+    create_for_publishing(file_system, f"{uri}-state", data)
+    publish(file_system, uri, data)
 
 
 class TestLocalFileSystem(ExclusiveFileSystemContract):
@@ -141,31 +162,44 @@ else:
             _write_or_abort(file_system, f"{directory}/x", bytes(1 << 20), write)
         assert self.files(directory) == {}
 
-    @both_writes
-    def test_a_file_is_synced_before_it_has_its_name_and_its_directory_after(
+    @pytest.mark.parametrize(
+        ("write", "steps"),
+        [
+            (create_and_commit, ["sync file", "sync directory"]),
+            (create_for_publishing, ["sync file"]),
+            (publish, ["sync file", "link", "sync directory"]),
+            (
+                # The state files' names first, so that what leads to them is never there alone.
+                publish_beside_others,
+                ["sync file", "sync file", "sync directory", "link", "sync directory"],
+            ),
+        ],
+    )
+    def test_bytes_are_synced_before_names_and_state_before_what_leads_to_it(
         self,
         file_system: ExclusiveFileSystem,
         directory: str,
         write: Write,
+        steps: list[str],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         # Watched, because only a power cut would show it.
-        steps: list[str] = []
+        found: list[str] = []
         fsync, link = os.fsync, os.link
 
         def watched_fsync(descriptor: int) -> None:
             fsync(descriptor)
             is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
-            steps.append("sync directory" if is_directory else "sync file")
+            found.append("sync directory" if is_directory else "sync file")
 
         def watched_link(source: str, target: str) -> None:
             link(source, target)
-            steps.append("link")
+            found.append("link")
 
         monkeypatch.setattr(os, "fsync", watched_fsync)
         monkeypatch.setattr(os, "link", watched_link)
         write(file_system, f"{directory}/x", b"1")
-        assert steps == ["sync file", "link", "sync directory"]
+        assert found == steps
 
     @both_writes
     def test_a_failed_directory_sync_is_an_unknown_outcome_and_keeps_the_file(
@@ -216,26 +250,27 @@ else:
             stream = file_system.create(f"{directory}/{ending}")
             stream.write(b"1")
             getattr(stream, ending)()
-        conflicting = file_system.create(f"{directory}/commit")
         with pytest.raises(CheckpointError):
-            conflicting.commit()
-        conflicting.abort()
+            file_system.create(f"{directory}/commit")
+        with pytest.raises(CheckpointError):
+            file_system.publish(f"{directory}/commit", b"2")
         assert len(os.listdir("/proc/self/fd")) == len(before)
 
-    @both_writes
-    def test_a_killed_writer_leaves_nothing_under_the_name_or_the_whole_file(
-        self, file_system: ExclusiveFileSystem, directory: str, write: Write
+    def test_a_killed_publisher_leaves_nothing_under_the_name_or_the_whole_file(
+        self, file_system: ExclusiveFileSystem, directory: str
     ) -> None:
         content = b"whole" * 1000
         outcomes: list[bool] = []
         for step in range(20):
-            uri = f"{directory}/{step}"
-            status = _killed_at(step, uri, content, write)
+            uri = f"{directory}/{step}/x"
+            file_system.prepare_directory(f"{directory}/{step}")
+            status = _killed_at(step, uri, content, publish)
             found = path_of(uri).read_bytes() if path_of(uri).exists() else None
             assert found in (None, content)
-            others = {entry.uri for entry in file_system.list(directory)} - {uri}
-            hidden = {other for other in others if os.path.basename(other).startswith(".")}
-            assert others - hidden == {f"{directory}/{n}" for n in range(step) if outcomes[n]}
+            names = {
+                entry.uri.rpartition("/")[2] for entry in file_system.list(f"{directory}/{step}")
+            }
+            assert {name for name in names if not name.startswith(".")} <= {"x"}
             outcomes.append(found is not None)
             if status == 0:
                 break

@@ -89,7 +89,7 @@ class TestMemoryCheckpointStorageWithDirectory(CheckpointStorageContract):
 
 
 def test_savepoints_go_to_the_default_directory(memory_directory: str) -> None:
-    storages = [
+    storages: list[CheckpointStorage] = [
         MemoryCheckpointStorage(savepoint_directory=f"{memory_directory}/sp"),
         FileSystemCheckpointStorage(
             f"{memory_directory}/chk", savepoint_directory=f"{memory_directory}/sp"
@@ -104,6 +104,7 @@ def test_savepoints_go_to_the_default_directory(memory_directory: str) -> None:
 
 @pytest.mark.parametrize("directory", ["no/scheme", "file:///"])
 def test_a_directory_that_can_not_be_used_is_refused(directory: str) -> None:
-    for settings in ({"directory": directory}, {"savepoint_directory": directory}):
-        with pytest.raises(InvalidRequestError):
-            MemoryCheckpointStorage(**settings)
+    with pytest.raises(InvalidRequestError):
+        MemoryCheckpointStorage(directory=directory)
+    with pytest.raises(InvalidRequestError):
+        MemoryCheckpointStorage(savepoint_directory=directory)

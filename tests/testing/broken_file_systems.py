@@ -112,7 +112,7 @@ class Stream:
     def sync(self) -> None:
         self.check()
 
-    def commit(self) -> None:
+    def commit(self, *, durable_name: bool = True) -> None:
         self.check()
         self.finished = True
         MemoryFileSystem().publish(self.uri, bytes(self.data))
@@ -138,7 +138,7 @@ def making(stream: type[Any]) -> type[MemoryFileSystem]:
 
 class TestCommitReplaces(OnMemory):
     class Made(Stream):
-        def commit(self) -> None:
+        def commit(self, *, durable_name: bool = True) -> None:
             MemoryFileSystem().delete([self.uri])
             super().commit()
 
@@ -147,7 +147,7 @@ class TestCommitReplaces(OnMemory):
 
 class TestCommitLosesTheEnd(OnMemory):
     class Made(Stream):
-        def commit(self) -> None:
+        def commit(self, *, durable_name: bool = True) -> None:
             del self.data[1 << 20 :]
             super().commit()
 
@@ -168,7 +168,7 @@ class TestCommitTwiceIsTaken(OnMemory):
         def check(self) -> None:
             pass
 
-        def commit(self) -> None:
+        def commit(self, *, durable_name: bool = True) -> None:
             if not self.finished:
                 super().commit()
 
@@ -177,7 +177,7 @@ class TestCommitTwiceIsTaken(OnMemory):
 
 class TestCommitDoesNotNoticeAbort(OnMemory):
     class Made(Stream):
-        def commit(self) -> None:
+        def commit(self, *, durable_name: bool = True) -> None:
             self.check()
             time.sleep(0)  # here it may be aborted
             MemoryFileSystem().publish(self.uri, bytes(self.data))
@@ -249,7 +249,7 @@ class TestWriteKeepsTheBuffer(OnMemory):
             self.check()
             self.parts.append(data)
 
-        def commit(self) -> None:
+        def commit(self, *, durable_name: bool = True) -> None:
             for part in self.parts:
                 self.data += memoryview(part).cast("B")
             super().commit()

@@ -70,7 +70,7 @@ class Upload:
     def sync(self) -> None:
         self.unfinished()
 
-    def commit(self) -> None:
+    def commit(self, *, durable_name: bool = True) -> None:
         parts = self.unfinished()
         self.parts = None
         self.store.publish(self.uri, b"".join(parts))

@@ -9,7 +9,12 @@ from importlib.metadata import version
 import msgspec
 
 from holdfast.backends import default_max_parallelism
-from holdfast.errors import BatchGapError, InvalidRequestError
+from holdfast.errors import (
+    BatchGapError,
+    CheckpointConflictError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+)
 from holdfast.locations import (
     CheckpointMetadata,
     CheckpointsCleaner,
@@ -17,9 +22,12 @@ from holdfast.locations import (
     CheckpointStorageLocation,
     CompletedCheckpoint,
     CompletedCheckpointStore,
+    JobOwnership,
     OperatorStateHandle,
     complete_checkpoint,
+    latest_checkpoint,
     load_checkpoint,
+    retry_deadline,
     sweep,
 )
 from holdfast.spark._acknowledgements import Acknowledgement, operator_state
@@ -28,6 +36,9 @@ _log = logging.getLogger(__name__)
 
 # One for all queries of the process: deleting is never urgent.
 _CLEANER = CheckpointsCleaner()
+
+_COMMIT_DEADLINE_S = 60.0
+_ABORT_DEADLINE_S = 10.0
 
 _WRITER = f"holdfast {version('holdfast')}"
 _SPARK = "spark"
@@ -66,6 +77,7 @@ class PendingCheckpoint:
         location: Where it goes.
         restored_checkpoint_id: The checkpoint that the state comes from, or None.
         assigned: Handles to restore from, by subtask.
+        commit_token: Random; tells its own commit from others.
         started: `time.monotonic` of its beginning, seconds.
     """
 
@@ -74,14 +86,15 @@ class PendingCheckpoint:
     location: CheckpointStorageLocation
     restored_checkpoint_id: int | None
     assigned: Assigned
+    commit_token: str
     started: float
 
 
 class CheckpointCoordinator:
     """Drives the checkpoints of one run of a query, on the driver.
 
-    What it knows comes from storage when it begins, and from its own commits after that. When it
-    begins it claims the job; a driver that had it before finds that out at its next batch or
+    With its first batch it claims the job, and takes from storage what the job has; after that it
+    goes by its own commits. A driver that had the job before finds that out at its next batch or
     commit, at the latest.
 
     Args:
@@ -108,24 +121,13 @@ class CheckpointCoordinator:
         self._query_id = query_id
         self._uid = uid
         self._parallelism = parallelism
+        self._num_retained = num_retained
+        self._ownership: JobOwnership | None = None
+        self._store = CompletedCheckpointStore(num_retained, _CLEANER)
         access.initialize_base_locations_for_checkpoint()
-        completed = [load_checkpoint(one) for one in access.completed_checkpoints().values()]
-        if completed:
-            self._check_belongs(completed[-1])
-        # Not before that: a query that has no business here must not stop the one that has.
-        self._ownership = access.claim_job()
-        self._store = CompletedCheckpointStore(
-            num_retained,
-            _CLEANER,
-            [load_checkpoint(one) for one in access.completed_checkpoints().values()],
-        )
-        if self._last is not None:
-            _log.info(
-                "job %s goes on from checkpoint %d at %s",
-                job_id,
-                self._last.checkpoint_id,
-                self._last.location.external_pointer,
-            )
+        last = latest_checkpoint(access)
+        if last is not None:
+            self._check_belongs(last)
 
     @property
     def _last(self) -> CompletedCheckpoint | None:
@@ -143,18 +145,16 @@ class CheckpointCoordinator:
             CheckpointConflictError: Another driver has claimed the job.
         """
         started = time.monotonic()
-        self._ownership.check()
-        last = self._last
-        if last is None:
-            if batch_id != 0:
-                raise self._gap(f"there is no completed checkpoint, but Spark is at {batch_id}")
+        if self._ownership is None:
+            # Not before it is sure that this query can go on: it stops the one that runs the job.
+            self._skips(batch_id, latest_checkpoint(self._access))
+            self._take_over()
         else:
-            done = progress_of(last.metadata).batch_id
-            if batch_id == done:
-                _log.info("batch %d was completed before; it is skipped", batch_id)
-                return None
-            if batch_id != done + 1:
-                raise self._gap(f"the last checkpoint completed {done}, but Spark is at {batch_id}")
+            self._ownership.check()
+        last = self._last
+        if self._skips(batch_id, last):
+            _log.info("batch %d was completed before; it is skipped", batch_id)
+            return None
         # Of the batch, not counted: two drivers on one job meet at the same file then.
         checkpoint_id = batch_id + 1
         return PendingCheckpoint(
@@ -163,8 +163,41 @@ class CheckpointCoordinator:
             location=self._access.initialize_location_for_checkpoint(checkpoint_id),
             restored_checkpoint_id=last.checkpoint_id if last else None,
             assigned=self._assign(last),
+            commit_token=uuid.uuid4().hex,
             started=started,
         )
+
+    def _take_over(self) -> None:
+        """Claim the job, and go on from the checkpoints that it has at that moment."""
+        while True:
+            self._ownership = self._access.claim_job()
+            try:
+                completed = [load_checkpoint(one) for one in self._ownership.completed.values()]
+            except CheckpointNotFoundError:
+                continue  # the former owner was still deleting it
+            break
+        if completed:
+            self._check_belongs(completed[-1])
+            _log.info(
+                "job %s goes on from checkpoint %d at %s",
+                self._job_id,
+                completed[-1].checkpoint_id,
+                completed[-1].location.external_pointer,
+            )
+        self._store = CompletedCheckpointStore(self._num_retained, _CLEANER, completed)
+
+    def _skips(self, batch_id: int, last: CompletedCheckpoint | None) -> bool:
+        """Whether the last checkpoint completed the batch; a `BatchGapError` if it is not next."""
+        if last is None:
+            if batch_id != 0:
+                message = f"there is no completed checkpoint, but Spark is at {batch_id}"
+                raise self._gap(message, self._job_id)
+            return False
+        done = progress_of(last.metadata).batch_id
+        if batch_id not in (done, done + 1):
+            message = f"the last checkpoint completed {done}, but Spark is at {batch_id}"
+            raise self._gap(message, last.location.external_pointer)
+        return batch_id == done
 
     def complete(
         self,
@@ -180,6 +213,9 @@ class CheckpointCoordinator:
             OutcomeUnknownError: The store did not say; nothing may be deleted.
             StorageUnavailableError: It was not committed.
         """
+        ownership = self._ownership
+        if ownership is None:
+            raise InvalidRequestError("no checkpoint was begun")
         operator = operator_state(
             self._uid,
             acknowledgements,
@@ -189,15 +225,16 @@ class CheckpointCoordinator:
         metadata = CheckpointMetadata(
             job_id=self._job_id,
             checkpoint_id=pending.checkpoint_id,
-            commit_token=uuid.uuid4().hex,
+            commit_token=pending.commit_token,
             created_ms=time.time_ns() // 1_000_000,
             duration_ms=1000 * (time.monotonic() - pending.started),
             writer=_WRITER,
             operators={self._uid: operator},
             coordinator_states={_SPARK: msgspec.msgpack.encode(progress)},
-            epoch=self._ownership.epoch,
+            epoch=ownership.epoch,
         )
-        completed = complete_checkpoint(pending.location, metadata, self._ownership)
+        with retry_deadline(_COMMIT_DEADLINE_S):
+            completed = self._commit(pending, metadata, ownership)
         self._store.add(completed)
         _log.info(
             "completed checkpoint %d of job %s (batch %d) in %.0f ms: %d bytes of state, "
@@ -211,15 +248,45 @@ class CheckpointCoordinator:
         )
         return completed
 
-    def abort(self, pending: PendingCheckpoint) -> None:
-        """Give a checkpoint up and delete what was written for it. Never raises."""
-        if self._last and self._last.checkpoint_id == pending.checkpoint_id:
-            return  # it was completed before whatever failed
-        _log.warning("checkpoint %d of job %s is given up", pending.checkpoint_id, self._job_id)
+    def _commit(
+        self, pending: PendingCheckpoint, metadata: CheckpointMetadata, ownership: JobOwnership
+    ) -> CompletedCheckpoint:
         try:
-            pending.location.dispose_on_failure()
+            return complete_checkpoint(pending.location, metadata, ownership)
+        except CheckpointConflictError as error:
+            ownership.check()  # says so itself if another driver owns the job
+            message = (
+                f"a former driver of this job has completed checkpoint {pending.checkpoint_id} "
+                "while this one was working at it; start the query again, and it goes on from there"
+            )
+            raise CheckpointConflictError(message, error.location) from error
+
+    def abort(self, pending: PendingCheckpoint) -> bool:
+        """Give a checkpoint up and delete what was written for it. Never raises.
+
+        Returns:
+            Whether it is sure that it does not exist.
+        """
+        is_sure = False
+        try:
+            with retry_deadline(_ABORT_DEADLINE_S):
+                if self._exists(pending):
+                    return False
+                is_sure = True
+                _log.warning(
+                    "checkpoint %d of job %s is given up", pending.checkpoint_id, self._job_id
+                )
+                pending.location.dispose_on_failure()
         except Exception:  # noqa: BLE001  # the user has to see why it is given up
-            _log.warning("could not clean up after it", exc_info=True)
+            _log.warning("could not clean up after a checkpoint", exc_info=True)
+        return is_sure
+
+    def _exists(self, pending: PendingCheckpoint) -> bool:
+        """Whether it was completed before whatever failed."""
+        location = self._access.completed_checkpoints().get(pending.checkpoint_id)
+        if location is None:
+            return False
+        return load_checkpoint(location).metadata.commit_token == pending.commit_token
 
     def _assign(self, last: CompletedCheckpoint | None) -> Assigned:
         if last is None:
@@ -259,15 +326,15 @@ class CheckpointCoordinator:
             )
             raise InvalidRequestError(message, pointer)
 
-    def _gap(self, what: str) -> BatchGapError:
+    @staticmethod
+    def _gap(what: str, where: str) -> BatchGapError:
         message = (
             f"state and stream don't fit: {what} (batch ids). Either Spark's checkpointLocation or "
             "the checkpoint directory was changed, moved or deleted without the other (bring back "
             "the one that is missing, or start over with a new checkpointLocation), or another "
             "driver runs this query too"
         )
-        last = self._last
-        return BatchGapError(message, last.location.external_pointer if last else self._job_id)
+        return BatchGapError(message, where)
 
 
 def progress_of(metadata: CheckpointMetadata) -> SparkProgress:

@@ -24,6 +24,8 @@ _MEMORY = MemoryCheckpointStorage()
 _SIZE = re.compile(r"([0-9]+)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
+_LEAST_GRACE_S = 600.0
+
 _DURATION = re.compile(r"([0-9]+)\s*(s|m|min|h|d)", re.IGNORECASE)
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -70,6 +72,13 @@ def _duration_s(text: str) -> float:
     if found is None:
         raise ValueError(text)
     return int(found[1]) * _SECONDS[found[2].lower()]
+
+
+def _grace_s(text: str) -> float:
+    seconds = _duration_s(text)
+    if seconds < _LEAST_GRACE_S:  # the sweep runs beside the first batch
+        raise ValueError(text)
+    return seconds
 
 
 def _boolean(text: str) -> bool:
@@ -134,12 +143,12 @@ class Settings:
     orphan_grace_s: float = _setting(
         GRACE_S,
         key="cleanup.orphan-grace",
-        kind="duration such as `24h` or `90m`",
+        kind="duration such as `24h` or `90m`, at least `10m`",
         meaning="How long a file that no checkpoint leads to is left alone, by the store's clock. "
         "When a query starts it deletes older ones, which crashes have left in its job's "
         "directory. Longer than any micro-batch takes.",
         flink="",
-        parse=_duration_s,
+        parse=_grace_s,
         default_text="24h",
     )
     inline_threshold: int = _setting(

@@ -219,8 +219,8 @@ class _QueryRun:
         except OutcomeUnknownError:
             raise  # it may exist: nothing is deleted
         except BaseException:
-            self.coordinator.abort(pending)
-            self._notify("notify_checkpoint_aborted", pending.checkpoint_id)
+            if self.coordinator.abort(pending):
+                self._notify("notify_checkpoint_aborted", pending.checkpoint_id)
             raise
         self._notify("notify_checkpoint_complete", pending.checkpoint_id)
 

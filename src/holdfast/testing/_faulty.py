@@ -114,7 +114,7 @@ class _FaultyOutputStream(ForwardingOutputStream):
                 self._inner.write(kept)
             self._written += kept
 
-    def commit(self) -> None:
+    def commit(self, *, durable_name: bool = True) -> None:
         with self._faults.around("commit") as planned:
             if planned.kept_bytes is not None:
                 # The file behind has got more already; it never becomes visible.
@@ -122,7 +122,7 @@ class _FaultyOutputStream(ForwardingOutputStream):
                 self._inner = self._begin()
                 self._inner.write(planned.cut(bytes(self._written)))
             with self._renaming_errors():
-                self._inner.commit()
+                self._inner.commit(durable_name=durable_name)
 
 
 def _damaged(

@@ -191,9 +191,9 @@ class ForwardingOutputStream:
         with self._around("sync"):
             self._inner.sync()
 
-    def commit(self) -> None:
+    def commit(self, *, durable_name: bool = True) -> None:
         with self._around("commit"):
-            self._inner.commit()
+            self._inner.commit(durable_name=durable_name)
 
     def abort(self) -> None:
         with self._around("abort"):

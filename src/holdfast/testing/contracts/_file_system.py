@@ -145,17 +145,28 @@ class FileSystemContract:
 
     # Files in the making
 
-    def test_nothing_is_visible_before_commit(
+    def test_a_file_in_the_making_shows_under_its_own_name_or_not_at_all(
         self, file_system: FileSystem, directory: str
     ) -> None:
         uri = f"{directory}/x"
         stream = file_system.create(uri)
         for call, arguments in (("write", (b"12",)), ("sync", ())):
             getattr(stream, call)(*arguments)
-            assert uri not in {entry.uri for entry in file_system.list(directory)}
-            with pytest.raises(CheckpointNotFoundError):
-                file_system.open(uri)
+            names = {entry.uri.rpartition("/")[2] for entry in file_system.list(directory)}
+            assert {name for name in names if not name.startswith(".")} <= {"x"}
         stream.commit()
+        assert self.files(directory) == {"x": b"12"}
+
+    @pytest.mark.parametrize("durable", [True, False])
+    def test_a_name_need_not_be_durable_by_itself(
+        self,
+        file_system: FileSystem,
+        directory: str,
+        durable: bool,  # noqa: FBT001
+    ) -> None:
+        stream = file_system.create(f"{directory}/x")
+        stream.write(b"12")
+        stream.commit(durable_name=durable)
         assert self.files(directory) == {"x": b"12"}
 
     @pytest.mark.parametrize("parts", [[], [b""], [b"1"], [bytes(1 << 20), b"end", bytes(3 << 20)]])

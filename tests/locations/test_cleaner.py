@@ -1,0 +1,100 @@
+"""Deletions in the background: they fail nobody, and are waited for."""
+
+import logging
+import threading
+
+import pytest
+
+from holdfast.errors import InvalidRequestError, StorageUnavailableError
+from holdfast.locations import CheckpointsCleaner
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_a_cleaner_without_a_thread_is_refused(threads: int) -> None:
+    with pytest.raises(InvalidRequestError, match="needs a thread"):
+        CheckpointsCleaner(threads)
+
+
+def test_deletions_are_done_in_other_threads_and_counted_until_they_are() -> None:
+    cleaner = CheckpointsCleaner(2)
+    go_on, started = threading.Event(), threading.Semaphore(0)
+    threads = []
+
+    def delete() -> None:
+        threads.append(threading.current_thread())
+        started.release()
+        assert go_on.wait(60)
+
+    for _ in range(5):
+        cleaner.run(delete, "something")
+    started.acquire()
+    started.acquire()
+    assert cleaner.running == 5  # two of them at work
+    assert len(threads) == 2
+    go_on.set()
+    cleaner.wait()
+    cleaner.close()
+    assert cleaner.running == 0
+    assert len(threads) == 5
+    assert threading.current_thread() not in threads
+
+
+@pytest.mark.parametrize(
+    "error", [StorageUnavailableError("as planned"), ValueError("as planned"), OSError(5, "planned")]
+)
+def test_a_deletion_that_fails_is_logged_and_fails_nobody(
+    caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    cleaner = CheckpointsCleaner()
+    done = []
+
+    def fail() -> None:
+        raise error
+
+    with caplog.at_level(logging.WARNING):
+        cleaner.run(fail, "checkpoint 7")
+        cleaner.run(lambda: done.append(1), "another")
+        cleaner.close()
+    assert done == [1]
+    (record,) = [one for one in caplog.records if one.name.startswith("holdfast")]
+    assert record.levelno == logging.WARNING
+    assert "checkpoint 7" in record.getMessage()
+    assert record.exc_info
+    assert record.exc_info[1] is error
+    assert cleaner.running == 0
+
+
+def test_closing_waits_for_what_is_asked_for_already() -> None:
+    cleaner = CheckpointsCleaner(1)
+    done = []
+    for number in range(20):
+        cleaner.run(lambda number=number: done.append(number), "something")  # type: ignore[misc]
+    cleaner.close()
+    assert done == list(range(20))
+    cleaner.close()
+
+
+def test_what_is_asked_for_after_closing_is_done_at_once() -> None:
+    cleaner = CheckpointsCleaner()
+    cleaner.close()
+    done = []
+    cleaner.run(lambda: done.append(threading.current_thread()), "something")
+    assert done == [threading.current_thread()]
+    assert cleaner.running == 0
+
+
+def test_what_fails_after_closing_fails_nobody_either() -> None:
+    cleaner = CheckpointsCleaner()
+    cleaner.close()
+
+    def fail() -> None:
+        raise StorageUnavailableError("as planned")
+
+    cleaner.run(fail, "something")
+
+
+def test_waiting_with_nothing_to_do_returns() -> None:
+    cleaner = CheckpointsCleaner()
+    cleaner.wait()
+    cleaner.close()
+    cleaner.wait()
