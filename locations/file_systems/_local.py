@@ -5,9 +5,9 @@ import os
 import stat
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import BinaryIO
 
 from holdfast.errors import (
@@ -175,7 +175,10 @@ class LocalFileSystem:
 
 
 class _LocalOutputStream:
-    """A file under its name from the beginning; O_EXCL keeps others away from it."""
+    """A file under its name from the beginning; O_EXCL keeps others away from it.
+
+    Written for thousands of small files: what is called for each of them is kept short.
+    """
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -188,50 +191,49 @@ class _LocalOutputStream:
         self._closed = False
 
     def write(self, data: BytesLike, /) -> None:
-        with self._using_descriptor(), _translated(self._uri):
-            _write(self._descriptor, data)
+        try:
+            with self._in_use, _translated(self._uri):
+                self._check_unfinished()
+                _write(self._descriptor, data)
+        finally:
+            self._close_if_finished()
 
     def sync(self) -> None:
-        with self._using_descriptor(), _translated(self._uri):
-            os.fsync(self._descriptor)
+        try:
+            with self._in_use, _translated(self._uri):
+                self._check_unfinished()
+                os.fsync(self._descriptor)
+        finally:
+            self._close_if_finished()
 
     def commit(self, *, durable_name: bool = True) -> None:
         try:
             self.sync()
+            with self._deciding:
+                self._check_unfinished()
+                self._finished = True
         except BaseException:
             self.abort()
             raise
-        with self._deciding:
-            if self._finished:  # by `abort`, which took the file away
-                raise StreamClosedError("stream was discarded", self._uri)
-            self._finished = True
-        self._close_if_idle()
+        self._close_if_finished()
         if durable_name:
             _sync_name(self._path, self._uri)
 
     def abort(self) -> None:
         # Waits for nothing: whoever uses the descriptor closes it when done.
         with self._deciding:
-            if self._finished:
-                return
-            self._finished = True
-            with suppress(OSError):
-                os.unlink(self._path)
-        self._close_if_idle()
+            if not self._finished:
+                self._finished = True
+                with suppress(OSError):
+                    os.unlink(self._path)
+        self._close_if_finished()
 
-    @contextmanager
-    def _using_descriptor(self) -> Iterator[None]:
-        try:
-            with self._in_use:
-                if self._finished:
-                    raise StreamClosedError("stream is finished or discarded", self._uri)
-                yield
-        finally:
-            if self._finished:
-                self._close_if_idle()
+    def _check_unfinished(self) -> None:
+        if self._finished:
+            raise StreamClosedError("stream is finished or discarded", self._uri)
 
-    def _close_if_idle(self) -> None:
-        if self._in_use.acquire(blocking=False):
+    def _close_if_finished(self) -> None:
+        if self._finished and not self._closed and self._in_use.acquire(blocking=False):
             try:
                 if not self._closed:
                     self._closed = True
@@ -247,7 +249,8 @@ def _create(path: str) -> int:
 
 
 def _write(descriptor: int, data: BytesLike) -> None:
-    left = memoryview(data).cast("B")
+    written = os.write(descriptor, data)
+    left = memoryview(data).cast("B")[written:]
     while left:
         left = left[os.write(descriptor, left) :]
 
@@ -317,19 +320,32 @@ def _sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-@contextmanager
-def _translated(uri: str) -> Iterator[None]:
-    """Turn the operating system's errors into ours."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise CheckpointNotFoundError("no such file or directory", uri) from error
-    except FileExistsError as error:
+class _translated:  # noqa: N801  # read as a verb: with _translated(uri)
+    """Turns the operating system's errors into ours; a class, because generators take longer."""
+
+    __slots__ = ("_uri",)
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object, /
+    ) -> None:
+        if isinstance(error, OSError):
+            raise _error_for(error, self._uri) from error
+
+
+def _error_for(error: OSError, uri: str) -> CheckpointError:
+    if isinstance(error, FileNotFoundError):
+        return CheckpointNotFoundError("no such file or directory", uri)
+    if isinstance(error, FileExistsError):
         message = "file exists already; somebody else has written it"
-        raise CheckpointConflictError(message, uri) from error
-    except OSError as error:
-        if error.errno in _NOT_ALLOWED:
-            raise InvalidRequestError(f"not possible here ({error.strerror})", uri) from error
-        if error.errno in _NO_ROOM:
-            raise StorageFullError(f"no room left ({error.strerror})", uri) from error
-        raise StorageUnavailableError(f"local disk failed ({error.strerror})", uri) from error
+        return CheckpointConflictError(message, uri)
+    if error.errno in _NOT_ALLOWED:
+        return InvalidRequestError(f"not possible here ({error.strerror})", uri)
+    if error.errno in _NO_ROOM:
+        return StorageFullError(f"no room left ({error.strerror})", uri)
+    return StorageUnavailableError(f"local disk failed ({error.strerror})", uri)

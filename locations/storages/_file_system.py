@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 INLINE_THRESHOLD_BYTES = 20 << 10
 MAX_INLINE_THRESHOLD_BYTES = 1 << 20
-WRITE_BUFFER_BYTES = 64 << 10
+WRITE_BUFFER_BYTES = 32 << 10
 
 
 @dataclass(frozen=True, slots=True)

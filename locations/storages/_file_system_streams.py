@@ -1,7 +1,7 @@
 """State and metadata streams that end up in files."""
 
+import os
 import threading
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -123,7 +123,7 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
         if not data:
             return
         if self._file is None:
-            self._uri = f"{self._path_prefix}{uuid.uuid4().hex}"
+            self._uri = f"{self._path_prefix}{os.urandom(16).hex()}"
             file = file_system_for(self._uri).create(self._uri)
             with self._lock:
                 discarded, self._file = self._discarded, file

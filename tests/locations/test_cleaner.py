@@ -40,7 +40,8 @@ def test_deletions_are_done_in_other_threads_and_counted_until_they_are() -> Non
 
 
 @pytest.mark.parametrize(
-    "error", [StorageUnavailableError("as planned"), ValueError("as planned"), OSError(5, "planned")]
+    "error",
+    [StorageUnavailableError("as planned"), ValueError("as planned"), OSError(5, "planned")],
 )
 def test_a_deletion_that_fails_is_logged_and_fails_nobody(
     caplog: pytest.LogCaptureFixture, error: Exception

@@ -172,12 +172,12 @@ def test_a_deletion_may_use_the_registry() -> None:
     """It is called without the lock."""
 
     def delete(_: FileStateHandle) -> None:
-        registry.register(C, 9)
+        using.register(C, 9)
 
-    registry = SharedStateRegistry(delete)
-    registry.register(A, 1)
-    registry.unregister_unused(2)
-    assert registry.reuse(C.uri, 9) == C
+    using = SharedStateRegistry(delete)
+    using.register(A, 1)
+    using.unregister_unused(2)
+    assert using.reuse(C.uri, 9) == C
 
 
 @dataclass
@@ -188,9 +188,7 @@ class Model:
 
 
 steps = st.one_of(
-    st.tuples(
-        st.just("register"), st.sampled_from("abcdef"), st.integers(0, 12), st.booleans()
-    ),
+    st.tuples(st.just("register"), st.sampled_from("abcdef"), st.integers(0, 12), st.booleans()),
     st.tuples(st.just("reuse"), st.sampled_from("abcdef"), st.integers(0, 12)),
     st.tuples(st.just("unused"), st.integers(-1, 14)),
     st.tuples(st.just("protect"), st.integers(-1, 4)),

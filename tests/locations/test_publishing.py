@@ -1,0 +1,275 @@
+"""Stores that can't tell two writers apart are found out, and refused unless there is one writer."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import BinaryIO
+
+import pytest
+
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    StorageUnavailableError,
+)
+from holdfast.locations import (
+    CheckpointStorageAccess,
+    FileOutputStream,
+    FileStatus,
+    FileSystem,
+    FileSystemCheckpointStorage,
+    MemoryFileSystem,
+    complete_checkpoint,
+    file_system_for,
+    latest_checkpoint,
+    register_file_system,
+    unregister_file_system,
+)
+from holdfast.locations.file_systems import publish
+from holdfast.testing import Faults, faulty_file_system, metadata_of
+
+
+class Overwriting(MemoryFileSystem):
+    """A store that ignores the condition, and replaces what is there without a word."""
+
+    def publish(self, uri: str, data: bytes, /) -> None:
+        self.delete([uri])
+        try:
+            super().publish(uri, data)
+        except CheckpointConflictError:  # of two that race the other one was just there
+            self.publish(uri, data)
+
+
+class OverwritingAtFirst(MemoryFileSystem):
+    """Refuses only once it has noticed; what was there is replaced while writers race."""
+
+    def __init__(self) -> None:
+        self.writes = 0
+
+    def publish(self, uri: str, data: bytes, /) -> None:
+        self.writes += 1
+        if self.writes <= 3:
+            self.delete([uri])
+        super().publish(uri, data)
+
+
+class OneWriter:
+    """A store without `publish`."""
+
+    def __init__(self) -> None:
+        inner = MemoryFileSystem()
+        self.prepare_directory = inner.prepare_directory
+        self.create = inner.create
+        self.open = inner.open
+        self.list = inner.list
+        self.delete = inner.delete
+        self.delete_empty_directory = inner.delete_empty_directory
+        self.delete_tree = inner.delete_tree
+
+
+@pytest.fixture
+def behind(memory_directory: str) -> Iterator[Callable[[Callable[[], FileSystem]], str]]:
+    """Registers a store; gives the URI of an empty directory on it."""
+
+    def register(factory: Callable[[], FileSystem]) -> str:
+        register_file_system("odd", factory)
+        directory = memory_directory.replace("memory:", "odd:")
+        file_system_for(directory).prepare_directory(directory)
+        return directory
+
+    yield register
+    if "odd" in _registered():
+        directory = memory_directory.replace("memory:", "odd:")
+        file_system_for(directory).delete_tree(directory)
+    unregister_file_system("odd")
+
+
+def _registered() -> set[str]:
+    from holdfast.locations.file_systems import _registry
+
+    return set(_registry._FACTORIES)
+
+
+Register = Callable[[Callable[[], FileSystem]], str]
+
+
+def job_in(directory: str, *, single_writer: bool = False) -> CheckpointStorageAccess:
+    storage = FileSystemCheckpointStorage(directory, single_writer=single_writer)
+    return storage.create_checkpoint_storage("job")
+
+
+def probes_in(directory: str) -> list[FileStatus]:
+    return [
+        one for one in file_system_for(directory).list(f"{directory}/job") if "_probe-" in one.uri
+    ]
+
+
+def commit(access: CheckpointStorageAccess, checkpoint_id: int, token: str) -> None:
+    location = access.initialize_location_for_checkpoint(checkpoint_id)
+    complete_checkpoint(location, metadata_of(checkpoint_id=checkpoint_id, commit_token=token))
+
+
+@pytest.mark.parametrize("kind", [Overwriting, OverwritingAtFirst])
+def test_a_store_that_overwrites_is_refused_with_the_way_out(
+    behind: Register, kind: Callable[[], FileSystem]
+) -> None:
+    directory = behind(kind)
+    with pytest.raises(InvalidRequestError, match="single_writer=True") as caught:
+        job_in(directory).initialize_base_locations_for_checkpoint()
+    assert "spark.holdfast.checkpoint.single-writer" in str(caught.value)
+    assert "replace" in str(caught.value)
+    assert probes_in(directory) == []
+
+
+def test_a_store_that_was_refused_is_refused_again(behind: Register) -> None:
+    access = job_in(behind(Overwriting))
+    for _ in range(2):
+        with pytest.raises(InvalidRequestError):
+            access.initialize_base_locations_for_checkpoint()
+
+
+def test_a_store_that_offers_no_exclusive_creation_is_refused_with_the_way_out(
+    behind: Register,
+) -> None:
+    directory = behind(OneWriter)
+    with pytest.raises(InvalidRequestError, match=r"two drivers apart.*single_writer=True"):
+        job_in(directory).initialize_base_locations_for_checkpoint()
+    with pytest.raises(InvalidRequestError, match="single_writer=True"):
+        publish(f"{directory}/x", b"mine", single_writer=False)
+    assert [one.uri for one in file_system_for(directory).list(directory)] == [f"{directory}/job"]
+
+
+@pytest.mark.parametrize("kind", [Overwriting, OneWriter])
+def test_a_declared_single_writer_works_there_and_sees_what_it_has_written(
+    behind: Register, kind: Callable[[], FileSystem]
+) -> None:
+    directory = behind(kind)
+    access = job_in(directory, single_writer=True)
+    access.initialize_base_locations_for_checkpoint()
+    access.claim_job().check()
+    commit(access, 1, "first")
+    with pytest.raises(CheckpointConflictError, match="somebody else"):
+        commit(access, 1, "second")
+    commit(access, 1, "first")  # its own bytes: an answer that was lost, and asked for again
+    commit(access, 2, "third")
+    found = latest_checkpoint(access)
+    assert found is not None
+    assert (found.checkpoint_id, found.metadata.commit_token) == (2, "third")
+    assert probes_in(directory) == []
+
+
+def test_a_store_that_keeps_writers_apart_is_tried_once_per_directory(faults: Faults) -> None:
+    access = job_in(faults.directory)
+    access.initialize_base_locations_for_checkpoint()
+    assert faults.calls.count("publish") > 1
+    assert probes_in(faults.behind) == []
+    faults.calls.clear()
+    job_in(faults.directory).initialize_base_locations_for_checkpoint()
+    assert "publish" not in faults.calls
+    other = FileSystemCheckpointStorage(faults.directory).create_checkpoint_storage("other")
+    other.initialize_base_locations_for_checkpoint()
+    assert faults.calls.count("publish") > 1
+
+
+def test_a_declared_single_writer_is_not_tried(faults: Faults) -> None:
+    job_in(faults.directory, single_writer=True).initialize_base_locations_for_checkpoint()
+    assert "publish" not in faults.calls
+
+
+@pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("call", "nth"), [("publish", 1), ("publish", 5), ("publish", 8), ("publish", 9), ("open", 1)]
+)
+def test_a_store_that_fails_in_the_middle_is_left_without_probes_and_tried_again(
+    memory_directory: str, call: str, nth: int, *, lands: bool
+) -> None:
+    with faulty_file_system(memory_directory) as faults:
+        plan = faults.after if lands else faults.before
+        plan(call, StorageUnavailableError("as planned"), nth=nth)
+        with pytest.raises(StorageUnavailableError):
+            job_in(faults.directory).initialize_base_locations_for_checkpoint()
+        assert probes_in(faults.behind) == []
+        faults.calls.clear()
+        faults.clear()
+        job_in(faults.directory).initialize_base_locations_for_checkpoint()
+        assert "publish" in faults.calls
+        assert probes_in(faults.behind) == []
+
+
+def test_an_answer_that_was_lost_does_not_make_a_store_look_worse_than_it_is(
+    faults: Faults,
+) -> None:
+    # The store performed one, and repeated it because its answer got lost: nobody wins.
+    for nth in range(1, 9):
+        faults.after("publish", CheckpointConflictError("as planned"), nth=nth)
+    job_in(faults.directory).initialize_base_locations_for_checkpoint()
+    assert probes_in(faults.behind) == []
+
+
+class TestSingleWriters:
+    @pytest.mark.parametrize("call", ["create", "write", "commit"])
+    def test_what_fails_before_it_lands_leaves_nothing(self, faults: Faults, call: str) -> None:
+        register_file_system("plain", lambda: _WithoutPublish(faults))
+        try:
+            directory = faults.directory.replace(faults.directory.partition(":")[0], "plain")
+            faults.before(call, InvalidRequestError("as planned"))
+            with pytest.raises(InvalidRequestError):
+                publish(f"{directory}/x", b"mine", single_writer=True)
+            assert list(file_system_for(faults.behind).list(faults.behind)) == []
+            publish(f"{directory}/x", b"mine", single_writer=True)
+            with pytest.raises(CheckpointConflictError):
+                publish(f"{directory}/x", b"another", single_writer=True)
+        finally:
+            unregister_file_system("plain")
+
+    def test_a_lost_answer_is_a_success_or_unknown(self, faults: Faults) -> None:
+        register_file_system("plain", lambda: _WithoutPublish(faults))
+        try:
+            directory = faults.directory.replace(faults.directory.partition(":")[0], "plain")
+            faults.lose_answer("commit")
+            error: CheckpointError | None = None
+            try:
+                publish(f"{directory}/x", b"mine", single_writer=True)
+            except OutcomeUnknownError as unknown:
+                error = unknown
+            with file_system_for(faults.behind).open(f"{faults.behind}/x") as stream:
+                assert stream.read() == b"mine"
+            assert error is None or isinstance(error, OutcomeUnknownError)
+        finally:
+            unregister_file_system("plain")
+
+
+class _WithoutPublish:
+    """The faulty store, through a scheme of its own, and without exclusive creation."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._inner = file_system_for(faults.directory).inner
+        self._scheme = faults.directory.partition(":")[0]
+
+    def _there(self, uri: str) -> str:
+        return uri.replace("plain:", f"{self._scheme}:")
+
+    def prepare_directory(self, uri: str, /) -> None:
+        self._inner.prepare_directory(self._there(uri))
+
+    def create(self, uri: str, /) -> FileOutputStream:
+        return self._inner.create(self._there(uri))
+
+    def open(self, uri: str, /) -> BinaryIO:
+        return self._inner.open(self._there(uri))
+
+    def list(self, uri: str, /) -> Iterable[FileStatus]:
+        return [
+            replace(one, uri=one.uri.replace(f"{self._scheme}:", "plain:"))
+            for one in self._inner.list(self._there(uri))
+        ]
+
+    def delete(self, uris: Iterable[str], /) -> None:
+        self._inner.delete([self._there(uri) for uri in uris])
+
+    def delete_empty_directory(self, uri: str, /) -> None:
+        self._inner.delete_empty_directory(self._there(uri))
+
+    def delete_tree(self, uri: str, /) -> None:
+        self._inner.delete_tree(self._there(uri))

@@ -1,0 +1,476 @@
+"""What is repeated, how often, and for how long; with a clock that only the test moves."""
+
+import io
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptedError,
+    CheckpointError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    StorageFullError,
+    StorageUnavailableError,
+)
+from holdfast.locations import FileStatus, MemoryFileSystem, RetryPolicy, file_system_for
+from holdfast.locations.file_systems import _publishing, publish
+from holdfast.locations.file_systems._retries import (
+    RetryingExclusiveFileSystem,
+    RetryingFileSystem,
+)
+from holdfast.testing import Faults, faulty_file_system
+
+POLICY = RetryPolicy(deadline_s=60, first_wait_s=1, longest_wait_s=8)
+
+
+class Time:
+    """Passes when somebody sleeps, or when a call is said to take long."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.sleeps: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self.now_s += seconds
+
+    def clock(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def passing() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def retrying(passing: Time) -> RetryingFileSystem:
+    return over(MemoryFileSystem(), passing)
+
+
+def over(
+    inner: MemoryFileSystem, passing: Time, policy: RetryPolicy = POLICY
+) -> RetryingExclusiveFileSystem:
+    return RetryingExclusiveFileSystem(inner, policy, clock=passing.clock, sleep=passing.sleep)
+
+
+class Failing:
+    """Fails a number of times, then succeeds; each call takes some seconds."""
+
+    def __init__(
+        self,
+        passing: Time,
+        failures: int,
+        error: Callable[[], Exception] = lambda: StorageUnavailableError("as planned"),
+        takes_s: float = 0,
+    ) -> None:
+        self._passing = passing
+        self._failures = failures
+        self._error = error
+        self._takes_s = takes_s
+        self.calls = 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        self._passing.now_s += self._takes_s
+        if self.calls <= self._failures:
+            raise self._error()
+        return "done"
+
+
+class TestPolicy:
+    @pytest.mark.parametrize(
+        "values",
+        [
+            {"deadline_s": -1},
+            {"deadline_s": math.nan},
+            {"first_wait_s": 0},
+            {"first_wait_s": -1},
+            {"first_wait_s": math.nan},
+            {"longest_wait_s": 0.01},
+            {"longest_wait_s": math.nan},
+        ],
+    )
+    def test_values_that_make_no_sense_are_refused(self, values: dict[str, float]) -> None:
+        with pytest.raises(InvalidRequestError, match="can't retry"):
+            RetryPolicy(**values)
+
+    def test_a_deadline_of_zero_repeats_nothing(self, passing: Time) -> None:
+        failing = Failing(passing, 1)
+        retrying = over(MemoryFileSystem(), passing, RetryPolicy(deadline_s=0))
+        with pytest.raises(StorageUnavailableError):
+            retrying.repeating("list", failing)
+        assert (failing.calls, passing.sleeps) == (1, [])
+
+
+class TestRepeating:
+    def test_what_succeeds_is_not_repeated(
+        self, retrying: RetryingFileSystem, passing: Time
+    ) -> None:
+        assert retrying.repeating("list", Failing(passing, 0)) == "done"
+        assert passing.sleeps == []
+        assert not retrying.retries
+
+    @given(failures=st.integers(1, 9), takes_s=st.sampled_from([0, 0.5]))
+    def test_each_wait_lies_below_a_bound_that_doubles(self, failures: int, takes_s: float) -> None:
+        passing = Time()
+        retrying = over(
+            MemoryFileSystem(),
+            passing,
+            RetryPolicy(deadline_s=1e9, first_wait_s=1, longest_wait_s=8),
+        )
+        failing = Failing(passing, failures, takes_s=takes_s)
+        assert retrying.repeating("list", failing) == "done"
+        assert failing.calls == failures + 1
+        bounds = [min(8, 2**number) for number in range(failures)]
+        assert all(0 <= wait <= bound for wait, bound in zip(passing.sleeps, bounds, strict=True))
+
+    def test_waits_are_drawn_and_not_all_the_same(
+        self, retrying: RetryingFileSystem, passing: Time
+    ) -> None:
+        for _ in range(20):
+            retrying.repeating("list", Failing(passing, 1))
+        assert len(set(passing.sleeps)) > 10
+
+    @given(takes_s=st.floats(0, 100), deadline_s=st.floats(0.1, 200))
+    def test_no_attempt_begins_after_the_deadline(self, takes_s: float, deadline_s: float) -> None:
+        passing = Time()
+        policy = RetryPolicy(deadline_s=deadline_s, first_wait_s=0.1, longest_wait_s=5)
+        began: list[float] = []
+
+        def attempt() -> None:
+            began.append(passing.now_s)
+            assert len(began) < 10_000
+            passing.now_s += max(takes_s, 0.01)
+            raise StorageUnavailableError("as planned")
+
+        with pytest.raises(StorageUnavailableError):
+            over(MemoryFileSystem(), passing, policy).repeating("list", attempt)
+        assert began[-1] < 1000 + deadline_s
+        assert passing.now_s <= 1000 + deadline_s + max(takes_s, 0.01)
+        if takes_s >= deadline_s:
+            assert len(began) == 1
+
+    def test_the_last_error_comes_out_as_it_is(
+        self, retrying: RetryingFileSystem, passing: Time
+    ) -> None:
+        raised: list[Exception] = []
+
+        def error() -> Exception:
+            raised.append(StorageUnavailableError(f"attempt {len(raised)}", "memory:///x"))
+            return raised[-1]
+
+        with pytest.raises(StorageUnavailableError) as caught:
+            retrying.repeating("list", Failing(passing, 10**6, error))
+        assert caught.value is raised[-1]
+        assert len(raised) > 3
+
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            StorageFullError,
+            CheckpointConflictError,
+            CheckpointNotFoundError,
+            InvalidRequestError,
+            OutcomeUnknownError,
+            CheckpointCorruptedError,
+            ValueError,
+            KeyboardInterrupt,
+        ],
+    )
+    def test_what_repeating_cannot_mend_is_not_repeated(
+        self, retrying: RetryingFileSystem, passing: Time, kind: type[Exception]
+    ) -> None:
+        failing = Failing(passing, 1, lambda: kind("as planned"))
+        with pytest.raises(kind):
+            retrying.repeating("list", failing)
+        assert (failing.calls, passing.sleeps) == (1, [])
+
+    def test_it_stops_at_an_error_that_repeating_cannot_mend(
+        self, retrying: RetryingFileSystem, passing: Time
+    ) -> None:
+        errors: Iterator[Exception] = iter(
+            [StorageUnavailableError("1"), StorageUnavailableError("2"), StorageFullError("3")]
+        )
+        failing = Failing(passing, 9, lambda: next(errors))
+        with pytest.raises(StorageFullError):
+            retrying.repeating("list", failing)
+        assert failing.calls == 3
+
+    def test_every_repetition_is_counted_and_logged(
+        self, retrying: RetryingFileSystem, passing: Time, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.WARNING):
+            retrying.repeating("delete", Failing(passing, 3))
+            retrying.repeating("list", Failing(passing, 1))
+        assert retrying.retries == {"delete": 3, "list": 1}
+        messages = [one.getMessage() for one in caplog.records]
+        assert [one.partition(" ")[0] for one in messages] == ["delete"] * 3 + ["list"]
+        assert all("as planned" in one and "again in" in one for one in messages)
+        retrying.retries.clear()  # a copy
+        assert retrying.retries == {"delete": 3, "list": 1}
+
+
+class Flaky(MemoryFileSystem):
+    """Fails some calls, and hands out streams and listings that fail half way."""
+
+    def __init__(self) -> None:
+        self.opens = 0
+        self.failing_opens: set[int] = set()
+        self.read_fails_at: list[int] = []
+        self.error: Callable[[], Exception] = lambda: StorageUnavailableError("as planned")
+        self.close_error: Exception | None = None
+        self.failing_listings = 0
+
+    def open(self, uri: str, /) -> BinaryIO:
+        self.opens += 1
+        if self.opens in self.failing_opens:
+            raise self.error()
+        return cast("BinaryIO", _FlakyStream(super().open(uri), self))
+
+    def list(self, uri: str, /) -> Iterable[FileStatus]:
+        found = list(super().list(uri))
+        if self.failing_listings:
+            self.failing_listings -= 1
+            return _half_of(found, self.error())
+        return found
+
+
+def _half_of(found: list[FileStatus], error: Exception) -> Iterator[FileStatus]:
+    yield from found[: len(found) // 2]
+    raise error
+
+
+class _FlakyStream(io.RawIOBase):
+    def __init__(self, inner: BinaryIO, flaky: Flaky) -> None:
+        self._inner = inner
+        self._flaky = flaky
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        return self._inner.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._inner.tell()
+
+    def readinto(self, buffer: Any, /) -> int:
+        position = self._inner.tell()
+        planned = self._flaky.read_fails_at
+        if planned and position <= planned[0] < position + len(buffer):
+            planned.pop(0)
+            # Some of the buffer is filled, and the file stands somewhere behind.
+            buffer[:1] = b"?"
+            self._inner.read(1)
+            raise self._flaky.error()
+        data = self._inner.read(min(len(buffer), 7))  # short reads are allowed
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        super().close()
+        error, self._flaky.close_error = self._flaky.close_error, None
+        if error is not None:
+            raise error
+
+
+CONTENT = bytes(range(256)) * 2
+
+
+class TestReading:
+    @pytest.fixture
+    def flaky(self) -> Flaky:
+        return Flaky()
+
+    @pytest.fixture
+    def uri(self, memory_directory: str) -> str:
+        stream = file_system_for(memory_directory).create(f"{memory_directory}/x")
+        stream.write(CONTENT)
+        stream.commit()
+        return f"{memory_directory}/x"
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            lambda: StorageUnavailableError("as planned"),
+            lambda: OSError(5, "as planned"),
+            lambda: ConnectionResetError("as planned"),
+            lambda: TimeoutError("as planned"),
+        ],
+    )
+    def test_goes_on_behind_the_last_byte_that_arrived(
+        self, flaky: Flaky, uri: str, passing: Time, error: Callable[[], Exception]
+    ) -> None:
+        flaky.error = error
+        flaky.read_fails_at = [0, 0, 100, 300, 511]
+        with over(flaky, passing).open(uri) as stream:
+            assert stream.read() == CONTENT
+        assert flaky.read_fails_at == []
+        assert len(passing.sleeps) == 5
+
+    def test_goes_on_when_opening_it_again_fails_too(
+        self, flaky: Flaky, uri: str, passing: Time
+    ) -> None:
+        flaky.read_fails_at = [200]
+        flaky.failing_opens = {2, 3, 4}
+        retrying = over(flaky, passing)
+        with retrying.open(uri) as stream:
+            assert stream.read() == CONTENT
+        assert flaky.opens == 5
+        assert retrying.retries == {"open": 4}
+
+    def test_goes_on_although_closing_the_broken_stream_fails(
+        self, flaky: Flaky, uri: str, passing: Time
+    ) -> None:
+        flaky.read_fails_at = [200]
+        flaky.close_error = OSError(5, "connection is gone")
+        with over(flaky, passing).open(uri) as stream:
+            assert stream.read() == CONTENT
+
+    @given(
+        jumps=st.lists(st.tuples(st.integers(0, 600), st.integers(0, 50)), max_size=6),
+        fails_at=st.lists(st.integers(0, 511), max_size=4),
+    )
+    def test_jumps_anywhere_and_reads_what_is_there(
+        self, uri: str, jumps: list[tuple[int, int]], fails_at: list[int]
+    ) -> None:
+        flaky = Flaky()
+        flaky.read_fails_at = fails_at
+        with over(flaky, Time()).open(uri) as stream, io.BytesIO(CONTENT) as plain:
+            for position, size in jumps:
+                assert stream.seek(position) == plain.seek(position)
+                found = b""
+                while len(found) < size and (part := stream.read(size - len(found))):
+                    found += part
+                assert found == plain.read(size)
+                assert stream.tell() == max(position, plain.tell())
+            assert stream.seek(-3, io.SEEK_END) == 509
+            assert stream.seek(-9, io.SEEK_CUR) == 500
+
+    def test_a_store_that_stays_away_is_unavailable_in_the_end(
+        self, flaky: Flaky, uri: str, passing: Time
+    ) -> None:
+        retrying = over(flaky, passing)
+        with retrying.open(uri) as stream:
+            flaky.read_fails_at = [0] * 10_000
+            with pytest.raises(StorageUnavailableError):
+                stream.read()
+        assert sum(passing.sleeps) < POLICY.deadline_s
+
+    def test_a_missing_file_is_noticed_at_once(self, flaky: Flaky, uri: str, passing: Time) -> None:
+        with pytest.raises(CheckpointNotFoundError):
+            over(flaky, passing).open(f"{uri}.missing")
+        assert (flaky.opens, passing.sleeps) == (1, [])
+
+    def test_a_listing_that_fails_half_way_is_begun_anew(
+        self, flaky: Flaky, uri: str, passing: Time
+    ) -> None:
+        directory = uri.rpartition("/")[0]
+        for number in range(5):
+            file_system_for(uri).create(f"{directory}/{number}").commit()
+        flaky.failing_listings = 2
+        found = list(over(flaky, passing).list(directory))
+        assert sorted(one.uri for one in found) == sorted(
+            [uri, *(f"{directory}/{number}" for number in range(5))]
+        )
+        assert len(passing.sleeps) == 2
+
+
+class TestPublishing:
+    @pytest.fixture
+    def faults(
+        self, memory_directory: str, passing: Time, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[Faults]:
+        """Faults behind retries whose time the test moves."""
+        with faulty_file_system(memory_directory) as faults:
+            inner = file_system_for(faults.directory).inner
+            retrying = over(cast("MemoryFileSystem", inner), passing)
+            monkeypatch.setattr(_publishing, "file_system_for", lambda _: retrying)
+            yield faults
+
+    def content(self, faults: Faults) -> bytes | None:
+        try:
+            with file_system_for(faults.behind).open(f"{faults.behind}/x") as stream:
+                return stream.read()
+        except CheckpointNotFoundError:
+            return None
+
+    def test_an_answer_that_was_lost_is_found_to_be_a_success(
+        self, faults: Faults, passing: Time
+    ) -> None:
+        faults.lose_answer("publish")
+        publish(f"{faults.directory}/x", b"mine", single_writer=False)
+        assert self.content(faults) == b"mine"
+        assert faults.calls.count("publish") == 2
+        assert len(passing.sleeps) == 1
+
+    def test_a_request_that_was_lost_is_made_again(self, faults: Faults) -> None:
+        faults.before("publish", OutcomeUnknownError("as planned"))
+        publish(f"{faults.directory}/x", b"mine", single_writer=False)
+        assert self.content(faults) == b"mine"
+
+    def test_another_writers_file_is_a_conflict_also_after_a_lost_answer(
+        self, faults: Faults
+    ) -> None:
+        def lose_to_another() -> None:
+            publish_behind(faults, b"theirs")
+            raise OutcomeUnknownError("as planned")
+
+        faults.before("publish", lose_to_another)
+        with pytest.raises(CheckpointConflictError):
+            publish(f"{faults.directory}/x", b"mine", single_writer=False)
+        assert self.content(faults) == b"theirs"
+
+    @pytest.mark.parametrize(
+        "then",
+        [
+            StorageUnavailableError("as planned"),
+            StorageFullError("as planned"),
+            InvalidRequestError("as planned"),
+            CheckpointNotFoundError("as planned"),
+        ],
+        ids=lambda error: type(error).__name__,
+    )
+    def test_what_may_have_landed_is_never_said_to_have_not(
+        self, faults: Faults, then: CheckpointError
+    ) -> None:
+        faults.lose_answer("publish", nth=1)
+        for number in range(2, 200):
+            faults.before("publish", type(then)("as planned"), nth=number)
+        with pytest.raises(OutcomeUnknownError):
+            publish(f"{faults.directory}/x", b"mine", single_writer=False)
+        assert self.content(faults) == b"mine"
+
+    def test_what_never_landed_is_unavailable(self, faults: Faults, passing: Time) -> None:
+        faults.before("publish", StorageUnavailableError("as planned"), nth="every")
+        with pytest.raises(StorageUnavailableError):
+            publish(f"{faults.directory}/x", b"mine", single_writer=False)
+        assert self.content(faults) is None
+        assert sum(passing.sleeps) < POLICY.deadline_s
+
+    def test_a_conflict_that_cannot_be_looked_into_leaves_the_outcome_unknown(
+        self, faults: Faults
+    ) -> None:
+        faults.lose_answer("publish")
+        faults.before("open", StorageUnavailableError("as planned"), nth="every")
+        with pytest.raises(OutcomeUnknownError):
+            publish(f"{faults.directory}/x", b"mine", single_writer=False)
+        assert self.content(faults) == b"mine"
+
+
+def publish_behind(faults: Faults, data: bytes) -> None:
+    stream = file_system_for(faults.behind).create(f"{faults.behind}/x")
+    stream.write(data)
+    stream.commit()
