@@ -227,23 +227,11 @@ class LifecycleMachine(RuleBasedStateMachine):
         known = {one.uri for one in driver.pending.streams}
         driver.pending.streams += [one for one in shared[:reused] if one.uri not in known]
 
-    def commit(
-        self,
-        driver: Driver,
-        fault: Fault = "none",
-        meanwhile: Happening = "nothing",
-        moment: Moment = "before",
+    def plan(
+        self, driver: Driver, pending: Pending, fault: Fault, meanwhile: Happening, moment: Moment
     ) -> None:
-        pending = driver.pending
-        assert pending
-        token = uuid.uuid4().hex
-        metadata = metadata_of(
-            *pending.streams, checkpoint_id=pending.checkpoint_id, commit_token=token
-        )
-        states = {"base": pending.base.encode()}
-        metadata = msgspec.structs.replace(metadata, coordinator_states=states)
+        """What happens around the publishing of its metadata."""
         faults = self.faults
-        was_owner = driver is self.owner
         faults.calls.clear()
 
         def happen() -> None:
@@ -263,20 +251,29 @@ class LifecycleMachine(RuleBasedStateMachine):
             faults.lose_answer("publish")
         elif fault == "repeated":  # by something in between, whose first attempt took effect
             faults.after("publish", CheckpointConflictError("as planned"))
+
+    def commit(
+        self,
+        driver: Driver,
+        fault: Fault = "none",
+        meanwhile: Happening = "nothing",
+        moment: Moment = "before",
+    ) -> None:
+        pending = driver.pending
+        assert pending
+        token = uuid.uuid4().hex
+        metadata = metadata_of(
+            *pending.streams, checkpoint_id=pending.checkpoint_id, commit_token=token
+        )
+        states = {"base": pending.base.encode()}
+        metadata = msgspec.structs.replace(metadata, coordinator_states=states)
+        was_owner = driver is self.owner
+        self.plan(driver, pending, fault, meanwhile, moment)
         driver.pending = None
         try:
             completed = complete_checkpoint(pending.location, metadata, driver.ownership)
         except CheckpointConflictError:
-            found = self.token_of(pending.checkpoint_id)
-            assert driver is not self.owner or (found and found != token)
-            if found == token:  # too late, but the job may go on from it
-                expected = self.succeeded.get(pending.checkpoint_id, token)
-                assert expected == token, "an id that the job has left behind came back"
-            pending.location.dispose_on_failure()
-            if found is not None:
-                assert self.token_of(pending.checkpoint_id) == found
-            if not was_owner:
-                assert "publish" not in faults.calls, "it was fenced before it began"
+            self.after_conflict(driver, pending, token, was_owner=was_owner)
         except CheckpointNotFoundError:
             # Its directory is gone: the job has left this id behind, and cleaned up; or a driver
             # that failed there has removed it, as nothing was in it.
@@ -303,7 +300,22 @@ class LifecycleMachine(RuleBasedStateMachine):
             kept = [one.checkpoint_id for one in driver.store.checkpoints]
             assert kept == expected_ids[-driver.num_retained :]
         finally:
-            faults.clear()
+            self.faults.clear()
+
+    def after_conflict(
+        self, driver: Driver, pending: Pending, token: str, *, was_owner: bool
+    ) -> None:
+        """Somebody else owns the job, or has the id; the failed attempt is cleaned up."""
+        found = self.token_of(pending.checkpoint_id)
+        assert driver is not self.owner or (found and found != token)
+        if found == token:  # too late, but the job may go on from it
+            expected = self.succeeded.get(pending.checkpoint_id, token)
+            assert expected == token, "an id that the job has left behind came back"
+        pending.location.dispose_on_failure()
+        if found is not None:
+            assert self.token_of(pending.checkpoint_id) == found
+        if not was_owner:
+            assert "publish" not in self.faults.calls, "it was fenced before it began"
 
     def token_of(self, checkpoint_id: int) -> str | None:
         """Whose checkpoint has that id, or None."""

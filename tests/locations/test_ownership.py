@@ -516,7 +516,7 @@ class TestCommits:
     def test_a_store_that_fails_a_fenced_driver_never_says_that_nothing_was_written(
         self, faults: Faults, call: str, *, lands: bool
     ) -> None:
-        """The answer "unavailable" means that the metadata is not there; here it is, or was taken back."""
+        """Unavailable would mean that it never was there."""
         access, other = job_in(faults.directory), job_in(faults.behind)
         zombie = access.claim_job()
         location = begun(access, 1)

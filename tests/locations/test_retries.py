@@ -309,6 +309,7 @@ class TestReading:
             lambda: ConnectionResetError("as planned"),
             lambda: TimeoutError("as planned"),
         ],
+        ids=["unavailable", "input/output", "reset", "timeout"],
     )
     def test_goes_on_behind_the_last_byte_that_arrived(
         self, flaky: Flaky, uri: str, passing: Time, error: Callable[[], Exception]

@@ -193,7 +193,9 @@ class TestWhatIsSwept:
         self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
     ) -> None:
         cut_short, kept = completed(access, 1), completed(access, 2)
-        file_system_for(memory_directory).delete([cut_short.location.metadata_handle.uri])
+        file_system_for(memory_directory).delete(
+            [f"{cut_short.location.external_pointer}/{METADATA_FILE}"]
+        )
         clock.advance(GRACE + 1)
         sweep(memory_directory, "job", grace_s=GRACE)
         assert cut_short.location.external_pointer not in directories_below(memory_directory)
@@ -619,8 +621,8 @@ class TestTheClock:
     def test_that_counts_is_the_stores_and_not_the_local_one(
         self, directory: str, monkeypatch: pytest.MonkeyPatch, hours: int
     ) -> None:
-        monkeypatch.setattr(store, "_now_ms", lambda: time.time_ns() // 1_000_000 + offset_ms)
         offset_ms = 0
+        monkeypatch.setattr(store, "_now_ms", lambda: time.time_ns() // 1_000_000 + offset_ms)
         _SkewedFileSystem.skew_ms = hours * 3_600_000
         access = job_in(directory)
         orphan = write(access.initialize_location_for_checkpoint(1))

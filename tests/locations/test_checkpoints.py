@@ -1,0 +1,178 @@
+"""Finding checkpoints: the latest, all of them, and those that were moved."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from contracts.values import EXCLUSIVE, read
+
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    StorageUnavailableError,
+)
+from holdfast.locations import (
+    CheckpointedStateScope,
+    CheckpointStorageAccess,
+    CheckpointStorageLocation,
+    CompletedCheckpoint,
+    StreamStateHandle,
+    checkpoint_storage,
+    complete_checkpoint,
+    latest,
+    latest_checkpoint,
+    load_checkpoint,
+    load_checkpoints,
+)
+from holdfast.testing import Faults, metadata_of
+
+SHARED = CheckpointedStateScope.SHARED
+
+
+def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
+    access = checkpoint_storage(directory).create_checkpoint_storage(job_id)
+    access.initialize_base_locations_for_checkpoint()
+    return access
+
+
+def state(location: CheckpointStorageLocation, scope: CheckpointedStateScope) -> StreamStateHandle:
+    with location.create_checkpoint_state_output_stream(scope) as stream:
+        stream.write(bytes(100_000))
+        handle = stream.close_and_get_handle()
+    assert handle is not None
+    return handle
+
+
+def completed(access: CheckpointStorageAccess, checkpoint_id: int) -> CompletedCheckpoint:
+    location = access.initialize_location_for_checkpoint(checkpoint_id)
+    metadata = metadata_of(state(location, EXCLUSIVE), checkpoint_id=checkpoint_id)
+    return complete_checkpoint(location, metadata)
+
+
+class TestLatest:
+    def test_it_is_the_one_with_the_highest_id(self, local_directory: str, tmp_path: Path) -> None:
+        access = job_in(local_directory)
+        for checkpoint_id in (9, 10, 2):
+            completed(access, checkpoint_id)
+        for directory in (local_directory, tmp_path):
+            found = latest(directory)
+            assert found is not None
+            assert found.checkpoint_id == 10
+
+    def test_nothing_has_none(self, local_directory: str) -> None:
+        assert latest(local_directory) is None
+        job_in(local_directory)
+        assert latest(local_directory) is None
+        assert latest(local_directory, "other") is None
+
+    def test_of_several_jobs_one_has_to_be_named(self, local_directory: str) -> None:
+        for number, job in enumerate(("a", "b")):
+            completed(job_in(local_directory, job), number)
+        with pytest.raises(InvalidRequestError, match="a, b"):
+            latest(local_directory)
+        found = latest(local_directory, "b")
+        assert found is not None
+        assert found.checkpoint_id == 1
+
+    def test_a_damaged_one_is_not_passed_over(self, local_directory: str, tmp_path: Path) -> None:
+        access = job_in(local_directory)
+        completed(access, 1)
+        completed(access, 2)
+        file = tmp_path / "job" / "chk-2" / "_metadata"
+        file.write_bytes(file.read_bytes()[:-1])
+        with pytest.raises(CheckpointCorruptedError):
+            latest(local_directory)
+
+
+class TestBesideARunningJob:
+    """The job completes a checkpoint and deletes the one before, while somebody looks."""
+
+    @pytest.mark.parametrize("call", ["list", "open"])
+    @pytest.mark.parametrize("nth", [1, 2, 3])
+    def test_the_latest_is_found(self, faults: Faults, call: str, nth: int) -> None:
+        job = job_in(faults.behind)
+        old = completed(job, 1)
+
+        def go_on() -> None:
+            completed(job, 2)
+            old.discard()
+
+        looking = job_in(faults.directory)
+        faults.calls.clear()
+        faults.before(call, go_on, nth=nth)
+        found = latest_checkpoint(looking)
+        assert found is not None
+        assert found.checkpoint_id in (1, 2)
+        if found.checkpoint_id == 1:  # loaded before it was deleted
+            assert looking.completed_checkpoints().keys() <= {1, 2}
+
+    @pytest.mark.parametrize("call", ["list", "open"])
+    @pytest.mark.parametrize("nth", [1, 2, 3, 4])
+    def test_all_are_found_that_were_there_together(
+        self, faults: Faults, call: str, nth: int
+    ) -> None:
+        job = job_in(faults.behind)
+        kept = [completed(job, 1), completed(job, 2)]
+
+        def go_on() -> None:
+            kept.append(completed(job, 3))
+            kept[0].discard()
+
+        looking = job_in(faults.directory)
+        faults.calls.clear()
+        faults.before(call, go_on, nth=nth)
+        found = [one.checkpoint_id for one in load_checkpoints(looking)]
+        assert found in ([1, 2], [1, 2, 3], [2, 3])
+
+    def test_a_store_that_lists_what_it_does_not_have_is_an_error(self, faults: Faults) -> None:
+        completed(job_in(faults.behind), 1)
+        looking = job_in(faults.directory)
+        faults.before("open", CheckpointNotFoundError("as planned"), nth="every")
+        with pytest.raises(CheckpointNotFoundError, match="time after time"):
+            latest_checkpoint(looking)
+        with pytest.raises(CheckpointNotFoundError, match="time after time"):
+            load_checkpoints(looking)
+
+
+class TestMoved:
+    def test_a_savepoint_can_be_moved(self, local_directory: str, tmp_path: Path) -> None:
+        access = job_in(f"{local_directory}/job")
+        location = access.initialize_location_for_savepoint(7, f"{local_directory}/savepoints")
+        handles = [state(location, scope) for scope in CheckpointedStateScope]
+        done = complete_checkpoint(location, metadata_of(*handles, checkpoint_id=7))
+        shutil.move(done.location.external_pointer.removeprefix("file://"), tmp_path / "moved")
+        storage = checkpoint_storage("memory:///elsewhere")
+        found = load_checkpoint(storage.resolve_checkpoint(tmp_path / "moved"))
+        for stream in found.metadata.streams():
+            assert read(stream) == bytes(100_000)
+
+    def test_a_checkpoint_with_shared_state_says_what_is_missing(
+        self, local_directory: str, tmp_path: Path
+    ) -> None:
+        location = job_in(local_directory).initialize_location_for_checkpoint(1)
+        handles = [state(location, scope) for scope in CheckpointedStateScope]
+        complete_checkpoint(location, metadata_of(*handles))
+        shutil.move(tmp_path / "job" / "chk-1", tmp_path / "moved")
+        shutil.rmtree(tmp_path / "job")
+        storage = checkpoint_storage(local_directory)
+        found = load_checkpoint(storage.resolve_checkpoint(tmp_path / "moved"))
+        exclusive, shared = found.metadata.streams()
+        assert read(exclusive) == bytes(100_000)
+        with pytest.raises(CheckpointNotFoundError, match="/job/shared/"):
+            read(shared)
+
+
+class TestAfterPublishing:
+    @pytest.mark.parametrize("error", [StorageUnavailableError, InvalidRequestError])
+    def test_a_check_that_fails_leaves_the_outcome_unknown(
+        self, faults: Faults, error: type[Exception]
+    ) -> None:
+        access = job_in(faults.directory)
+        ownership = access.claim_job()
+        location = access.initialize_location_for_checkpoint(1)
+        faults.after("publish", lambda: faults.before("list", error("as planned"), nth="every"))
+        with pytest.raises(OutcomeUnknownError):
+            complete_checkpoint(location, metadata_of(), ownership)
+        assert list(job_in(faults.behind).completed_checkpoints()) == [1]
