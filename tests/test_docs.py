@@ -16,6 +16,13 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
+PRINTED = {
+    "how-to-keep-checkpoints.md": "0 bytes would go, 0 files are too young to tell",
+    "how-to-test-an-adapter.md": "test_a_small_checkpoint_costs_one_request PASSED",
+    "how-to-write-a-job.md": "values",
+}
+"""What a page's program says when all went well."""
+
 
 def python_of(page: Path) -> str:
     """All Python of a page, in order: later blocks go on where earlier ones ended."""
@@ -48,7 +55,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
         ]
         assert {size for size in sizes if size} == {1000}
     else:
-        assert "values" in ran.stdout
+        assert PRINTED[page.name] in ran.stdout
 
 
 def test_the_settings_page_is_made_from_the_code() -> None:

@@ -8,6 +8,7 @@ is `memory://` behind faults, with a clock that the machine moves. The rules of 
 - What a driver's cleaner has not deleted when its process dies stays, or some of it.
 """
 
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -111,6 +112,8 @@ class Driver:
     num_retained: int
     ownership: JobOwnership
     store: CompletedCheckpointStore
+    adopted: frozenset[int]
+    """Ids of the checkpoints that it found when it started."""
     pending: Pending | None = None
 
     def __repr__(self) -> str:
@@ -160,7 +163,8 @@ class LifecycleMachine(RuleBasedStateMachine):
         assert (latest and latest.checkpoint_id) == (found[-1].checkpoint_id if found else None)
         cleaner = QueueingCleaner()
         store = CompletedCheckpointStore(num_retained, cleaner, found)
-        driver = Driver(access, cleaner, num_retained, ownership, store)
+        adopted = frozenset(one.checkpoint_id for one in found)
+        driver = Driver(access, cleaner, num_retained, ownership, store, adopted)
         assert all(ownership.epoch > other.ownership.epoch for other in self.drivers)
         self.drivers.append(driver)
         self.owner = driver
@@ -310,7 +314,11 @@ class LifecycleMachine(RuleBasedStateMachine):
         assert driver is not self.owner or (found and found != token)
         if found == token:  # too late, but the job may go on from it
             expected = self.succeeded.get(pending.checkpoint_id, token)
-            assert expected == token, "an id that the job has left behind came back"
+            if expected != token:
+                # The claim says only that the id was found, not whose; test_ownership.py has it.
+                assert self.owner
+                assert pending.checkpoint_id in self.owner.adopted, "came back, though left behind"
+                self.forks.add(token)
         pending.location.dispose_on_failure()
         if found is not None:
             assert self.token_of(pending.checkpoint_id) == found
@@ -519,7 +527,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """All writers are done: a driver goes on once more, and a sweep leaves what it retains."""
         try:
-            if self.owner is not None:
+            if self.owner is not None and sys.exc_info()[0] is None:
                 self.faults.clear()
                 self.end()
         finally:

@@ -458,6 +458,24 @@ class TestCommits:
         assert sorted(other.completed_checkpoints()) == [2, 3]
         assert METADATA_FILE not in files_of(faults.behind, 1)
 
+    def test_a_late_commit_of_an_id_that_was_found_and_then_cleaned_up_is_taken_back(
+        self, faults: Faults
+    ) -> None:
+        """The owner found another one's checkpoint of that id, so this one is nobody's."""
+        access, other = job_in(faults.directory), job_in(faults.behind)
+        zombie, location = access.claim_job(), begun(access, 1)
+
+        def go_on() -> None:
+            run(other, other.claim_job(), 1)
+            run(other, other.claim_job(), 2, 3)
+            discard(other, 1)
+            begun(other, 1)
+
+        faults.before("publish", go_on)
+        with pytest.raises(CheckpointConflictError, match="taken over"):
+            commit(location, zombie, 1)
+        assert sorted(other.completed_checkpoints()) == [2, 3]
+
     @pytest.mark.parametrize("checkpoints", [(), (1,), (1, 2)])
     def test_a_late_commit_that_the_job_goes_on_from_is_left(
         self, faults: Faults, checkpoints: tuple[int, ...]

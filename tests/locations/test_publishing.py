@@ -177,16 +177,14 @@ def test_a_declared_single_writer_is_not_tried(faults: Faults) -> None:
     assert "publish" not in faults.calls
 
 
-@pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(
     ("call", "nth"), [("publish", 1), ("publish", 5), ("publish", 8), ("publish", 9), ("open", 1)]
 )
 def test_a_store_that_fails_in_the_middle_is_left_without_probes_and_tried_again(
-    memory_directory: str, call: str, nth: int, *, lands: bool
+    memory_directory: str, call: str, nth: int
 ) -> None:
     with faulty_file_system(memory_directory) as faults:
-        plan = faults.after if lands else faults.before
-        plan(call, StorageUnavailableError("as planned"), nth=nth)
+        faults.before(call, StorageUnavailableError("as planned"), nth=nth)
         with pytest.raises(StorageUnavailableError):
             job_in(faults.directory).initialize_base_locations_for_checkpoint()
         assert probes_in(faults.behind) == []
