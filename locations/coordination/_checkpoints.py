@@ -88,7 +88,7 @@ def complete_checkpoint(
                 ownership.check()  # the job may have gone on, and cleaned up behind itself
             raise
     if ownership is not None:
-        _check_still_owned(ownership, metadata.checkpoint_id, completed)
+        _check_still_owned(ownership, metadata, completed)
     return CompletedCheckpoint(metadata, completed, len(content))
 
 
@@ -167,7 +167,9 @@ def latest(directory: str | PathLike[str], job_id: str | None = None) -> Complet
 
 
 def _check_still_owned(
-    ownership: JobOwnership, checkpoint_id: int, completed: CompletedCheckpointStorageLocation
+    ownership: JobOwnership,
+    metadata: CheckpointMetadata,
+    completed: CompletedCheckpointStorageLocation,
 ) -> None:
     """Take back a checkpoint that was committed too late, unless the job goes on from it."""
     try:
@@ -176,7 +178,7 @@ def _check_still_owned(
         except CheckpointConflictError:
             # Its id may have been cleaned up long since, so that the name was free again. Nobody
             # restores from an id that the job has left behind; any other may be in use by now.
-            if ownership.is_past(checkpoint_id):
+            if ownership.is_past(metadata.checkpoint_id, metadata.commit_token):
                 completed.dispose_storage_location()
             raise
     except CheckpointConflictError:

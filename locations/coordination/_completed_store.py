@@ -64,6 +64,8 @@ class CompletedCheckpointStore:
         self._retained: list[RetainedCheckpoint] = []
         self._closed = False
         self._subsumed: dict[int, CompletedCheckpoint] = {}
+        self._deleting = threading.Lock()
+        self._doomed: list[CompletedCheckpoint] = []
         self._unused: list[FileStateHandle] = []
         self.shared_state = SharedStateRegistry(self._unused.append)
         for checkpoint in restored:
@@ -154,13 +156,36 @@ class CompletedCheckpointStore:
         """Delete what is superfluous, unless newer checkpoints use files of it."""
         still_in_use = self.shared_state.unregister_unused(lowest_id)
         ready = [one for one in self._subsumed if one < lowest_id and one not in still_in_use]
-        checkpoints = [self._subsumed.pop(one) for one in ready]
-        unused, self._unused[:] = list(self._unused), []
-        if checkpoints or unused:
-            self._cleaner.run(
-                lambda: _delete(checkpoints, unused),
-                ", ".join(one.location.external_pointer for one in checkpoints) or "shared state",
-            )
+        self._doomed += [self._subsumed.pop(one) for one in ready]
+        if self._doomed or self._unused:
+            self._cleaner.run(self._delete, f"checkpoints below {lowest_id}")
+
+    def _delete(self) -> None:
+        """Delete checkpoints, then the files that they shared; what fails is tried again later.
+
+        In this order, so that no checkpoint is ever found some of whose files are gone.
+        """
+        with self._deleting:
+            with self._lock:
+                doomed = list(self._doomed)
+            failures = [failure for one in doomed if (failure := self._discard(one))]
+            with self._lock:
+                unused: list[FileStateHandle] = []
+                if not self._doomed:
+                    unused, self._unused[:] = list(self._unused), []
+            for file in unused:
+                file.discard_state()
+            if failures:
+                raise failures[0]
+
+    def _discard(self, checkpoint: CompletedCheckpoint) -> CheckpointError | None:
+        try:
+            checkpoint.discard()
+        except CheckpointError as error:
+            return error
+        with self._lock:
+            self._doomed.remove(checkpoint)
+        return None
 
     def _register(self, checkpoint: CompletedCheckpoint) -> None:
         """Note which files outside of its own directory a checkpoint refers to."""
@@ -172,15 +197,3 @@ class CompletedCheckpointStore:
             # What is elsewhere belongs to somebody else, unless it was claimed.
             if stream.uri.startswith(job) or self.shared_state.knows(stream.uri):
                 self.shared_state.register(stream, checkpoint.checkpoint_id)
-
-
-def _delete(checkpoints: list[CompletedCheckpoint], unused: list[FileStateHandle]) -> None:
-    # In this order, so that no checkpoint is found some of whose files are gone.
-    failures = []
-    for delete in (*(one.discard for one in checkpoints), *(one.discard_state for one in unused)):
-        try:
-            delete()
-        except CheckpointError as error:
-            failures.append(error)
-    if failures:
-        raise failures[0]

@@ -33,8 +33,9 @@ class FileStatus:
 class FileOutputStream(Protocol):
     """A file in the making. Until `commit` has returned nobody may count on it.
 
-    It may show under its name before, unfinished: names are random, and told to nobody until then.
-    One thread writes; `abort` may be called from another one.
+    In a store that can publish it may show under its name before, unfinished: what is made this
+    way has random names, told to nobody until then. In any other store it must not, because there
+    `_metadata` is made this way too. One thread writes; `abort` may be called from another one.
     """
 
     def write(self, data: BytesLike, /) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import BinaryIO, TypeVar, cast
@@ -293,7 +293,8 @@ class _RetryingInputStream(io.RawIOBase):
     def _forget(self) -> None:
         raw, self._raw = self._raw, None
         if raw is not None:
-            raw.close()
+            with suppress(OSError, CheckpointError):  # it was only read
+                raw.close()
 
 
 def _changed_nothing(error: BaseException) -> bool:

@@ -194,8 +194,11 @@ class JobOwnership(Protocol):
         """Raises `CheckpointConflictError` if another driver has claimed the job since."""
         ...
 
-    def is_past(self, checkpoint_id: int, /) -> bool:
-        """Whether the job has gone on beyond a checkpoint that its owner never knew of."""
+    def is_past(self, checkpoint_id: int, commit_token: str, /) -> bool:
+        """Whether the job has gone on beyond a checkpoint that its owner never knew of.
+
+        The token tells it from another one of that number, which the owner knew and deleted.
+        """
         ...
 
 

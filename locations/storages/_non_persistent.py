@@ -20,7 +20,7 @@ class CompletedInMemory:
         self._lock = threading.Lock()
         self._metadata: dict[int, bytes] = {}
         self.epoch = 0
-        self._adopted: frozenset[int] = frozenset()
+        self._adopted: dict[int, bytes] = {}
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
         # The list stays with the driver; a location that is sent elsewhere has its own metadata.
@@ -44,12 +44,13 @@ class CompletedInMemory:
     def claim(self) -> "MemoryOwnership":
         with self._lock:
             self.epoch += 1
-            self._adopted = frozenset(self._metadata)
+            self._adopted = dict(self._metadata)
             return MemoryOwnership(self, self.epoch, self._locations())
 
     def is_past(self, checkpoint_id: int) -> bool:
         with self._lock:
-            if checkpoint_id in self._adopted:
+            adopted = self._adopted.get(checkpoint_id)
+            if adopted is not None and adopted is self._metadata.get(checkpoint_id):
                 return False
             return any(other > checkpoint_id for other in self._metadata)
 
@@ -94,7 +95,7 @@ class MemoryOwnership:
             )
             raise CheckpointConflictError(message, NOT_EXTERNALLY_ADDRESSABLE)
 
-    def is_past(self, checkpoint_id: int, /) -> bool:
+    def is_past(self, checkpoint_id: int, _commit_token: str, /) -> bool:
         return self._job.is_past(checkpoint_id)
 
 

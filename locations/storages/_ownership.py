@@ -1,6 +1,6 @@
 """Who owns a job: numbered claims, of which the highest counts.
 
-    <job>/_epoch/<n>    a JSON object, published once: epoch, owner, claimed_ms, completed_ids
+    <job>/_epoch/<n>    a JSON object, published once: epoch, owner, claimed_ms, completed
 
 A driver that starts publishes the next number. One that was thought dead finds that number when
 it next looks: before it begins a checkpoint, before it commits, and right after. What it commits
@@ -27,6 +27,7 @@ from holdfast.errors import (
     OutcomeUnknownError,
 )
 from holdfast.locations import _uris
+from holdfast.locations._metadata import decode_metadata
 from holdfast.locations.file_systems import file_system_for, publish
 from holdfast.locations.storages._file_system_completed import (
     FileSystemCompletedCheckpointStorageLocation,
@@ -51,13 +52,13 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         epoch: Its number, 1 or more.
         owner: Random, so that a driver recognises its own claim.
         claimed_ms: When, by the driver's clock, milliseconds since 1970 UTC.
-        completed_ids: The job's completed checkpoints as the new owner found them.
+        completed: The job's completed checkpoints as the new owner found them: commit tokens by id.
     """
 
     epoch: int
     owner: str
     claimed_ms: int
-    completed_ids: tuple[int, ...]
+    completed: dict[int, str]
 
 
 class DirectoryOwnership:
@@ -89,14 +90,19 @@ class DirectoryOwnership:
 
         Raises:
             CheckpointConflictError: Other drivers go on claiming the job at the same time.
+            CheckpointCorruptedError: A completed checkpoint can't be read.
         """
         for _ in range(_MOST_ATTEMPTS):
             completed = list_completed()
+            try:
+                tokens = {one: _commit_token(completed[one]) for one in completed}
+            except CheckpointNotFoundError:
+                continue  # the former owner has gone on, and deleted it
             claim = Claim(
                 epoch=newest_epoch(directory) + 1,
                 owner=uuid.uuid4().hex,
                 claimed_ms=time.time_ns() // 1_000_000,
-                completed_ids=tuple(completed),
+                completed=tokens,
             )
             content = msgspec.json.encode(claim)
             try:
@@ -126,9 +132,9 @@ class DirectoryOwnership:
             )
             raise CheckpointConflictError(message, self._directory)
 
-    def is_past(self, checkpoint_id: int, /) -> bool:
-        known = self._newest_claim().completed_ids
-        if checkpoint_id in known:
+    def is_past(self, checkpoint_id: int, commit_token: str, /) -> bool:
+        known = self._newest_claim().completed
+        if known.get(checkpoint_id) == commit_token:
             return False
         return any(other > checkpoint_id for other in (*known, *self._list_completed()))
 
@@ -149,6 +155,13 @@ class DirectoryOwnership:
 def newest_epoch(directory: str) -> int:
     """Number of the claim that counts in a job's directory; 0 if it was never claimed."""
     return max(_claims_in(directory), default=0)
+
+
+def _commit_token(location: FileSystemCompletedCheckpointStorageLocation) -> str:
+    with location.metadata_handle.open_input_stream() as stream:
+        content = stream.read()
+    uri = location.metadata_handle.uri
+    return decode_metadata(content, location.external_pointer, uri=uri).commit_token
 
 
 def _claims_in(directory: str) -> dict[int, str]:

@@ -172,7 +172,7 @@ class TestClaims:
         overwrite_claim(memory_directory, 1, damage)
         owner.check()
         with pytest.raises(CheckpointCorruptedError, match="claim") as caught:
-            owner.is_past(1)
+            owner.is_past(1, "token")
         assert caught.value.location == f"{memory_directory}/job/_epoch/1"
         assert access.claim_job().epoch == 2
         assert not owns(owner)
@@ -344,7 +344,7 @@ else:
         adopted = sorted(access.completed_checkpoints())
         assert adopted == ([1] if moment == "before" else [])
         run(access, owner, *range(len(adopted) + 1, 4))
-        assert not any(owner.is_past(one) for one in adopted)
+        assert not any(owner.is_past(one, "token") for one in adopted)
 
 
 def line_of(racer: object) -> str:
@@ -359,37 +359,43 @@ class TestIsPast:
 
     def test_a_job_without_checkpoints_is_past_none(self, access: CheckpointStorageAccess) -> None:
         owner = access.claim_job()
-        assert not any(owner.is_past(one) for one in range(4))
+        assert not any(owner.is_past(one, "token") for one in range(4))
 
     def test_an_id_that_the_owner_found_is_not_past(self, access: CheckpointStorageAccess) -> None:
         run(access, access.claim_job(), 1, 2, 3)
         owner = access.claim_job()
-        assert not any(owner.is_past(one) for one in (1, 2, 3))
+        assert not any(owner.is_past(one, "token") for one in (1, 2, 3))
 
     def test_an_id_below_one_that_the_owner_found_is_past(
         self, access: CheckpointStorageAccess
     ) -> None:
         run(access, access.claim_job(), 1, 3)
         owner = access.claim_job()
-        assert [owner.is_past(one) for one in range(5)] == [True, False, True, False, False]
+        assert [owner.is_past(one, "token") for one in range(5)] == [
+            True,
+            False,
+            True,
+            False,
+            False,
+        ]
 
     def test_an_id_below_one_that_the_owner_made_is_past(
         self, access: CheckpointStorageAccess
     ) -> None:
         owner = access.claim_job()
         run(access, owner, 2)
-        assert [owner.is_past(one) for one in range(4)] == [True, True, False, False]
+        assert [owner.is_past(one, "token") for one in range(4)] == [True, True, False, False]
 
     def test_an_id_above_the_newest_is_not_past(self, access: CheckpointStorageAccess) -> None:
         run(access, access.claim_job(), 1, 2)
-        assert not access.claim_job().is_past(3)
+        assert not access.claim_job().is_past(3, "token")
 
     def test_an_id_that_was_cleaned_up_is_past(self, access: CheckpointStorageAccess) -> None:
         owner = access.claim_job()
         run(access, owner, 1, 2, 3)
         discard(access, 1)
         discard(access, 2)
-        assert [owner.is_past(one) for one in (1, 2, 3)] == [True, True, False]
+        assert [owner.is_past(one, "token") for one in (1, 2, 3)] == [True, True, False]
 
     def test_it_goes_by_the_newest_claim_whoever_asks(
         self, access: CheckpointStorageAccess
@@ -398,7 +404,7 @@ class TestIsPast:
         run(access, access.claim_job(), 1, 2, 3)
         discard(access, 1)
         access.claim_job()
-        assert [oldest.is_past(one) for one in (1, 2, 3, 4)] == [True, False, False, False]
+        assert [oldest.is_past(one, "token") for one in (1, 2, 3, 4)] == [True, False, False, False]
 
     def test_an_id_stays_past_when_all_that_the_owner_found_was_cleaned_up(
         self, access: CheckpointStorageAccess
@@ -406,7 +412,7 @@ class TestIsPast:
         run(access, access.claim_job(), 5)
         owner = access.claim_job()
         discard(access, 5)
-        assert owner.is_past(4)
+        assert owner.is_past(4, "token")
 
 
 class TestCommits:
@@ -454,7 +460,7 @@ class TestCommits:
 
         faults.before("publish", go_on)
         with pytest.raises(CheckpointConflictError, match="taken over"):
-            commit(location, zombie, 1)
+            commit(location, zombie, 1, "the zombie's")
         assert sorted(other.completed_checkpoints()) == [2, 3]
         assert METADATA_FILE not in files_of(faults.behind, 1)
 
@@ -473,7 +479,7 @@ class TestCommits:
 
         faults.before("publish", go_on)
         with pytest.raises(CheckpointConflictError, match="taken over"):
-            commit(location, zombie, 1)
+            commit(location, zombie, 1, "the zombie's")
         assert sorted(other.completed_checkpoints()) == [2, 3]
 
     @pytest.mark.parametrize("checkpoints", [(), (1,), (1, 2)])

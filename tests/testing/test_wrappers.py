@@ -10,7 +10,6 @@ from holdfast.errors import InvalidRequestError
 from holdfast.locations import (
     ExclusiveFileSystem,
     FileSystem,
-    LocalFileSystem,
     file_system_for,
     register_file_system,
     unregister_file_system,
@@ -29,23 +28,14 @@ Wrapped = Callable[[str], AbstractContextManager[Faults | Counts]]
 both_wrappers = pytest.mark.parametrize("wrapped", [faulty_file_system, counting_file_system])
 
 
-class ForOneWriter:
+def for_one_writer() -> FileSystem:
     """A local file system that can't publish."""
-
-    def __init__(self) -> None:
-        inner = LocalFileSystem()
-        self.prepare_directory = inner.prepare_directory
-        self.create = inner.create
-        self.open = inner.open
-        self.list = inner.list
-        self.delete = inner.delete
-        self.delete_empty_directory = inner.delete_empty_directory
-        self.delete_tree = inner.delete_tree
+    return file_system_for("fsspec+file:///").inner
 
 
 @pytest.fixture
 def one_writer_directory(tmp_path: Path) -> Iterator[str]:
-    register_file_system("one-writer", ForOneWriter)
+    register_file_system("one-writer", for_one_writer)
     yield f"one-writer://{tmp_path}"
     unregister_file_system("one-writer")
 

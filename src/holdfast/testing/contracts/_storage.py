@@ -306,9 +306,9 @@ class CheckpointStorageContract:
         owner = access.claim_job()
         location = access.initialize_location_for_checkpoint(5)
         complete_checkpoint(location, metadata_of(checkpoint_id=5), owner)
-        assert owner.is_past(4)
-        assert not owner.is_past(5)
-        assert not owner.is_past(6)
+        assert owner.is_past(4, "token")
+        assert not owner.is_past(5, "token")
+        assert not owner.is_past(6, "token")
 
     # Savepoints and what tasks own
 

@@ -1,0 +1,76 @@
+"""Questions to an instance of fsspec, and the few things that its implementations do differently."""
+
+from typing import Any
+
+from holdfast.errors import InvalidRequestError
+
+
+def kind(store: Any, path: str) -> str | None:
+    """What fsspec calls the type of it, or None if nothing is there."""
+    try:
+        return str(store.info(path)["type"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def size(store: Any, path: str) -> int | None:
+    """Bytes of a file, or None if nothing is there."""
+    try:
+        return int(store.info(path)["size"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def entries(store: Any, path: str) -> list[dict[str, Any]]:
+    """What fsspec says of each entry of a directory; nothing if it is none."""
+    try:
+        found = store.ls(path, detail=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    # A file, and a directory of some object stores, is listed as its own entry.
+    return [entry for entry in found if entry["name"].strip("/") != path.strip("/")]
+
+
+def name(entry: dict[str, Any]) -> str:
+    """The last part of an entry's path."""
+    return str(entry["name"]).rstrip("/").rpartition("/")[2]
+
+
+def is_link(entry: dict[str, Any]) -> bool:
+    """Whether an entry leads elsewhere."""
+    return bool(entry.get("islink")) or entry["type"] == "link"
+
+
+def missing_directories(store: Any, path: str, uri: str) -> list[str]:
+    """Those to be made for a directory, the outermost first."""
+    missing: list[str] = []
+    while path.strip("/"):
+        found = kind(store, path)
+        if found == "directory":
+            break
+        if found is not None:
+            raise InvalidRequestError("not possible here (a file has that name)", uri)
+        missing.insert(0, path)
+        path = path.rpartition("/")[0]
+    return missing
+
+
+def remove(store: Any, path: str) -> bool:
+    """Delete a file; False if it wasn't there."""
+    try:
+        store.rm_file(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def rename(store: Any, old: str, new: str) -> None:
+    """Give a file another name; in many stores by a copy."""
+    from fsspec import AbstractFileSystem  # noqa: PLC0415  # optional
+
+    if getattr(store.mv, "__func__", None) is AbstractFileSystem.mv:
+        # It does just this, but takes names with * for patterns.
+        store.cp_file(old, new)
+        store.rm_file(old)
+    else:
+        store.mv(old, new)

@@ -1,0 +1,48 @@
+"""When a file was last changed, from the many ways in which fsspec's stores say it."""
+
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+_KEYS = [
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "modified",
+    "modificationTime",
+    "modification_time",
+    "last_write_time",
+    "modify",
+    "updated",
+    "created",
+    "creation_time",
+]
+"""What fsspec's implementations call the time of the last change, best first."""
+
+
+def modified_ms(store: Any, entry: dict[str, Any]) -> int:
+    """Last change by the store's clock; now, where it can't say, for who deletes what is old."""
+    found = next(filter(None, (milliseconds(entry.get(key)) for key in _KEYS)), None)
+    if found is None and entry["type"] != "directory":
+        with suppress(NotImplementedError, FileNotFoundError):
+            found = milliseconds(store.modified(entry["name"]))
+    return time.time_ns() // 1_000_000 if found is None else found
+
+
+def milliseconds(moment: object) -> int | None:
+    """Milliseconds since 1970 UTC of any form in which fsspec gives a time."""
+    if isinstance(moment, str):
+        with suppress(ValueError):
+            # FTP's is 20261231235959, with or without a fraction
+            if moment[:14].isdecimal():
+                moment = datetime.strptime(moment[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+            else:
+                moment = datetime.fromisoformat(moment)
+    if isinstance(moment, datetime):
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return int(moment.timestamp() * 1000)
+    if isinstance(moment, int | float):
+        # WebHDFS counts milliseconds; as seconds they would be after the year 5000.
+        return int(moment if moment > 1e11 else moment * 1000)
+    return None
