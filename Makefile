@@ -45,6 +45,10 @@ types: setup ## mypy, strict
 bench: setup java ## the micro-batch period with and without Holdfast, in one run
 	$(BIN)/python -m benchmarks.micro_batch
 
+.PHONY: bench-files
+bench-files: setup ## state files and metadata against raw writes and Flink; ARGS="--flink-jars DIR"
+	$(BIN)/python -m benchmarks.state_files $(ARGS)
+
 .PHONY: docs
 docs: setup ## write the pages that are made from code
 	$(BIN)/python -m docs.generate

@@ -47,7 +47,9 @@ from holdfast.locations import (
     RetryPolicy,
     file_system_for,
 )
-from holdfast.locations.file_systems._fsspec import _milliseconds, fsspec_file_system
+from holdfast.locations.file_systems._fsspec import fsspec_file_system
+from holdfast.locations.file_systems._fsspec._sftp import Sftp
+from holdfast.locations.file_systems._fsspec._times import milliseconds
 from holdfast.locations.file_systems._retries import RetryingFileSystem
 from holdfast.testing import FileSystemContract
 
@@ -68,18 +70,33 @@ def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SftpServ
 
 
 @pytest.fixture
-def server(module_server: SftpServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[SftpServer]:
+def known_hosts(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file, empty, of a user who has nothing else."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    (home / ".ssh").mkdir()
+    file = home / ".ssh/known_hosts"
+    file.touch()
+    return file
+
+
+@pytest.fixture
+def server(
+    module_server: SftpServer, known_hosts: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SftpServer]:
     """A server that does nothing special yet, and what clients need to be let in."""
+    known_hosts.write_text(module_server.known_host)
     login = {"password": PASSWORD, "allow_agent": False, "look_for_keys": False}
     monkeypatch.setitem(conf, "sftp", login)
     module_server.on_call = lambda call: None
     module_server.logins = 0
+    module_server.passwords.clear()
     yield module_server
     if not module_server.is_running:
         module_server.start()
-    for connection in list(SFTPFileSystem._cache.values()):
+    for connection in list(Sftp._cache.values()):
         connection.client.close()
-    SFTPFileSystem.clear_instance_cache()
+    Sftp.clear_instance_cache()
 
 
 @pytest.fixture
@@ -603,14 +620,14 @@ class TestLostConnections:
         self, file_system: FileSystem, sftp_directory: str
     ) -> None:
         list(file_system.list(sftp_directory))
-        [connection] = SFTPFileSystem._cache.values()
+        [connection] = Sftp._cache.values()
         assert connection.ftp.get_channel().gettimeout() == 60
 
     def test_small_packets_are_sent_at_once(
         self, file_system: FileSystem, sftp_directory: str
     ) -> None:
         list(file_system.list(sftp_directory))
-        [connection] = SFTPFileSystem._cache.values()
+        [connection] = Sftp._cache.values()
         sock = connection.client.get_transport().sock
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
@@ -624,6 +641,110 @@ class TestLostConnections:
             stream.write(b"1")
         stream.abort()
         assert server.logins == 2
+
+
+class TestHostKeys:
+    """Who gets the password."""
+
+    @staticmethod
+    def look(server: SftpServer) -> None:
+        list(fsspec_file_system("sftp").list(f"{server.uri}/x"))
+
+    def test_a_known_server_gets_it_once(self, server: SftpServer) -> None:
+        self.look(server)
+        self.look(server)
+        assert server.passwords == [PASSWORD]
+
+    def test_its_name_may_be_hashed(self, server: SftpServer, known_hosts: Path) -> None:
+        name, key = server.known_host.split(" ", 1)
+        known_hosts.write_text(f"{paramiko.HostKeys.hash_host(name)} {key}")
+        self.look(server)
+        assert server.logins == 1
+
+    @pytest.mark.parametrize("has_file", [True, False])
+    def test_an_unknown_one_does_not(
+        self, server: SftpServer, known_hosts: Path, *, has_file: bool
+    ) -> None:
+        known_hosts.write_text("# nobody")
+        if not has_file:
+            known_hosts.unlink()
+        with pytest.raises(InvalidRequestError, match=f"`ssh -p {server.port} 127.0.0.1`"):
+            self.look(server)
+        assert server.passwords == []
+
+    def test_lines_of_other_kinds_are_passed_over(
+        self, server: SftpServer, known_hosts: Path
+    ) -> None:
+        key = server.known_host.split(" ", 1)[1]
+        others = [
+            "# of the company: 2020",
+            "",
+            "\u00fc",
+            f"@cert-authority *.example.com {key}",
+            f"@revoked * {key}",
+            f"example.com {key[:-30]}",
+            "example.com ssh-new AAAA",
+        ]
+        known_hosts.write_text("\n".join(others))
+        with pytest.raises(InvalidRequestError, match="nobody here knows"):
+            self.look(server)
+        known_hosts.write_text("\n".join([*others, server.known_host, *others]))
+        self.look(server)
+        assert server.passwords == [PASSWORD]
+
+    def test_one_whose_key_has_changed_does_not(self, server: SftpServer) -> None:
+        server.change_key()
+        with pytest.raises(InvalidRequestError, match="another host key"):
+            self.look(server)
+        assert server.passwords == []
+
+    def test_one_whose_key_changes_later_does_not_get_it_again(self, server: SftpServer) -> None:
+        self.look(server)
+        server.change_key()
+        with pytest.raises(StorageUnavailableError):  # the old connection
+            self.look(server)
+        with pytest.raises(InvalidRequestError, match="another host key"):
+            self.look(server)
+        assert server.passwords == [PASSWORD]
+
+    @pytest.mark.parametrize(
+        "policy", ["auto_add", paramiko.AutoAddPolicy, paramiko.AutoAddPolicy()]
+    )
+    def test_fsspecs_own_setting_comes_first(
+        self, server: SftpServer, known_hosts: Path, policy: object
+    ) -> None:
+        known_hosts.unlink()
+        conf["sftp"]["host_key_policy"] = policy
+        self.look(server)
+        self.look(server)
+        assert server.logins == 1
+
+    def test_a_policy_of_ones_own_is_asked_about_known_servers_too(
+        self, server: SftpServer
+    ) -> None:
+        conf["sftp"]["host_key_policy"] = paramiko.RejectPolicy
+        with pytest.raises(StorageUnavailableError):
+            self.look(server)
+        assert server.passwords == []
+
+    def test_a_policy_that_does_not_exist_is_named(self, server: SftpServer) -> None:
+        conf["sftp"]["host_key_policy"] = "ask"
+        with pytest.raises(InvalidRequestError, match="no host_key_policy 'ask'"):
+            self.look(server)
+        assert server.passwords == []
+
+    @pytest.mark.parametrize("is_known", [True, False])
+    def test_fsspecs_reject_is_what_happens_anyway(
+        self, server: SftpServer, known_hosts: Path, *, is_known: bool
+    ) -> None:
+        conf["sftp"]["host_key_policy"] = "reject"
+        if is_known:
+            self.look(server)
+        else:
+            known_hosts.unlink()
+            with pytest.raises(InvalidRequestError, match="nobody here knows"):
+                self.look(server)
+        assert server.logins == is_known
 
 
 class TestRenames:
@@ -773,6 +894,11 @@ class TestRefusals:
         with pytest.raises(InvalidRequestError):
             fsspec_file_system("sftp").prepare_directory("sftp:///x")
 
+    @pytest.mark.parametrize("host", ["[::1]", "[::1]:2222", "me@[::1]"])
+    def test_an_ipv6_address_is_refused(self, host: str) -> None:
+        with pytest.raises(InvalidRequestError, match="use a host name"):
+            fsspec_file_system("sftp").prepare_directory(f"sftp://{host}/x")
+
     @pytest.mark.parametrize("unwanted", ["password", "key"])
     def test_who_is_not_let_in_does_not_try_again_and_no_secret_is_told(
         self, server: SftpServer, monkeypatch: pytest.MonkeyPatch, unwanted: str
@@ -879,6 +1005,13 @@ class TestDirectories:
         assert files_below(path) == {"kept/x": b"1"}
         assert [entry.name for entry in path.iterdir()] == ["kept"]
 
+    def test_links_are_listed_as_such(self, place: tuple[str, Path]) -> None:
+        uri, path = place
+        (path / "x").write_bytes(b"1")
+        (path / "link").symlink_to(path / "x")
+        found = {entry.uri: entry.is_link for entry in file_system_for(uri).list(uri)}
+        assert found == {f"{uri}/x": False, f"{uri}/link": True}
+
     def test_a_directory_is_not_deleted_as_a_file(self, place: tuple[str, Path]) -> None:
         uri, path = place
         (path / "empty").mkdir()
@@ -960,12 +1093,12 @@ def test_no_setting_of_fsspec_makes_a_writer_bring_its_directory_back(
     ],
 )
 def test_a_time_is_understood_in_every_form_that_a_store_gives(moment: object) -> None:
-    assert _milliseconds(moment) == 1_700_000_000_000
+    assert milliseconds(moment) == 1_700_000_000_000
 
 
 @pytest.mark.parametrize("moment", [None, "", "yesterday", "99999999999999", b"1"])
 def test_a_time_that_is_none_is_not_guessed(moment: object) -> None:
-    assert _milliseconds(moment) is None
+    assert milliseconds(moment) is None
 
 
 def test_seeking_before_a_file_is_refused(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ class SftpServer:
     Attributes:
         port: TCP port; stays the same after `stop` and `start`.
         logins: How many connections were let in so far.
+        passwords: What clients have tried to be let in with.
         on_call: Told "write", "remove" and "rename" before these happen, "renamed" after it, in
             the server's thread; what it raises, the client gets.
     """
@@ -30,10 +31,11 @@ class SftpServer:
     def __init__(self, root: Path, password: str) -> None:
         self.port = 0
         self.logins = 0
+        self.passwords: list[str] = []
         self.on_call: Callable[[str], object] = lambda call: None
         self.root = root
         self._password = password
-        self._key = asyncssh.generate_private_key("ssh-ed25519")
+        self._key = _new_key()
         self._connections: set[asyncssh.SSHServerConnection] = set()
         self._listener: asyncssh.SSHAcceptor | None = None
         self._loop = asyncio.new_event_loop()
@@ -65,6 +67,11 @@ class SftpServer:
         """Whether it accepts connections."""
         return self._listener is not None
 
+    @property
+    def known_host(self) -> str:
+        """Its line in a `known_hosts` file."""
+        return f"[127.0.0.1]:{self.port} {self._key.export_public_key().decode()}"
+
     def path_of(self, uri: str) -> Path:
         """Where it keeps what a client calls so."""
         return self.root / uri.removeprefix(f"{self.uri}/")
@@ -76,6 +83,12 @@ class SftpServer:
     def stop(self) -> None:
         """Refuse connections, and cut those that are there."""
         self._run(self._stop())
+
+    def change_key(self) -> None:
+        """Cut all connections, and be another host to those that come after."""
+        self.stop()
+        self._key = _new_key()
+        self.start()
 
     def drop_connections(self) -> None:
         """Cut those that are there, without a word."""
@@ -118,6 +131,10 @@ class SftpServer:
             connection.abort()
 
 
+def _new_key() -> asyncssh.SSHKey:
+    return asyncssh.generate_private_key("ssh-ed25519")
+
+
 class _Login(asyncssh.SSHServer):
     def __init__(self, server: SftpServer) -> None:
         self._server = server
@@ -133,6 +150,7 @@ class _Login(asyncssh.SSHServer):
         return True
 
     def validate_password(self, username: str, password: str) -> bool:
+        self._server.passwords.append(password)
         is_valid = (username, password) == (USER, self._server._password)
         self._server.logins += is_valid
         return is_valid

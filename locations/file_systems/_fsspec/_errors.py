@@ -21,7 +21,6 @@ _NOT_LET_IN = {
     "AuthenticationException",
     "BadHostKeyException",
     "HostKeyNotVerifiable",
-    "InvalidHostKey",
     "PermissionDenied",
 }
 

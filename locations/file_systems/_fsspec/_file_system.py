@@ -1,11 +1,10 @@
 """A store behind fsspec as a file system: directories, listings, deletions."""
 
-import errno
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
-from holdfast.errors import CheckpointError, InvalidRequestError
+from holdfast.errors import CheckpointError, CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations import _uris
 from holdfast.locations.file_systems._fsspec import _stores, _times
 from holdfast.locations.file_systems._fsspec._input_stream import FsspecInputStream
@@ -82,7 +81,7 @@ class FsspecFileSystem:
             directory = _uris.parent(uri)
             with reached(self._protocol, directory) as (store, path):
                 if _stores.kind(store, path) != "directory":
-                    raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+                    raise CheckpointNotFoundError("no such directory", directory)
         return FsspecOutputStream(self._protocol, uri)
 
     def open(self, uri: str, /) -> BinaryIO:
@@ -117,13 +116,8 @@ class FsspecFileSystem:
             # fsspec leaves open what rmdir does with what is in a directory.
             if self._protocol in _WITHOUT_DIRECTORIES or _stores.entries(store, path):
                 return
-            try:
+            with suppress(FileNotFoundError):
                 store.rmdir(path)
-            except FileNotFoundError:
-                pass
-            except Exception:
-                if not _stores.entries(store, path):
-                    raise
 
     def delete_tree(self, uri: str, /) -> None:
         with reached(self._protocol, uri) as (store, path):

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any, cast
+from typing import Any
 
 from holdfast.errors import InvalidRequestError, StorageFullError, StorageUnavailableError
 from holdfast.locations import _uris
@@ -17,7 +17,7 @@ _MEMORY_LOCK = threading.RLock()
 
 
 def implementation(protocol: str) -> Any:
-    """fsspec's class for a protocol.
+    """The class of fsspec for a protocol, or ours in its place.
 
     Raises:
         InvalidRequestError: fsspec doesn't know it, or a library is missing.
@@ -103,10 +103,9 @@ def _lock_of(store: Any) -> AbstractContextManager[object]:
         return nullcontext()  # made for several threads
     if store.protocol == "memory":
         return _MEMORY_LOCK
-    return cast(
-        "AbstractContextManager[object]",
-        store.__dict__.setdefault("_holdfast_lock", threading.RLock()),
-    )
+    lock: AbstractContextManager[object]
+    lock = store.__dict__.setdefault("_holdfast_lock", threading.RLock())
+    return lock
 
 
 def _forget(store: Any, cause: BaseException | None) -> None:
@@ -115,7 +114,4 @@ def _forget(store: Any, cause: BaseException | None) -> None:
     if close is not None and not close(cause):
         return  # other streams use the connection
     # Its public way would forget the connections of other threads too.
-    cache = type(store)._cache  # noqa: SLF001
-    token = store._fs_token  # noqa: SLF001
-    if cache.get(token) is store:
-        cache.pop(token, None)
+    type(store)._cache.pop(store._fs_token, None)  # noqa: SLF001

@@ -1,6 +1,5 @@
 """SFTP as checkpoints need it: to known hosts only, with an end to silence, clear about refusals."""
 
-import errno
 import os
 import socket
 import stat
@@ -10,6 +9,7 @@ from typing import Any
 
 import paramiko
 from fsspec.implementations.sftp import SFTPFileSystem
+from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
 from holdfast.errors import InvalidRequestError
 
@@ -20,18 +20,50 @@ _KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
 _SILENCE_S = 60.0
 
 
+def _add_known_hosts(keys: paramiko.HostKeys) -> None:
+    # Not by its own `load`, which fails at OpenSSH's lines for authorities and revoked keys.
+    for file in _KNOWN_HOSTS:
+        with suppress(OSError), open(os.path.expanduser(file), errors="replace") as lines:
+            for line in lines:
+                with suppress(paramiko.SSHException, InvalidHostKey):
+                    entry = HostKeyEntry.from_line(line.strip())
+                    for host in entry.hostnames if entry else ():
+                        keys.add(host, entry.key.get_name(), entry.key)
+
+
+class _RefuseUnknown(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
+    def missing_host_key(self, _: Any, hostname: str, key: paramiko.PKey) -> None:
+        host, _, port = hostname.removeprefix("[").partition("]:")
+        command = f"ssh -p {port} {host}" if port else f"ssh {host}"
+        message = (
+            f"nobody here knows the host key of {host}, so it may be an impostor; add it to "
+            f"~/.ssh/known_hosts: connect once with `{command}`, compare {key.fingerprint} with "
+            "what its administrator says, and accept it"
+        )
+        raise InvalidRequestError(message)
+
+
+_POLICIES = {
+    None: _RefuseUnknown,
+    "reject": _RefuseUnknown,
+    "auto_add": paramiko.AutoAddPolicy,
+    "warning": paramiko.WarningPolicy,
+}
+
+
 class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no annotations
     """fsspec's, with these differences.
 
-    - The server's host key must be in OpenSSH's known_hosts, unless `host_key_policy` is set in
-      fsspec's configuration; fsspec itself accepts any key, and sends it the password.
+    - The server's host key must be in OpenSSH's known_hosts; fsspec accepts any key, so that an
+      impostor gets the password.
     - Renames don't overwrite, deletions of files leave directories.
     - What SFTP has no error code for, but Python has a class, is told from other failures.
 
     Args:
         host: Name or IPv4 address.
         use_listings_cache: fsspec's option for all; there is no such cache here.
-        host_key_policy: What fsspec's class (2026.9 or so and later) does with a host key.
+        host_key_policy: Who is trusted instead, as in fsspec 2026.9: "auto_add", "warning", or a
+            paramiko policy, which is asked about every key.
         settings: paramiko's, for `SSHClient.connect`.
     """
 
@@ -43,46 +75,36 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no annotations
         host_key_policy: Any = None,
         **settings: Any,
     ) -> None:
-        # fsspec's "reject" looks into no file, so that it would let nobody in.
-        self._needs_known_host = host_key_policy in (None, "reject")
-        if not self._needs_known_host:
-            settings["host_key_policy"] = host_key_policy
+        self._policy = _POLICIES.get(host_key_policy, host_key_policy)
+        if isinstance(self._policy, str):
+            raise InvalidRequestError(f"there is no host_key_policy {self._policy!r} for sftp")
         super().__init__(host, **settings)
 
     def _connect(self) -> None:
-        if self._needs_known_host:
-            self._connect_to_known_host()
-        else:
-            super()._connect()
+        self.client = paramiko.SSHClient()
+        self.client.set_missing_host_key_policy(self._policy)
+        if self._policy is _RefuseUnknown:
+            _add_known_hosts(self.client.get_host_keys())
+        try:
+            self.client.connect(self.host, **{"timeout": _SILENCE_S, **self.ssh_kwargs})
+            self.ftp = self.client.open_sftp()
+        except BaseException as error:
+            self.client.close()
+            if not isinstance(error, paramiko.BadHostKeyException):
+                raise
+            message = (
+                f"{self.host} has another host key than known_hosts says, so it may be an "
+                "impostor; if its key was changed on purpose, remove the old one (ssh-keygen -R) "
+                "and connect once with ssh"
+            )
+            raise InvalidRequestError(message) from error
         self.ftp.get_channel().settimeout(_SILENCE_S)
         # paramiko leaves Nagle's algorithm on: 40 ms for every 32 KiB written
         self.client.get_transport().sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def _connect_to_known_host(self) -> None:
-        self.client = paramiko.SSHClient()
-        for file in _KNOWN_HOSTS:
-            with suppress(OSError):  # then its hosts are unknown
-                self.client.load_system_host_keys(os.path.expanduser(file))
-        self.client.set_missing_host_key_policy(_RefuseUnknown())
-        try:
-            self.client.connect(self.host, **self.ssh_kwargs)
-            self.ftp = self.client.open_sftp()
-        except paramiko.BadHostKeyException as error:
-            self.client.close()
-            message = (
-                f"{self.host} has another host key than known_hosts says, so it may be an "
-                "impostor; if its key was changed on purpose, replace it there (ssh-keygen -R, "
-                "then ssh to it)"
-            )
-            raise InvalidRequestError(message) from error
-        except BaseException:
-            self.client.close()
-            raise
-
     def info(self, path: str) -> dict[str, Any]:
         with self._in_directory(path.rpartition("/")[0]):
-            found: dict[str, Any] = super().info(path)
-            return found
+            return dict(super().info(path))
 
     def ls(self, path: str, detail: bool = False) -> list[Any]:  # noqa: FBT001, FBT002  # theirs
         with self._in_directory(path):
@@ -99,7 +121,7 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no annotations
             self.ftp.remove(path)
         except OSError as error:
             if self._is_unclear(error) and self.isdir(path):
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) from error
+                raise IsADirectoryError(path) from error
             raise
 
     def mv(self, old: str, new: str) -> None:
@@ -109,7 +131,7 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no annotations
             self.ftp.rename(old, new)
         except OSError as error:
             if self._is_unclear(error) and self.exists(new):
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new) from error
+                raise FileExistsError(new) from error
             raise
 
     def close_unless_answered(self, error: BaseException | None) -> bool:
@@ -127,8 +149,7 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no annotations
         except OSError as error:
             is_unclear = self._is_unclear(error) and directory.strip("/")
             if is_unclear and self.info(directory)["type"] != "directory":
-                text = os.strerror(errno.ENOTDIR)
-                raise NotADirectoryError(errno.ENOTDIR, text, directory) from error
+                raise NotADirectoryError(directory) from error
             raise
 
     def _is_unclear(self, error: BaseException | None) -> bool:
@@ -138,15 +159,3 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no annotations
         channel, transport = self.ftp.get_channel(), self.client.get_transport()
         is_up = transport is not None and transport.is_active()
         return is_up and not (channel.closed or channel.eof_received)
-
-
-class _RefuseUnknown(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
-    def missing_host_key(self, client: Any, hostname: str, key: paramiko.PKey) -> None:
-        host, _, port = hostname.removeprefix("[").partition("]:")
-        command = f"ssh -p {port} {host}" if port else f"ssh {host}"
-        message = (
-            f"nobody here knows the host key of {host}, so it may be an impostor; add it to "
-            f"~/.ssh/known_hosts: connect once with `{command}`, compare {key.fingerprint} with "
-            "what its administrator says, and accept it"
-        )
-        raise InvalidRequestError(message)

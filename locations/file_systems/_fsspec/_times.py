@@ -23,8 +23,12 @@ _KEYS = [
 
 def modified_ms(store: Any, entry: dict[str, Any]) -> int:
     """Last change by the store's clock; now, where it can't say, for who deletes what is old."""
-    found = next(filter(None, (milliseconds(entry.get(key)) for key in _KEYS)), None)
-    if found is None and entry["type"] != "directory":
+    for key in _KEYS:
+        found = milliseconds(entry.get(key))
+        if found is not None:
+            return found
+    found = None
+    if entry["type"] != "directory":
         with suppress(NotImplementedError, FileNotFoundError):
             found = milliseconds(store.modified(entry["name"]))
     return time.time_ns() // 1_000_000 if found is None else found
