@@ -13,7 +13,7 @@ from holdfast.errors import (
 )
 from holdfast.locations import _uris
 from holdfast.locations.file_systems._registry import file_system_for
-from holdfast.locations.file_systems._retries import (
+from holdfast.locations.file_systems._retrying import (
     RetryingExclusiveFileSystem,
     RetryingFileSystem,
 )
@@ -118,7 +118,7 @@ def _publish_unless_seen(file_system: RetryingFileSystem, uri: str, data: bytes)
         finally:
             stream.abort()
 
-    file_system.repeating_publish(attempt)
+    file_system.retrier.publish(attempt)
 
 
 def _holds(file_system: RetryingFileSystem, uri: str, data: bytes) -> bool:

@@ -9,10 +9,10 @@ from holdfast.locations.file_systems._fsspec import fsspec_file_system
 from holdfast.locations.file_systems._local import LocalFileSystem
 from holdfast.locations.file_systems._memory import MemoryFileSystem
 from holdfast.locations.file_systems._port import ExclusiveFileSystem, FileSystem
-from holdfast.locations.file_systems._retries import (
+from holdfast.locations.file_systems._retries import RetryPolicy
+from holdfast.locations.file_systems._retrying import (
     RetryingExclusiveFileSystem,
     RetryingFileSystem,
-    RetryPolicy,
 )
 
 _DEFAULT_POLICY = RetryPolicy()

@@ -50,7 +50,7 @@ from holdfast.locations import (
 from holdfast.locations.file_systems._fsspec import fsspec_file_system
 from holdfast.locations.file_systems._fsspec._sftp import Sftp
 from holdfast.locations.file_systems._fsspec._times import milliseconds
-from holdfast.locations.file_systems._retries import RetryingFileSystem
+from holdfast.locations.file_systems._retrying import RetryingFileSystem
 from holdfast.testing import FileSystemContract
 
 PASSWORD = secrets.token_hex()

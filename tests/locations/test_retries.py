@@ -22,7 +22,7 @@ from holdfast.errors import (
 )
 from holdfast.locations import FileStatus, MemoryFileSystem, RetryPolicy, file_system_for
 from holdfast.locations.file_systems import _publishing, publish
-from holdfast.locations.file_systems._retries import (
+from holdfast.locations.file_systems._retrying import (
     RetryingExclusiveFileSystem,
     RetryingFileSystem,
 )
@@ -107,7 +107,7 @@ class TestPolicy:
         failing = Failing(passing, 1)
         retrying = over(MemoryFileSystem(), passing, RetryPolicy(deadline_s=0))
         with pytest.raises(StorageUnavailableError):
-            retrying.repeating("list", failing)
+            retrying.retrier.call("list", failing)
         assert (failing.calls, passing.sleeps) == (1, [])
 
 
@@ -115,7 +115,7 @@ class TestRepeating:
     def test_what_succeeds_is_not_repeated(
         self, retrying: RetryingFileSystem, passing: Time
     ) -> None:
-        assert retrying.repeating("list", Failing(passing, 0)) == "done"
+        assert retrying.retrier.call("list", Failing(passing, 0)) == "done"
         assert passing.sleeps == []
         assert not retrying.retries
 
@@ -128,7 +128,7 @@ class TestRepeating:
             RetryPolicy(deadline_s=1e9, first_wait_s=1, longest_wait_s=8),
         )
         failing = Failing(passing, failures, takes_s=takes_s)
-        assert retrying.repeating("list", failing) == "done"
+        assert retrying.retrier.call("list", failing) == "done"
         assert failing.calls == failures + 1
         bounds = [min(8, 2**number) for number in range(failures)]
         assert all(0 <= wait <= bound for wait, bound in zip(passing.sleeps, bounds, strict=True))
@@ -137,7 +137,7 @@ class TestRepeating:
         self, retrying: RetryingFileSystem, passing: Time
     ) -> None:
         for _ in range(20):
-            retrying.repeating("list", Failing(passing, 1))
+            retrying.retrier.call("list", Failing(passing, 1))
         assert len(set(passing.sleeps)) > 10
 
     @given(takes_s=st.floats(0, 100), deadline_s=st.floats(0.1, 200))
@@ -153,7 +153,7 @@ class TestRepeating:
             raise StorageUnavailableError("as planned")
 
         with pytest.raises(StorageUnavailableError):
-            over(MemoryFileSystem(), passing, policy).repeating("list", attempt)
+            over(MemoryFileSystem(), passing, policy).retrier.call("list", attempt)
         assert began[-1] < 1000 + deadline_s
         assert passing.now_s <= 1000 + deadline_s + max(takes_s, 0.01)
         if takes_s >= deadline_s:
@@ -169,7 +169,7 @@ class TestRepeating:
             return raised[-1]
 
         with pytest.raises(StorageUnavailableError) as caught:
-            retrying.repeating("list", Failing(passing, 10**6, error))
+            retrying.retrier.call("list", Failing(passing, 10**6, error))
         assert caught.value is raised[-1]
         assert len(raised) > 3
 
@@ -191,7 +191,7 @@ class TestRepeating:
     ) -> None:
         failing = Failing(passing, 1, lambda: kind("as planned"))
         with pytest.raises(kind):
-            retrying.repeating("list", failing)
+            retrying.retrier.call("list", failing)
         assert (failing.calls, passing.sleeps) == (1, [])
 
     def test_it_stops_at_an_error_that_repeating_cannot_mend(
@@ -202,15 +202,15 @@ class TestRepeating:
         )
         failing = Failing(passing, 9, lambda: next(errors))
         with pytest.raises(StorageFullError):
-            retrying.repeating("list", failing)
+            retrying.retrier.call("list", failing)
         assert failing.calls == 3
 
     def test_every_repetition_is_counted_and_logged(
         self, retrying: RetryingFileSystem, passing: Time, caplog: pytest.LogCaptureFixture
     ) -> None:
         with caplog.at_level(logging.WARNING):
-            retrying.repeating("delete", Failing(passing, 3))
-            retrying.repeating("list", Failing(passing, 1))
+            retrying.retrier.call("delete", Failing(passing, 3))
+            retrying.retrier.call("list", Failing(passing, 1))
         assert retrying.retries == {"delete": 3, "list": 1}
         messages = [one.getMessage() for one in caplog.records]
         assert [one.partition(" ")[0] for one in messages] == ["delete"] * 3 + ["list"]

@@ -1,0 +1,170 @@
+"""A file system in front of another one that repeats what fails."""
+
+import io
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import BinaryIO, TypeVar, cast
+
+from holdfast.errors import (
+    CheckpointError,
+    InvalidRequestError,
+    StorageUnavailableError,
+    StreamClosedError,
+)
+from holdfast.locations.file_systems._port import (
+    BytesLike,
+    ExclusiveFileSystem,
+    FileOutputStream,
+    FileStatus,
+    FileSystem,
+)
+from holdfast.locations.file_systems._retries import Retrier, RetryPolicy
+
+_Result = TypeVar("_Result")
+
+
+class RetryingFileSystem:
+    """Repeats the calls of another file system that provably changed nothing, or may be repeated.
+
+    Streams are passed through: a part of a stream is its adapter's to repeat, and a whole stream
+    can't be. What is read goes on behind the last byte that arrived.
+
+    Args:
+        inner: The store's adapter, which must not repeat anything itself.
+        policy: When to give up.
+        clock: Seconds that only go up.
+        sleep: Waits that many seconds.
+    """
+
+    def __init__(
+        self,
+        inner: FileSystem,
+        policy: RetryPolicy,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.inner = inner
+        self.retrier = Retrier(policy, clock=clock, sleep=sleep)
+
+    @property
+    def retries(self) -> Counter[str]:
+        """How often each method was repeated since the process began."""
+        return self.retrier.counts
+
+    def prepare_directory(self, uri: str, /) -> None:
+        self.retrier.call("prepare_directory", lambda: self.inner.prepare_directory(uri))
+
+    def create(self, uri: str, /) -> FileOutputStream:
+        return self.retrier.call("create", lambda: self.inner.create(uri))
+
+    def open(self, uri: str, /) -> BinaryIO:
+        return cast("BinaryIO", _RetryingInputStream(self, uri))
+
+    def list(self, uri: str, /) -> Iterable[FileStatus]:
+        return self.retrier.call("list", lambda: list(self.inner.list(uri)))
+
+    def delete(self, uris: Iterable[str], /) -> None:
+        files = list(uris)
+        if files:
+            self.retrier.call("delete", lambda: self.inner.delete(files))
+
+    def delete_empty_directory(self, uri: str, /) -> None:
+        self.retrier.call("delete_empty_directory", lambda: self.inner.delete_empty_directory(uri))
+
+    def delete_tree(self, uri: str, /) -> None:
+        self.retrier.call("delete_tree", lambda: self.inner.delete_tree(uri))
+
+
+class RetryingExclusiveFileSystem(RetryingFileSystem):
+    """The same for a store that can publish.
+
+    Attributes:
+        found_exclusive: Directories in which that was tried, and found to be so.
+    """
+
+    inner: ExclusiveFileSystem
+
+    def __init__(
+        self,
+        inner: ExclusiveFileSystem,
+        policy: RetryPolicy,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(inner, policy, clock=clock, sleep=sleep)
+        self.found_exclusive: set[str] = set()
+
+    def publish(self, uri: str, data: bytes, /) -> None:
+        self.retrier.publish(lambda: self.inner.publish(uri, data))
+
+
+class _RetryingInputStream(io.RawIOBase):
+    """A file that is opened anew where it stood when a read fails."""
+
+    def __init__(self, file_system: RetryingFileSystem, uri: str) -> None:
+        self._file_system = file_system
+        self._uri = uri
+        self._position = 0
+        self._raw: BinaryIO | None = None
+        self._read(lambda _raw: None)  # a missing file is noticed at once
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        if whence == io.SEEK_END:
+            base = self._read(lambda raw: raw.seek(0, io.SEEK_END))
+        else:
+            base = self._position if whence == io.SEEK_CUR else 0
+        if base + offset < 0:
+            raise InvalidRequestError(f"position {base + offset} is negative", self._uri)
+        self._position = self._read(lambda raw: raw.seek(base + offset))
+        return self._position
+
+    def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer
+        def fill(raw: BinaryIO) -> int:
+            return int(raw.readinto(buffer))  # type: ignore[attr-defined]  # every raw stream has it
+
+        count = self._read(fill)
+        self._position += count
+        return count
+
+    def close(self) -> None:
+        self._forget()
+        super().close()
+
+    def _read(self, action: Callable[[BinaryIO], _Result]) -> _Result:
+        if self.closed:
+            raise StreamClosedError("stream is closed", self._uri)
+
+        def attempt() -> _Result:
+            try:
+                if self._raw is None:
+                    self._raw = self._file_system.inner.open(self._uri)
+                    self._raw.seek(self._position)
+                return action(self._raw)
+            except StorageUnavailableError:
+                self._forget()
+                raise
+            except OSError as error:
+                self._forget()
+                message = f"file can't be read ({error.strerror or error})"
+                raise StorageUnavailableError(message, self._uri) from error
+
+        return self._file_system.retrier.call("open", attempt)
+
+    def _forget(self) -> None:
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            with suppress(OSError, CheckpointError):  # it was only read
+                raw.close()
