@@ -61,6 +61,7 @@ from holdfast.locations.file_systems import (
 )
 from holdfast.locations.storages import (
     INLINE_THRESHOLD_BYTES,
+    MAX_INLINE_THRESHOLD_BYTES,
     METADATA_FILE,
     NOT_EXTERNALLY_ADDRESSABLE,
     CheckpointedStateScope,
@@ -90,6 +91,7 @@ from holdfast.locations.storages import (
 __all__ = [
     "GRACE_S",
     "INLINE_THRESHOLD_BYTES",
+    "MAX_INLINE_THRESHOLD_BYTES",
     "METADATA_FILE",
     "NEVER_RETAIN",
     "NOT_EXTERNALLY_ADDRESSABLE",

@@ -13,6 +13,7 @@ reader must not skip gets a new version number.
 """
 
 import struct
+import uuid
 from collections.abc import Callable
 
 import msgspec
@@ -82,7 +83,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
     Attributes:
         job_id: The job that it belongs to.
-        checkpoint_id: Its number, 1 or more, never used twice by a job.
+        checkpoint_id: Its number; a job completes each only once.
         commit_token: Random, so that a committer recognises its own write.
         created_ms: When it was completed by the driver's clock, milliseconds since 1970 UTC.
         duration_ms: From the beginning of the checkpoint to its completion, milliseconds.
@@ -95,7 +96,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
     job_id: str
     checkpoint_id: int
-    commit_token: str
+    commit_token: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
     created_ms: int
     duration_ms: float
     writer: str

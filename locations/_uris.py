@@ -28,8 +28,8 @@ def normalize(uri: str | os.PathLike[str]) -> str:
     if found is None:
         message = "location has no scheme; write file:///path for a local one"
         raise InvalidRequestError(message, uri)
-    if "\0" in uri:
-        raise InvalidRequestError("location has a zero byte in it", uri)
+    if any(one == "\0" or "\ud800" <= one <= "\udfff" for one in uri):
+        raise InvalidRequestError("location has a character that no store takes", ascii(uri))
     scheme, authority = found["scheme"].lower(), found["authority"] or ""
     user, _, host = authority.rpartition("@")
     if ":" in user:

@@ -1,5 +1,6 @@
 """Completed checkpoints as values: publish one, read one, find the latest."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -21,6 +22,8 @@ from holdfast.locations.storages import (
     FileSystemCheckpointStorage,
     JobOwnership,
 )
+
+_log = logging.getLogger(__name__)
 
 _MOST_ATTEMPTS = 100
 
@@ -75,6 +78,7 @@ def complete_checkpoint(
         OutcomeUnknownError: The store did not say, or it was written and not all could be seen to
             after that; delete nothing.
         StorageUnavailableError: It was not written.
+        CheckpointNotFoundError: Its directory was deleted; it was not written.
     """
     if ownership is not None:
         ownership.check()
@@ -144,7 +148,7 @@ def latest(directory: str | PathLike[str], job_id: str | None = None) -> Complet
     """The completed checkpoint with the highest id below a checkpoint directory, verified.
 
     Args:
-        directory: URI or local path of the directory that jobs have their directories in.
+        directory: URI, or a `pathlib.Path`, of the directory that jobs have their directories in.
         job_id: The job; may be left out where there is only one.
 
     Returns:
@@ -179,13 +183,20 @@ def _check_still_owned(
             # Its id may have been cleaned up long since, so that the name was free again. Nobody
             # restores from an id that the job has left behind; any other may be in use by now.
             if ownership.is_past(metadata.checkpoint_id, metadata.commit_token):
-                completed.dispose_storage_location()
+                _take_back(completed)
             raise
     except CheckpointConflictError:
         raise
     except CheckpointError as error:
         message = f"checkpoint is there, but who owns the job is not known ({error})"
         raise OutcomeUnknownError(message, completed.external_pointer) from error
+
+
+def _take_back(completed: CompletedCheckpointStorageLocation) -> None:
+    try:
+        completed.dispose_storage_location()
+    except CheckpointError:  # nobody restores from it; that it came too late is the news
+        _log.warning("could not delete %s", completed.external_pointer, exc_info=True)
 
 
 def _vanishing(location: CompletedCheckpointStorageLocation) -> CheckpointNotFoundError:

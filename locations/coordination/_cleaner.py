@@ -50,9 +50,7 @@ class CheckpointsCleaner:
                 with retry_deadline(self._deadline_s):
                     delete()
             except Exception:  # noqa: BLE001  # whatever it is, the job goes on without it
-                _log.warning(
-                    "could not delete %s, which is not needed any more", what, exc_info=True
-                )
+                _log.warning("could not clean up: %s", what, exc_info=True)
 
         try:
             future = self._pool.submit(delete_and_log)

@@ -7,7 +7,7 @@ from enum import Enum
 
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations import _uris
-from holdfast.locations._handles import FileStateHandle
+from holdfast.locations._handles import FileStateHandle, is_inside
 from holdfast.locations.coordination._checkpoints import CompletedCheckpoint
 from holdfast.locations.coordination._cleaner import CheckpointsCleaner
 from holdfast.locations.coordination._retention import (
@@ -103,7 +103,7 @@ class CompletedCheckpointStore:
                     self.shared_state.register(
                         stream,
                         checkpoint.checkpoint_id,
-                        lies_in_checkpoint=_uris.parent(stream.uri) == directory,
+                        lies_in_checkpoint=is_inside(stream, directory),
                     )
             if mode is RestoreMode.CLAIM:
                 self._retained.append(RetainedCheckpoint(checkpoint, RETAIN_ON_CANCELLATION))
@@ -170,11 +170,8 @@ class CompletedCheckpointStore:
                 doomed = list(self._doomed)
             failures = [failure for one in doomed if (failure := self._discard(one))]
             with self._lock:
-                unused: list[FileStateHandle] = []
-                if not self._doomed:
-                    unused, self._unused[:] = list(self._unused), []
-            for file in unused:
-                file.discard_state()
+                unused = [] if self._doomed else list(self._unused)
+            failures += [failure for one in unused if (failure := self._delete_file(one))]
             if failures:
                 raise failures[0]
 
@@ -187,12 +184,21 @@ class CompletedCheckpointStore:
             self._doomed.remove(checkpoint)
         return None
 
+    def _delete_file(self, file: FileStateHandle) -> CheckpointError | None:
+        try:
+            file.discard_state()
+        except CheckpointError as error:
+            return error
+        with self._lock:
+            self._unused.remove(file)
+        return None
+
     def _register(self, checkpoint: CompletedCheckpoint) -> None:
         """Note which files outside of its own directory a checkpoint refers to."""
         directory = checkpoint.location.external_pointer
         job = _uris.parent(directory) + "/"
         for stream in checkpoint.metadata.streams():
-            if not isinstance(stream, FileStateHandle) or _uris.parent(stream.uri) == directory:
+            if not isinstance(stream, FileStateHandle) or is_inside(stream, directory):
                 continue
             # What is elsewhere belongs to somebody else, unless it was claimed.
             if stream.uri.startswith(job) or self.shared_state.knows(stream.uri):

@@ -141,10 +141,10 @@ def sweep(
         CheckpointNotFoundError: The job has no directory.
         InvalidRequestError: The grace period is negative.
     """
-    if grace_s < 0:
+    if not grace_s >= 0:
         raise InvalidRequestError(f"grace period of {grace_s} seconds is negative")
     job = JobDirectory(
-        _uris.join(_uris.checkpoint_directory(directory), check_job_id(job_id)), single_writer=True
+        _uris.join(_uris.checkpoint_directory(directory), check_job_id(job_id)), single_writer=False
     )
     epoch = newest_epoch(job.uri)
     places = [_look_around(job)]
@@ -189,8 +189,7 @@ def _store_clock_ms(directory: str) -> int:
     probe = _uris.join(directory, f"{PROBE_PREFIX}{uuid.uuid4().hex}")
     stream = file_system.create(probe)
     try:
-        stream.write(b"what time is it?")
-        stream.commit()
+        stream.commit()  # empty: there is room for that on a full disk
         for entry in file_system.list(directory):
             if entry.uri == probe:
                 return entry.modified_ms

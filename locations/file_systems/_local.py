@@ -37,7 +37,6 @@ _NOT_ALLOWED = {
     errno.ENAMETOOLONG,
     errno.ELOOP,
     errno.EINVAL,
-    errno.ENOTEMPTY,
 }
 
 _UNLINK_THREADS = 4
@@ -65,6 +64,7 @@ class LocalFileSystem:
             for directory in reversed(missing):
                 with suppress(FileExistsError):
                     os.mkdir(directory, _DIRECTORY_MODE)
+                self._durable.discard(directory)
             path = _uris.local_path(uri)
             if not os.path.isdir(path):
                 raise InvalidRequestError("not possible here (a file has that name)", uri)
@@ -187,6 +187,7 @@ class _LocalOutputStream:
             self._descriptor = _create(self._path)
         self._deciding = threading.Lock()  # between `commit` and `abort`
         self._in_use = threading.Lock()
+        self._process = os.getpid()
         self._finished = False
         self._closed = False
 
@@ -211,6 +212,7 @@ class _LocalOutputStream:
             self.sync()
             with self._deciding:
                 self._check_unfinished()
+                self._check_still_there()
                 self._finished = True
         except BaseException:
             self.abort()
@@ -224,13 +226,18 @@ class _LocalOutputStream:
         with self._deciding:
             if not self._finished:
                 self._finished = True
-                with suppress(OSError):
-                    os.unlink(self._path)
+                if self._process == os.getpid():  # a fork must not take its parent's file away
+                    with suppress(OSError):
+                        os.unlink(self._path)
         self._close_if_finished()
 
     def _check_unfinished(self) -> None:
         if self._finished:
             raise StreamClosedError("stream is finished or discarded", self._uri)
+
+    def _check_still_there(self) -> None:
+        if not os.fstat(self._descriptor).st_nlink:
+            raise StorageUnavailableError("file was deleted while it was made", self._uri)
 
     def _close_if_finished(self) -> None:
         if self._finished and not self._closed and self._in_use.acquire(blocking=False):

@@ -8,6 +8,7 @@ from contextlib import suppress
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
+    CheckpointNotFoundError,
     InvalidRequestError,
     OutcomeUnknownError,
 )
@@ -126,6 +127,8 @@ def _holds(file_system: RetryingFileSystem, uri: str, data: bytes) -> bool:
     try:
         with file_system.open(uri) as stored:
             return stored.read() == data
+    except CheckpointNotFoundError:
+        return False  # it was there, and was deleted
     except CheckpointError as error:
         message = "file exists already, and reading whose it is failed"
         raise OutcomeUnknownError(message, uri) from error

@@ -18,6 +18,7 @@ from holdfast.locations.storages._contract import (
 )
 from holdfast.locations.storages._file_system import (
     INLINE_THRESHOLD_BYTES,
+    MAX_INLINE_THRESHOLD_BYTES,
     FileSystemCheckpointStorage,
     FileSystemCheckpointStorageAccess,
     FileSystemCheckpointStorageLocation,
@@ -40,6 +41,7 @@ __all__ = [
     "CHECKPOINT",
     "EPOCHS",
     "INLINE_THRESHOLD_BYTES",
+    "MAX_INLINE_THRESHOLD_BYTES",
     "METADATA_FILE",
     "NOT_EXTERNALLY_ADDRESSABLE",
     "CheckpointMetadataOutputStream",

@@ -167,9 +167,10 @@ class CheckpointStorageLocation(CheckpointStreamFactory, Protocol):
         ...
 
     def dispose_on_failure(self) -> None:
-        """Delete everything that was written through this location, also by tasks.
+        """Delete what was written through this location for it alone, also by tasks.
 
-        Not the directory of a checkpoint: another driver may be about to write into it.
+        Not shared state, which others may refer to by now, and not the directory of a checkpoint:
+        another driver may be about to write into it.
         """
         ...
 
@@ -297,6 +298,8 @@ def check_checkpoint_id(checkpoint_id: int) -> None:
     Raises:
         InvalidRequestError: It is negative.
     """
+    if type(checkpoint_id) is not int:
+        raise InvalidRequestError(f"checkpoint id {checkpoint_id!r} is no whole number")
     if checkpoint_id < 0:
         raise InvalidRequestError(f"checkpoint id {checkpoint_id} is negative")
 

@@ -78,7 +78,7 @@ class JobDirectory:
         found: dict[int, FileSystemCompletedCheckpointStorageLocation] = {}
         while True:
             known, directories = directories, self._checkpoint_directories()
-            if directories.keys() <= known.keys():
+            if directories.keys() == known.keys():
                 return found
             found = {}
             for checkpoint_id, directory in sorted(directories.items()):

@@ -12,6 +12,7 @@ Source:
 """
 
 import logging
+import random
 import re
 import time
 import uuid
@@ -24,11 +25,10 @@ from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointError,
     CheckpointNotFoundError,
-    OutcomeUnknownError,
 )
 from holdfast.locations import _uris
 from holdfast.locations._metadata import decode_metadata
-from holdfast.locations.file_systems import file_system_for, publish
+from holdfast.locations.file_systems import FileStatus, file_system_for, publish
 from holdfast.locations.storages._file_system_completed import (
     FileSystemCompletedCheckpointStorageLocation,
 )
@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 EPOCHS = "_epoch"
 
 _MOST_ATTEMPTS = 100
+
+_LONGEST_WAIT_S = 0.02
 
 _NUMBER = re.compile(r"[1-9][0-9]*")
 
@@ -70,11 +72,13 @@ class DirectoryOwnership:
     """
 
     def __init__(
-        self, directory: str, list_completed: ListCompleted, epoch: int, completed: Completed
+        self, directory: str, list_completed: ListCompleted, claim: Claim, completed: Completed
     ) -> None:
         self._directory = directory
         self._list_completed = list_completed
-        self.epoch = epoch
+        self._owner = claim.owner
+        self._modified_ms = _newest_status(directory).modified_ms
+        self.epoch = claim.epoch
         self.completed = completed
 
     @classmethod
@@ -109,27 +113,30 @@ class DirectoryOwnership:
                 publish(_claim_at(directory, claim.epoch), content, single_writer=single_writer)
             except CheckpointConflictError:
                 continue  # somebody was faster, and has to be topped
-            except OutcomeUnknownError:
-                if newest_epoch(directory) <= claim.epoch:
-                    raise
-                continue  # somebody has topped it, and deleted it before it could be read
             # Another driver may have committed, or topped this claim, before it was published.
             if newest_epoch(directory) == claim.epoch and list_completed() == completed:
                 _forget_below(directory, claim.epoch)
-                return cls(directory, list_completed, claim.epoch, completed)
-        message = f"job was claimed by others {_MOST_ATTEMPTS} times while this driver tried to"
+                return cls(directory, list_completed, claim, completed)
+            time.sleep(random.uniform(0, _LONGEST_WAIT_S))  # noqa: S311  # no secret
+        message = f"job was claimed or went on {_MOST_ATTEMPTS} times while this driver claimed it"
         raise CheckpointConflictError(message, directory)
 
     def check(self) -> None:
-        newest = newest_epoch(self._directory)
-        if newest < self.epoch:
-            message = "the claim to this job is gone: its directory was deleted while it ran"
-            raise CheckpointConflictError(message, self._directory)
+        status = _newest_status(self._directory)
+        if _number(status.uri) < self.epoch:
+            # A listing may miss a claim that is made, and the one that is forgotten for it.
+            status = _newest_status(self._directory)
+        newest = _number(status.uri)
         if newest > self.epoch:
             message = (
                 f"another driver has taken over this job (its epoch is {newest}, this driver's is "
                 f"{self.epoch}); stop this one, or start it again to take the job back"
             )
+            raise CheckpointConflictError(message, self._directory)
+        # The same file has the same time; who owns another one has to be read.
+        is_known = newest == self.epoch and status.modified_ms == self._modified_ms
+        if not is_known and (newest < self.epoch or self._newest_claim().owner != self._owner):
+            message = "the claim to this job is gone: its directory was deleted while it ran"
             raise CheckpointConflictError(message, self._directory)
 
     def is_past(self, checkpoint_id: int, commit_token: str, /) -> bool:
@@ -154,7 +161,7 @@ class DirectoryOwnership:
 
 def newest_epoch(directory: str) -> int:
     """Number of the claim that counts in a job's directory; 0 if it was never claimed."""
-    return max(_claims_in(directory), default=0)
+    return _number(_newest_status(directory).uri)
 
 
 def _commit_token(location: FileSystemCompletedCheckpointStorageLocation) -> str:
@@ -164,11 +171,18 @@ def _commit_token(location: FileSystemCompletedCheckpointStorageLocation) -> str
     return decode_metadata(content, location.external_pointer, uri=uri).commit_token
 
 
-def _claims_in(directory: str) -> dict[int, str]:
-    """URIs of the claims by number."""
+def _newest_status(directory: str) -> FileStatus:
+    """The file of the claim that counts, or the directory of claims."""
     claims = _uris.join(directory, EPOCHS)
-    names = {_uris.name(one.uri): one.uri for one in file_system_for(claims).list(claims)}
-    return {int(name): uri for name, uri in names.items() if _NUMBER.fullmatch(name)}
+    nothing = FileStatus(claims, 0, 0, is_directory=True)
+    found = file_system_for(claims).list(claims)
+    return max(found, key=lambda one: _number(one.uri), default=nothing)
+
+
+def _number(uri: str) -> int:
+    """The number that a claim is named after; 0 of anything else."""
+    name = _uris.name(uri)
+    return int(name) if _NUMBER.fullmatch(name) else 0
 
 
 def _claim_at(directory: str, epoch: int) -> str:
@@ -178,7 +192,8 @@ def _claim_at(directory: str, epoch: int) -> str:
 def _forget_below(directory: str, epoch: int) -> None:
     """Delete the claims that don't count any more; the newest stays, so that numbers go up."""
     try:
-        older = [uri for number, uri in _claims_in(directory).items() if number < epoch]
-        file_system_for(directory).delete(older)
+        claims = _uris.join(directory, EPOCHS)
+        found = [one.uri for one in file_system_for(claims).list(claims)]
+        file_system_for(claims).delete(uri for uri in found if 0 < _number(uri) < epoch)
     except CheckpointError:
         _log.warning("could not delete older claims to a job", exc_info=True)

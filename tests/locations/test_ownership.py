@@ -1,10 +1,12 @@
 """Who owns a job: claims, and commits by drivers that were thought dead."""
 
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -164,18 +166,29 @@ class TestClaims:
         assert claims(faults.behind) == {"3"}
 
     @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"epoch": "x"}', b"\xff" * 100])
-    def test_a_damaged_claim_can_be_topped_and_still_counts(
+    def test_a_damaged_claim_is_named_and_can_be_topped(
         self, memory_directory: str, damage: bytes
     ) -> None:
         access = job_in(memory_directory)
         owner = access.claim_job()
         overwrite_claim(memory_directory, 1, damage)
-        owner.check()
         with pytest.raises(CheckpointCorruptedError, match="claim") as caught:
             owner.is_past(1, "token")
         assert caught.value.location == f"{memory_directory}/job/_epoch/1"
         assert access.claim_job().epoch == 2
         assert not owns(owner)
+
+    def test_a_driver_whose_job_was_deleted_and_begun_again_is_not_its_owner(
+        self, local_directory: str, tmp_path: Path
+    ) -> None:
+        old = job_in(local_directory).claim_job()
+        shutil.rmtree(tmp_path / "job")
+        new = job_in(local_directory).claim_job()
+        os.utime(tmp_path / "job" / "_epoch" / "1", (1, 1))  # files of one millisecond look alike
+        assert new.epoch == old.epoch
+        new.check()
+        with pytest.raises(CheckpointConflictError, match="deleted"):
+            old.check()
 
     def test_a_store_that_fails_fails_the_claim_and_leaves_the_owner_in_place(
         self, faults: Faults
@@ -300,7 +313,7 @@ else:
         access = job_in(faults.directory)
         other = job_in(faults.behind)
         faults.before("publish", other.claim_job, nth="every")
-        with pytest.raises(CheckpointConflictError, match="claimed by others"):
+        with pytest.raises(CheckpointConflictError, match="was claimed or went on"):
             access.claim_job()
 
     @pytest.mark.parametrize(

@@ -292,7 +292,9 @@ def test_older_checkpoints_are_deleted_in_the_background(
     assert left == [1, 2, 3, 4][-num_retained:]
 
 
-def test_a_checkpoint_that_can_not_be_deleted_fails_no_batch_and_goes_with_the_next(faults: Faults) -> None:
+def test_a_checkpoint_that_can_not_be_deleted_fails_no_batch_and_goes_with_the_next(
+    faults: Faults,
+) -> None:
     driver = coordinator(faults.directory, num_retained=1)
     run_batch(driver, 0)
     faults.before("delete", StorageUnavailableError("as planned"))

@@ -3,6 +3,7 @@
 import logging
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -28,7 +29,6 @@ from holdfast.locations import (
     latest_checkpoint,
     load_checkpoint,
     retry_deadline,
-    sweep,
 )
 from holdfast.spark._acknowledgements import Acknowledgement, operator_state
 
@@ -104,6 +104,7 @@ class CheckpointCoordinator:
         uid: The operator's name.
         parallelism: Number of the operator's subtasks.
         num_retained: Number of completed checkpoints that are kept.
+        sweep: Deletes what crashes have left; called in the background once the job is claimed.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class CheckpointCoordinator:
         uid: str,
         parallelism: int,
         num_retained: int,
+        sweep: Callable[[], object] | None = None,
     ) -> None:
         self._access = access
         self._job_id = job_id
@@ -124,10 +126,8 @@ class CheckpointCoordinator:
         self._num_retained = num_retained
         self._ownership: JobOwnership | None = None
         self._store = CompletedCheckpointStore(num_retained, _CLEANER)
+        self._sweep = sweep
         access.initialize_base_locations_for_checkpoint()
-        last = latest_checkpoint(access)
-        if last is not None:
-            self._check_belongs(last)
 
     @property
     def _last(self) -> CompletedCheckpoint | None:
@@ -147,7 +147,10 @@ class CheckpointCoordinator:
         started = time.monotonic()
         if self._ownership is None:
             # Not before it is sure that this query can go on: it stops the one that runs the job.
-            self._skips(batch_id, latest_checkpoint(self._access))
+            last = latest_checkpoint(self._access)
+            if last is not None:
+                self._check_belongs(last)
+            self._skips(batch_id, last)
             self._take_over()
         else:
             self._ownership.check()
@@ -169,13 +172,12 @@ class CheckpointCoordinator:
 
     def _take_over(self) -> None:
         """Claim the job, and go on from the checkpoints that it has at that moment."""
-        while True:
-            self._ownership = self._access.claim_job()
-            try:
-                completed = [load_checkpoint(one) for one in self._ownership.completed.values()]
-            except CheckpointNotFoundError:
-                continue  # the former owner was still deleting it
-            break
+        ownership = self._access.claim_job()
+        try:
+            completed = [load_checkpoint(one) for one in ownership.completed.values()]
+        except CheckpointNotFoundError:  # the former owner was still deleting it
+            ownership = self._access.claim_job()
+            completed = [load_checkpoint(one) for one in ownership.completed.values()]
         if completed:
             self._check_belongs(completed[-1])
             _log.info(
@@ -184,7 +186,10 @@ class CheckpointCoordinator:
                 completed[-1].checkpoint_id,
                 completed[-1].location.external_pointer,
             )
+        self._ownership = ownership
         self._store = CompletedCheckpointStore(self._num_retained, _CLEANER, completed)
+        if self._sweep is not None:
+            _CLEANER.run(self._sweep, f"orphaned files of job {self._job_id}")
 
     def _skips(self, batch_id: int, last: CompletedCheckpoint | None) -> bool:
         """Whether the last checkpoint completed the batch; a `BatchGapError` if it is not next."""
@@ -348,10 +353,3 @@ def progress_of(metadata: CheckpointMetadata) -> SparkProgress:
         message = f"checkpoint {metadata.checkpoint_id} was not taken by a Spark query"
         raise InvalidRequestError(message)
     return msgspec.msgpack.decode(encoded, type=SparkProgress)
-
-
-def sweep_in_background(directory: str, job_id: str, *, grace_s: float) -> None:
-    """Delete what crashes have left in a job's directory, off the path of its batches."""
-    _CLEANER.run(
-        lambda: sweep(directory, job_id, grace_s=grace_s), f"orphaned files of job {job_id}"
-    )

@@ -10,6 +10,7 @@ from holdfast.errors import InvalidRequestError
 from holdfast.locations import (
     GRACE_S,
     INLINE_THRESHOLD_BYTES,
+    MAX_INLINE_THRESHOLD_BYTES,
     CheckpointStorage,
     FileSystemCheckpointStorage,
     MemoryCheckpointStorage,
@@ -61,14 +62,14 @@ def _storage(text: str) -> str:
 
 
 def _size(text: str) -> int:
-    found = _SIZE.fullmatch(text.strip())
+    found = _SIZE.fullmatch(text)
     if found is None:
         raise ValueError(text)
     return int(found[1]) * _UNITS[found[2].lower()]
 
 
 def _duration_s(text: str) -> float:
-    found = _DURATION.fullmatch(text.strip())
+    found = _DURATION.fullmatch(text)
     if found is None:
         raise ValueError(text)
     return int(found[1]) * _SECONDS[found[2].lower()]
@@ -82,17 +83,23 @@ def _grace_s(text: str) -> float:
 
 
 def _boolean(text: str) -> bool:
-    found = {"true": True, "false": False}.get(text.strip().lower())
+    found = {"true": True, "false": False}.get(text.lower())
     if found is None:
         raise ValueError(text)
     return found
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
+def _threshold(text: str) -> int:
+    size = _size(text)
+    if size > MAX_INLINE_THRESHOLD_BYTES:
         raise ValueError(text)
-    return number
+    return size
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ValueError(text)
+    return int(text)
 
 
 def _setting(default: Any, **columns: Any) -> Any:
@@ -157,7 +164,7 @@ class Settings:
         kind="size, 0 to 1m",
         meaning="State of at most this size travels in `_metadata` instead of in a file.",
         flink="execution.checkpointing.data-inline-threshold",
-        parse=_size,
+        parse=_threshold,
     )
     job_id: str | None = _setting(
         None,
@@ -186,7 +193,7 @@ class Settings:
                 raise InvalidRequestError(f"no setting {key!r}; did you mean {nearest!r}?")
             setting: Setting = by_key[key].metadata["setting"]
             try:
-                values[by_key[key].name] = setting.parse(text)
+                values[by_key[key].name] = setting.parse(text.strip())
             except InvalidRequestError:
                 raise
             except ValueError as error:

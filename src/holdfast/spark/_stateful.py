@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 from pyspark.accumulators import Accumulator
@@ -14,15 +15,10 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from holdfast.backends import MAX_PARALLELISM
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError, OutcomeUnknownError
-from holdfast.locations import CheckpointStorage
+from holdfast.locations import CheckpointStorage, sweep
 from holdfast.spark import _query
 from holdfast.spark._acknowledgements import COLUMN, Acknowledgement, decode_acknowledgements
-from holdfast.spark._coordinator import (
-    CheckpointCoordinator,
-    PendingCheckpoint,
-    SparkProgress,
-    sweep_in_background,
-)
+from holdfast.spark._coordinator import CheckpointCoordinator, PendingCheckpoint, SparkProgress
 from holdfast.spark._functions import StatefulFunction
 from holdfast.spark._routing import Routing, arrow_schema, shared
 from holdfast.spark._settings import Settings
@@ -187,9 +183,8 @@ class _QueryRun:
             uid=operator.uid,
             parallelism=operator.parallelism,
             num_retained=settings.num_retained,
+            sweep=_sweep_of(settings, job_id),
         )
-        if settings.checkpoint_dir is not None:
-            sweep_in_background(settings.checkpoint_dir, job_id, grace_s=settings.orphan_grace_s)
         _query.guard_against_other_orders(session)
         return cls(
             run_id=query.run_id,
@@ -308,6 +303,13 @@ class _QueryRun:
             told(checkpoint_id)
         except Exception:  # noqa: BLE001  # user code: anything
             _log.exception("operator %r failed in %s", self.operator.uid, method)
+
+
+def _sweep_of(settings: Settings, job_id: str) -> Callable[[], object] | None:
+    """What deletes the leftovers of a job's crashes, if it has a directory."""
+    if settings.checkpoint_dir is None:
+        return None
+    return partial(sweep, settings.checkpoint_dir, job_id, grace_s=settings.orphan_grace_s)
 
 
 def _observe(output: DataFrame, observation: Observation) -> DataFrame:

@@ -1,5 +1,7 @@
 """Metadata to test with."""
 
+import uuid
+
 from holdfast.locations import (
     CheckpointMetadata,
     OperatorState,
@@ -12,7 +14,7 @@ from holdfast.locations import (
 
 
 def metadata_of(
-    *streams: StreamStateHandle, checkpoint_id: int = 1, commit_token: str = "token"
+    *streams: StreamStateHandle, checkpoint_id: int = 1, commit_token: str | None = None
 ) -> CheckpointMetadata:
     """Metadata of one operator, each of whose subtasks has one of the streams."""
     subtasks = {
@@ -33,7 +35,7 @@ def metadata_of(
     return CheckpointMetadata(
         job_id="job",
         checkpoint_id=checkpoint_id,
-        commit_token=commit_token,
+        commit_token=commit_token or uuid.uuid4().hex,
         created_ms=1_700_000_000_000,
         duration_ms=12.5,
         writer="holdfast tests",

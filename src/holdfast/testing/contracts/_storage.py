@@ -305,7 +305,8 @@ class CheckpointStorageContract:
     ) -> None:
         owner = access.claim_job()
         location = access.initialize_location_for_checkpoint(5)
-        complete_checkpoint(location, metadata_of(checkpoint_id=5), owner)
+        metadata = metadata_of(checkpoint_id=5, commit_token="token")
+        complete_checkpoint(location, metadata, owner)
         assert owner.is_past(4, "token")
         assert not owner.is_past(5, "token")
         assert not owner.is_past(6, "token")
