@@ -1,5 +1,14 @@
-"""The session and the jobs of the integration tests."""
+"""The session, the jobs and the servers of the integration tests."""
 
 from jobs.fixtures import job, spark
+from servers.s3 import minio, minio_bucket, real_s3_bucket, versitygw, versitygw_bucket
 
-__all__ = ["job", "spark"]
+__all__ = [
+    "job",
+    "minio",
+    "minio_bucket",
+    "real_s3_bucket",
+    "spark",
+    "versitygw",
+    "versitygw_bucket",
+]

@@ -54,10 +54,13 @@ from holdfast.locations.file_systems import (
     LocalFileSystem,
     MemoryFileSystem,
     RetryPolicy,
+    S3FileSystem,
+    S3Settings,
     file_system_for,
     register_file_system,
     retry_deadline,
     unregister_file_system,
+    use_s3,
 )
 from holdfast.locations.storages import (
     INLINE_THRESHOLD_BYTES,
@@ -140,6 +143,8 @@ __all__ = [
     "PersistentMetadataCheckpointStorageLocation",
     "RestoreMode",
     "RetryPolicy",
+    "S3FileSystem",
+    "S3Settings",
     "SharedStateRegistry",
     "StatePartitions",
     "StreamStateHandle",
@@ -161,4 +166,5 @@ __all__ = [
     "retry_deadline",
     "sweep",
     "unregister_file_system",
+    "use_s3",
 ]

@@ -5,7 +5,6 @@ import struct
 from typing import BinaryIO
 
 import msgspec
-from awscrt import checksums
 
 from holdfast.errors import (
     CheckpointCorruptedError,
@@ -13,17 +12,12 @@ from holdfast.errors import (
     StreamClosedError,
     UnsupportedFormatError,
 )
+from holdfast.locations._crc32c import crc32c
 from holdfast.locations._reading import read_up_to
 from holdfast.locations.file_systems import BytesLike
 
 BLOCK_BYTES = 1 << 20
 """Bytes under one checksum: 4 bytes of checksum for each MiB, and one MiB read for a small part."""
-
-
-def crc32c(data: BytesLike, previous: int = 0) -> int:
-    """CRC-32C (Castagnoli) of the bytes, going on from the checksum of what stood before them."""
-    # Typed as int in the library's own docs, but it has no annotations.
-    return int(checksums.crc32c(data, previous))
 
 
 class Checksum(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
 from holdfast.locations import _uris
-from holdfast.locations._checksum import crc32c
+from holdfast.locations._crc32c import crc32c
 from holdfast.locations._handles import (
     FileStateHandle,
     OperatorStateHandle,

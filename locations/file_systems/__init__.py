@@ -18,8 +18,10 @@ from holdfast.locations.file_systems._registry import (
     file_system_for,
     register_file_system,
     unregister_file_system,
+    use_s3,
 )
 from holdfast.locations.file_systems._retries import RetryPolicy, retry_deadline
+from holdfast.locations.file_systems._s3 import S3FileSystem, S3Settings
 
 __all__ = [
     "PROBE_PREFIX",
@@ -31,10 +33,13 @@ __all__ = [
     "LocalFileSystem",
     "MemoryFileSystem",
     "RetryPolicy",
+    "S3FileSystem",
+    "S3Settings",
     "check_exclusive",
     "file_system_for",
     "publish",
     "register_file_system",
     "retry_deadline",
     "unregister_file_system",
+    "use_s3",
 ]

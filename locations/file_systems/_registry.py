@@ -14,12 +14,20 @@ from holdfast.locations.file_systems._retrying import (
     RetryingExclusiveFileSystem,
     RetryingFileSystem,
 )
+from holdfast.locations.file_systems._s3 import S3FileSystem, S3Settings
 
 _DEFAULT_POLICY = RetryPolicy()
+
+
+def _s3() -> FileSystem:
+    return S3FileSystem(S3Settings())
+
 
 _BUILT_IN: dict[str, tuple[Callable[[], FileSystem], RetryPolicy]] = {
     "file": (LocalFileSystem, _DEFAULT_POLICY),
     "memory": (MemoryFileSystem, _DEFAULT_POLICY),
+    "s3": (_s3, _DEFAULT_POLICY),
+    "s3a": (_s3, _DEFAULT_POLICY),
 }
 
 _LOCK = threading.Lock()
@@ -41,6 +49,15 @@ def register_file_system(
     with _LOCK:
         _FACTORIES[scheme.lower()] = (factory, retries)
         _OPENED.pop(scheme.lower(), None)
+
+
+def use_s3(settings: S3Settings) -> None:
+    """Reach `s3://` and `s3a://` by these settings from now on, in this process."""
+    with _LOCK:
+        known = _OPENED.get("s3")
+    if known is None or getattr(known.inner, "settings", None) != settings:
+        for scheme in ("s3", "s3a"):
+            register_file_system(scheme, lambda: S3FileSystem(settings))
 
 
 def unregister_file_system(scheme: str) -> None:

@@ -17,8 +17,8 @@ from holdfast.locations._checksum import (
     ChecksumBuilder,
     VerifyingInputStream,
     checksum_of,
-    crc32c,
 )
+from holdfast.locations._crc32c import crc32c
 
 CONTENT = bytes(range(25))
 BLOCK = 10

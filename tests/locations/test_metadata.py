@@ -21,7 +21,7 @@ from holdfast.locations import (
     decode_metadata,
     encode_metadata,
 )
-from holdfast.locations._checksum import crc32c
+from holdfast.locations._crc32c import crc32c
 from holdfast.testing import metadata_of, streams_of
 
 DIRECTORY = "file:///data/job/chk-7"

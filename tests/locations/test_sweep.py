@@ -41,7 +41,7 @@ from holdfast.locations import (
     sweep,
     unregister_file_system,
 )
-from holdfast.locations._checksum import crc32c
+from holdfast.locations._crc32c import crc32c
 from holdfast.locations.file_systems import _memory as store
 from holdfast.testing import ANY_CALL, Faults, metadata_of, streams_of
 

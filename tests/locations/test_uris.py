@@ -66,7 +66,7 @@ def test_a_relative_path_is_below_the_working_directory(
         ("file://tmp/x", "three slashes"),
         ("file:a/b", "absolute"),
         ("C:\\data", "absolute"),
-        ("s3://bucket/x", "no file system for s3://"),
+        ("nothing://bucket/x", "no file system for nothing://"),
     ],
 )
 def test_what_can_not_hold_checkpoints_is_refused(given: str | Path, message: str) -> None:

@@ -55,7 +55,7 @@ def test_no_checkpoint_directory_is_refused(job: Job) -> None:
         ({"checkpoint.num-retained": "0"}, ["num-retained", "at least 1"]),
         ({"checkpoint.num-retained": "many"}, ["num-retained", "'many'"]),
         ({"checkpoint.storage": "disk"}, ["`filesystem` or `memory`"]),
-        ({"state.inline-threshold": "2m"}, ["inline threshold", "1048576"]),
+        ({"state.inline-threshold": "2m"}, ["inline-threshold", "0 to 1m"]),
         ({"state.inline-threshold": "2 bananas"}, ["size"]),
         ({"job.id": "../x"}, ["job id", "can't name a directory"]),
     ],

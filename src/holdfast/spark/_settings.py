@@ -14,10 +14,12 @@ from holdfast.locations import (
     CheckpointStorage,
     FileSystemCheckpointStorage,
     MemoryCheckpointStorage,
+    S3Settings,
     check_job_id,
 )
 
 PREFIX = "spark.holdfast."
+_S3A = "spark.hadoop.fs.s3a."
 
 # One for the process: a query that is stopped and started again finds its checkpoints.
 _MEMORY = MemoryCheckpointStorage()
@@ -42,6 +44,8 @@ class Setting:
         flink: Flink's key for the same, or empty.
         parse: Makes a value of its text; raises ValueError or `InvalidRequestError`.
         default_text: The default as one would write it, where that is not its value.
+        s3a: Hadoop's key for the same, behind `spark.hadoop.fs.s3a.`, which is taken where this one
+            is not set; or empty.
     """
 
     key: str
@@ -50,6 +54,7 @@ class Setting:
     flink: str
     parse: Callable[[str], Any]
     default_text: str | None = None
+    s3a: str = ""
 
 
 def _storage(text: str) -> str:
@@ -73,6 +78,19 @@ def _duration_s(text: str) -> float:
     if found is None:
         raise ValueError(text)
     return int(found[1]) * _SECONDS[found[2].lower()]
+
+
+def _endpoint(text: str) -> str:
+    # Hadoop takes a host without a scheme.
+    return text if "://" in text else f"https://{text}"
+
+
+def _encryption(text: str) -> str:
+    # Hadoop's names for the same.
+    names = {"AES256": "AES256", "AWS:KMS": "aws:kms", "SSE-S3": "AES256", "SSE-KMS": "aws:kms"}
+    if text.upper() not in names:
+        raise ValueError(text)
+    return names[text.upper()]
 
 
 def _grace_s(text: str) -> float:
@@ -103,12 +121,13 @@ def _positive(text: str) -> int:
 
 
 def _setting(default: Any, **columns: Any) -> Any:
-    return field(default=default, metadata={"setting": Setting(**columns)})
+    setting = Setting(**columns)
+    return field(default=default, metadata={"setting": setting}, repr=setting.kind != "secret")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings of one query; values only, so that they print, compare and pickle."""
+    """The settings of one query; values only, so that they compare and pickle."""
 
     checkpoint_dir: str | None = _setting(
         None,
@@ -176,6 +195,144 @@ class Settings:
         parse=check_job_id,
     )
 
+    s3_endpoint: str | None = _setting(
+        None,
+        key="s3.endpoint",
+        kind="URL",
+        meaning="Where the S3 store is; AWS if not set.",
+        flink="s3.endpoint",
+        s3a="endpoint",
+        parse=_endpoint,
+    )
+    s3_region: str | None = _setting(
+        None,
+        key="s3.region",
+        kind="name",
+        meaning="Region of the S3 store.",
+        flink="s3.region",
+        s3a="endpoint.region",
+        parse=str,
+    )
+    s3_path_style: bool = _setting(
+        default=False,
+        key="s3.path-style-access",
+        kind="`true` or `false`",
+        meaning="Whether the bucket stands in the path of requests instead of in the host name, as "
+        "most stores other than AWS want it.",
+        flink="s3.path.style.access",
+        s3a="path.style.access",
+        parse=_boolean,
+        default_text="false",
+    )
+    s3_access_key: str | None = _setting(
+        None,
+        key="s3.access-key",
+        kind="name of credentials",
+        meaning="Credentials for S3. Where they are not set, boto3 finds them: in the environment, "
+        "its files, or the machine's role.",
+        flink="s3.access-key",
+        s3a="access.key",
+        parse=str,
+    )
+    s3_secret_key: str | None = _setting(
+        None,
+        key="s3.secret-key",
+        kind="secret",
+        meaning="Their secret.",
+        flink="s3.secret-key",
+        s3a="secret.key",
+        parse=str,
+    )
+    s3_session_token: str | None = _setting(
+        None,
+        key="s3.session-token",
+        kind="secret",
+        meaning="The token of temporary ones.",
+        flink="",
+        s3a="session.token",
+        parse=str,
+    )
+    s3_role_arn: str | None = _setting(
+        None,
+        key="s3.assumed-role",
+        kind="ARN",
+        meaning="A role to assume with them.",
+        flink="",
+        s3a="assumed.role.arn",
+        parse=str,
+    )
+    s3_encryption: str | None = _setting(
+        None,
+        key="s3.server-side-encryption",
+        kind="`AES256` or `aws:kms`",
+        meaning="How the store encrypts what is written.",
+        flink="s3.sse.type",
+        s3a="encryption.algorithm",
+        parse=_encryption,
+    )
+    s3_kms_key_id: str | None = _setting(
+        None,
+        key="s3.kms-key",
+        kind="ARN or id",
+        meaning="The key of `aws:kms`.",
+        flink="s3.sse.kms.keyId",
+        s3a="encryption.key",
+        parse=str,
+    )
+    s3_storage_class: str | None = _setting(
+        None,
+        key="s3.storage-class",
+        kind="name",
+        meaning="Storage class of what is written.",
+        flink="",
+        s3a="create.storage.class",
+        parse=str.upper,
+    )
+    s3_checksum: str = _setting(
+        "crc32c",
+        key="s3.checksum",
+        kind="`crc32c`, `crc32` or `off`",
+        meaning="What the store is to check uploads by; `off` for stores that know neither. "
+        "Holdfast's own checksums are not touched by this.",
+        flink="",
+        parse=str.lower,
+    )
+    s3_part_bytes: int = _setting(
+        8 << 20,
+        key="s3.part-size",
+        kind="size, at least 5m",
+        meaning="Part of a large file that is sent at a time; grows with the file.",
+        flink="s3.upload.min.part.size",
+        parse=_size,
+        default_text="8m",
+    )
+    s3_concurrency: int = _setting(
+        4,
+        key="s3.concurrency",
+        kind="number, at least 1",
+        meaning="Parts of one file that are sent at a time.",
+        flink="s3.upload.max.concurrent.uploads",
+        parse=_positive,
+    )
+    s3_requester_pays: bool = _setting(
+        default=False,
+        key="s3.requester-pays",
+        kind="`true` or `false`",
+        meaning="Whether requests are at the cost of the one who makes them.",
+        flink="",
+        s3a="requester.pays.enabled",
+        parse=_boolean,
+        default_text="false",
+    )
+    s3_ca_bundle: str | None = _setting(
+        None,
+        key="s3.ca-bundle",
+        kind="path",
+        meaning="File with the certificates to trust, on driver and executors.",
+        flink="",
+        parse=str,
+    )
+
     @classmethod
     def parse(cls, configuration: Mapping[str, str]) -> "Settings":
         """Read the settings from Spark's configuration; other keys are passed over.
@@ -184,22 +341,42 @@ class Settings:
             InvalidRequestError: An unknown `spark.holdfast.` key, or a value of another kind.
         """
         by_key = {PREFIX + one.metadata["setting"].key: one for one in fields(cls)}
-        values = {}
-        for key, text in configuration.items():
-            if not key.startswith(PREFIX):
-                continue
-            if key not in by_key:
+        for key in configuration:
+            if key.startswith(PREFIX) and key not in by_key:
                 nearest = difflib.get_close_matches(key, by_key, n=1, cutoff=0.0)[0]
                 raise InvalidRequestError(f"no setting {key!r}; did you mean {nearest!r}?")
-            setting: Setting = by_key[key].metadata["setting"]
-            try:
-                values[by_key[key].name] = setting.parse(text.strip())
-            except InvalidRequestError:
-                raise
-            except ValueError as error:
-                message = f"setting {key!r} is {text!r}; it must be a {setting.kind}"
-                raise InvalidRequestError(message) from error
+        values = {}
+        for key, one in by_key.items():
+            setting: Setting = one.metadata["setting"]
+            for given in (key, f"{_S3A}{setting.s3a}" if setting.s3a else key):
+                if given in configuration:
+                    values[one.name] = _value(given, setting, configuration[given])
+                    break
         return cls(**values)
+
+    def s3(self) -> S3Settings:
+        """How to reach S3.
+
+        Raises:
+            InvalidRequestError: Some of them don't go together.
+        """
+        return S3Settings(
+            endpoint_url=self.s3_endpoint,
+            region=self.s3_region,
+            path_style=self.s3_path_style,
+            access_key=self.s3_access_key,
+            secret_key=self.s3_secret_key,
+            session_token=self.s3_session_token,
+            role_arn=self.s3_role_arn,
+            server_side_encryption=self.s3_encryption,
+            kms_key_id=self.s3_kms_key_id if self.s3_encryption == "aws:kms" else None,
+            storage_class=self.s3_storage_class,
+            checksum=self.s3_checksum,
+            part_bytes=self.s3_part_bytes,
+            concurrency=self.s3_concurrency,
+            requester_pays=self.s3_requester_pays,
+            ca_bundle=self.s3_ca_bundle,
+        )
 
     def open_storage(self) -> CheckpointStorage:
         """The checkpoint storage that they describe; touches nothing yet.
@@ -230,6 +407,16 @@ class Settings:
             inline_threshold=self.inline_threshold,
             single_writer=self.single_writer,
         )
+
+
+def _value(key: str, setting: Setting, text: str) -> Any:
+    try:
+        return setting.parse(text.strip())
+    except InvalidRequestError:
+        raise
+    except ValueError as error:
+        message = f"setting {key!r} is {text!r}; it must be a {setting.kind}"
+        raise InvalidRequestError(message) from error
 
 
 def settings_table() -> list[tuple[Setting, Any]]:

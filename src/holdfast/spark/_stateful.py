@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from holdfast.backends import MAX_PARALLELISM
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError, OutcomeUnknownError
-from holdfast.locations import CheckpointStorage, sweep
+from holdfast.locations import CheckpointStorage, S3Settings, sweep, use_s3
 from holdfast.spark import _query
 from holdfast.spark._acknowledgements import COLUMN, Acknowledgement, decode_acknowledgements
 from holdfast.spark._coordinator import CheckpointCoordinator, PendingCheckpoint, SparkProgress
@@ -164,6 +164,7 @@ class _QueryRun:
     run_id: str
     operator: _Operator
     storage: CheckpointStorage
+    s3: S3Settings
     job_id: str
     coordinator: CheckpointCoordinator
     finished: "Accumulator[int]"
@@ -174,6 +175,7 @@ class _QueryRun:
         cls, operator: _Operator, session: SparkSession, query: _query.RunningQuery
     ) -> "_QueryRun":
         settings = Settings.parse(session.conf.getAll)
+        use_s3(settings.s3())
         storage = settings.open_storage()
         job_id = settings.job_id or query.query_id
         coordinator = CheckpointCoordinator(
@@ -190,6 +192,7 @@ class _QueryRun:
             run_id=query.run_id,
             operator=operator,
             storage=storage,
+            s3=settings.s3(),
             job_id=job_id,
             coordinator=coordinator,
             finished=session.sparkContext.accumulator(0),
@@ -276,6 +279,7 @@ class _QueryRun:
                 function=self.operator.function,
                 uid=self.operator.uid,
                 storage=self.storage,
+                s3=self.s3,
                 job_id=self.job_id,
                 checkpoint_id=pending.checkpoint_id,
                 location_reference=pending.location.location_reference,

@@ -21,8 +21,10 @@ from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 from holdfast.locations import (
     CheckpointStorage,
     CheckpointStorageLocationReference,
+    S3Settings,
     SubtaskState,
     SubtaskStatistics,
+    use_s3,
 )
 from holdfast.spark._acknowledgements import COLUMN, Acknowledgement
 from holdfast.spark._coordinator import Assigned
@@ -42,6 +44,7 @@ class SubtaskRunner:
         function: The user's operator.
         uid: Its name.
         storage: Where checkpoints go.
+        s3: How to reach S3.
         job_id: The job.
         checkpoint_id: The checkpoint that is being taken.
         location_reference: Where its files go.
@@ -55,6 +58,7 @@ class SubtaskRunner:
     function: StatefulFunction
     uid: str
     storage: CheckpointStorage
+    s3: S3Settings
     job_id: str
     checkpoint_id: int
     location_reference: CheckpointStorageLocationReference
@@ -72,6 +76,7 @@ class SubtaskRunner:
             yield from self._run(marked if marked >= 0 else -marked - 1, rows)
 
     def _run(self, subtask: int, rows: "_Input") -> Iterator[pa.RecordBatch]:
+        use_s3(self.s3)
         factory = self.storage.create_checkpoint_storage(
             self.job_id
         ).resolve_checkpoint_storage_location(self.checkpoint_id, self.location_reference)

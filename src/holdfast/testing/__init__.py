@@ -27,6 +27,7 @@ from holdfast.testing._faulty import (
     FaultyFileSystem,
     faulty_file_system,
 )
+from holdfast.testing._http_faults import HttpFaults, HttpRequest, http_faults
 from holdfast.testing._interleaving import Interleaved, at_every_step
 from holdfast.testing._values import metadata_of, streams_of
 from holdfast.testing.contracts._exclusive_file_system import ExclusiveFileSystemContract
@@ -46,6 +47,8 @@ __all__ = [
     "FaultyExclusiveFileSystem",
     "FaultyFileSystem",
     "FileSystemContract",
+    "HttpFaults",
+    "HttpRequest",
     "Interleaved",
     "Nth",
     "Write",
@@ -53,6 +56,7 @@ __all__ = [
     "both_writes",
     "counting_file_system",
     "faulty_file_system",
+    "http_faults",
     "metadata_of",
     "streams_of",
 ]

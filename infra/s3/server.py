@@ -1,0 +1,223 @@
+"""A real S3 server of our own: `server.py build|start [minio|versitygw]`, `server.py stop DIRECTORY`.
+
+Both are test tools, which Holdfast neither ships nor links (MinIO is archived, and under the AGPL).
+They are built from source once, by `go install`, into `${XDG_CACHE_HOME:-~/.cache}/holdfast/`. A
+server listens on loopback only and keeps everything in one temporary directory.
+
+Exit status: 0 done, 2 wrong usage, 3 can't be had here (no Go, or the module is out of reach), else
+it failed; the last line on stderr says why.
+"""
+
+
+
+import fcntl
+import http.client
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PACKAGES = {
+    # Of the last commit: its tags are none of Go's.
+    "minio": "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c",
+    "versitygw": "github.com/versity/versitygw/cmd/versitygw@v1.7.0",
+}
+
+REGION = "us-east-1"
+
+UNAVAILABLE = 3
+
+_LONGEST_S = 60.0
+"""A server that takes longer to come or to go is stuck."""
+
+
+class UnavailableError(Exception):
+    """There is no such server to be had on this machine."""
+
+
+def build(name: str) -> Path:
+    """Path of the server's program, built if it is not there."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
+    package, version = PACKAGES[name].split("@")
+    program = cache / f"{name}-{version}"
+    if program.exists():
+        return program
+    go = shutil.which("go")
+    if go is None:
+        raise UnavailableError(f"{name} is built from source, and no go was found")
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # somebody else may be building it
+        if program.exists():
+            return program
+        with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as directory:
+            environment = {**os.environ, "GOBIN": directory, "CGO_ENABLED": "0"}
+            module = f"{package.split('/cmd/')[0]}@{version}"
+            reached = _run([go, "list", "-m", module], directory, environment)
+            if reached.returncode != 0:
+                raise UnavailableError(f"go can't reach {module}: {_last_line(reached.stderr)}")
+            print(f"building {name} once, which takes minutes", file=sys.stderr)
+            install = [go, "install", "-trimpath", "-ldflags=-s -w", PACKAGES[name]]
+            built = _run(install, directory, environment)
+            if built.returncode != 0:
+                sys.exit(f"go install failed: {built.stderr}")
+            os.replace(Path(directory) / name, program)
+    return program
+
+
+def start(name: str) -> dict[str, str]:
+    """Start a server, and say what clients and `stop` need."""
+    program = build(name)
+    directory = Path(tempfile.mkdtemp(prefix="holdfast-s3-"))
+    data = directory / "data"
+    data.mkdir()
+    access_key, secret_key = secrets.token_hex(8), secrets.token_hex(20)
+    port, other_port = _free_ports(2)
+    address = f"127.0.0.1:{port}"
+    if name == "minio":
+        settings = {
+            "MINIO_BROWSER": "off",
+            "MINIO_ROOT_PASSWORD": secret_key,
+            "MINIO_ROOT_USER": access_key,
+            "MINIO_SITE_REGION": REGION,
+            "MINIO_UPDATE": "off",
+        }
+        command = ["server", "--quiet", "--certs-dir", f"{directory}/certs", "--address", address]
+        command += ["--console-address", f"127.0.0.1:{other_port}", str(data)]
+    else:
+        versions = directory / "versions"
+        versions.mkdir()
+        settings = {"ROOT_ACCESS_KEY": access_key, "ROOT_SECRET_KEY": secret_key}
+        command = ["--quiet", "--keep-alive", "--port", address, "--region", REGION]
+        command += ["posix", "--versioning-dir", str(versions), str(data)]
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MINIO_", "ROOT_", "VGW_"))
+    }
+    endpoint = f"http://{address}"
+    try:
+        with open(directory / "log", "wb") as log:
+            server = subprocess.Popen(
+                [program, *command],
+                cwd=directory,
+                env={**environment, **settings, "HOME": str(directory)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        (directory / "pid").write_text(str(server.pid))
+        _wait_until_ready(server, port, directory / "log")
+    except BaseException:
+        stop(directory)
+        raise
+    return {
+        "endpoint": endpoint,
+        "region": REGION,
+        "access_key": access_key,
+        "secret_key": secret_key,
+        "directory": str(directory),
+    }
+
+
+def stop(directory: Path) -> None:
+    """Stop the server of a directory, if it still runs, and remove the directory."""
+    if not directory.name.startswith("holdfast-s3-"):
+        sys.exit(f"not a directory that start has printed: {directory}")
+    pid_file = directory / "pid"
+    if pid_file.exists():
+        pid = int(pid_file.read_text())
+        if _is_server(pid, directory):
+            os.kill(pid, signal.SIGKILL)  # nothing of it is kept, so it need not tidy up
+        deadline = time.monotonic() + _LONGEST_S
+        while _is_server(pid, directory) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _is_server(pid: int, directory: Path) -> bool:
+    """Whether the process is still the one that was started; ids are used again."""
+    if Path("/proc/self").exists():  # small images of Linux have no ps
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+    else:
+        ps = ["ps", "-ww", "-o", "args=", "-p", str(pid)]
+        command = subprocess.run(ps, check=False, capture_output=True, text=True).stdout
+    return str(directory) in command
+
+
+def _wait_until_ready(server: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+    deadline = time.monotonic() + _LONGEST_S
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            break
+        if _is_ready(port):
+            return
+        time.sleep(0.05)
+    sys.exit(f"the server does not answer:\n{log.read_text(errors='replace')}")
+
+
+def _is_ready(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/minio/health/ready")  # elsewhere 403 is as good
+        return connection.getresponse().status < 500
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free now; all different, because they are held at the same time."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [listener.getsockname()[1] for listener in held]
+    finally:
+        for listener in held:
+            listener.close()
+
+
+def _run(
+    command: list[str], directory: str, environment: dict[str, str]
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command, check=False, cwd=directory, env=environment, capture_output=True, text=True
+    )
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it does not say why"])[-1]
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        match arguments:
+            case ["build", name] if name in PACKAGES:
+                build(name)
+            case ["start", name] if name in PACKAGES:
+                for word, value in start(name).items():
+                    print(f"{word}={shlex.quote(value)}")
+            case ["stop", directory]:
+                stop(Path(directory))
+            case _:
+                print("usage: build|start [minio|versitygw], or stop DIRECTORY", file=sys.stderr)
+                return 2
+    except UnavailableError as error:
+        print(error, file=sys.stderr)
+        return UNAVAILABLE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,84 @@
+"""boto3's client, made once per process: it doesn't survive a fork."""
+
+import os
+import threading
+from typing import Any
+
+from holdfast.errors import InvalidRequestError
+from holdfast.locations.file_systems._s3._settings import S3Settings
+
+_LOCK = threading.Lock()
+_CLIENTS: dict[tuple[int, S3Settings], Any] = {}
+
+
+def client_for(settings: S3Settings) -> Any:
+    """The client of this process.
+
+    Raises:
+        InvalidRequestError: boto3 is missing, or refuses the settings.
+    """
+    key = (os.getpid(), settings)
+    found = _CLIENTS.get(key)
+    if found is None:
+        with _LOCK:  # making a client is not safe for threads, using one is
+            found = _CLIENTS.get(key)
+            if found is None:
+                found = _CLIENTS[key] = _make(settings)
+    return found
+
+
+def _make(settings: S3Settings) -> Any:
+    try:
+        import boto3  # noqa: PLC0415  # optional
+        from botocore.config import Config  # noqa: PLC0415  # optional
+        from botocore.exceptions import BotoCoreError  # noqa: PLC0415  # optional
+    except ImportError as error:
+        message = "s3:// needs boto3: pip install 'holdfast[s3]'"
+        raise InvalidRequestError(message) from error
+    config = Config(
+        # One owner of retries, and that is not the SDK: its own multiply with ours, and their
+        # quota fails whole bursts.
+        retries={"mode": "standard", "total_max_attempts": 1},
+        connect_timeout=settings.connect_timeout_s,
+        read_timeout=settings.read_timeout_s,
+        tcp_keepalive=True,
+        max_pool_connections=max(32, 2 * settings.concurrency),
+        s3={"addressing_style": "path" if settings.path_style else "auto"},
+        # What is wanted is said with each request.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        user_agent_extra="holdfast",
+    )
+    try:
+        session = boto3.Session(
+            aws_access_key_id=settings.access_key,
+            aws_secret_access_key=settings.secret_key,
+            aws_session_token=settings.session_token,
+            region_name=settings.region,
+        )
+        if settings.role_arn is not None:
+            _assume(session, settings)
+        return session.client(
+            "s3", endpoint_url=settings.endpoint_url, config=config, verify=settings.ca_bundle
+        )
+    except (BotoCoreError, ValueError) as error:
+        raise InvalidRequestError(f"S3 can't be reached this way ({error})") from error
+
+
+def _assume(session: Any, settings: S3Settings) -> None:
+    """Make the session act in a role, whose credentials are renewed before they end."""
+    from botocore.credentials import (  # noqa: PLC0415  # optional
+        AssumeRoleCredentialFetcher,
+        DeferredRefreshableCredentials,
+    )
+
+    inner = session._session  # noqa: SLF001  # boto3 has no public way to refreshing credentials
+    fetcher = AssumeRoleCredentialFetcher(
+        client_creator=inner.create_client,
+        source_credentials=inner.get_credentials(),
+        role_arn=settings.role_arn,
+        extra_args={"RoleSessionName": "holdfast"},
+    )
+    inner._credentials = DeferredRefreshableCredentials(  # noqa: SLF001
+        method="assume-role", refresh_using=fetcher.fetch_credentials
+    )

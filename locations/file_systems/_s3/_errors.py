@@ -1,0 +1,104 @@
+"""What S3's answers mean: the one table of them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    StorageFullError,
+    StorageUnavailableError,
+)
+
+_MISSING = {"NoSuchKey", "404", "NotFound"}
+_TAKEN = {"PreconditionFailed", "412"}
+_FULL = {"QuotaExceeded", "InsufficientCapacity", "EntityTooLarge", "507"}
+
+# Client errors by their status, which a second attempt may mend all the same.
+_TRANSIENT = {
+    "RequestTimeout",
+    "RequestTimeTooSkewed",
+    "ConditionalRequestConflict",
+    "OperationAborted",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "RequestLimitExceeded",
+    "TooManyRequests",
+    "IncompleteBody",
+    "BadDigest",
+    "XAmzContentChecksumMismatch",
+    "ExpiredToken",
+}
+
+# Errors before a request was sent: it was certainly not performed.
+_NEVER_SENT = {
+    "ConnectTimeoutError",
+    "EndpointConnectionError",
+    "SSLError",
+    "ProxyConnectionError",
+}
+
+_NOT_LET_IN = {
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "CredentialRetrievalError",
+    "ProfileNotFound",
+    "TokenRetrievalError",
+}
+
+
+@contextmanager
+def translated(uri: str) -> Iterator[None]:
+    """Turn botocore's errors into ours."""
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415  # optional
+
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        raise error_for(error, uri) from error
+
+
+def error_for(error: Exception, uri: str) -> CheckpointError:
+    """Our error for one of botocore's, whose text holds no secrets."""
+    answer = getattr(error, "response", None)
+    if answer is None:
+        return _without_answer(error, uri)
+    code = str(answer.get("Error", {}).get("Code", ""))
+    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return error_for_code(code, status, uri)
+
+
+def error_for_code(code: str, status: int, uri: str) -> CheckpointError:
+    """Our error for a code of S3's, and the HTTP status that it came with, 0 if with none."""
+    if code in _MISSING:
+        return CheckpointNotFoundError("no such object", uri)
+    if code in _TAKEN:
+        message = "file exists already; somebody else has written it"
+        return CheckpointConflictError(message, uri)
+    if code in _FULL:
+        return StorageFullError(f"store has no room left ({code})", uri)
+    if code == "NoSuchBucket":
+        return InvalidRequestError("bucket does not exist; create it first", uri)
+    if status >= 500 or status in (408, 429) or code in _TRANSIENT:
+        return StorageUnavailableError(f"S3 failed ({code or status})", uri)
+    if status in (301, 307, 400, 401, 403, 405, 411, 416, 501) or code:
+        message = f"S3 refuses this ({code or status}); check credentials, permissions, region"
+        return InvalidRequestError(message, uri)
+    return StorageUnavailableError(f"S3 failed ({code or status})", uri)
+
+
+def was_never_sent(error: BaseException | None) -> bool:
+    """Whether a request failed before the store can have seen it."""
+    return type(error).__name__ in _NEVER_SENT
+
+
+def _without_answer(error: Exception, uri: str) -> CheckpointError:
+    name = type(error).__name__
+    if name in _NOT_LET_IN:
+        return InvalidRequestError(f"no credentials for S3 ({name})", uri)
+    if name in ("ParamValidationError", "InvalidRegionError", "UnknownServiceError"):
+        return InvalidRequestError(f"S3 can't be asked for this ({name})", uri)
+    return StorageUnavailableError(f"S3 did not answer ({name})", uri)

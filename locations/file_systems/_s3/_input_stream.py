@@ -1,0 +1,89 @@
+"""Reading an object from wherever the reader stands."""
+
+import io
+from typing import Any
+
+from holdfast.errors import InvalidRequestError, StorageUnavailableError, StreamClosedError
+from holdfast.locations.file_systems._port import BytesLike
+from holdfast.locations.file_systems._s3._output_stream import S3Object
+
+_SKIPPED_BYTES = 256 << 10
+"""A gap up to this is read and thrown away, rather than asked for anew."""
+
+
+class S3InputStream(io.RawIOBase):
+    """One request as long as the reader goes on where it was; another one when it jumps."""
+
+    def __init__(self, target: S3Object) -> None:
+        self._target = target
+        found = target.request("head_object", **target.settings.for_all())
+        self._size = int(found["ContentLength"])
+        self._etag = str(found["ETag"])
+        self._position = 0
+        self._body: Any = None
+        self._body_position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise InvalidRequestError(f"position {base + offset} is negative", self._target.uri)
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer
+        if self.closed:
+            raise StreamClosedError("stream is closed", self._target.uri)
+        view = memoryview(buffer).cast("B")
+        if self._position >= self._size or not view:
+            return 0
+        self._go_to_position()
+        data = self._read(len(view))
+        if not data:
+            message = f"object ended at byte {self._position} of {self._size}"
+            raise StorageUnavailableError(message, self._target.uri)
+        view[: len(data)] = data
+        self._position = self._body_position = self._position + len(data)
+        return len(data)
+
+    def close(self) -> None:
+        self._forget_body()
+        super().close()
+
+    def _go_to_position(self) -> None:
+        gap = self._position - self._body_position
+        if self._body is not None and 0 <= gap <= _SKIPPED_BYTES:
+            while gap and (skipped := self._read(gap)):
+                gap -= len(skipped)
+            self._body_position = self._position - gap
+        if self._body is None or self._body_position != self._position:
+            self._forget_body()
+            answer = self._target.request(
+                "get_object",
+                Range=f"bytes={self._position}-",
+                IfMatch=self._etag,
+                **self._target.settings.for_all(),
+            )
+            self._body = answer["Body"]
+            self._body_position = self._position
+
+    def _read(self, length: int) -> bytes:
+        try:
+            return bytes(self._body.read(length))
+        except Exception as error:  # urllib3's and botocore's: the connection is lost
+            self._forget_body()
+            message = f"answer of S3 was cut off ({type(error).__name__})"
+            raise StorageUnavailableError(message, self._target.uri) from error
+
+    def _forget_body(self) -> None:
+        body, self._body = self._body, None
+        if body is not None:
+            body.close()

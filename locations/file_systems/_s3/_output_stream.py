@@ -1,0 +1,277 @@
+"""Writing an object of unknown length: one PUT while it is small, else parts sent as they fill."""
+
+import base64
+import logging
+import struct
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    StorageUnavailableError,
+    StreamClosedError,
+)
+from holdfast.locations._crc32c import crc32c
+from holdfast.locations.file_systems._port import BytesLike
+from holdfast.locations.file_systems._retries import Retrier, retry_deadline
+from holdfast.locations.file_systems._s3._errors import translated
+from holdfast.locations.file_systems._s3._settings import S3Settings
+
+_log = logging.getLogger(__name__)
+
+_MOST_PARTS = 10_000
+_GROWS_EVERY = 1_000
+"""Parts after which they double: 8 MiB parts reach 8 TiB then, beyond S3's own limit."""
+
+_ABORT_DEADLINE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class S3Object:
+    """Where an object is, and by what to reach it."""
+
+    client: Any
+    settings: S3Settings
+    retrier: Retrier
+    uri: str
+    bucket: str
+    key: str
+
+    def request(self, name: str, **parameters: Any) -> Any:
+        """One request about the object; errors are ours."""
+        with translated(self.uri):
+            return getattr(self.client, name)(Bucket=self.bucket, Key=self.key, **parameters)
+
+    def repeated(self, name: str, **parameters: Any) -> Any:
+        """The same, repeated while it fails in a way that changes nothing or may be repeated."""
+        return self.retrier.call(name, lambda: self.request(name, **parameters))
+
+    def made(self, name: str, size: int, **parameters: Any) -> None:
+        """The same for a request that makes the object, only if its name is free.
+
+        Raises:
+            CheckpointConflictError: The name is taken.
+            OutcomeUnknownError: S3 did not say whether it was made.
+        """
+        unanswered: list[StorageUnavailableError] = []
+
+        def attempt() -> None:
+            try:
+                self.request(name, IfNoneMatch="*", **parameters)
+            except StorageUnavailableError as error:
+                unanswered.append(error)
+                raise
+            except (CheckpointConflictError, CheckpointNotFoundError):
+                # An attempt whose answer was lost has made it: the name is taken by it, or the
+                # upload that it completed is gone. Names are random, so the size tells enough.
+                if not unanswered or self._size() != size:
+                    raise
+
+        try:
+            self.retrier.call(name, attempt)
+        except StorageUnavailableError as error:
+            message = "S3 did not say whether the file was written"
+            raise OutcomeUnknownError(message, self.uri) from error
+
+    def _size(self) -> int | None:
+        try:
+            found = self.repeated("head_object", **self.settings.for_all())
+        except CheckpointNotFoundError:
+            return None
+        return int(found["ContentLength"])
+
+
+class S3OutputStream:
+    """An object that appears when it is committed, and not before."""
+
+    def __init__(self, target: S3Object) -> None:
+        self._target = target
+        self._part = bytearray()
+        self._part_bytes = target.settings.part_bytes
+        self._size = 0
+        self._upload: _MultipartUpload | None = None
+        self._lock = threading.Lock()  # held for moments only: `abort` waits for no request
+        self._is_finished = False
+
+    def write(self, data: BytesLike, /) -> None:
+        self._check_unfinished()
+        left = memoryview(data).cast("B")
+        while left:
+            taken = left[: self._part_bytes - len(self._part)]
+            self._part += taken
+            left = left[len(taken) :]
+            if len(self._part) == self._part_bytes:
+                self._send_part()
+
+    def sync(self) -> None:
+        """Nothing lasts in S3 before it is committed."""
+        self._check_unfinished()
+
+    def commit(self, *, durable_name: bool = True) -> None:  # noqa: ARG002  # every name lasts
+        self._check_unfinished()
+        try:
+            if self._upload is None:
+                self._put()
+            else:
+                if self._part:
+                    self._send_part()
+                self._check_unfinished()
+                self._upload.complete(self._size)
+        except BaseException:
+            self.abort()
+            raise
+        with self._lock:
+            was_aborted, self._is_finished = self._is_finished, True
+        if was_aborted:
+            # Too late to keep it from being written; nobody knows its name.
+            with suppress(CheckpointError):
+                self._target.repeated("delete_object")
+            raise StreamClosedError("stream was discarded", self._target.uri)
+
+    def abort(self) -> None:
+        with self._lock:
+            self._is_finished = True
+            upload = self._upload
+        if upload is not None:
+            upload.abort()
+
+    def _put(self) -> None:
+        body = bytes(self._part)
+        self._target.made(
+            "put_object",
+            len(body),
+            Body=body,
+            **checksum_of(body, self._target.settings),
+            **self._target.settings.for_writing(),
+        )
+
+    def _send_part(self) -> None:
+        if self._upload is None:
+            upload = _MultipartUpload(self._target)
+            with self._lock:
+                self._upload, was_aborted = upload, self._is_finished
+            if was_aborted:  # by another thread, which saw no upload
+                upload.abort()
+                raise StreamClosedError("stream was discarded", self._target.uri)
+        part, self._part = self._part, bytearray()
+        self._size += len(part)
+        self._upload.send(part)
+        if self._upload.count % _GROWS_EVERY == 0:
+            self._part_bytes *= 2
+
+    def _check_unfinished(self) -> None:
+        if self._is_finished:
+            raise StreamClosedError("stream is finished or discarded", self._target.uri)
+
+
+class _MultipartUpload:
+    """Parts on their way, a few at a time."""
+
+    def __init__(self, target: S3Object) -> None:
+        self._target = target
+        algorithm = _ALGORITHMS.get(target.settings.checksum)
+        parameters = {"ChecksumAlgorithm": algorithm} if algorithm else {}
+        started = target.repeated(
+            "create_multipart_upload", **parameters, **target.settings.for_writing()
+        )
+        self._id = str(started["UploadId"])
+        self._pool = ThreadPoolExecutor(
+            target.settings.concurrency, thread_name_prefix="holdfast-s3-part"
+        )
+        self._room = threading.BoundedSemaphore(target.settings.concurrency)
+        self._parts: list[Future[dict[str, Any]]] = []
+        self._is_aborted = False
+
+    @property
+    def count(self) -> int:
+        """Number of parts so far."""
+        return len(self._parts)
+
+    def send(self, part: bytearray) -> None:
+        """Send the next part; waits while as many as may be are on their way."""
+        if self.count == _MOST_PARTS:
+            raise InvalidRequestError(f"file has more than {_MOST_PARTS} parts", self._target.uri)
+        self._room.acquire()
+        for failed in [one for one in self._parts if one.done() and one.exception()]:
+            self._room.release()
+            failed.result()
+        self._parts.append(self._pool.submit(self._upload, self.count + 1, part))
+
+    def complete(self, size: int) -> None:
+        """Make the object of the parts, once they are there."""
+        parts = [one.result() for one in self._parts]
+        self._pool.shutdown(wait=False)
+
+        self._target.made(
+            "complete_multipart_upload",
+            size,
+            UploadId=self._id,
+            MultipartUpload={"Parts": parts},
+            MpuObjectSize=size,
+            **self._target.settings.for_all(),
+        )
+
+    def abort(self) -> None:
+        """Leave no part behind; never raises, and waits for no part that is on its way."""
+        self._is_aborted = True
+        for part in self._parts:
+            part.cancel()
+        self._pool.shutdown(wait=False)
+        self._abort_once()
+
+    def _abort_once(self) -> None:
+        try:
+            with retry_deadline(_ABORT_DEADLINE_S):
+                self._target.repeated(
+                    "abort_multipart_upload", UploadId=self._id, **self._target.settings.for_all()
+                )
+        except CheckpointNotFoundError:
+            pass
+        except CheckpointError:
+            _log.warning(
+                "could not abort upload %s; a sweep will: %s",
+                self._id,
+                self._target.uri,
+                exc_info=True,
+            )
+
+    def _upload(self, number: int, part: bytearray) -> dict[str, Any]:
+        checksum = checksum_of(part, self._target.settings)
+        try:
+            if self._is_aborted:
+                raise StreamClosedError("stream was discarded", self._target.uri)
+            answer = self._target.repeated(
+                "upload_part",
+                UploadId=self._id,
+                PartNumber=number,
+                Body=memoryview(part),
+                **checksum,
+                **self._target.settings.for_all(),
+            )
+        finally:
+            self._room.release()
+            if self._is_aborted:
+                self._abort_once()  # a part that arrives after an abort would stay
+        return {"PartNumber": number, "ETag": answer["ETag"], **checksum}
+
+
+_ALGORITHMS = {"crc32c": "CRC32C", "crc32": "CRC32"}
+_SUMS: dict[str, Callable[[Any], int]] = {"crc32c": crc32c, "crc32": crc32}
+
+
+def checksum_of(data: BytesLike, settings: S3Settings) -> dict[str, str]:
+    """The parameter by which the store checks a body."""
+    if settings.checksum == "off":
+        return {}
+    total = _SUMS[settings.checksum](data)
+    encoded = base64.b64encode(struct.pack(">I", total)).decode()
+    return {f"Checksum{_ALGORITHMS[settings.checksum]}": encoded}

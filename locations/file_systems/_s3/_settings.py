@@ -1,0 +1,78 @@
+"""How to reach an S3 store: values only."""
+
+from dataclasses import dataclass, field
+
+from holdfast.errors import InvalidRequestError
+
+_CHECKSUMS = ("crc32c", "crc32", "off")
+_LEAST_PART_BYTES = 5 << 20  # S3's own bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Settings:
+    """How to reach an S3 store, and how to write to it. What is not set is boto3's to find.
+
+    Attributes:
+        endpoint_url: Where the store is, with `http://` or `https://`; AWS if not set.
+        region: Its region.
+        path_style: Whether the bucket stands in the path of requests, not in the host name, as
+            most stores other than AWS want it.
+        access_key: Name of the credentials.
+        secret_key: Their secret.
+        session_token: The token of temporary ones.
+        role_arn: A role to assume with them.
+        server_side_encryption: `AES256` or `aws:kms`.
+        kms_key_id: The key of `aws:kms`.
+        storage_class: Storage class of what is written, such as `INTELLIGENT_TIERING`.
+        checksum: What the store is to check uploads by: `crc32c`, `crc32`, or `off` for stores that
+            know neither. Holdfast's own checksums are not touched by this.
+        part_bytes: Bytes of a part of a large file, at least 5 MiB; grows with the file.
+        concurrency: Parts of one file that are sent at a time.
+        connect_timeout_s: Seconds to wait for a connection.
+        read_timeout_s: Seconds to wait for an answer.
+        ca_bundle: File with the certificates to trust.
+        requester_pays: Whether requests are at the cost of the one who makes them.
+    """
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    path_style: bool = False
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    role_arn: str | None = None
+    server_side_encryption: str | None = None
+    kms_key_id: str | None = None
+    storage_class: str | None = None
+    checksum: str = "crc32c"
+    part_bytes: int = 8 << 20
+    concurrency: int = 4
+    connect_timeout_s: float = 5.0
+    read_timeout_s: float = 60.0
+    ca_bundle: str | None = None
+    requester_pays: bool = False
+
+    def __post_init__(self) -> None:
+        if self.checksum not in _CHECKSUMS:
+            message = f"checksum is {self.checksum!r}; it must be one of {', '.join(_CHECKSUMS)}"
+            raise InvalidRequestError(message)
+        if self.part_bytes < _LEAST_PART_BYTES:
+            message = f"part of {self.part_bytes} bytes is too small; S3 takes {_LEAST_PART_BYTES}"
+            raise InvalidRequestError(message)
+        if self.concurrency < 1:
+            raise InvalidRequestError(f"concurrency is {self.concurrency}; it must be at least 1")
+        if (self.access_key is None) != (self.secret_key is None):
+            raise InvalidRequestError("access key and secret key come together or not at all")
+
+    def for_writing(self) -> dict[str, str]:
+        """Parameters of every request that makes an object."""
+        found = {
+            "ServerSideEncryption": self.server_side_encryption,
+            "SSEKMSKeyId": self.kms_key_id,
+            "StorageClass": self.storage_class,
+        }
+        return {key: value for key, value in found.items() if value} | self.for_all()
+
+    def for_all(self) -> dict[str, str]:
+        """Parameters of every request to an object."""
+        return {"RequestPayer": "requester"} if self.requester_pays else {}

@@ -1,0 +1,318 @@
+"""S3 servers on loopback: moto in this process, ministack in one of its own, and two real ones.
+
+A test asks for one of the buckets below and gets a new, empty one; servers start when the first test
+asks for them and stop with the session. Where a server can't be had, its tests are skipped and say
+why.
+"""
+
+import http.client
+import importlib.util
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from holdfast.testing._http_faults import HttpRequest
+
+_INFRA = Path(__file__).parents[2] / "infra" / "s3"
+
+_UNAVAILABLE = 3
+"""What `infra/s3/start` exits with where there can be no server."""
+
+_LONGEST_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Server:
+    """What clients need to know.
+
+    Attributes:
+        name: `moto`, `ministack`, `minio` or `versitygw`; tests of what a server can't do ask for it.
+        endpoint: `http://127.0.0.1:port`.
+        region: Region of signatures.
+        access_key: Public half of the credentials.
+        secret_key: The other half.
+    """
+
+    name: str
+    endpoint: str
+    region: str = "us-east-1"
+    access_key: str = "holdfast"
+    secret_key: str = field(default="holdfast-secret", repr=False)
+
+    def client(self, endpoint: str | None = None, **settings: Any) -> Any:
+        """A client of boto3 that repeats nothing.
+
+        Args:
+            endpoint: Another way to the server, such as `HttpFaults.url`.
+            settings: More of botocore's `Config`.
+        """
+        retries = {"mode": "standard", "total_max_attempts": 1}
+        # No proxy of the environment stands between a test and its server.
+        config = Config(s3={"addressing_style": "path"}, retries=retries, proxies={})
+        return boto3.client(
+            "s3",
+            endpoint_url=endpoint or self.endpoint,
+            region_name=self.region,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            config=config.merge(Config(**settings)),
+        )
+
+    @contextmanager
+    def new_bucket(self) -> "Iterator[S3Bucket]":
+        """An empty bucket, deleted after the block with all that is in it."""
+        bucket = S3Bucket(self, f"test-{uuid.uuid4().hex}", self.client())
+        bucket.client.create_bucket(Bucket=bucket.name)
+        try:
+            yield bucket
+        finally:
+            bucket.delete()
+            bucket.client.close()
+
+
+@dataclass(frozen=True, slots=True)
+class S3Bucket:
+    """A bucket, looked at behind the back of the code under test.
+
+    Attributes:
+        server: Where it is.
+        name: Its name.
+        client: A client of boto3 that no fault reaches.
+    """
+
+    server: S3Server
+    name: str
+    client: Any = field(repr=False)
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """Keys of its objects, sorted."""
+        pages = self._pages("list_objects_v2", prefix)
+        return sorted(entry["Key"] for page in pages for entry in page.get("Contents", ()))
+
+    def versions(self, prefix: str = "") -> list[tuple[str, str]]:
+        """Key and version id of everything that a versioned bucket keeps, delete markers too."""
+        return [
+            (entry["Key"], entry["VersionId"])
+            for page in self._pages("list_object_versions", prefix)
+            for entry in (*page.get("Versions", ()), *page.get("DeleteMarkers", ()))
+        ]
+
+    def uploads(self, prefix: str = "") -> list[tuple[str, str]]:
+        """Key and id of the multipart uploads that are neither completed nor aborted."""
+        return [
+            (upload["Key"], upload["UploadId"])
+            for page in self._pages("list_multipart_uploads", prefix)
+            for upload in page.get("Uploads", ())
+        ]
+
+    def read(self, key: str) -> bytes:
+        """The content of an object."""
+        with self.client.get_object(Bucket=self.name, Key=key)["Body"] as body:
+            content: bytes = body.read()
+        return content
+
+    def delete(self) -> None:
+        """Delete it with all that is in it."""
+        for key, upload_id in self.uploads():
+            self.client.abort_multipart_upload(Bucket=self.name, Key=key, UploadId=upload_id)
+        for key, version_id in self.versions():
+            self.client.delete_object(Bucket=self.name, Key=key, VersionId=version_id)
+        self.client.delete_bucket(Bucket=self.name)
+
+    def _pages(self, call: str, prefix: str) -> Iterator[dict[str, Any]]:
+        yield from self.client.get_paginator(call).paginate(Bucket=self.name, Prefix=prefix)
+
+
+@contextmanager
+def moto_server() -> Iterator[S3Server]:
+    """Moto in a thread: quick, and right about the logic of conditions; blind for checksums."""
+    if importlib.util.find_spec("moto") is None:
+        pytest.skip("moto[server] is not installed")
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        _, port = server.get_host_and_port()
+        yield S3Server(name="moto", endpoint=f"http://127.0.0.1:{port}")
+    finally:
+        server.stop()
+
+
+@contextmanager
+def ministack_server(directory: Path) -> Iterator[S3Server]:
+    """ministack: knows checksums, conditional completion and conditional deletion.
+
+    Args:
+        directory: Where it may write.
+    """
+    if importlib.util.find_spec("ministack") is None:
+        pytest.skip("ministack is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
+        "BIND_HOST": "127.0.0.1",  # otherwise the whole network may come in
+        "GATEWAY_PORT": str(port),
+        "HOME": str(directory),
+        "TMPDIR": str(directory),
+    }
+    command = Path(sys.executable).with_name("ministack")
+    with (
+        open(directory / "log", "wb") as log,
+        subprocess.Popen(
+            [command], cwd=directory, env=environment, stdout=log, stderr=log
+        ) as server,
+    ):
+        try:
+            deadline = time.monotonic() + _LONGEST_S
+            while not _is_healthy(port):
+                if server.poll() is not None or time.monotonic() > deadline:
+                    pytest.fail(f"ministack did not start: {(directory / 'log').read_text()}")
+                time.sleep(0.05)
+            yield S3Server(name="ministack", endpoint=f"http://127.0.0.1:{port}")
+        finally:
+            server.kill()
+
+
+@contextmanager
+def real_server(name: str) -> Iterator[S3Server]:
+    """One of the servers of `infra/s3`: `minio` or `versitygw`."""
+    started = subprocess.run(
+        [_INFRA / "start", name], check=False, capture_output=True, text=True, env=_environment()
+    )
+    if started.returncode == _UNAVAILABLE:
+        pytest.skip(started.stderr.strip().splitlines()[-1])
+    assert started.returncode == 0, started.stderr
+    known = dict(word.split("=", 1) for word in shlex.split(started.stdout))
+    directory = known.pop("directory")
+    try:
+        yield S3Server(name=name, **known)
+    finally:
+        subprocess.run([_INFRA / "stop", directory], check=True, env=_environment())
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHON": sys.executable}
+
+
+def _is_healthy(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/_ministack/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def operation_of(request: HttpRequest) -> str:
+    """What S3 calls it, such as `UploadPart`; for paths of the form `/bucket/key`."""
+    of_object = bool(request.path.strip("/").partition("/")[2])
+    kind = next((name for name in _OPERATIONS if name in request.query), "")
+    if kind == "uploadId" and request.method == "PUT" and "x-amz-copy-source" in request.headers:
+        return "UploadPartCopy"
+    if not kind and of_object and "x-amz-copy-source" in request.headers:
+        return "CopyObject"
+    if kind:
+        return _OPERATIONS[kind].get(request.method, "?")
+    thing = "Object" if of_object else "Bucket"
+    verbs = {"PUT": "Put" if of_object else "Create", "GET": "Get", "HEAD": "Head"}
+    return verbs.get(request.method, request.method.capitalize()) + thing
+
+
+def operation(name: str) -> Callable[[HttpRequest], bool]:
+    """Match the requests of one of S3's operations, for `HttpFaults`."""
+    return lambda request: operation_of(request) == name
+
+
+_OPERATIONS = {
+    "uploadId": {
+        "PUT": "UploadPart",
+        "POST": "CompleteMultipartUpload",
+        "DELETE": "AbortMultipartUpload",
+        "GET": "ListParts",
+    },
+    "uploads": {"POST": "CreateMultipartUpload", "GET": "ListMultipartUploads"},
+    "delete": {"POST": "DeleteObjects"},
+    "versions": {"GET": "ListObjectVersions"},
+    "versioning": {"GET": "GetBucketVersioning", "PUT": "PutBucketVersioning"},
+    "list-type": {"GET": "ListObjectsV2"},
+}
+"""By the parameter of the query that tells them apart, then by method."""
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[S3Server]:
+    with moto_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with ministack_server(tmp_path_factory.mktemp("ministack")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def minio() -> Iterator[S3Server]:
+    with real_server("minio") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def versitygw() -> Iterator[S3Server]:
+    with real_server("versitygw") as server:
+        yield server
+
+
+@pytest.fixture
+def moto_bucket(moto: S3Server) -> Iterator[S3Bucket]:
+    with moto.new_bucket() as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def ministack_bucket(ministack: S3Server) -> Iterator[S3Bucket]:
+    with ministack.new_bucket() as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def minio_bucket(minio: S3Server) -> Iterator[S3Bucket]:
+    with minio.new_bucket() as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def versitygw_bucket(versitygw: S3Server) -> Iterator[S3Bucket]:
+    with versitygw.new_bucket() as bucket:
+        yield bucket
+
+
+@pytest.fixture(params=["minio", "versitygw"])
+def real_s3_bucket(request: pytest.FixtureRequest) -> S3Bucket:
+    """A bucket on each of the real servers."""
+    bucket: S3Bucket = request.getfixturevalue(f"{request.param}_bucket")
+    return bucket
+
+
+@pytest.fixture(params=["moto", "ministack"])
+def s3_bucket(request: pytest.FixtureRequest) -> S3Bucket:
+    """A bucket on each of the servers that need no network."""
+    bucket: S3Bucket = request.getfixturevalue(f"{request.param}_bucket")
+    return bucket
