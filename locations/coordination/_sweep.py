@@ -27,7 +27,14 @@ from holdfast.errors import (
 from holdfast.locations import _uris
 from holdfast.locations._handles import FileStateHandle
 from holdfast.locations.coordination._checkpoints import load_checkpoints
-from holdfast.locations.file_systems import PROBE_PREFIX, FileStatus, file_system_for
+from holdfast.locations.file_systems import (
+    PROBE_PREFIX,
+    FileStatus,
+    PendingUpload,
+    abort_uploads,
+    file_system_for,
+    pending_uploads,
+)
 from holdfast.locations.storages import (
     CHECKPOINT,
     EPOCHS,
@@ -55,6 +62,7 @@ class SweepReport:
     Attributes:
         files: The files, by URI.
         directories: URIs of directories in which nothing else was, and nobody will write.
+        uploads: What was begun and never finished, on stores that keep that without listing it.
         too_young: Number of files that nothing leads to, but that are younger than the grace
             period: somebody may still be writing them.
         dry_run: Whether nothing was deleted.
@@ -64,6 +72,7 @@ class SweepReport:
     directories: tuple[str, ...]
     too_young: int
     dry_run: bool
+    uploads: tuple[PendingUpload, ...] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -79,11 +88,13 @@ class _Place:
         now_ms: What time the store had then.
         files: Everything whose name is one of ours.
         uncommitted: Directories without `_metadata`, each with the URIs of what is in it.
+        uploads: Files that are being made, whose names are ours.
     """
 
     now_ms: int
     files: list[FileStatus] = field(default_factory=list)
     uncommitted: dict[str, list[str]] = field(default_factory=dict)
+    uploads: list[PendingUpload] = field(default_factory=list)
 
     def look_into(self, directory: str) -> None:
         """Add what is in the directory of a checkpoint or savepoint."""
@@ -100,19 +111,28 @@ class _Place:
             if not (one.is_directory or one.is_link) and _STATE_FILE.fullmatch(_uris.name(one.uri))
         ]
 
+    def add_uploads(self, directory: str) -> None:
+        """Add what was begun in a directory or below it under names of state files."""
+        self.uploads += [
+            one for one in pending_uploads(directory) if _STATE_FILE.fullmatch(_uris.name(one.uri))
+        ]
+
     def report(
         self, names: set[str], highest: int, grace_s: float, *, dry_run: bool
     ) -> SweepReport:
         """What can go, when those names are reachable and that is the newest checkpoint."""
         orphans = [file for file in self.files if _uris.name(file.uri) not in names]
-        old = tuple(one for one in orphans if one.modified_ms < self.now_ms - grace_s * 1000)
+        oldest_kept_ms = self.now_ms - grace_s * 1000
+        old = tuple(one for one in orphans if one.modified_ms < oldest_kept_ms)
+        uploads = tuple(one for one in self.uploads if one.started_ms < oldest_kept_ms)
         going = {file.uri for file in old}
         directories = tuple(
             directory
             for directory, inside in self.uncommitted.items()
             if _is_dead(directory, highest) and going.issuperset(inside)
         )
-        return SweepReport(old, directories, len(orphans) - len(old), dry_run)
+        too_young = len(orphans) - len(old) + len(self.uploads) - len(uploads)
+        return SweepReport(old, directories, too_young, dry_run, uploads)
 
 
 def sweep(
@@ -171,6 +191,7 @@ def sweep(
         tuple(one for report in reports for one in report.directories),
         sum(report.too_young for report in reports),
         dry_run,
+        tuple(upload for report in reports for upload in report.uploads),
     )
 
 
@@ -179,6 +200,7 @@ def _delete(report: SweepReport) -> None:
         file_system_for(report.files[0].uri).delete(file.uri for file in report.files)
     for directory in report.directories:
         file_system_for(directory).delete_empty_directory(directory)
+    abort_uploads(report.uploads)
     if report.files:
         _log.info("swept %d orphaned files, %d bytes", len(report.files), report.total_bytes)
 
@@ -212,6 +234,7 @@ def _look_around(job: JobDirectory) -> _Place:
             place.look_into(entry.uri)
         elif entry.uri in (job.shared, _uris.join(job.uri, EPOCHS)):
             place.add_ours(file_system_for(entry.uri).list(entry.uri))
+    place.add_uploads(job.uri)
     return place
 
 
@@ -228,6 +251,7 @@ def _look_for_savepoints(directory: str, job_id: str) -> _Place:
         # A finished one belongs to the user, with all that is in it.
         if not any(_uris.name(file.uri) == METADATA_FILE for file in inside):
             place.look_into(uri)
+            place.add_uploads(uri)
     return place
 
 

@@ -8,6 +8,8 @@ from holdfast.locations.file_systems._port import (
     FileOutputStream,
     FileStatus,
     FileSystem,
+    PendingUpload,
+    UploadingFileSystem,
 )
 from holdfast.locations.file_systems._publishing import (
     PROBE_PREFIX,
@@ -22,6 +24,7 @@ from holdfast.locations.file_systems._registry import (
 )
 from holdfast.locations.file_systems._retries import RetryPolicy, retry_deadline
 from holdfast.locations.file_systems._s3 import S3FileSystem, S3Settings
+from holdfast.locations.file_systems._uploads import abort_uploads, pending_uploads
 
 __all__ = [
     "PROBE_PREFIX",
@@ -32,11 +35,15 @@ __all__ = [
     "FileSystem",
     "LocalFileSystem",
     "MemoryFileSystem",
+    "PendingUpload",
     "RetryPolicy",
     "S3FileSystem",
     "S3Settings",
+    "UploadingFileSystem",
+    "abort_uploads",
     "check_exclusive",
     "file_system_for",
+    "pending_uploads",
     "publish",
     "register_file_system",
     "retry_deadline",

@@ -111,6 +111,37 @@ class FileSystem(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PendingUpload:
+    """A file that was begun, and may never be finished.
+
+    Attributes:
+        uri: Normalized URI that it would have.
+        upload_id: The store's name of it.
+        started_ms: When it was begun by the store's clock, milliseconds since 1970 UTC.
+    """
+
+    uri: str
+    upload_id: str
+    started_ms: int
+
+
+@runtime_checkable
+class UploadingFileSystem(FileSystem, Protocol):
+    """A store where a file that is never finished takes room, and is not listed."""
+
+    def list_uploads(self, uri: str, /) -> Iterable[PendingUpload]:
+        """What was begun directly in a directory, or below it."""
+        ...
+
+    def abort_uploads(self, uploads: Iterable[PendingUpload], /) -> None:
+        """Give them up, as many as possible; missing ones count as given up.
+
+        Raises the first failure after all were tried.
+        """
+        ...
+
+
 @runtime_checkable
 class ExclusiveFileSystem(FileSystem, Protocol):
     """A store that tells two writers of one name apart: exactly one of them wins."""

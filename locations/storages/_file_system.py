@@ -7,7 +7,7 @@ from os import PathLike
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import _uris
-from holdfast.locations.file_systems import file_system_for
+from holdfast.locations.file_systems import abort_uploads, file_system_for, pending_uploads
 from holdfast.locations.storages._contract import (
     JOB_ID,
     METADATA_FILE,
@@ -271,6 +271,9 @@ class FileSystemCheckpointStorageLocation(_PendingDirectory):
             _log.warning("checkpoint %s was completed after all; it is left alone", self.directory)
             return
         file_system.delete([entry.uri for name, entry in entries.items() if name.startswith(ours)])
+        abort_uploads(
+            one for one in pending_uploads(self.directory) if _uris.name(one.uri).startswith(ours)
+        )
 
     def _is_committed(self, metadata: str) -> bool:
         """Whether the metadata that stands there names files of this attempt."""

@@ -12,7 +12,7 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 
-_MISSING = {"NoSuchKey", "404", "NotFound"}
+_MISSING = {"NoSuchKey", "NoSuchUpload", "404", "NotFound"}
 _TAKEN = {"PreconditionFailed", "412"}
 _FULL = {"QuotaExceeded", "InsufficientCapacity", "EntityTooLarge", "507"}
 

@@ -5,12 +5,13 @@ from typing import Any, BinaryIO, cast
 
 from holdfast.errors import (
     CheckpointError,
+    CheckpointNotFoundError,
     InvalidRequestError,
     OutcomeUnknownError,
     StorageUnavailableError,
 )
 from holdfast.locations import _uris
-from holdfast.locations.file_systems._port import FileOutputStream, FileStatus
+from holdfast.locations.file_systems._port import FileOutputStream, FileStatus, PendingUpload
 from holdfast.locations.file_systems._retries import Retrier, RetryPolicy
 from holdfast.locations.file_systems._s3._client import client_for
 from holdfast.locations.file_systems._s3._errors import error_for_code, translated, was_never_sent
@@ -102,6 +103,38 @@ class S3FileSystem:
         bucket = self._object(uri).bucket
         for page in self._pages(uri):
             self.delete(f"s3://{bucket}/{entry['Key']}" for entry in page.get("Contents", ()))
+        self.abort_uploads(self.list_uploads(uri))
+
+    def list_uploads(self, uri: str, /) -> Iterable[PendingUpload]:
+        target = self._object(uri)
+        prefix = self._prefix(uri)
+        with translated(uri):
+            pages = self._client.get_paginator("list_multipart_uploads").paginate(
+                Bucket=target.bucket, Prefix=prefix, **self.settings.for_all()
+            )
+            return [
+                PendingUpload(
+                    uri=_uris.join(uri, one["Key"].removeprefix(prefix)),
+                    upload_id=one["UploadId"],
+                    started_ms=int(one["Initiated"].timestamp() * 1000),
+                )
+                for page in pages
+                for one in page.get("Uploads", ())
+            ]
+
+    def abort_uploads(self, uploads: Iterable[PendingUpload], /) -> None:
+        failures = []
+        for upload in uploads:
+            try:
+                self._object(upload.uri).request(
+                    "abort_multipart_upload", UploadId=upload.upload_id, **self.settings.for_all()
+                )
+            except CheckpointNotFoundError:
+                continue
+            except CheckpointError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def _delete(self, bucket: str, keys: Sequence[str]) -> CheckpointError | None:
         """Delete up to a thousand objects; only those that failed are tried again."""
