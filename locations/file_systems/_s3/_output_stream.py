@@ -253,7 +253,7 @@ class _MultipartUpload:
                 "upload_part",
                 UploadId=self._id,
                 PartNumber=number,
-                Body=memoryview(part),
+                Body=part,
                 **checksum,
                 **self._target.settings.for_all(),
             )

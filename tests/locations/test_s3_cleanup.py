@@ -1,0 +1,144 @@
+"""What is left in a bucket after failures: no object, and no upload that was never finished."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+import pytest
+from contracts.values import EXCLUSIVE, read
+from servers.s3 import (  # noqa: F401  # fixtures
+    S3Bucket,
+    ministack,
+    ministack_bucket,
+    moto,
+    moto_bucket,
+    s3_bucket,
+)
+
+from holdfast.locations import (
+    CheckpointedStateScope,
+    CheckpointStorageAccess,
+    FileStateHandle,
+    S3Settings,
+    checkpoint_storage,
+    complete_checkpoint,
+    file_system_for,
+    sweep,
+    unregister_file_system,
+    use_s3,
+)
+from holdfast.locations.coordination import _sweep
+from holdfast.testing import metadata_of
+
+RANDOM = "0123456789abcdef" * 2
+
+
+@pytest.fixture
+def directory(s3_bucket: S3Bucket) -> Iterator[str]:  # noqa: F811
+    """A directory in a bucket, reached by `s3://`."""
+    server = s3_bucket.server
+    use_s3(
+        S3Settings(
+            endpoint_url=server.endpoint,
+            region=server.region,
+            path_style=True,
+            access_key=server.access_key,
+            secret_key=server.secret_key,
+            part_bytes=5 << 20,
+        )
+    )
+    yield f"s3://{s3_bucket.name}/data"
+    unregister_file_system("s3")
+    unregister_file_system("s3a")
+
+
+@pytest.fixture
+def access(directory: str) -> CheckpointStorageAccess:
+    access = checkpoint_storage(directory).create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    return access
+
+
+def begun_upload(bucket: S3Bucket, key: str) -> None:
+    """What a killed writer leaves."""
+    bucket.client.create_multipart_upload(Bucket=bucket.name, Key=key)
+
+
+def test_a_failed_attempt_leaves_nothing_of_its_own(
+    s3_bucket: S3Bucket,  # noqa: F811
+    access: CheckpointStorageAccess,
+) -> None:
+    failed, other = (access.initialize_location_for_checkpoint(1) for _ in range(2))
+    names = []
+    for location in (failed, other):
+        with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+            stream.write(bytes(6 << 20))
+            handle = stream.close_and_get_handle()
+        assert isinstance(handle, FileStateHandle)
+        names.append(handle.uri.rpartition("/")[2])
+    for name in names:
+        begun_upload(s3_bucket, f"data/job/chk-1/{name[:9]}{RANDOM}")
+    failed.dispose_on_failure()
+    assert s3_bucket.keys() == [f"data/job/chk-1/{names[1]}"]
+    assert [key for key, _ in s3_bucket.uploads()] == [f"data/job/chk-1/{names[1][:9]}{RANDOM}"]
+
+
+def test_a_discarded_checkpoint_leaves_nothing_below_it(
+    s3_bucket: S3Bucket,  # noqa: F811
+    access: CheckpointStorageAccess,
+) -> None:
+    location = access.initialize_location_for_checkpoint(1)
+    with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+        stream.write(bytes(6 << 20))
+        handle = stream.close_and_get_handle()
+    assert handle is not None
+    done = complete_checkpoint(location, metadata_of(handle))
+    assert read(handle) == bytes(6 << 20)
+    begun_upload(s3_bucket, f"data/job/chk-1/01234567-{RANDOM}")
+    begun_upload(s3_bucket, f"data/job/chk-10/01234567-{RANDOM}")
+    done.discard()
+    assert s3_bucket.keys() == []
+    assert [key for key, _ in s3_bucket.uploads()] == [f"data/job/chk-10/01234567-{RANDOM}"]
+
+
+def test_a_sweep_gives_up_what_nobody_will_finish(
+    s3_bucket: S3Bucket,  # noqa: F811
+    access: CheckpointStorageAccess,
+    directory: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if s3_bucket.server.name == "moto":
+        pytest.skip("moto says of every upload that it was begun in 2010")
+    location = access.initialize_location_for_checkpoint(1)
+    complete_checkpoint(location, metadata_of())
+    with location.create_checkpoint_state_output_stream(CheckpointedStateScope.SHARED) as stream:
+        stream.write(bytes(100_000))
+        orphan = stream.close_and_get_handle()
+    ours = {f"data/job/chk-2/01234567-{RANDOM}", f"data/job/shared/{RANDOM}"}
+    theirs = {"data/job/chk-2/notes", f"data/other/chk-2/01234567-{RANDOM}"}
+    for key in ours | theirs:
+        begun_upload(s3_bucket, key)
+
+    young = sweep(directory, "job")
+    assert (young.files, young.uploads, young.too_young) == ((), (), 3)
+
+    now_ms = _sweep._store_clock_ms
+    monkeypatch.setattr(_sweep, "_store_clock_ms", lambda uri: now_ms(uri) + 7_200_000)
+    looked = sweep(directory, "job", grace_s=3600, dry_run=True)
+    found = sweep(directory, "job", grace_s=3600)
+    assert (looked.files, looked.uploads) == (found.files, found.uploads)
+    assert {one.uri for one in found.uploads} == {f"s3://{s3_bucket.name}/{key}" for key in ours}
+    assert [one.uri for one in found.files] == [getattr(orphan, "uri", None)]
+    assert {key for key, _ in s3_bucket.uploads()} == theirs
+
+
+def test_the_age_of_an_upload_is_by_the_stores_clock(
+    s3_bucket: S3Bucket,  # noqa: F811
+    directory: str,
+) -> None:
+    begun_upload(s3_bucket, f"data/job/chk-2/01234567-{RANDOM}")
+    inner = file_system_for(directory).inner
+    (upload,) = inner.list_uploads(f"{directory}/job")  # type: ignore[attr-defined]
+    (known,) = s3_bucket.client.list_multipart_uploads(Bucket=s3_bucket.name)["Uploads"]
+    initiated: datetime = known["Initiated"]
+    assert upload.started_ms == int(initiated.timestamp() * 1000)
+    assert upload.upload_id == known["UploadId"]
