@@ -12,15 +12,18 @@ _SKIPPED_BYTES = 256 << 10
 
 
 class S3InputStream(io.RawIOBase):
-    """One request as long as the reader goes on where it was; another one when it jumps."""
+    """One request as long as the reader goes on where it was, the first on opening.
+
+    Another one when it jumps; it has to find the same object.
+    """
 
     def __init__(self, target: S3Object) -> None:
         self._target = target
-        found = target.request("head_object", **target.settings.for_all())
-        self._size = int(found["ContentLength"])
-        self._etag = str(found["ETag"])
+        answer = target.request("get_object", **target.settings.for_all())
+        self._size = int(answer["ContentLength"])
+        self._etag = str(answer["ETag"])
         self._position = 0
-        self._body: Any = None
+        self._body: Any = answer["Body"]
         self._body_position = 0
 
     def readable(self) -> bool:
