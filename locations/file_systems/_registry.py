@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import _uris
@@ -19,15 +20,19 @@ from holdfast.locations.file_systems._s3 import S3FileSystem, S3Settings
 _DEFAULT_POLICY = RetryPolicy()
 
 
-def _s3() -> FileSystem:
-    return S3FileSystem(S3Settings())
+@dataclass(frozen=True, slots=True)
+class _S3:
+    settings: S3Settings
+
+    def __call__(self) -> FileSystem:
+        return S3FileSystem(self.settings)
 
 
 _BUILT_IN: dict[str, tuple[Callable[[], FileSystem], RetryPolicy]] = {
     "file": (LocalFileSystem, _DEFAULT_POLICY),
     "memory": (MemoryFileSystem, _DEFAULT_POLICY),
-    "s3": (_s3, _DEFAULT_POLICY),
-    "s3a": (_s3, _DEFAULT_POLICY),
+    "s3": (_S3(S3Settings()), _DEFAULT_POLICY),
+    "s3a": (_S3(S3Settings()), _DEFAULT_POLICY),
 }
 
 _LOCK = threading.Lock()
@@ -52,12 +57,14 @@ def register_file_system(
 
 
 def use_s3(settings: S3Settings) -> None:
-    """Reach `s3://` and `s3a://` by these settings from now on, in this process."""
-    with _LOCK:
-        known = _OPENED.get("s3")
-    if known is None or getattr(known.inner, "settings", None) != settings:
-        for scheme in ("s3", "s3a"):
-            register_file_system(scheme, lambda: S3FileSystem(settings))
+    """Reach `s3://` and `s3a://` by these settings from now on, in this process.
+
+    A scheme for which somebody has registered an adapter of his own is left to it.
+    """
+    for scheme in ("s3", "s3a"):
+        known = _FACTORIES[scheme][0]
+        if isinstance(known, _S3) and known.settings != settings:
+            register_file_system(scheme, _S3(settings))
 
 
 def unregister_file_system(scheme: str) -> None:

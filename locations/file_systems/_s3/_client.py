@@ -2,6 +2,7 @@
 
 import os
 import threading
+from functools import partial
 from typing import Any
 
 from holdfast.errors import InvalidRequestError
@@ -56,8 +57,11 @@ def _make(settings: S3Settings) -> Any:
             aws_session_token=settings.session_token,
             region_name=settings.region,
         )
+        if session.get_credentials() is None:  # not kept: they may be there a moment later
+            message = "no credentials for S3; give them by settings, environment, files or a role"
+            raise InvalidRequestError(message)
         if settings.role_arn is not None:
-            _assume(session, settings)
+            _assume(session, settings, config)
         return session.client(
             "s3", endpoint_url=settings.endpoint_url, config=config, verify=settings.ca_bundle
         )
@@ -65,7 +69,7 @@ def _make(settings: S3Settings) -> Any:
         raise InvalidRequestError(f"S3 can't be reached this way ({error})") from error
 
 
-def _assume(session: Any, settings: S3Settings) -> None:
+def _assume(session: Any, settings: S3Settings, config: Any) -> None:
     """Make the session act in a role, whose credentials are renewed before they end."""
     from botocore.credentials import (  # noqa: PLC0415  # optional
         AssumeRoleCredentialFetcher,
@@ -74,7 +78,7 @@ def _assume(session: Any, settings: S3Settings) -> None:
 
     inner = session._session  # noqa: SLF001  # boto3 has no public way to refreshing credentials
     fetcher = AssumeRoleCredentialFetcher(
-        client_creator=inner.create_client,
+        client_creator=partial(inner.create_client, config=config, verify=settings.ca_bundle),
         source_credentials=inner.get_credentials(),
         role_arn=settings.role_arn,
         extra_args={"RoleSessionName": "holdfast"},

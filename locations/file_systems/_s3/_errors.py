@@ -14,7 +14,7 @@ from holdfast.errors import (
 
 _MISSING = {"NoSuchKey", "NoSuchUpload", "404", "NotFound"}
 _TAKEN = {"PreconditionFailed", "412"}
-_FULL = {"QuotaExceeded", "InsufficientCapacity", "EntityTooLarge", "507"}
+_FULL = {"QuotaExceeded", "InsufficientCapacity"}
 
 # Client errors by their status, which a second attempt may mend all the same.
 _TRANSIENT = {
@@ -23,28 +23,27 @@ _TRANSIENT = {
     "ConditionalRequestConflict",
     "OperationAborted",
     "SlowDown",
-    "Throttling",
-    "ThrottlingException",
     "RequestLimitExceeded",
     "TooManyRequests",
     "IncompleteBody",
     "BadDigest",
     "XAmzContentChecksumMismatch",
-    "ExpiredToken",
+    # Of single keys in an answer about many, where there is no status.
+    "InternalError",
+    "ServiceUnavailable",
+    "Busy",
 }
 
 # Errors before a request was sent: it was certainly not performed.
 _NEVER_SENT = {
     "ConnectTimeoutError",
     "EndpointConnectionError",
-    "SSLError",
     "ProxyConnectionError",
 }
 
 _NOT_LET_IN = {
     "NoCredentialsError",
     "PartialCredentialsError",
-    "CredentialRetrievalError",
     "ProfileNotFound",
     "TokenRetrievalError",
 }
@@ -78,11 +77,13 @@ def error_for_code(code: str, status: int, uri: str) -> CheckpointError:
     if code in _TAKEN:
         message = "file exists already; somebody else has written it"
         return CheckpointConflictError(message, uri)
-    if code in _FULL:
+    if code in _FULL or status == 507:
         return StorageFullError(f"store has no room left ({code})", uri)
     if code == "NoSuchBucket":
         return InvalidRequestError("bucket does not exist; create it first", uri)
-    if status >= 500 or status in (408, 429) or code in _TRANSIENT:
+    if status == 501 or code == "NotImplemented":
+        return InvalidRequestError(f"this store can't do it ({code or status})", uri)
+    if status >= 500 or status in (408, 429) or code in _TRANSIENT or "Throttl" in code:
         return StorageUnavailableError(f"S3 failed ({code or status})", uri)
     if status in (301, 307, 400, 401, 403, 405, 411, 416, 501) or code:
         message = f"S3 refuses this ({code or status}); check credentials, permissions, region"
@@ -90,9 +91,20 @@ def error_for_code(code: str, status: int, uri: str) -> CheckpointError:
     return StorageUnavailableError(f"S3 failed ({code or status})", uri)
 
 
-def was_never_sent(error: BaseException | None) -> bool:
-    """Whether a request failed before the store can have seen it."""
-    return type(error).__name__ in _NEVER_SENT
+def changed_nothing(error: CheckpointError) -> bool:
+    """Whether a request was surely not performed: it was never sent, or turned away."""
+    cause = error.__cause__
+    answer = getattr(cause, "response", None)
+    if answer is None:
+        return type(cause).__name__ in _NEVER_SENT
+    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return 400 <= status < 500 or answer.get("Error", {}).get("Code") == "SlowDown"
+
+
+def code_of(error: CheckpointError) -> str:
+    """S3's code of what failed, or empty."""
+    answer = getattr(error.__cause__, "response", None) or {}
+    return str(answer.get("Error", {}).get("Code", ""))
 
 
 def _without_answer(error: Exception, uri: str) -> CheckpointError:

@@ -1,5 +1,6 @@
 """`s3://` and `s3a://`: objects as files, published by conditional PUT."""
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
@@ -8,13 +9,19 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
     OutcomeUnknownError,
+    StorageFullError,
     StorageUnavailableError,
 )
 from holdfast.locations import _uris
 from holdfast.locations.file_systems._port import FileOutputStream, FileStatus, PendingUpload
 from holdfast.locations.file_systems._retries import Retrier, RetryPolicy
 from holdfast.locations.file_systems._s3._client import client_for
-from holdfast.locations.file_systems._s3._errors import error_for_code, translated, was_never_sent
+from holdfast.locations.file_systems._s3._errors import (
+    changed_nothing,
+    code_of,
+    error_for_code,
+    translated,
+)
 from holdfast.locations.file_systems._s3._input_stream import S3InputStream
 from holdfast.locations.file_systems._s3._output_stream import (
     S3Object,
@@ -23,7 +30,12 @@ from holdfast.locations.file_systems._s3._output_stream import (
 )
 from holdfast.locations.file_systems._s3._settings import S3Settings
 
+_log = logging.getLogger(__name__)
+
 _DELETED_AT_A_TIME = 1000  # S3's bound
+
+# What stores say that don't delete many objects by one request, or not without an MD5.
+_ONE_BY_ONE = {"NotImplemented", "MissingContentMD5", "InvalidDigest"}
 
 
 class S3FileSystem:
@@ -59,8 +71,10 @@ class S3FileSystem:
                 **checksum_of(data, self.settings),
                 **self.settings.for_writing(),
             )
+        except StorageFullError:
+            raise
         except StorageUnavailableError as error:
-            if was_never_sent(error.__cause__) or _was_turned_away(error.__cause__):
+            if changed_nothing(error):
                 raise
             message = "S3 did not say whether the file was written"
             raise OutcomeUnknownError(message, uri) from error
@@ -100,10 +114,15 @@ class S3FileSystem:
         """Nothing to delete: there are none."""
 
     def delete_tree(self, uri: str, /) -> None:
+        try:
+            uploads = self.list_uploads(uri)
+        except InvalidRequestError:  # a permission of its own, which the rest doesn't need
+            _log.warning("uploads below %s can't be listed, and may stay", uri, exc_info=True)
+            uploads = []
+        self.abort_uploads(uploads)  # first, so that none of them becomes an object after that
         bucket = self._object(uri).bucket
         for page in self._pages(uri):
             self.delete(f"s3://{bucket}/{entry['Key']}" for entry in page.get("Contents", ()))
-        self.abort_uploads(self.list_uploads(uri))
 
     def list_uploads(self, uri: str, /) -> Iterable[PendingUpload]:
         target = self._object(uri)
@@ -127,7 +146,7 @@ class S3FileSystem:
         for upload in uploads:
             try:
                 self._object(upload.uri).request(
-                    "abort_multipart_upload", UploadId=upload.upload_id, **self.settings.for_all()
+                    "abort_multipart_upload", UploadId=upload.upload_id
                 )
             except CheckpointNotFoundError:
                 continue
@@ -137,26 +156,38 @@ class S3FileSystem:
             raise failures[0]
 
     def _delete(self, bucket: str, keys: Sequence[str]) -> CheckpointError | None:
-        """Delete up to a thousand objects; only those that failed are tried again."""
-        left = [*keys]
-
-        def attempt() -> None:
-            with translated(f"s3://{bucket}"):
+        """Delete up to a thousand objects in one request; the first failure that isn't one."""
+        uri = f"s3://{bucket}"
+        try:
+            with translated(uri):
                 answer = self._client.delete_objects(
                     Bucket=bucket,
-                    Delete={"Objects": [{"Key": key} for key in left], "Quiet": True},
+                    Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True},
                     **self.settings.for_all(),
                 )
-            failed = {one["Key"]: one.get("Code", "") for one in answer.get("Errors", ())}
-            left[:] = [key for key in left if key in failed]
-            if left:
-                raise error_for_code(failed[left[0]], 0, f"s3://{bucket}/{left[0]}")
-
-        try:
-            self._retrier.call("delete_objects", attempt)
         except CheckpointError as error:
+            if code_of(error) in _ONE_BY_ONE:
+                return self._delete_one_by_one(bucket, keys)
             return error
-        return None
+        failures = [
+            error_for_code(one.get("Code", ""), 0, f"{uri}/{one.get('Key', '')}")
+            for one in answer.get("Errors", ())
+        ]
+        real = [one for one in failures if not isinstance(one, CheckpointNotFoundError)]
+        # What trying again may mend comes first: then it is tried again, with all the others.
+        real.sort(key=lambda one: not isinstance(one, StorageUnavailableError))
+        return real[0] if real else None
+
+    def _delete_one_by_one(self, bucket: str, keys: Sequence[str]) -> CheckpointError | None:
+        failures = []
+        for key in keys:
+            try:
+                self._object(f"s3://{bucket}/{key}").request("delete_object")
+            except CheckpointNotFoundError:
+                continue
+            except CheckpointError as error:
+                failures.append(error)
+        return failures[0] if failures else None
 
     def _pages(self, uri: str, **parameters: str) -> Iterator[Any]:
         target = self._object(uri)
@@ -192,17 +223,3 @@ def _status(uri: str, prefix: str, entry: Any) -> FileStatus:
         modified_ms=int(entry["LastModified"].timestamp() * 1000),
         is_directory=False,
     )
-
-
-def _was_turned_away(error: BaseException | None) -> bool:
-    """Whether the store has said that it did not do it."""
-    answer = getattr(error, "response", None) or {}
-    return answer.get("Error", {}).get("Code") in {
-        "SlowDown",
-        "ConditionalRequestConflict",
-        "OperationAborted",
-        "RequestTimeout",
-        "BadDigest",
-        "IncompleteBody",
-        "Throttling",
-    }

@@ -3,7 +3,13 @@
 import io
 from typing import Any
 
-from holdfast.errors import InvalidRequestError, StorageUnavailableError, StreamClosedError
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptedError,
+    InvalidRequestError,
+    StorageUnavailableError,
+    StreamClosedError,
+)
 from holdfast.locations.file_systems._port import BytesLike
 from holdfast.locations.file_systems._s3._output_stream import S3Object
 
@@ -19,11 +25,12 @@ class S3InputStream(io.RawIOBase):
 
     def __init__(self, target: S3Object) -> None:
         self._target = target
-        answer = target.request("get_object", **target.settings.for_all())
+        self._body: Any = None
+        answer = target.request("get_object")
         self._size = int(answer["ContentLength"])
         self._etag = str(answer["ETag"])
         self._position = 0
-        self._body: Any = answer["Body"]
+        self._body = answer["Body"]
         self._body_position = 0
 
     def readable(self) -> bool:
@@ -69,13 +76,17 @@ class S3InputStream(io.RawIOBase):
             self._body_position = self._position - gap
         if self._body is None or self._body_position != self._position:
             self._forget_body()
-            answer = self._target.request(
-                "get_object",
-                Range=f"bytes={self._position}-",
-                IfMatch=self._etag,
-                **self._target.settings.for_all(),
-            )
+            try:
+                answer = self._target.request(
+                    "get_object", Range=f"bytes={self._position}-", IfMatch=self._etag
+                )
+            except CheckpointConflictError as error:
+                message = "object was replaced while it was read"
+                raise CheckpointCorruptedError(message, self._target.uri) from error
             self._body = answer["Body"]
+            if self._position and "ContentRange" not in answer:
+                self._forget_body()
+                raise InvalidRequestError("this store can't read parts of files", self._target.uri)
             self._body_position = self._position
 
     def _read(self, length: int) -> bytes:

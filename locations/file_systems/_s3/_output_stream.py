@@ -5,7 +5,7 @@ import logging
 import struct
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ from holdfast.errors import (
 from holdfast.locations._crc32c import crc32c
 from holdfast.locations.file_systems._port import BytesLike
 from holdfast.locations.file_systems._retries import Retrier, retry_deadline
-from holdfast.locations.file_systems._s3._errors import translated
+from holdfast.locations.file_systems._s3._errors import changed_nothing, translated
 from holdfast.locations.file_systems._s3._settings import S3Settings
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,9 @@ class S3Object:
     def request(self, name: str, **parameters: Any) -> Any:
         """One request about the object; errors are ours."""
         with translated(self.uri):
-            return getattr(self.client, name)(Bucket=self.bucket, Key=self.key, **parameters)
+            return getattr(self.client, name)(
+                Bucket=self.bucket, Key=self.key, **parameters, **self.settings.for_all()
+            )
 
     def repeated(self, name: str, **parameters: Any) -> Any:
         """The same, repeated while it fails in a way that changes nothing or may be repeated."""
@@ -62,29 +64,32 @@ class S3Object:
             CheckpointConflictError: The name is taken.
             OutcomeUnknownError: S3 did not say whether it was made.
         """
-        unanswered: list[StorageUnavailableError] = []
+        may_be_there = False
 
         def attempt() -> None:
+            nonlocal may_be_there
             try:
                 self.request(name, IfNoneMatch="*", **parameters)
             except StorageUnavailableError as error:
-                unanswered.append(error)
+                may_be_there = may_be_there or not changed_nothing(error)
                 raise
             except (CheckpointConflictError, CheckpointNotFoundError):
                 # An attempt whose answer was lost has made it: the name is taken by it, or the
                 # upload that it completed is gone. Names are random, so the size tells enough.
-                if not unanswered or self._size() != size:
+                if not may_be_there or self._size() != size:
                     raise
 
         try:
             self.retrier.call(name, attempt)
-        except StorageUnavailableError as error:
+        except CheckpointError as error:
+            if not may_be_there:
+                raise
             message = "S3 did not say whether the file was written"
             raise OutcomeUnknownError(message, self.uri) from error
 
     def _size(self) -> int | None:
         try:
-            found = self.repeated("head_object", **self.settings.for_all())
+            found = self.request("head_object")
         except CheckpointNotFoundError:
             return None
         return int(found["ContentLength"])
@@ -124,18 +129,23 @@ class S3OutputStream:
             else:
                 if self._part:
                     self._send_part()
-                self._check_unfinished()
                 self._upload.complete(self._size)
-        except BaseException:
+        except BaseException as error:
             self.abort()
+            if isinstance(error, OutcomeUnknownError):
+                self._take_back()
             raise
         with self._lock:
             was_aborted, self._is_finished = self._is_finished, True
+            self._upload = None
         if was_aborted:
-            # Too late to keep it from being written; nobody knows its name.
-            with suppress(CheckpointError):
-                self._target.repeated("delete_object")
+            self._take_back()
             raise StreamClosedError("stream was discarded", self._target.uri)
+
+    def _take_back(self) -> None:
+        """Delete what may have been written all the same; nobody knows its name."""
+        with suppress(CheckpointError), retry_deadline(_ABORT_DEADLINE_S):
+            self._target.repeated("delete_object")
 
     def abort(self) -> None:
         with self._lock:
@@ -145,12 +155,11 @@ class S3OutputStream:
             upload.abort()
 
     def _put(self) -> None:
-        body = bytes(self._part)
         self._target.made(
             "put_object",
-            len(body),
-            Body=body,
-            **checksum_of(body, self._target.settings),
+            len(self._part),
+            Body=self._part,
+            **checksum_of(self._part, self._target.settings),
             **self._target.settings.for_writing(),
         )
 
@@ -189,6 +198,7 @@ class _MultipartUpload:
         )
         self._room = threading.BoundedSemaphore(target.settings.concurrency)
         self._parts: list[Future[dict[str, Any]]] = []
+        self._failure: BaseException | None = None
         self._is_aborted = False
 
     @property
@@ -201,39 +211,57 @@ class _MultipartUpload:
         if self.count == _MOST_PARTS:
             raise InvalidRequestError(f"file has more than {_MOST_PARTS} parts", self._target.uri)
         self._room.acquire()
-        for failed in [one for one in self._parts if one.done() and one.exception()]:
+        try:
+            self._check()
+            sent = self._pool.submit(self._upload, self.count + 1, part)
+        except BaseException as error:
             self._room.release()
-            failed.result()
-        self._parts.append(self._pool.submit(self._upload, self.count + 1, part))
+            if isinstance(error, RuntimeError):  # the pool was shut down by `abort`
+                raise StreamClosedError("stream was discarded", self._target.uri) from error
+            raise
+        self._parts.append(sent)
+        sent.add_done_callback(self._note)
 
     def complete(self, size: int) -> None:
         """Make the object of the parts, once they are there."""
+        wait(self._parts)
+        self._check()
         parts = [one.result() for one in self._parts]
         self._pool.shutdown(wait=False)
-
-        self._target.made(
-            "complete_multipart_upload",
-            size,
-            UploadId=self._id,
-            MultipartUpload={"Parts": parts},
-            MpuObjectSize=size,
-            **self._target.settings.for_all(),
-        )
+        try:
+            self._target.made(
+                "complete_multipart_upload",
+                size,
+                UploadId=self._id,
+                MultipartUpload={"Parts": parts},
+                MpuObjectSize=size,
+            )
+        except CheckpointNotFoundError as error:
+            self._check()
+            message = "S3 has forgotten the upload of this file"
+            raise StorageUnavailableError(message, self._target.uri) from error
 
     def abort(self) -> None:
         """Leave no part behind; never raises, and waits for no part that is on its way."""
         self._is_aborted = True
-        for part in self._parts:
-            part.cancel()
-        self._pool.shutdown(wait=False)
+        self._pool.shutdown(wait=False, cancel_futures=True)
         self._abort_once()
+
+    def _check(self) -> None:
+        if self._is_aborted:
+            raise StreamClosedError("stream was discarded", self._target.uri)
+        if self._failure is not None:
+            raise self._failure
+
+    def _note(self, part: Future[dict[str, Any]]) -> None:
+        self._room.release()
+        if not part.cancelled() and part.exception() is not None:
+            self._failure = self._failure or part.exception()
 
     def _abort_once(self) -> None:
         try:
             with retry_deadline(_ABORT_DEADLINE_S):
-                self._target.repeated(
-                    "abort_multipart_upload", UploadId=self._id, **self._target.settings.for_all()
-                )
+                self._target.repeated("abort_multipart_upload", UploadId=self._id)
         except CheckpointNotFoundError:
             pass
         except CheckpointError:
@@ -246,19 +274,17 @@ class _MultipartUpload:
 
     def _upload(self, number: int, part: bytearray) -> dict[str, Any]:
         checksum = checksum_of(part, self._target.settings)
-        try:
+
+        def attempt() -> Any:
             if self._is_aborted:
                 raise StreamClosedError("stream was discarded", self._target.uri)
-            answer = self._target.repeated(
-                "upload_part",
-                UploadId=self._id,
-                PartNumber=number,
-                Body=part,
-                **checksum,
-                **self._target.settings.for_all(),
+            return self._target.request(
+                "upload_part", UploadId=self._id, PartNumber=number, Body=part, **checksum
             )
+
+        try:
+            answer = self._target.retrier.call("upload_part", attempt)
         finally:
-            self._room.release()
             if self._is_aborted:
                 self._abort_once()  # a part that arrives after an abort would stay
         return {"PartNumber": number, "ETag": answer["ETag"], **checksum}

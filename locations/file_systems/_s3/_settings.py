@@ -29,7 +29,8 @@ class S3Settings:
         part_bytes: Bytes of a part of a large file, at least 5 MiB; grows with the file.
         concurrency: Parts of one file that are sent at a time.
         connect_timeout_s: Seconds to wait for a connection.
-        read_timeout_s: Seconds to wait for an answer.
+        read_timeout_s: Seconds without a byte of an answer; less than calls are repeated for, so
+            that one that stalls is.
         ca_bundle: File with the certificates to trust.
         requester_pays: Whether requests are at the cost of the one who makes them.
     """
@@ -48,7 +49,7 @@ class S3Settings:
     part_bytes: int = 8 << 20
     concurrency: int = 4
     connect_timeout_s: float = 5.0
-    read_timeout_s: float = 60.0
+    read_timeout_s: float = 20.0
     ca_bundle: str | None = None
     requester_pays: bool = False
 
@@ -61,6 +62,8 @@ class S3Settings:
             raise InvalidRequestError(message)
         if self.concurrency < 1:
             raise InvalidRequestError(f"concurrency is {self.concurrency}; it must be at least 1")
+        if self.endpoint_url is not None and "@" in self.endpoint_url:
+            raise InvalidRequestError("endpoint has credentials in it; give them by themselves")
         if (self.access_key is None) != (self.secret_key is None):
             raise InvalidRequestError("access key and secret key come together or not at all")
 
@@ -71,7 +74,7 @@ class S3Settings:
             "SSEKMSKeyId": self.kms_key_id,
             "StorageClass": self.storage_class,
         }
-        return {key: value for key, value in found.items() if value} | self.for_all()
+        return {key: value for key, value in found.items() if value}
 
     def for_all(self) -> dict[str, str]:
         """Parameters of every request to an object."""

@@ -20,6 +20,7 @@ from holdfast.locations import (
 
 PREFIX = "spark.holdfast."
 _S3A = "spark.hadoop.fs.s3a."
+_CREDENTIALS = ("s3.access-key", "s3.secret-key", "s3.session-token", "s3.assumed-role")
 
 # One for the process: a query that is stopped and started again finds its checkpoints.
 _MEMORY = MemoryCheckpointStorage()
@@ -81,8 +82,9 @@ def _duration_s(text: str) -> float:
 
 
 def _endpoint(text: str) -> str:
-    # Hadoop takes a host without a scheme.
-    return text if "://" in text else f"https://{text}"
+    if not text.startswith(("http://", "https://")):
+        raise ValueError(text)
+    return text
 
 
 def _encryption(text: str) -> str:
@@ -198,7 +200,7 @@ class Settings:
     s3_endpoint: str | None = _setting(
         None,
         key="s3.endpoint",
-        kind="URL",
+        kind="URL with http:// or https://",
         meaning="Where the S3 store is; AWS if not set.",
         flink="s3.endpoint",
         s3a="endpoint",
@@ -274,7 +276,7 @@ class Settings:
         None,
         key="s3.kms-key",
         kind="ARN or id",
-        meaning="The key of `aws:kms`.",
+        meaning="The key of `aws:kms`, which it implies.",
         flink="s3.sse.kms.keyId",
         s3a="encryption.key",
         parse=str,
@@ -345,21 +347,23 @@ class Settings:
             if key.startswith(PREFIX) and key not in by_key:
                 nearest = difflib.get_close_matches(key, by_key, n=1, cutoff=0.0)[0]
                 raise InvalidRequestError(f"no setting {key!r}; did you mean {nearest!r}?")
-        values = {}
-        for key, one in by_key.items():
-            setting: Setting = one.metadata["setting"]
-            for given in (key, f"{_S3A}{setting.s3a}" if setting.s3a else key):
-                if given in configuration:
-                    values[one.name] = _value(given, setting, configuration[given])
-                    break
+        given = {**configuration, **_from_s3a(configuration)}
+        values = {
+            one.name: _value(key, one.metadata["setting"], given[key])
+            for key, one in by_key.items()
+            if key in given
+        }
         return cls(**values)
 
-    def s3(self) -> S3Settings:
-        """How to reach S3.
+    def s3(self) -> S3Settings | None:
+        """How to reach S3, if checkpoints go there.
 
         Raises:
             InvalidRequestError: Some of them don't go together.
         """
+        if not is_s3(self.checkpoint_dir or ""):
+            return None
+        kms_key_id = None if self.s3_encryption == "AES256" else self.s3_kms_key_id
         return S3Settings(
             endpoint_url=self.s3_endpoint,
             region=self.s3_region,
@@ -368,8 +372,8 @@ class Settings:
             secret_key=self.s3_secret_key,
             session_token=self.s3_session_token,
             role_arn=self.s3_role_arn,
-            server_side_encryption=self.s3_encryption,
-            kms_key_id=self.s3_kms_key_id if self.s3_encryption == "aws:kms" else None,
+            server_side_encryption="aws:kms" if kms_key_id else self.s3_encryption,
+            kms_key_id=kms_key_id,
             storage_class=self.s3_storage_class,
             checksum=self.s3_checksum,
             part_bytes=self.s3_part_bytes,
@@ -407,6 +411,35 @@ class Settings:
             inline_threshold=self.inline_threshold,
             single_writer=self.single_writer,
         )
+
+
+def _from_s3a(configuration: Mapping[str, str]) -> dict[str, str]:
+    """What Hadoop's settings of S3A say where ours say nothing, for checkpoints in S3.
+
+    Not mixed: who names an endpoint, or credentials, names all of them.
+    """
+    if not is_s3(configuration.get(f"{PREFIX}checkpoint.dir", "")):
+        return {}
+    if f"{PREFIX}s3.endpoint" in configuration:
+        return {}
+    own_credentials = any(f"{PREFIX}{key}" in configuration for key in _CREDENTIALS)
+    found = {}
+    for setting, _ in settings_table():
+        key, value = f"{PREFIX}{setting.key}", configuration.get(f"{_S3A}{setting.s3a}", "").strip()
+        is_ours = key in configuration or (own_credentials and setting.key in _CREDENTIALS)
+        if setting.s3a and value and not is_ours:
+            found[key] = value
+    endpoint = found.get(f"{PREFIX}s3.endpoint", "")
+    if endpoint and "://" not in endpoint:
+        secure = configuration.get(f"{_S3A}connection.ssl.enabled", "true").strip().lower()
+        scheme = "http" if secure == "false" else "https"
+        found[f"{PREFIX}s3.endpoint"] = f"{scheme}://{endpoint}"
+    return found
+
+
+def is_s3(directory: str) -> bool:
+    """Whether a URI is one of S3's."""
+    return directory.strip().lower().startswith(("s3:", "s3a:"))
 
 
 def _value(key: str, setting: Setting, text: str) -> Any:

@@ -164,7 +164,7 @@ class _QueryRun:
     run_id: str
     operator: _Operator
     storage: CheckpointStorage
-    s3: S3Settings
+    s3: S3Settings | None
     job_id: str
     coordinator: CheckpointCoordinator
     finished: "Accumulator[int]"
@@ -175,7 +175,9 @@ class _QueryRun:
         cls, operator: _Operator, session: SparkSession, query: _query.RunningQuery
     ) -> "_QueryRun":
         settings = Settings.parse(session.conf.getAll)
-        use_s3(settings.s3())
+        s3 = settings.s3()
+        if s3 is not None:
+            use_s3(s3)
         storage = settings.open_storage()
         job_id = settings.job_id or query.query_id
         coordinator = CheckpointCoordinator(
@@ -192,7 +194,7 @@ class _QueryRun:
             run_id=query.run_id,
             operator=operator,
             storage=storage,
-            s3=settings.s3(),
+            s3=s3,
             job_id=job_id,
             coordinator=coordinator,
             finished=session.sparkContext.accumulator(0),

@@ -44,7 +44,7 @@ class SubtaskRunner:
         function: The user's operator.
         uid: Its name.
         storage: Where checkpoints go.
-        s3: How to reach S3.
+        s3: How to reach S3, if checkpoints go there.
         job_id: The job.
         checkpoint_id: The checkpoint that is being taken.
         location_reference: Where its files go.
@@ -58,7 +58,7 @@ class SubtaskRunner:
     function: StatefulFunction
     uid: str
     storage: CheckpointStorage
-    s3: S3Settings
+    s3: S3Settings | None
     job_id: str
     checkpoint_id: int
     location_reference: CheckpointStorageLocationReference
@@ -76,7 +76,8 @@ class SubtaskRunner:
             yield from self._run(marked if marked >= 0 else -marked - 1, rows)
 
     def _run(self, subtask: int, rows: "_Input") -> Iterator[pa.RecordBatch]:
-        use_s3(self.s3)
+        if self.s3 is not None:
+            use_s3(self.s3)
         factory = self.storage.create_checkpoint_storage(
             self.job_id
         ).resolve_checkpoint_storage_location(self.checkpoint_id, self.location_reference)
