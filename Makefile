@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DIR ?=
+STORAGE ?=
 
 # uv from the machine where there is one, else from PyPI into .tools
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
@@ -20,16 +21,21 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1	/' | expand -t 14
 
 .PHONY: demo
-demo: setup java ## kill and restart a real stream on real data, then check every row; DIR=... keeps the output
-	$(BIN)/python -m examples.demo $(if $(DIR),--dir "$(DIR)")
+demo: setup java ## kill and restart a real stream on real data, then check every row; DIR=... keeps the output, STORAGE=s3 has S3
+	$(BIN)/python -m examples.demo $(if $(DIR),--dir "$(DIR)") $(if $(STORAGE),--storage "$(STORAGE)")
 
 .PHONY: test
 test: setup java ## the tests, fast and without network; includes real Spark
 	$(BIN)/pytest tests $(ARGS)
 
 .PHONY: integration
-integration: setup java ## the tests that start servers or whole jobs
+integration: setup java s3-servers ## the tests that start servers or whole jobs
 	$(BIN)/pytest integration_tests $(ARGS)
+
+# Minutes the first time, which no test should spend; without Go their tests are skipped.
+.PHONY: s3-servers
+s3-servers:
+	@for server in minio versitygw; do infra/s3/build $$server || test $$? = 3; done
 
 .PHONY: lint
 lint: setup ## ruff: rules and format; import layers

@@ -27,6 +27,7 @@ class JobProcess:
         places.scratch.mkdir(exist_ok=True)
         command = [sys.executable, "-m", "examples.flights_job"]
         command += ["--source", str(places.source), "--dir", str(places.root)]
+        command += ["--checkpoints", places.checkpoints]
         with places.spark_log.open("ab") as log:
             self._driver = subprocess.Popen(
                 [*command, "--drain"] if drain else command,

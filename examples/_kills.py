@@ -42,7 +42,7 @@ class Kill:
 
     Attributes:
         batch: The batch that was running.
-        stage: How far it had come, by what was on disk when all processes were dead.
+        stage: How far it had come, by what was stored when all processes were dead.
     """
 
     batch: int
@@ -92,7 +92,7 @@ def watch(
             job.stop()
             if progress.stage(batch) in wanted:
                 job.kill()
-                return Kill(batch, progress.stage(batch))
+                return Kill(batch, progress.last_stage(batch))
             job.go_on()
         time.sleep(_LOOK_EVERY_S)
     while progress.committed(batch):

@@ -1,4 +1,4 @@
-"""Where everything of the demo stands, below one directory."""
+"""Where everything of the demo stands: below one directory, but for checkpoints in a store."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +13,11 @@ class Places:
 
     Attributes:
         root: The directory itself.
+        store: URI of a directory for the checkpoints, if they go elsewhere.
     """
 
     root: Path
+    store: str | None = None
 
     @property
     def marker(self) -> Path:
@@ -38,9 +40,9 @@ class Places:
         return self.root / "flights"
 
     @property
-    def checkpoints(self) -> Path:
-        """Holdfast's checkpoints: `<job>/chk-<batch + 1>/_metadata`."""
-        return self.root / "checkpoints"
+    def checkpoints(self) -> str:
+        """URI of Holdfast's checkpoints: `<job>/chk-<batch + 1>/_metadata`."""
+        return self.store or f"file://{self.root}/checkpoints"
 
     @property
     def spark_checkpoints(self) -> Path:

@@ -1,18 +1,19 @@
 """How far a micro-batch has come, as anybody can see who looks at the job's files."""
 
-import os
+import time
 from dataclasses import dataclass
 from enum import Enum
 
 from examples._places import JOB_ID, Places
-from holdfast.locations import METADATA_FILE
+from holdfast.locations import METADATA_FILE, file_system_for
+
+_STORE_SETTLES_S = 0.5
 
 
 class Stage(Enum):
     """How far a batch has come: what is true of its state, its sink and its checkpoint."""
 
-    WAITING = "not begun"
-    BEGUN = "sink busy, no state written"
+    WAITING = "no state written"
     STATE_WRITTEN = "state written, sink busy"
     SINK_DONE = "sink done, not published"
     PUBLISHED = "published, no Spark commit"
@@ -41,16 +42,24 @@ class Progress:
 
     def stage(self, batch: int) -> Stage:
         """How far the batch has come; asked while the job runs, it may be further by now."""
-        checkpoint = self.places.checkpoints / JOB_ID / f"chk-{batch + 1}"
-        try:
-            files = {name for name in os.listdir(checkpoint) if not name.startswith(".")}
-        except FileNotFoundError:
-            return Stage.COMMITTED if self.committed(batch) else Stage.WAITING
-        if METADATA_FILE in files:
-            return Stage.COMMITTED if self.committed(batch) else Stage.PUBLISHED
+        directory = f"{self.places.checkpoints}/{JOB_ID}/chk-{batch + 1}"
+        names = {
+            entry.uri.rpartition("/")[2] for entry in file_system_for(directory).list(directory)
+        }
+        if self.committed(batch):
+            return Stage.COMMITTED
+        if METADATA_FILE in names:
+            return Stage.PUBLISHED
         if (self.places.output / f"batch={batch}" / "_SUCCESS").exists():
             return Stage.SINK_DONE
-        return Stage.STATE_WRITTEN if files else Stage.BEGUN
+        has_state = any(not name.startswith(".") for name in names)
+        return Stage.STATE_WRITTEN if has_state else Stage.WAITING
+
+    def last_stage(self, batch: int) -> Stage:
+        """How far the batch has come when the job is dead."""
+        if self.places.store is not None:
+            time.sleep(_STORE_SETTLES_S)  # it may still be busy with the last request
+        return self.stage(batch)
 
     def committed(self, batch: int) -> bool:
         """Whether Spark itself has noted that the batch is done."""

@@ -1,16 +1,20 @@
 """Kill a real stream in the middle of its batches, start it again, and check every row.
 
-    python -m examples.demo [--dir DIR]
+    python -m examples.demo [--dir DIR] [--storage local|s3]
 
-Ends with 0 if nothing was lost and nothing doubled, 1 if anything differs, 2 for wrong usage.
+Ends with 0 if nothing was lost and nothing doubled, 1 if anything differs, 2 for wrong usage, 3 if
+there can be no S3 server here.
 """
 
 import argparse
+import os
 import shutil
 import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,7 +36,10 @@ from examples._flights import N_FILES, in_order_of_departure, read_flights, writ
 from examples._places import Places
 from examples._progress import Progress
 from examples._runs import JobFailedError, Run, run_to_the_end
+from examples._s3_server import NoServerError, s3_server
 from examples.flights_job import ROWS_PER_FILE
+
+_ALL = "source, output, checkpoints and logs"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,6 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--dir", type=Path, help="keep source, output, checkpoints and logs here")
+    parser.add_argument(
+        "--storage",
+        choices=["local", "s3"],
+        default="local",
+        help="where the checkpoints go: below --dir, or to an S3 server that is started for it",
+    )
     options = parser.parse_args(arguments)
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     # So that the processes and the directory are cleaned up then, too.
@@ -52,21 +65,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         places = make_places(options.dir)
     except DirectoryInUseError as error:
         parser.error(str(error))
-    succeeded = interrupted = False
+    status = 1
     try:
-        succeeded = demonstrate(places, console)
+        with s3_server() if options.storage == "s3" else nullcontext() as store:
+            status = int(not demonstrate(replace(places, store=store), console))
     except JobFailedError as error:
         console.print(str(error), style="red", markup=False)
+    except NoServerError as error:
+        status = 3
+        console.print(str(error), style="red", markup=False)
     except KeyboardInterrupt:
-        interrupted = True
+        status = 130
         console.print("interrupted")
     finally:
         shutil.rmtree(places.scratch, ignore_errors=True)
-        if options.dir is None and (succeeded or interrupted):
+        if options.dir is None and status != 1:
             shutil.rmtree(places.root)
         else:
-            console.print(f"source, output, checkpoints and logs are in {places.root}")
-    return 130 if interrupted else int(not succeeded)
+            kept = "source, output and logs" if options.storage == "s3" else _ALL
+            console.print(f"{kept} are in {places.root}")
+    return status
 
 
 def demonstrate(places: Places, console: Console) -> bool:
@@ -75,6 +93,8 @@ def demonstrate(places: Places, console: Console) -> bool:
     source = read_flights()
     write_stream(in_order_of_departure(source), places)
     console.print(f"{len(source):,} flights in {N_FILES} files are the stream; starting the job")
+    if places.store:
+        console.print(f"checkpoints go to {places.store} at {os.environ['AWS_ENDPOINT_URL_S3']}")
     with Display(console, batches=N_FILES) as display:
         runs = run_to_the_end(places, display.on_batch, display.on_run)
     batches = Progress(places).next_batch()

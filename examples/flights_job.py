@@ -1,6 +1,6 @@
 """A streaming job: flights come in small files and go out in Parquet files of one size.
 
-    python -m examples.flights_job --source DIR --dir DIR [--drain]
+    python -m examples.flights_job --source DIR --dir DIR [--checkpoints URI] [--drain]
 
 It reads what is in the source directory, one file a micro-batch, and ends. Started again, it goes
 on where it was, also if it was killed. With `--drain` it writes the rest of the rows too.
@@ -33,9 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.flights_job", description=__doc__)
     parser.add_argument("--source", type=Path, required=True, help="directory of Parquet files")
     parser.add_argument("--dir", type=Path, required=True, help="directory for all that it writes")
+    parser.add_argument("--checkpoints", metavar="URI", help="checkpoints go here, not below --dir")
     parser.add_argument("--drain", action="store_true", help="write the rest of the rows too")
     options = parser.parse_args(arguments)
-    places = Places(options.dir.resolve())
+    places = Places(options.dir.resolve(), options.checkpoints)
     places.root.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(
         filename=places.job_log, level=logging.INFO, format="%(asctime)s %(name)s %(message)s"
@@ -69,14 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def session(places: Places) -> SparkSession:
-    """Spark on two cores, with checkpoints below the job's directory."""
+    """Spark on two cores."""
     return (
         SparkSession.builder.master("local[2]")
         .appName("right-size flights")
         .config("spark.ui.enabled", "false")
         .config("spark.local.dir", str(places.scratch))
         .config("spark.sql.warehouse.dir", str(places.scratch / "warehouse"))
-        .config("spark.holdfast.checkpoint.dir", places.checkpoints.as_uri())
+        .config("spark.holdfast.checkpoint.dir", places.checkpoints)
         .config("spark.holdfast.checkpoint.num-retained", "3")
         .config("spark.holdfast.job.id", JOB_ID)
         # All state in files, so that one can see from outside how far a subtask is.

@@ -8,8 +8,6 @@ Exit status: 0 done, 2 wrong usage, 3 can't be had here (no Go, or the module is
 it failed; the last line on stderr says why.
 """
 
-
-
 import fcntl
 import http.client
 import os

@@ -12,6 +12,14 @@ _LOCK = threading.Lock()
 _CLIENTS: dict[tuple[int, S3Settings], Any] = {}
 
 
+def _renew_lock() -> None:
+    global _LOCK  # noqa: PLW0603  # whoever held it is not in this process
+    _LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 def client_for(settings: S3Settings) -> Any:
     """The client of this process.
 
@@ -36,6 +44,8 @@ def _make(settings: S3Settings) -> Any:
     except ImportError as error:
         message = "s3:// needs boto3: pip install 'holdfast[s3]'"
         raise InvalidRequestError(message) from error
+    if settings.ca_bundle is not None and not os.path.isfile(settings.ca_bundle):
+        raise InvalidRequestError("file of certificates is not there", settings.ca_bundle)
     config = Config(
         # One owner of retries, and that is not the SDK: its own multiply with ours, and their
         # quota fails whole bursts.

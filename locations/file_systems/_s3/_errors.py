@@ -111,6 +111,12 @@ def _without_answer(error: Exception, uri: str) -> CheckpointError:
     name = type(error).__name__
     if name in _NOT_LET_IN:
         return InvalidRequestError(f"no credentials for S3 ({name})", uri)
+    if name == "SSLError" and "CERTIFICATE_VERIFY_FAILED" in str(error):
+        message = "S3's certificate is not trusted; name the file of its authority (s3.ca-bundle)"
+        return InvalidRequestError(message, uri)
+    if name == "SSLError" and "WRONG_VERSION_NUMBER" in str(error):
+        message = "S3 does not speak TLS at this endpoint; write it with http://"
+        return InvalidRequestError(message, uri)
     if name in ("ParamValidationError", "InvalidRegionError", "UnknownServiceError"):
         return InvalidRequestError(f"S3 can't be asked for this ({name})", uri)
     return StorageUnavailableError(f"S3 did not answer ({name})", uri)

@@ -87,8 +87,9 @@ class S3FileSystem:
         found = []
         for page in self._pages(uri, Delimiter="/"):
             for entry in page.get("CommonPrefixes", ()):
-                name = entry["Prefix"].removeprefix(prefix).rstrip("/")
-                found.append(FileStatus(_uris.join(uri, name), 0, 0, is_directory=True))
+                name = entry["Prefix"].removeprefix(prefix).removesuffix("/")
+                if name:  # of a key with two slashes, which no location leads to
+                    found.append(FileStatus(_uris.join(uri, name), 0, 0, is_directory=True))
             found += [
                 _status(uri, prefix, entry)
                 for entry in page.get("Contents", ())

@@ -27,6 +27,8 @@ class S3InputStream(io.RawIOBase):
         self._target = target
         self._body: Any = None
         answer = target.request("get_object")
+        if "ETag" not in answer:
+            raise StorageUnavailableError("S3's answer is no object", target.uri)
         self._size = int(answer["ContentLength"])
         self._etag = str(answer["ETag"])
         self._position = 0

@@ -4,6 +4,7 @@ import base64
 import logging
 import struct
 import threading
+import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -17,6 +18,7 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
     OutcomeUnknownError,
+    StorageFullError,
     StorageUnavailableError,
     StreamClosedError,
 )
@@ -27,6 +29,8 @@ from holdfast.locations.file_systems._s3._errors import changed_nothing, transla
 from holdfast.locations.file_systems._s3._settings import S3Settings
 
 _log = logging.getLogger(__name__)
+
+_OWNER = "holdfast-owner"
 
 _MOST_PARTS = 10_000
 _GROWS_EVERY = 1_000
@@ -57,8 +61,13 @@ class S3Object:
         """The same, repeated while it fails in a way that changes nothing or may be repeated."""
         return self.retrier.call(name, lambda: self.request(name, **parameters))
 
-    def made(self, name: str, size: int, **parameters: Any) -> None:
+    def made(self, name: str, token: str, **parameters: Any) -> None:
         """The same for a request that makes the object, only if its name is free.
+
+        Args:
+            name: The request.
+            token: What the object's metadata will say, so that it is known for ours.
+            parameters: The request's.
 
         Raises:
             CheckpointConflictError: The name is taken.
@@ -70,29 +79,35 @@ class S3Object:
             nonlocal may_be_there
             try:
                 self.request(name, IfNoneMatch="*", **parameters)
+            except StorageFullError:
+                raise
             except StorageUnavailableError as error:
                 may_be_there = may_be_there or not changed_nothing(error)
                 raise
             except (CheckpointConflictError, CheckpointNotFoundError):
                 # An attempt whose answer was lost has made it: the name is taken by it, or the
-                # upload that it completed is gone. Names are random, so the size tells enough.
-                if not may_be_there or self._size() != size:
+                # upload that it completed is gone.
+                if not may_be_there or self.owner() != token:
                     raise
 
         try:
             self.retrier.call(name, attempt)
+        except CheckpointConflictError:
+            raise  # somebody else's was there first
         except CheckpointError as error:
             if not may_be_there:
                 raise
             message = "S3 did not say whether the file was written"
             raise OutcomeUnknownError(message, self.uri) from error
 
-    def _size(self) -> int | None:
+    def owner(self) -> str | None:
+        """The token of the stream that made the object; None if there is none."""
         try:
             found = self.request("head_object")
         except CheckpointNotFoundError:
             return None
-        return int(found["ContentLength"])
+        token: str | None = found.get("Metadata", {}).get(_OWNER)
+        return token
 
 
 class S3OutputStream:
@@ -100,6 +115,7 @@ class S3OutputStream:
 
     def __init__(self, target: S3Object) -> None:
         self._target = target
+        self._token = uuid.uuid4().hex
         self._part = bytearray()
         self._part_bytes = target.settings.part_bytes
         self._size = 0
@@ -145,7 +161,12 @@ class S3OutputStream:
     def _take_back(self) -> None:
         """Delete what may have been written all the same; nobody knows its name."""
         with suppress(CheckpointError), retry_deadline(_ABORT_DEADLINE_S):
-            self._target.repeated("delete_object")
+            if self._target.owner() == self._token:
+                self._target.repeated("delete_object")
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_finished", True):
+            self.abort()
 
     def abort(self) -> None:
         with self._lock:
@@ -157,15 +178,16 @@ class S3OutputStream:
     def _put(self) -> None:
         self._target.made(
             "put_object",
-            len(self._part),
+            self._token,
             Body=self._part,
+            Metadata={_OWNER: self._token},
             **checksum_of(self._part, self._target.settings),
             **self._target.settings.for_writing(),
         )
 
     def _send_part(self) -> None:
         if self._upload is None:
-            upload = _MultipartUpload(self._target)
+            upload = _MultipartUpload(self._target, self._token)
             with self._lock:
                 self._upload, was_aborted = upload, self._is_finished
             if was_aborted:  # by another thread, which saw no upload
@@ -185,14 +207,15 @@ class S3OutputStream:
 class _MultipartUpload:
     """Parts on their way, a few at a time."""
 
-    def __init__(self, target: S3Object) -> None:
+    def __init__(self, target: S3Object, token: str) -> None:
         self._target = target
+        self._token = token
         algorithm = _ALGORITHMS.get(target.settings.checksum)
-        parameters = {"ChecksumAlgorithm": algorithm} if algorithm else {}
-        started = target.repeated(
-            "create_multipart_upload", **parameters, **target.settings.for_writing()
-        )
-        self._id = str(started["UploadId"])
+        parameters: dict[str, Any] = {"ChecksumAlgorithm": algorithm} if algorithm else {}
+        parameters["Metadata"] = {_OWNER: token}
+        self._id = ""
+        self._begun = 0
+        self._id = self._begin({**parameters, **target.settings.for_writing()})
         self._pool = ThreadPoolExecutor(
             target.settings.concurrency, thread_name_prefix="holdfast-s3-part"
         )
@@ -222,6 +245,29 @@ class _MultipartUpload:
         self._parts.append(sent)
         sent.add_done_callback(self._note)
 
+    def _begin(self, parameters: dict[str, Any]) -> str:
+        def attempt() -> str:
+            self._begun += 1
+            answer = self._target.request("create_multipart_upload", **parameters)
+            return str(answer["UploadId"])
+
+        try:
+            return self._target.retrier.call("create_multipart_upload", attempt)
+        except CheckpointError:
+            self._abort_twins()
+            raise
+
+    def _abort_twins(self) -> None:
+        """Give up uploads that were begun for this file, and of which the answer got lost."""
+        target = self._target
+        with suppress(CheckpointError), translated(target.uri):
+            answer = target.client.list_multipart_uploads(
+                Bucket=target.bucket, Prefix=target.key, **target.settings.for_all()
+            )
+            for one in answer.get("Uploads", ()):
+                if one["Key"] == target.key and one["UploadId"] != self._id:
+                    target.request("abort_multipart_upload", UploadId=one["UploadId"])
+
     def complete(self, size: int) -> None:
         """Make the object of the parts, once they are there."""
         wait(self._parts)
@@ -231,7 +277,7 @@ class _MultipartUpload:
         try:
             self._target.made(
                 "complete_multipart_upload",
-                size,
+                self._token,
                 UploadId=self._id,
                 MultipartUpload={"Parts": parts},
                 MpuObjectSize=size,
@@ -240,12 +286,16 @@ class _MultipartUpload:
             self._check()
             message = "S3 has forgotten the upload of this file"
             raise StorageUnavailableError(message, self._target.uri) from error
+        if self._begun > 1:
+            self._abort_twins()
 
     def abort(self) -> None:
         """Leave no part behind; never raises, and waits for no part that is on its way."""
         self._is_aborted = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._abort_once()
+        if self._begun > 1:
+            self._abort_twins()
 
     def _check(self) -> None:
         if self._is_aborted:

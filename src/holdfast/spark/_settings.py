@@ -429,6 +429,8 @@ def _from_s3a(configuration: Mapping[str, str]) -> dict[str, str]:
         is_ours = key in configuration or (own_credentials and setting.key in _CREDENTIALS)
         if setting.s3a and value and not is_ours:
             found[key] = value
+    if found.get(f"{PREFIX}s3.server-side-encryption", "").upper() not in ("SSE-KMS", "AWS:KMS"):
+        found.pop(f"{PREFIX}s3.kms-key", None)  # of SSE-C it is the secret itself
     endpoint = found.get(f"{PREFIX}s3.endpoint", "")
     if endpoint and "://" not in endpoint:
         secure = configuration.get(f"{_S3A}connection.ssl.enabled", "true").strip().lower()
