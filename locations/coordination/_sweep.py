@@ -96,12 +96,17 @@ class _Place:
     uncommitted: dict[str, list[str]] = field(default_factory=dict)
     uploads: list[PendingUpload] = field(default_factory=list)
 
-    def look_into(self, directory: str) -> None:
+    def look_into(self, directory: str, *, is_savepoint: bool = False) -> None:
         """Add what is in the directory of a checkpoint or savepoint."""
         inside = list(file_system_for(directory).list(directory))
+        is_committed = any(_uris.name(file.uri) == METADATA_FILE for file in inside)
+        if is_committed and is_savepoint:
+            return  # it belongs to the user, with all that is in it
         self.add_ours(inside)
-        if not any(_uris.name(file.uri) == METADATA_FILE for file in inside):
+        if not is_committed:
             self.uncommitted[directory] = [one.uri for one in inside]
+        if is_savepoint:
+            self.add_uploads(directory)
 
     def add_ours(self, entries: Iterable[FileStatus]) -> None:
         """Add the files among them that have names of state files."""
@@ -247,11 +252,7 @@ def _look_for_savepoints(directory: str, job_id: str) -> _Place:
     ]
     place = _Place(_store_clock_ms(directory) if savepoints else 0)
     for uri in savepoints:
-        inside = file_system_for(uri).list(uri)
-        # A finished one belongs to the user, with all that is in it.
-        if not any(_uris.name(file.uri) == METADATA_FILE for file in inside):
-            place.look_into(uri)
-            place.add_uploads(uri)
+        place.look_into(uri, is_savepoint=True)
     return place
 
 

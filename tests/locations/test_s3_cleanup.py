@@ -5,14 +5,7 @@ from datetime import datetime
 
 import pytest
 from contracts.values import EXCLUSIVE, read
-from servers.s3 import (  # noqa: F401  # fixtures
-    S3Bucket,
-    ministack,
-    ministack_bucket,
-    moto,
-    moto_bucket,
-    s3_bucket,
-)
+from servers.s3 import S3Bucket
 
 from holdfast.locations import (
     CheckpointedStateScope,
@@ -33,7 +26,7 @@ RANDOM = "0123456789abcdef" * 2
 
 
 @pytest.fixture
-def directory(s3_bucket: S3Bucket) -> Iterator[str]:  # noqa: F811
+def directory(s3_bucket: S3Bucket) -> Iterator[str]:
     """A directory in a bucket, reached by `s3://`."""
     server = s3_bucket.server
     use_s3(
@@ -64,7 +57,7 @@ def begun_upload(bucket: S3Bucket, key: str) -> None:
 
 
 def test_a_failed_attempt_leaves_nothing_of_its_own(
-    s3_bucket: S3Bucket,  # noqa: F811
+    s3_bucket: S3Bucket,
     access: CheckpointStorageAccess,
 ) -> None:
     failed, other = (access.initialize_location_for_checkpoint(1) for _ in range(2))
@@ -83,7 +76,7 @@ def test_a_failed_attempt_leaves_nothing_of_its_own(
 
 
 def test_a_discarded_checkpoint_leaves_nothing_below_it(
-    s3_bucket: S3Bucket,  # noqa: F811
+    s3_bucket: S3Bucket,
     access: CheckpointStorageAccess,
 ) -> None:
     location = access.initialize_location_for_checkpoint(1)
@@ -101,7 +94,7 @@ def test_a_discarded_checkpoint_leaves_nothing_below_it(
 
 
 def test_a_sweep_gives_up_what_nobody_will_finish(
-    s3_bucket: S3Bucket,  # noqa: F811
+    s3_bucket: S3Bucket,
     access: CheckpointStorageAccess,
     directory: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -132,7 +125,7 @@ def test_a_sweep_gives_up_what_nobody_will_finish(
 
 
 def test_the_age_of_an_upload_is_by_the_stores_clock(
-    s3_bucket: S3Bucket,  # noqa: F811
+    s3_bucket: S3Bucket,
     directory: str,
 ) -> None:
     begun_upload(s3_bucket, f"data/job/chk-2/01234567-{RANDOM}")

@@ -89,12 +89,12 @@ def _instance(protocol: str, uri: str) -> tuple[Any, str]:
     found = implementation(protocol)
     # As url_to_fs does it, but that takes ::, ? and # in paths apart.
     root = f"{protocol}://{authority}/"
-    options = found._get_kwargs_from_urls(root) | _OPTIONS.get(protocol, {})  # noqa: SLF001
+    options = found._get_kwargs_from_urls(root) | _OPTIONS.get(protocol, {})  # noqa: SLF001  # not public
     try:
         store = found(**options, use_listings_cache=False)
     except TypeError:  # not every class takes it
         store = found(**options)
-    return store, store._strip_protocol(root)  # noqa: SLF001
+    return store, store._strip_protocol(root)  # noqa: SLF001  # not public
 
 
 def _lock_of(store: Any) -> AbstractContextManager[object]:
@@ -114,4 +114,4 @@ def _forget(store: Any, cause: BaseException | None) -> None:
     if close is not None and not close(cause):
         return  # other streams use the connection
     # Its public way would forget the connections of other threads too.
-    type(store)._cache.pop(store._fs_token, None)  # noqa: SLF001
+    type(store)._cache.pop(store._fs_token, None)  # noqa: SLF001  # see above

@@ -31,7 +31,7 @@ def _add_known_hosts(keys: paramiko.HostKeys) -> None:
                         keys.add(host, entry.key.get_name(), entry.key)
 
 
-class _RefuseUnknown(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
+class _RefuseUnknown(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # no annotations
     def missing_host_key(self, _: Any, hostname: str, key: paramiko.PKey) -> None:
         host, _, port = hostname.removeprefix("[").partition("]:")
         command = f"ssh -p {port} {host}" if port else f"ssh {host}"
@@ -71,7 +71,7 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no annotations
         self,
         host: str,
         *,
-        use_listings_cache: bool = False,  # noqa: ARG002
+        use_listings_cache: bool = False,  # noqa: ARG002  # taken, and of no use here
         host_key_policy: Any = None,
         **settings: Any,
     ) -> None:

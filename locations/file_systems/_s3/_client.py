@@ -93,6 +93,6 @@ def _assume(session: Any, settings: S3Settings, config: Any) -> None:
         role_arn=settings.role_arn,
         extra_args={"RoleSessionName": "holdfast"},
     )
-    inner._credentials = DeferredRefreshableCredentials(  # noqa: SLF001
+    inner._credentials = DeferredRefreshableCredentials(  # noqa: SLF001  # see above
         method="assume-role", refresh_using=fetcher.fetch_credentials
     )

@@ -85,7 +85,7 @@ def error_for_code(code: str, status: int, uri: str) -> CheckpointError:
         return InvalidRequestError(f"this store can't do it ({code or status})", uri)
     if status >= 500 or status in (408, 429) or code in _TRANSIENT or "Throttl" in code:
         return StorageUnavailableError(f"S3 failed ({code or status})", uri)
-    if status in (301, 307, 400, 401, 403, 405, 411, 416, 501) or code:
+    if status in (301, 307, 400, 401, 403, 405, 411, 416) or code:
         message = f"S3 refuses this ({code or status}); check credentials, permissions, region"
         return InvalidRequestError(message, uri)
     return StorageUnavailableError(f"S3 failed ({code or status})", uri)

@@ -28,6 +28,14 @@ _MEMORY = MemoryCheckpointStorage()
 _SIZE = re.compile(r"([0-9]+)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
+# S3's names, and Hadoop's for the same.
+_ENCRYPTIONS = {
+    "AES256": "AES256",
+    "SSE-S3": "AES256",
+    "AWS:KMS": "aws:kms",
+    "SSE-KMS": "aws:kms",
+}
+
 _LEAST_GRACE_S = 600.0
 
 _DURATION = re.compile(r"([0-9]+)\s*(s|m|min|h|d)", re.IGNORECASE)
@@ -88,11 +96,9 @@ def _endpoint(text: str) -> str:
 
 
 def _encryption(text: str) -> str:
-    # Hadoop's names for the same.
-    names = {"AES256": "AES256", "AWS:KMS": "aws:kms", "SSE-S3": "AES256", "SSE-KMS": "aws:kms"}
-    if text.upper() not in names:
+    if text.upper() not in _ENCRYPTIONS:
         raise ValueError(text)
-    return names[text.upper()]
+    return _ENCRYPTIONS[text.upper()]
 
 
 def _grace_s(text: str) -> float:
@@ -429,7 +435,8 @@ def _from_s3a(configuration: Mapping[str, str]) -> dict[str, str]:
         is_ours = key in configuration or (own_credentials and setting.key in _CREDENTIALS)
         if setting.s3a and value and not is_ours:
             found[key] = value
-    if found.get(f"{PREFIX}s3.server-side-encryption", "").upper() not in ("SSE-KMS", "AWS:KMS"):
+    encryption = found.get(f"{PREFIX}s3.server-side-encryption", "").upper()
+    if _ENCRYPTIONS.get(encryption) != "aws:kms":
         found.pop(f"{PREFIX}s3.kms-key", None)  # of SSE-C it is the secret itself
     endpoint = found.get(f"{PREFIX}s3.endpoint", "")
     if endpoint and "://" not in endpoint:
