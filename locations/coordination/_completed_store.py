@@ -5,9 +5,10 @@ import threading
 from collections.abc import Iterable
 from enum import Enum
 
-from holdfast.errors import CheckpointError, InvalidRequestError
+from holdfast.errors import InvalidRequestError
 from holdfast.locations import _uris
 from holdfast.locations._handles import FileStateHandle, is_inside
+from holdfast.locations._tried import raise_first, tried
 from holdfast.locations.coordination._checkpoints import CompletedCheckpoint
 from holdfast.locations.coordination._cleaner import CheckpointsCleaner
 from holdfast.locations.coordination._retention import (
@@ -168,30 +169,21 @@ class CompletedCheckpointStore:
         with self._deleting:
             with self._lock:
                 doomed = list(self._doomed)
-            failures = [failure for one in doomed if (failure := self._discard(one))]
+            failures = tried(self._discard, doomed)
             with self._lock:
                 unused = [] if self._doomed else list(self._unused)
-            failures += [failure for one in unused if (failure := self._delete_file(one))]
-            if failures:
-                raise failures[0]
+            failures += tried(self._delete_file, unused)
+            raise_first(failures)
 
-    def _discard(self, checkpoint: CompletedCheckpoint) -> CheckpointError | None:
-        try:
-            checkpoint.discard()
-        except CheckpointError as error:
-            return error
+    def _discard(self, checkpoint: CompletedCheckpoint) -> None:
+        checkpoint.discard()
         with self._lock:
             self._doomed.remove(checkpoint)
-        return None
 
-    def _delete_file(self, file: FileStateHandle) -> CheckpointError | None:
-        try:
-            file.discard_state()
-        except CheckpointError as error:
-            return error
+    def _delete_file(self, file: FileStateHandle) -> None:
+        file.discard_state()
         with self._lock:
             self._unused.remove(file)
-        return None
 
     def _register(self, checkpoint: CompletedCheckpoint) -> None:
         """Note which files outside of its own directory a checkpoint refers to."""

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import BinaryIO
 
 from holdfast.errors import (
@@ -21,6 +22,7 @@ from holdfast.errors import (
     StreamClosedError,
 )
 from holdfast.locations import _uris
+from holdfast.locations._tried import raise_first, tried
 from holdfast.locations.file_systems._port import BytesLike, FileOutputStream, FileStatus
 
 # Nobody but the job's user reads state: it holds the rows of the stream.
@@ -140,14 +142,8 @@ class LocalFileSystem:
         failures = _unlink_all(files)
         # A deleted name must not come back after a power cut, when what it led to is gone. Also if
         # it was missing: whoever deleted it may have failed before it had synced.
-        for directory in dict.fromkeys(map(_uris.parent, files)):
-            try:
-                with _translated(directory), suppress(FileNotFoundError, NotADirectoryError):
-                    _sync_directory(_uris.local_path(directory))
-            except CheckpointError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        failures += tried(_sync_if_there, dict.fromkeys(map(_uris.parent, files)))
+        raise_first(failures)
 
     def delete_empty_directory(self, uri: str, /) -> None:
         with _translated(uri):
@@ -166,8 +162,7 @@ class LocalFileSystem:
             # Unlike shutil.rmtree, goes on when somebody else has deleted an entry meanwhile.
             for parent, directories, files in os.walk(path, topdown=False):
                 below = uri + parent.removeprefix(path)
-                for failure in _unlink_all([_uris.join(below, name) for name in files]):
-                    raise failure
+                raise_first(_unlink_all([_uris.join(below, name) for name in files]))
                 for name in directories:
                     inner = os.path.join(parent, name)
                     _remove(os.unlink if os.path.islink(inner) else os.rmdir, inner)
@@ -296,21 +291,21 @@ def _sync_name(path: str, uri: str) -> None:
 def _unlink_all(uris: Sequence[str]) -> list[CheckpointError]:
     """Delete files; the system does several at a time faster than one after the other."""
     if len(uris) < _WORTH_THREADS:
-        return _unlink(uris)
+        return tried(_unlink, uris)
     parts = [uris[first::_UNLINK_THREADS] for first in range(_UNLINK_THREADS)]
     with ThreadPoolExecutor(_UNLINK_THREADS, thread_name_prefix="holdfast-unlink") as pool:
-        return [failure for failures in pool.map(_unlink, parts) for failure in failures]
+        found = pool.map(partial(tried, _unlink), parts)
+        return [failure for failures in found for failure in failures]
 
 
-def _unlink(uris: Sequence[str]) -> list[CheckpointError]:
-    failures: list[CheckpointError] = []
-    for uri in uris:
-        try:
-            with _translated(uri), suppress(FileNotFoundError):
-                os.unlink(_uris.local_path(uri))
-        except CheckpointError as error:
-            failures.append(error)
-    return failures
+def _unlink(uri: str) -> None:
+    with _translated(uri), suppress(FileNotFoundError):
+        os.unlink(_uris.local_path(uri))
+
+
+def _sync_if_there(directory: str) -> None:
+    with _translated(directory), suppress(FileNotFoundError, NotADirectoryError):
+        _sync_directory(_uris.local_path(directory))
 
 
 def _remove(remove: Callable[[str], None], path: str) -> None:

@@ -131,7 +131,7 @@ class UploadingFileSystem(FileSystem, Protocol):
     """A store where a file that is never finished takes room, and is not listed."""
 
     def list_uploads(self, uri: str, /) -> Iterable[PendingUpload]:
-        """What was begun directly in a directory, or below it."""
+        """What was begun directly in a directory, or below it; nothing if the store won't say."""
         ...
 
     def abort_uploads(self, uploads: Iterable[PendingUpload], /) -> None:

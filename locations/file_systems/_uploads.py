@@ -1,13 +1,9 @@
 """Files that were begun and never finished, on stores that keep those."""
 
-import logging
 from collections.abc import Iterable
 
-from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems._port import PendingUpload, UploadingFileSystem
 from holdfast.locations.file_systems._registry import file_system_for
-
-_log = logging.getLogger(__name__)
 
 
 def pending_uploads(uri: str) -> list[PendingUpload]:
@@ -16,11 +12,7 @@ def pending_uploads(uri: str) -> list[PendingUpload]:
     inner = file_system.inner
     if not isinstance(inner, UploadingFileSystem):
         return []
-    try:
-        return file_system.retrier.call("list_uploads", lambda: list(inner.list_uploads(uri)))
-    except InvalidRequestError:  # a permission of its own, which nothing else needs
-        _log.warning("uploads below %s can't be listed, and may stay", uri, exc_info=True)
-        return []
+    return file_system.retrier.call("list_uploads", lambda: list(inner.list_uploads(uri)))
 
 
 def abort_uploads(uploads: Iterable[PendingUpload]) -> None:

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
-from holdfast.errors import CheckpointError, CheckpointNotFoundError, InvalidRequestError
+from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations import _uris
+from holdfast.locations._tried import raise_first, tried
 from holdfast.locations.file_systems._fsspec import _stores, _times
 from holdfast.locations.file_systems._fsspec._input_stream import FsspecInputStream
 from holdfast.locations.file_systems._fsspec._instances import implementation, reached
@@ -101,15 +102,11 @@ class FsspecFileSystem:
             ]
 
     def delete(self, uris: Iterable[str], /) -> None:
-        failures = []
-        for uri in uris:
-            try:
-                with reached(self._protocol, uri) as (store, path):
-                    _stores.remove(store, path)
-            except CheckpointError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        raise_first(tried(self._delete_file, uris))
+
+    def _delete_file(self, uri: str) -> None:
+        with reached(self._protocol, uri) as (store, path):
+            _stores.remove(store, path)
 
     def delete_empty_directory(self, uri: str, /) -> None:
         with reached(self._protocol, uri) as (store, path):

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
 from holdfast.errors import (
@@ -13,6 +14,7 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations import _uris
+from holdfast.locations._tried import raise_first, tried
 from holdfast.locations.file_systems._port import FileOutputStream, FileStatus, PendingUpload
 from holdfast.locations.file_systems._retries import Retrier, RetryPolicy
 from holdfast.locations.file_systems._s3._client import client_for
@@ -85,7 +87,7 @@ class S3FileSystem:
     def list(self, uri: str, /) -> Iterable[FileStatus]:
         prefix = self._prefix(uri)
         found = []
-        for page in self._pages(uri, Delimiter="/"):
+        for page in self._pages("list_objects_v2", uri, Delimiter="/"):
             for entry in page.get("CommonPrefixes", ()):
                 name = entry["Prefix"].removeprefix(prefix).removesuffix("/")
                 if name:  # of a key with two slashes, which no location leads to
@@ -108,53 +110,40 @@ class S3FileSystem:
             for first in range(0, len(inside), _DELETED_AT_A_TIME)
             if (failure := self._delete(bucket, inside[first : first + _DELETED_AT_A_TIME]))
         ]
-        if failures:
-            raise failures[0]
+        raise_first(failures)
 
     def delete_empty_directory(self, uri: str, /) -> None:
         """Nothing to delete: there are none."""
 
     def delete_tree(self, uri: str, /) -> None:
-        try:
-            uploads = self.list_uploads(uri)
-        except InvalidRequestError:  # a permission of its own, which the rest doesn't need
-            _log.warning("uploads below %s can't be listed, and may stay", uri, exc_info=True)
-            uploads = []
-        self.abort_uploads(uploads)  # first, so that none of them becomes an object after that
+        # First, so that none of them becomes an object after that.
+        self.abort_uploads(self.list_uploads(uri))
         bucket = self._object(uri).bucket
-        for page in self._pages(uri):
+        for page in self._pages("list_objects_v2", uri):
             self.delete(f"s3://{bucket}/{entry['Key']}" for entry in page.get("Contents", ()))
 
     def list_uploads(self, uri: str, /) -> Iterable[PendingUpload]:
-        target = self._object(uri)
         prefix = self._prefix(uri)
-        with translated(uri):
-            pages = self._client.get_paginator("list_multipart_uploads").paginate(
-                Bucket=target.bucket, Prefix=prefix, **self.settings.for_all()
-            )
+        try:
             return [
                 PendingUpload(
                     uri=_uris.join(uri, one["Key"].removeprefix(prefix)),
                     upload_id=one["UploadId"],
                     started_ms=int(one["Initiated"].timestamp() * 1000),
                 )
-                for page in pages
+                for page in self._pages("list_multipart_uploads", uri)
                 for one in page.get("Uploads", ())
             ]
+        except InvalidRequestError:  # a permission of its own, which nothing else needs
+            _log.warning("uploads below %s can't be listed, and may stay", uri, exc_info=True)
+            return []
 
     def abort_uploads(self, uploads: Iterable[PendingUpload], /) -> None:
-        failures = []
-        for upload in uploads:
-            try:
-                self._object(upload.uri).request(
-                    "abort_multipart_upload", UploadId=upload.upload_id
-                )
-            except CheckpointNotFoundError:
-                continue
-            except CheckpointError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        raise_first(tried(self._abort, uploads))
+
+    def _abort(self, upload: PendingUpload) -> None:
+        with suppress(CheckpointNotFoundError):
+            self._object(upload.uri).request("abort_multipart_upload", UploadId=upload.upload_id)
 
     def _delete(self, bucket: str, keys: Sequence[str]) -> CheckpointError | None:
         """Delete up to a thousand objects in one request; the first failure that isn't one."""
@@ -167,9 +156,10 @@ class S3FileSystem:
                     **self.settings.for_all(),
                 )
         except CheckpointError as error:
-            if code_of(error) in _ONE_BY_ONE:
-                return self._delete_one_by_one(bucket, keys)
-            return error
+            if code_of(error) not in _ONE_BY_ONE:
+                return error
+            failures = tried(self._delete_object, [f"{uri}/{key}" for key in keys])
+            return failures[0] if failures else None
         failures = [
             error_for_code(one.get("Code", ""), 0, f"{uri}/{one.get('Key', '')}")
             for one in answer.get("Errors", ())
@@ -179,21 +169,14 @@ class S3FileSystem:
         real.sort(key=lambda one: not isinstance(one, StorageUnavailableError))
         return real[0] if real else None
 
-    def _delete_one_by_one(self, bucket: str, keys: Sequence[str]) -> CheckpointError | None:
-        failures = []
-        for key in keys:
-            try:
-                self._object(f"s3://{bucket}/{key}").request("delete_object")
-            except CheckpointNotFoundError:
-                continue
-            except CheckpointError as error:
-                failures.append(error)
-        return failures[0] if failures else None
+    def _delete_object(self, uri: str) -> None:
+        with suppress(CheckpointNotFoundError):
+            self._object(uri).request("delete_object")
 
-    def _pages(self, uri: str, **parameters: str) -> Iterator[Any]:
+    def _pages(self, listing: str, uri: str, **parameters: str) -> Iterator[Any]:
         target = self._object(uri)
         with translated(uri):
-            yield from self._client.get_paginator("list_objects_v2").paginate(
+            yield from self._client.get_paginator(listing).paginate(
                 Bucket=target.bucket,
                 Prefix=self._prefix(uri),
                 **parameters,
