@@ -32,7 +32,6 @@ from holdfast.locations.coordination import (
     SYNCHRONOUS_SAVEPOINT,
     CheckpointProperties,
     CheckpointsCleaner,
-    CompletedCheckpoint,
     CompletedCheckpointStore,
     JobStatus,
     RestoreMode,
@@ -41,7 +40,6 @@ from holdfast.locations.coordination import (
     complete_checkpoint,
     latest,
     latest_checkpoint,
-    load_checkpoint,
     load_checkpoints,
     sweep,
 )
@@ -79,6 +77,7 @@ from holdfast.locations.storages import (
     CheckpointStorageLocationReference,
     CheckpointStorageWorkerView,
     CheckpointStreamFactory,
+    CompletedCheckpoint,
     CompletedCheckpointStorageLocation,
     FileSystemCheckpointStorage,
     FileSystemCheckpointStorageAccess,
@@ -91,6 +90,7 @@ from holdfast.locations.storages import (
     PersistentMetadataCheckpointStorageLocation,
     check_job_id,
     checkpoint_storage,
+    load_checkpoint,
 )
 
 __all__ = [

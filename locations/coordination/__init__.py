@@ -1,11 +1,9 @@
 """What becomes of checkpoints: commit, retention, cleanup."""
 
 from holdfast.locations.coordination._checkpoints import (
-    CompletedCheckpoint,
     complete_checkpoint,
     latest,
     latest_checkpoint,
-    load_checkpoint,
     load_checkpoints,
 )
 from holdfast.locations.coordination._cleaner import CheckpointsCleaner
@@ -31,7 +29,6 @@ __all__ = [
     "SYNCHRONOUS_SAVEPOINT",
     "CheckpointProperties",
     "CheckpointsCleaner",
-    "CompletedCheckpoint",
     "CompletedCheckpointStore",
     "JobStatus",
     "RestoreMode",
@@ -40,7 +37,6 @@ __all__ = [
     "complete_checkpoint",
     "latest",
     "latest_checkpoint",
-    "load_checkpoint",
     "load_checkpoints",
     "sweep",
 ]

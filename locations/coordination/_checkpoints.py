@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from os import PathLike
 from typing import Protocol
 
@@ -14,13 +13,15 @@ from holdfast.errors import (
     OutcomeUnknownError,
 )
 from holdfast.locations import _uris
-from holdfast.locations._metadata import CheckpointMetadata, decode_metadata, encode_metadata
+from holdfast.locations._metadata import CheckpointMetadata, encode_metadata
 from holdfast.locations.storages import (
     CheckpointStorageCoordinatorView,
     CheckpointStorageLocation,
+    CompletedCheckpoint,
     CompletedCheckpointStorageLocation,
     FileSystemCheckpointStorage,
     JobOwnership,
+    load_checkpoint,
 )
 
 _log = logging.getLogger(__name__)
@@ -34,30 +35,6 @@ class CompletedView(Protocol):
     def completed_checkpoints(self) -> Mapping[int, CompletedCheckpointStorageLocation]:
         """By id, oldest first."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class CompletedCheckpoint:
-    """A checkpoint or savepoint that exists: what it holds, and where it is.
-
-    Attributes:
-        metadata: What `_metadata` says.
-        location: Where it stands.
-        metadata_bytes: Length of `_metadata`.
-    """
-
-    metadata: CheckpointMetadata
-    location: CompletedCheckpointStorageLocation
-    metadata_bytes: int
-
-    @property
-    def checkpoint_id(self) -> int:
-        """Its number."""
-        return self.metadata.checkpoint_id
-
-    def discard(self) -> None:
-        """Delete it, the metadata first. What it shares with others is not touched."""
-        self.location.dispose_storage_location()
 
 
 def complete_checkpoint(
@@ -94,22 +71,6 @@ def complete_checkpoint(
     if ownership is not None:
         _check_still_owned(ownership, metadata, completed)
     return CompletedCheckpoint(metadata, completed, len(content))
-
-
-def load_checkpoint(location: CompletedCheckpointStorageLocation) -> CompletedCheckpoint:
-    """Read and verify the metadata of a completed checkpoint.
-
-    Raises:
-        CheckpointCorruptedError: Damaged, cut off, or another kind of file.
-        UnsupportedFormatError: Written by a newer version.
-        CheckpointNotFoundError: It is gone.
-        StorageUnavailableError: It can't be read.
-    """
-    pointer = location.external_pointer
-    uri = getattr(location.metadata_handle, "uri", pointer)
-    with location.metadata_handle.open_input_stream() as stream:
-        content = stream.read()
-    return CompletedCheckpoint(decode_metadata(content, pointer, uri=uri), location, len(content))
 
 
 def latest_checkpoint(access: CheckpointStorageCoordinatorView) -> CompletedCheckpoint | None:

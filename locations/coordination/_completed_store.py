@@ -9,7 +9,6 @@ from holdfast.errors import InvalidRequestError
 from holdfast.locations import _uris
 from holdfast.locations._handles import FileStateHandle, is_inside
 from holdfast.locations._tried import raise_first, tried
-from holdfast.locations.coordination._checkpoints import CompletedCheckpoint
 from holdfast.locations.coordination._cleaner import CheckpointsCleaner
 from holdfast.locations.coordination._retention import (
     RETAIN_ON_CANCELLATION,
@@ -19,6 +18,7 @@ from holdfast.locations.coordination._retention import (
     subsumed,
 )
 from holdfast.locations.coordination._shared_state import SharedStateRegistry
+from holdfast.locations.storages import CompletedCheckpoint
 
 
 class RestoreMode(Enum):

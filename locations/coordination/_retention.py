@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from holdfast.locations.coordination._checkpoints import CompletedCheckpoint
+from holdfast.locations.storages import CompletedCheckpoint
 
 
 class JobStatus(Enum):

@@ -12,9 +12,11 @@ from holdfast.locations.storages._contract import (
     CheckpointStorageLocationReference,
     CheckpointStorageWorkerView,
     CheckpointStreamFactory,
+    CompletedCheckpoint,
     CompletedCheckpointStorageLocation,
     JobOwnership,
     check_job_id,
+    load_checkpoint,
 )
 from holdfast.locations.storages._file_system import (
     INLINE_THRESHOLD_BYTES,
@@ -54,6 +56,7 @@ __all__ = [
     "CheckpointStorageWorkerView",
     "CheckpointStreamFactory",
     "CheckpointedStateScope",
+    "CompletedCheckpoint",
     "CompletedCheckpointStorageLocation",
     "FileSystemCheckpointStorage",
     "FileSystemCheckpointStorageAccess",
@@ -67,6 +70,7 @@ __all__ = [
     "PersistentMetadataCheckpointStorageLocation",
     "check_job_id",
     "checkpoint_storage",
+    "load_checkpoint",
     "newest_epoch",
     "resolve_pointer",
 ]

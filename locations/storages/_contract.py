@@ -24,6 +24,7 @@ Source:
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import Protocol, Self
@@ -32,6 +33,7 @@ import msgspec
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations._handles import StreamStateHandle
+from holdfast.locations._metadata import CheckpointMetadata, decode_metadata
 from holdfast.locations.file_systems import BytesLike
 
 METADATA_FILE = "_metadata"
@@ -127,6 +129,30 @@ class CompletedCheckpointStorageLocation(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class CompletedCheckpoint:
+    """A checkpoint or savepoint that exists: what it holds, and where it is.
+
+    Attributes:
+        metadata: What `_metadata` says.
+        location: Where it stands.
+        metadata_bytes: Length of `_metadata`.
+    """
+
+    metadata: CheckpointMetadata
+    location: CompletedCheckpointStorageLocation
+    metadata_bytes: int
+
+    @property
+    def checkpoint_id(self) -> int:
+        """Its number."""
+        return self.metadata.checkpoint_id
+
+    def discard(self) -> None:
+        """Delete it, the metadata first. What it shares with others is not touched."""
+        self.location.dispose_storage_location()
+
+
 class CheckpointMetadataOutputStream(OwnedOutputStream, Protocol):
     """The metadata in the making: the checkpoint exists once it is finalized, and not before."""
 
@@ -184,7 +210,7 @@ class JobOwnership(Protocol):
         ...
 
     @property
-    def completed(self) -> "Mapping[int, CompletedCheckpointStorageLocation]":
+    def completed(self) -> Mapping[int, CompletedCheckpoint]:
         """The job's completed checkpoints when it was claimed, by id, oldest first.
 
         The owner goes on from these. One that a former owner completes later meets it at its name.
@@ -317,3 +343,19 @@ def check_job_id(job_id: str) -> str:
         )
         raise InvalidRequestError(message)
     return job_id
+
+
+def load_checkpoint(location: CompletedCheckpointStorageLocation) -> CompletedCheckpoint:
+    """Read and verify the metadata of a completed checkpoint.
+
+    Raises:
+        CheckpointCorruptedError: Damaged, cut off, or another kind of file.
+        UnsupportedFormatError: Written by a newer version.
+        CheckpointNotFoundError: It is gone.
+        StorageUnavailableError: It can't be read.
+    """
+    pointer = location.external_pointer
+    uri = getattr(location.metadata_handle, "uri", pointer)
+    with location.metadata_handle.open_input_stream() as stream:
+        content = stream.read()
+    return CompletedCheckpoint(decode_metadata(content, pointer, uri=uri), location, len(content))

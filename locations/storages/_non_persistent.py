@@ -7,7 +7,11 @@ from typing import Self
 
 from holdfast.errors import CheckpointConflictError
 from holdfast.locations._handles import ByteStreamStateHandle
-from holdfast.locations.storages._contract import CheckpointStorageLocationReference
+from holdfast.locations.storages._contract import (
+    CheckpointStorageLocationReference,
+    CompletedCheckpoint,
+    load_checkpoint,
+)
 from holdfast.locations.storages._gathered_metadata import GatheredMetadataOutputStream
 from holdfast.locations.storages._memory_streams import MemoryCheckpointStreamFactory
 from holdfast.locations.storages._pointers import NOT_EXTERNALLY_ADDRESSABLE
@@ -45,7 +49,9 @@ class CompletedInMemory:
         with self._lock:
             self.epoch += 1
             self._adopted = dict(self._metadata)
-            return MemoryOwnership(self, self.epoch, self._locations())
+            locations = self._locations()
+            completed = {one: load_checkpoint(locations[one]) for one in locations}
+            return MemoryOwnership(self, self.epoch, completed)
 
     def is_past(self, checkpoint_id: int) -> bool:
         with self._lock:
@@ -84,7 +90,7 @@ class MemoryOwnership:
 
     _job: CompletedInMemory
     epoch: int
-    completed: Mapping[int, "NonPersistentCompletedCheckpointStorageLocation"]
+    completed: Mapping[int, CompletedCheckpoint]
 
     def check(self) -> None:
         newest = self._job.epoch

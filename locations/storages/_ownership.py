@@ -27,10 +27,11 @@ from holdfast.errors import (
     CheckpointNotFoundError,
 )
 from holdfast.locations import _uris
-from holdfast.locations._metadata import decode_metadata
 from holdfast.locations.file_systems import FileStatus, file_system_for, publish
-from holdfast.locations.storages._file_system_completed import (
-    FileSystemCompletedCheckpointStorageLocation,
+from holdfast.locations.storages._contract import (
+    CompletedCheckpoint,
+    CompletedCheckpointStorageLocation,
+    load_checkpoint,
 )
 
 _log = logging.getLogger(__name__)
@@ -43,8 +44,7 @@ _LONGEST_WAIT_S = 0.02
 
 _NUMBER = re.compile(r"[1-9][0-9]*")
 
-Completed = Mapping[int, FileSystemCompletedCheckpointStorageLocation]
-ListCompleted = Callable[[], Completed]
+ListCompleted = Callable[[], Mapping[int, CompletedCheckpointStorageLocation]]
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,11 @@ class DirectoryOwnership:
     """
 
     def __init__(
-        self, directory: str, list_completed: ListCompleted, claim: Claim, completed: Completed
+        self,
+        directory: str,
+        list_completed: ListCompleted,
+        claim: Claim,
+        completed: Mapping[int, CompletedCheckpoint],
     ) -> None:
         self._directory = directory
         self._list_completed = list_completed
@@ -97,16 +101,16 @@ class DirectoryOwnership:
             CheckpointCorruptedError: A completed checkpoint can't be read.
         """
         for _ in range(_MOST_ATTEMPTS):
-            completed = list_completed()
+            locations = list_completed()
             try:
-                tokens = {one: _commit_token(completed[one]) for one in completed}
+                completed = {one: load_checkpoint(locations[one]) for one in locations}
             except CheckpointNotFoundError:
                 continue  # the former owner has gone on, and deleted it
             claim = Claim(
                 epoch=newest_epoch(directory) + 1,
                 owner=uuid.uuid4().hex,
                 claimed_ms=time.time_ns() // 1_000_000,
-                completed=tokens,
+                completed={one: completed[one].metadata.commit_token for one in completed},
             )
             content = msgspec.json.encode(claim)
             try:
@@ -114,7 +118,7 @@ class DirectoryOwnership:
             except CheckpointConflictError:
                 continue  # somebody was faster, and has to be topped
             # Another driver may have committed, or topped this claim, before it was published.
-            if newest_epoch(directory) == claim.epoch and list_completed() == completed:
+            if newest_epoch(directory) == claim.epoch and list_completed() == locations:
                 _forget_below(directory, claim.epoch)
                 return cls(directory, list_completed, claim, completed)
             time.sleep(random.uniform(0, _LONGEST_WAIT_S))  # noqa: S311  # no secret
@@ -162,13 +166,6 @@ class DirectoryOwnership:
 def newest_epoch(directory: str) -> int:
     """Number of the claim that counts in a job's directory; 0 if it was never claimed."""
     return _number(_newest_status(directory).uri)
-
-
-def _commit_token(location: FileSystemCompletedCheckpointStorageLocation) -> str:
-    with location.metadata_handle.open_input_stream() as stream:
-        content = stream.read()
-    uri = location.metadata_handle.uri
-    return decode_metadata(content, location.external_pointer, uri=uri).commit_token
 
 
 def _newest_status(directory: str) -> FileStatus:

@@ -13,7 +13,6 @@ from holdfast.backends import default_max_parallelism
 from holdfast.errors import (
     BatchGapError,
     CheckpointConflictError,
-    CheckpointNotFoundError,
     InvalidRequestError,
 )
 from holdfast.locations import (
@@ -173,11 +172,7 @@ class CheckpointCoordinator:
     def _take_over(self) -> None:
         """Claim the job, and go on from the checkpoints that it has at that moment."""
         ownership = self._access.claim_job()
-        try:
-            completed = [load_checkpoint(one) for one in ownership.completed.values()]
-        except CheckpointNotFoundError:  # the former owner was still deleting it
-            ownership = self._access.claim_job()
-            completed = [load_checkpoint(one) for one in ownership.completed.values()]
+        completed = list(ownership.completed.values())
         if completed:
             self._check_belongs(completed[-1])
             _log.info(
