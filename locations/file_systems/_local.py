@@ -268,7 +268,7 @@ def _link(in_progress: str, path: str, uri: str) -> None:
         os.link(in_progress, path)
     except FileExistsError:
         # NFS may repeat a link whose answer was lost, and then finds our own.
-        if not os.path.samefile(in_progress, path):
+        if not _is_same(in_progress, path):
             # It may be our own, of an attempt whose name was not made durable.
             _sync_name(path, uri)
             raise
@@ -277,6 +277,13 @@ def _link(in_progress: str, path: str, uri: str) -> None:
             message = "this file system has no hard links, which exclusive commits need"
             raise InvalidRequestError(message, uri) from error
         raise
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except FileNotFoundError:  # whoever took the name has deleted it since
+        return False
 
 
 def _sync_name(path: str, uri: str) -> None:

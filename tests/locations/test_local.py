@@ -13,6 +13,7 @@ import pytest
 from contracts.processes import output_of, python
 
 from holdfast.errors import (
+    CheckpointConflictError,
     CheckpointError,
     InvalidRequestError,
     OutcomeUnknownError,
@@ -241,6 +242,19 @@ else:
                 file_system.delete([f"{directory}/x"])
             else:
                 file_system.prepare_directory(f"{directory}/a")
+
+    def test_a_name_that_was_taken_and_freed_while_it_was_claimed_is_a_conflict(
+        self,
+        file_system: ExclusiveFileSystem,
+        directory: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        def link(_: str, path: str) -> None:  # its owner deletes it right after the link failed
+            raise FileExistsError(17, "File exists", path)
+
+        monkeypatch.setattr(os, "link", link)
+        with pytest.raises(CheckpointConflictError):
+            file_system.publish(f"{directory}/x", b"1")
 
     def test_no_descriptor_is_left_open(
         self, file_system: ExclusiveFileSystem, directory: str

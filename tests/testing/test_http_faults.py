@@ -26,6 +26,8 @@ class Server(ThreadingHTTPServer):
     it has read the body.
     """
 
+    request_queue_size = 128  # of the standard library's five, some of many are turned away
+
     daemon_threads = False
 
     def __init__(self) -> None:
