@@ -8,11 +8,10 @@ import pickle
 import threading
 import time
 import traceback
-from collections import Counter
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import boto3
@@ -20,7 +19,8 @@ import moto.s3.models
 import pytest
 from contracts.processes import output_of
 from contracts.values import EXCLUSIVE, read
-from servers.s3 import S3Bucket, S3Server, operation, operation_of
+from servers.s3 import S3Bucket, operation, operation_of
+from servers.watched import SOON, Watched, empty, settings_of
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -33,7 +33,6 @@ from holdfast.locations import (
     CheckpointStorage,
     ExclusiveFileSystem,
     FileSystemCheckpointStorage,
-    RetryPolicy,
     S3FileSystem,
     S3Settings,
     checkpoint_storage,
@@ -46,11 +45,10 @@ from holdfast.locations import (
 )
 from holdfast.locations.file_systems import _s3
 from holdfast.locations.file_systems._publishing import check_exclusive
-from holdfast.locations.file_systems._s3 import _client, _input_stream, _output_stream, _settings
+from holdfast.locations.file_systems._s3 import _client, _input_stream, _multipart_upload, _settings
 from holdfast.testing import (
     CheckpointStorageContract,
     ExclusiveFileSystemContract,
-    HttpFaults,
     http_faults,
     metadata_of,
 )
@@ -60,29 +58,11 @@ MIB = 1 << 20
 SECRET = "the-secret-of-a-test"
 TOKEN = "the-token-of-a-test"
 
-SOON = RetryPolicy(deadline_s=0.05, first_wait_s=0.001, longest_wait_s=0.002)
-
 both_servers = pytest.mark.parametrize("bucket", ["moto_bucket", "ministack_bucket"], indirect=True)
 of_many_threads = pytest.mark.filterwarnings(
     "ignore:This process .* is multi-threaded:DeprecationWarning"
 )
 only_ministack = pytest.mark.parametrize("bucket", ["ministack_bucket"], indirect=True)
-
-
-def settings_of(server: S3Server, **changes: Any) -> S3Settings:
-    values = {
-        "endpoint_url": server.endpoint,
-        "region": server.region,
-        "path_style": True,
-        "access_key": server.access_key,
-        "secret_key": server.secret_key,
-    }
-    return S3Settings(**{**values, **changes})
-
-
-def forget_clients(url: str | None) -> None:
-    for key in [key for key in _client._CLIENTS if key[1].endpoint_url == url]:
-        _client._CLIENTS.pop(key).close()
 
 
 def write(file_system: Any, uri: str, data: Any) -> None:
@@ -98,45 +78,6 @@ def content(file_system: Any, uri: str) -> bytes:
     with file_system.open(uri) as stream:
         found: bytes = stream.read()
     return found
-
-
-@dataclass
-class Watched:
-    """A bucket behind a proxy that notes what is asked for."""
-
-    bucket: S3Bucket
-    faults: HttpFaults
-
-    @property
-    def directory(self) -> str:
-        return f"s3://{self.bucket.name}/dir"
-
-    def file_system(self, **changes: Any) -> S3FileSystem:
-        settings = settings_of(self.bucket.server, endpoint_url=self.faults.url, **changes)
-        return S3FileSystem(settings, retries=SOON)
-
-    def asked(self, name: str) -> list[dict[str, str]]:
-        """Headers of the requests of one kind."""
-        match = operation(name)
-        return [dict(one.headers) for one in self.faults.requests if match(one)]
-
-    def counts(self) -> Counter[str]:
-        return Counter(operation_of(request) for request in self.faults.requests)
-
-
-@pytest.fixture
-def bucket(request: pytest.FixtureRequest) -> Iterator[S3Bucket]:
-    """A bucket on moto, or on the server that a test is parametrized with."""
-    found: S3Bucket = request.getfixturevalue(getattr(request, "param", "moto_bucket"))
-    yield found
-    empty(found)
-
-
-@pytest.fixture
-def watched(bucket: S3Bucket) -> Iterator[Watched]:
-    with http_faults(bucket.server.endpoint) as faults:
-        yield Watched(bucket, faults)
-    forget_clients(faults.url)
 
 
 @pytest.fixture
@@ -184,14 +125,6 @@ def put_many(bucket: S3Bucket, keys: list[str], data: bytes = b"") -> None:
         list(pool.map(put, keys))
 
 
-def empty(bucket: S3Bucket) -> None:
-    """Delete what is in the bucket by few requests; its fixture takes one for each."""
-    keys = bucket.keys("")
-    for first in range(0, len(keys), 1000):
-        objects = [{"Key": key} for key in keys[first : first + 1000]]
-        bucket.client.delete_objects(Bucket=bucket.name, Delete={"Objects": objects})
-
-
 # The contracts
 
 
@@ -212,10 +145,11 @@ class OfBuckets:
 
 class TestS3FileSystem(OfBuckets, ExclusiveFileSystemContract):
     has_directories = False
+    state_files = "boto3"
 
     @pytest.fixture
     def file_system(self, s3_bucket: S3Bucket) -> ExclusiveFileSystem:
-        return S3FileSystem(settings_of(s3_bucket.server))
+        return S3FileSystem(settings_of(s3_bucket.server, state_files=self.state_files))
 
     @pytest.fixture
     def directory(self, s3_bucket: S3Bucket) -> str:
@@ -228,10 +162,16 @@ class TestS3FileSystem(OfBuckets, ExclusiveFileSystemContract):
         put_many(self.bucket, [uri.removeprefix(f"s3://{self.bucket.name}/")], data)
 
 
+class TestS3FileSystemByObstore(TestS3FileSystem):
+    state_files = "obstore"
+
+
 class TestS3Storage(OfBuckets, CheckpointStorageContract):
+    state_files = "boto3"
+
     @pytest.fixture(autouse=True)
     def _registered(self, s3_bucket: S3Bucket) -> Iterator[None]:
-        use_s3(settings_of(s3_bucket.server))
+        use_s3(settings_of(s3_bucket.server, state_files=self.state_files))
         yield
         unregister_file_system("s3")
         unregister_file_system("s3a")
@@ -242,6 +182,10 @@ class TestS3Storage(OfBuckets, CheckpointStorageContract):
 
     def files(self, storage: CheckpointStorage) -> set[str]:
         return {f"s3://{self.bucket.name}/{key}" for key in self.bucket.keys("")}
+
+
+class TestS3StorageByObstore(TestS3Storage):
+    state_files = "obstore"
 
 
 @both_servers
@@ -310,7 +254,7 @@ def test_sizes_around_those_of_parts_are_whole(watched: Watched, size: int) -> N
 def test_parts_grow_so_that_a_stream_has_no_end(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_output_stream, "_GROWS_EVERY", 4)
+    monkeypatch.setattr(_multipart_upload, "_GROWS_EVERY", 4)
     file_system = watched.file_system(part_bytes=10, concurrency=1)
     data = os.urandom(4 * 10 + 4 * 20 + 40 + 7)
     write(file_system, f"{watched.directory}/x", data)
@@ -323,11 +267,25 @@ def test_parts_grow_so_that_a_stream_has_no_end(
     assert watched.bucket.read("dir/x") == data
 
 
+@only_ministack  # moto would hold the parts in this process
+def test_a_large_stream_holds_no_more_than_the_parts_on_their_way(bucket: S3Bucket) -> None:
+    settings = settings_of(bucket.server, part_bytes=5 * MIB, concurrency=2)
+    stream = S3FileSystem(settings).create(f"s3://{bucket.name}/x")
+    chunk = bytes(MIB)
+    tracemalloc.start()
+    for _ in range(50):
+        stream.write(chunk)
+    stream.commit()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < (2 + 1) * 5 * MIB + 3 * MIB
+
+
 def test_parts_reach_what_s3_can_hold() -> None:
     part, total = S3Settings().part_bytes, 0
-    for number in range(1, _output_stream._MOST_PARTS + 1):
+    for number in range(1, _multipart_upload._MOST_PARTS + 1):
         total += part
-        if number % _output_stream._GROWS_EVERY == 0:
+        if number % _multipart_upload._GROWS_EVERY == 0:
             part *= 2
     assert total >= 5 << 40
     assert part // 2 <= 5 << 30  # the largest part
@@ -337,7 +295,7 @@ def test_parts_reach_what_s3_can_hold() -> None:
 def test_too_many_parts_are_refused_and_leave_nothing(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_output_stream, "_MOST_PARTS", 3)
+    monkeypatch.setattr(_multipart_upload, "_MOST_PARTS", 3)
     with pytest.raises(InvalidRequestError, match="more than 3 parts"):
         write(watched.file_system(part_bytes=10), f"{watched.directory}/x", bytes(45))
     settle()
@@ -351,7 +309,7 @@ def test_what_was_changed_on_its_way_is_refused_where_the_store_is_to_check_it(
     bucket: S3Bucket, directory: str, checksum: str
 ) -> None:
     file_system = S3FileSystem(settings_of(bucket.server, checksum=checksum), retries=SOON)
-    events = _client.client_for(file_system.settings).meta.events
+    events = _client.connection_for(file_system.settings).client.meta.events
 
     def damage(request: Any, **_: Any) -> None:
         body = request.body if isinstance(request.body, bytes) else request.body.read()
@@ -938,14 +896,14 @@ def test_a_password_in_the_endpoint_is_not_shown() -> None:
 def test_a_process_has_one_client_and_a_forked_one_its_own(watched: Watched) -> None:
     file_system = watched.file_system()
     file_system.publish(f"{watched.directory}/parent", b"1")
-    ours = _client.client_for(file_system.settings)
-    assert _client.client_for(file_system.settings) is ours
+    ours = _client.connection_for(file_system.settings).client
+    assert _client.connection_for(file_system.settings).client is ours
     child = os.fork()
     if child == 0:
         status = 1
         with suppress(BaseException):
             file_system.publish(f"{watched.directory}/child", b"2")
-            status = 3 if _client.client_for(file_system.settings) is ours else 0
+            status = 3 if _client.connection_for(file_system.settings).client is ours else 0
         os._exit(status)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
@@ -1023,7 +981,7 @@ def test_sixteen_threads_share_a_file_system(watched: Watched) -> None:
     for number, data in enumerate(written):
         assert watched.bucket.read(f"dir/{number}") == data
         assert watched.bucket.read(f"dir/{number}-large") == data * 100
-    clients = [key for key in _client._CLIENTS if key[1] == file_system.settings]
+    clients = [key for key in _client._CONNECTIONS if key[1] == file_system.settings]
     assert clients == [(os.getpid(), file_system.settings)]
 
 

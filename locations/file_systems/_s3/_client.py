@@ -2,14 +2,17 @@
 
 import os
 import threading
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems._s3._settings import S3Settings
 
+_SIGNATURE = "holdfast-s3v4"
+
 _LOCK = threading.Lock()
-_CLIENTS: dict[tuple[int, S3Settings], Any] = {}
+_CONNECTIONS: dict[tuple[int, S3Settings], "Connection"] = {}
 
 
 def _renew_lock() -> None:
@@ -20,25 +23,34 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-def client_for(settings: S3Settings) -> Any:
-    """The client of this process.
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """boto3's client, and botocore's credentials that it signs by."""
+
+    client: Any
+    credentials: Any
+
+
+def connection_for(settings: S3Settings) -> Connection:
+    """The connection of this process.
 
     Raises:
         InvalidRequestError: boto3 is missing, or refuses the settings.
     """
     key = (os.getpid(), settings)
-    found = _CLIENTS.get(key)
+    found = _CONNECTIONS.get(key)
     if found is None:
         with _LOCK:  # making a client is not safe for threads, using one is
-            found = _CLIENTS.get(key)
+            found = _CONNECTIONS.get(key)
             if found is None:
-                found = _CLIENTS[key] = _make(settings)
+                found = _CONNECTIONS[key] = _make(settings)
     return found
 
 
-def _make(settings: S3Settings) -> Any:
+def _make(settings: S3Settings) -> Connection:
     try:
         import boto3  # noqa: PLC0415  # optional
+        from botocore.auth import AUTH_TYPE_MAPS, S3SigV4Auth  # noqa: PLC0415  # optional
         from botocore.config import Config  # noqa: PLC0415  # optional
         from botocore.exceptions import BotoCoreError  # noqa: PLC0415  # optional
     except ImportError as error:
@@ -54,7 +66,12 @@ def _make(settings: S3Settings) -> Any:
         read_timeout=settings.read_timeout_s,
         tcp_keepalive=True,
         max_pool_connections=max(32, 2 * settings.concurrency),
-        s3={"addressing_style": "path" if settings.path_style else "auto"},
+        s3={
+            "addressing_style": "path" if settings.path_style else "auto",
+            # The checksum is signed. A SHA-256 beside it, as over HTTP by default, costs more
+            # than all the rest of an upload.
+            "payload_signing_enabled": settings.checksum == "off",
+        },
         # What is wanted is said with each request.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
@@ -72,11 +89,19 @@ def _make(settings: S3Settings) -> Any:
             raise InvalidRequestError(message)
         if settings.role_arn is not None:
             _assume(session, settings, config)
-        return session.client(
+        client = session.client(
             "s3", endpoint_url=settings.endpoint_url, config=config, verify=settings.ca_bundle
         )
+        AUTH_TYPE_MAPS.setdefault(_SIGNATURE, S3SigV4Auth)
+        client.meta.events.register("choose-signer.s3.UploadPart", _signer)
+        return Connection(client, session.get_credentials())
     except (BotoCoreError, ValueError) as error:
         raise InvalidRequestError(f"S3 can't be reached this way ({error})") from error
+
+
+def _signer(signature_version: Any, signing_name: str, **_: Any) -> str | None:
+    """Let botocore sign parts in Python: awscrt's signer, which it prefers, copies them."""
+    return _SIGNATURE if (signature_version, signing_name) == ("v4", "s3") else None
 
 
 def _assume(session: Any, settings: S3Settings, config: Any) -> None:

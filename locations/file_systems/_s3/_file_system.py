@@ -17,7 +17,7 @@ from holdfast.locations import _uris
 from holdfast.locations._tried import raise_first, tried
 from holdfast.locations.file_systems._port import FileOutputStream, FileStatus, PendingUpload
 from holdfast.locations.file_systems._retries import Retrier, RetryPolicy
-from holdfast.locations.file_systems._s3._client import client_for
+from holdfast.locations.file_systems._s3._client import connection_for
 from holdfast.locations.file_systems._s3._errors import (
     changed_nothing,
     code_of,
@@ -25,11 +25,8 @@ from holdfast.locations.file_systems._s3._errors import (
     translated,
 )
 from holdfast.locations.file_systems._s3._input_stream import S3InputStream
-from holdfast.locations.file_systems._s3._output_stream import (
-    S3Object,
-    S3OutputStream,
-    checksum_of,
-)
+from holdfast.locations.file_systems._s3._object import S3Object, checksum_of
+from holdfast.locations.file_systems._s3._output_stream import S3OutputStream
 from holdfast.locations.file_systems._s3._settings import S3Settings
 
 _log = logging.getLogger(__name__)
@@ -197,7 +194,7 @@ class S3FileSystem:
 
     @property
     def _client(self) -> Any:
-        return client_for(self.settings)
+        return connection_for(self.settings).client
 
 
 def _status(uri: str, prefix: str, entry: Any) -> FileStatus:

@@ -11,7 +11,7 @@ from holdfast.errors import (
     StreamClosedError,
 )
 from holdfast.locations.file_systems._port import BytesLike
-from holdfast.locations.file_systems._s3._output_stream import S3Object
+from holdfast.locations.file_systems._s3._object import S3Object
 
 _SKIPPED_BYTES = 256 << 10
 """A gap up to this is read and thrown away, rather than asked for anew."""
@@ -20,20 +20,27 @@ _SKIPPED_BYTES = 256 << 10
 class S3InputStream(io.RawIOBase):
     """One request as long as the reader goes on where it was, the first on opening.
 
+    Where obstore is used, that one is for the beginning.
+
     Another one when it jumps; it has to find the same object.
     """
 
     def __init__(self, target: S3Object) -> None:
         self._target = target
+        self._position = 0
         self._body: Any = None
+        self._body_position = 0
+        self._head = memoryview(b"")
+        obstore = target.obstore
+        if obstore is not None and (head := obstore.head(target.key)):
+            self._head, self._size, self._etag = head.data, head.size, head.etag
+            return
         answer = target.request("get_object")
         if "ETag" not in answer:
             raise StorageUnavailableError("S3's answer is no object", target.uri)
+        self._body = answer["Body"]
         self._size = int(answer["ContentLength"])
         self._etag = str(answer["ETag"])
-        self._position = 0
-        self._body = answer["Body"]
-        self._body_position = 0
 
     def readable(self) -> bool:
         return True
@@ -57,13 +64,16 @@ class S3InputStream(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         if self._position >= self._size or not view:
             return 0
-        self._go_to_position()
-        data = self._read(len(view))
+        data = self._head[self._position : self._position + len(view)]
+        if not data:
+            self._go_to_position()
+            data = self._read(len(view))
+            self._body_position += len(data)
         if not data:
             message = f"object ended at byte {self._position} of {self._size}"
             raise StorageUnavailableError(message, self._target.uri)
         view[: len(data)] = data
-        self._position = self._body_position = self._position + len(data)
+        self._position += len(data)
         return len(data)
 
     def close(self) -> None:
@@ -78,22 +88,25 @@ class S3InputStream(io.RawIOBase):
             self._body_position = self._position - gap
         if self._body is None or self._body_position != self._position:
             self._forget_body()
-            try:
-                answer = self._target.request(
-                    "get_object", Range=f"bytes={self._position}-", IfMatch=self._etag
-                )
-            except CheckpointConflictError as error:
-                message = "object was replaced while it was read"
-                raise CheckpointCorruptedError(message, self._target.uri) from error
-            self._body = answer["Body"]
-            if self._position and "ContentRange" not in answer:
-                self._forget_body()
-                raise InvalidRequestError("this store can't read parts of files", self._target.uri)
+            self._body = self._body_from(self._position)
             self._body_position = self._position
 
-    def _read(self, length: int) -> bytes:
+    def _body_from(self, position: int) -> Any:
         try:
-            return bytes(self._body.read(length))
+            answer = self._target.request(
+                "get_object", Range=f"bytes={position}-", IfMatch=self._etag
+            )
+        except CheckpointConflictError as error:
+            message = "object was replaced while it was read"
+            raise CheckpointCorruptedError(message, self._target.uri) from error
+        if position and "ContentRange" not in answer:
+            answer["Body"].close()
+            raise InvalidRequestError("this store can't read parts of files", self._target.uri)
+        return answer["Body"]
+
+    def _read(self, length: int) -> memoryview:
+        try:
+            return memoryview(self._body.read(length))
         except Exception as error:  # urllib3's and botocore's: the connection is lost
             self._forget_body()
             message = f"answer of S3 was cut off ({type(error).__name__})"

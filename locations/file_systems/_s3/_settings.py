@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from holdfast.errors import InvalidRequestError
 
 _CHECKSUMS = ("crc32c", "crc32", "off")
+_STATE_FILES = ("auto", "boto3", "obstore")
 _LEAST_PART_BYTES = 5 << 20  # S3's own bound
 
 
@@ -33,6 +34,8 @@ class S3Settings:
             that one that stalls is.
         ca_bundle: File with the certificates to trust.
         requester_pays: Whether requests are at the cost of the one who makes them.
+        state_files: What reads files, and writes those of a single request: `obstore`, `boto3`, or
+            `auto` for obstore where it is installed. All else is boto3's.
     """
 
     endpoint_url: str | None = None
@@ -52,10 +55,15 @@ class S3Settings:
     read_timeout_s: float = 20.0
     ca_bundle: str | None = None
     requester_pays: bool = False
+    state_files: str = "auto"
 
     def __post_init__(self) -> None:
         if self.checksum not in _CHECKSUMS:
             message = f"checksum is {self.checksum!r}; it must be one of {', '.join(_CHECKSUMS)}"
+            raise InvalidRequestError(message)
+        if self.state_files not in _STATE_FILES:
+            known = ", ".join(_STATE_FILES)
+            message = f"state_files is {self.state_files!r}; it must be one of {known}"
             raise InvalidRequestError(message)
         if self.part_bytes < _LEAST_PART_BYTES:
             message = f"part of {self.part_bytes} bytes is too small; S3 takes {_LEAST_PART_BYTES}"

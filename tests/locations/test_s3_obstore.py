@@ -1,0 +1,374 @@
+"""obstore in front of boto3: what it does, and what it leaves to boto3."""
+
+import hashlib
+import logging
+import os
+import sys
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from contracts.processes import output_of
+from servers.s3 import S3Bucket, operation
+from servers.watched import SOON, Watched, settings_of
+
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptedError,
+    CheckpointError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    StorageUnavailableError,
+)
+from holdfast.locations import S3FileSystem, S3Settings
+from holdfast.locations.file_systems._s3 import _input_stream, _obstore
+from holdfast.locations.file_systems._s3._client import connection_for
+
+MIB = 1 << 20
+
+TOKEN = "the-token-of-a-test"
+
+both_servers = pytest.mark.parametrize("bucket", ["moto_bucket", "ministack_bucket"], indirect=True)
+of_many_threads = pytest.mark.filterwarnings(
+    "ignore:This process .* is multi-threaded:DeprecationWarning"
+)
+
+
+def by_obstore(watched: Watched, **changes: Any) -> S3FileSystem:
+    return watched.file_system(state_files="obstore", **changes)
+
+
+def write(file_system: S3FileSystem, uri: str, data: bytes) -> None:
+    stream = file_system.create(uri)
+    stream.write(data)
+    stream.commit()
+
+
+def agents(watched: Watched, name: str) -> list[str]:
+    """Who asked: boto3 says so, obstore says only who uses it."""
+    return ["boto3" if "Boto3" in sent["user-agent"] else "obstore" for sent in watched.asked(name)]
+
+
+# What it does
+
+
+@both_servers
+def test_a_file_is_written_and_read_by_one_request_each(watched: Watched) -> None:
+    file_system = by_obstore(watched)
+    write(file_system, f"{watched.directory}/x", b"content")
+    with file_system.open(f"{watched.directory}/x") as stream:
+        assert stream.read() == b"content"
+    assert watched.counts() == {"PutObject": 1, "GetObject": 1}
+    assert agents(watched, "PutObject") + agents(watched, "GetObject") == ["obstore", "obstore"]
+
+
+def test_the_store_checks_the_body_by_its_sha256(watched: Watched) -> None:
+    write(by_obstore(watched), f"{watched.directory}/x", b"content")
+    [sent] = watched.asked("PutObject")
+    assert sent["x-amz-content-sha256"] == hashlib.sha256(b"content").hexdigest()
+    assert sent["if-none-match"] == "*"
+
+
+def test_settings_reach_its_requests(watched: Watched) -> None:
+    file_system = by_obstore(
+        watched,
+        storage_class="STANDARD_IA",
+        server_side_encryption="aws:kms",
+        kms_key_id="some-key",
+        requester_pays=True,
+        session_token=TOKEN,
+    )
+    with suppress(CheckpointError):
+        write(file_system, f"{watched.directory}/x", b"1")
+    [sent] = [one for one in watched.asked("PutObject") if "Boto3" not in one["user-agent"]]
+    assert sent["x-amz-storage-class"] == "STANDARD_IA"
+    assert sent["x-amz-server-side-encryption"] == "aws:kms"
+    assert sent["x-amz-server-side-encryption-aws-kms-key-id"] == "some-key"
+    assert sent["x-amz-request-payer"] == "requester"
+    assert sent["x-amz-security-token"] == TOKEN
+    assert sent["user-agent"] == "holdfast"
+
+
+@both_servers
+def test_of_a_large_file_it_reads_the_beginning_and_boto3_the_rest(watched: Watched) -> None:
+    file_system = by_obstore(watched, part_bytes=5 * MIB)
+    data = os.urandom(11 * MIB + 7)
+    write(file_system, f"{watched.directory}/x", data)
+    assert set(agents(watched, "UploadPart")) == {"boto3"}
+    with file_system.open(f"{watched.directory}/x") as stream:
+        assert stream.read() == data
+    assert agents(watched, "GetObject") == ["obstore", "boto3"]
+    head = _obstore._HEAD_BYTES
+    ranges = [sent["range"] for sent in watched.asked("GetObject")]
+    assert ranges == [f"bytes=0-{head - 1}", f"bytes={head}-"]
+
+
+@both_servers
+@pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 250])
+def test_sizes_around_that_of_the_beginning_are_whole(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(_obstore, "_HEAD_BYTES", 100)
+    data = os.urandom(size)
+    watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data)
+    with by_obstore(watched).open(f"{watched.directory}/x") as stream:
+        assert stream.read() == data
+        assert stream.read() == b""
+
+
+@both_servers
+def test_a_reader_that_jumps_meets_the_same_object(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_obstore, "_HEAD_BYTES", 1000)
+    monkeypatch.setattr(_input_stream, "_SKIPPED_BYTES", 10)
+    data = os.urandom(5000)
+    write(by_obstore(watched), f"{watched.directory}/x", data)
+    with by_obstore(watched).open(f"{watched.directory}/x") as stream:
+        for position, requests in ((0, 1), (990, 1), (1000, 2), (5, 2), (3000, 3), (4990, 4)):
+            stream.seek(position)
+            assert stream.read(10) == data[position : position + 10]
+            assert len(watched.asked("GetObject")) == requests
+        watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data * 2)
+        stream.seek(2000)
+        with pytest.raises(CheckpointCorruptedError, match="was replaced"):
+            stream.read(10)
+
+
+@both_servers
+@pytest.mark.parametrize("name", ["ä ö", "100%", "a+b&c=d", "#?;,:@!$'()*~", "%2F", "...", "名"])
+def test_any_name_is_the_same_to_boto3_and_to_obstore(watched: Watched, name: str) -> None:
+    write(by_obstore(watched), f"{watched.directory}/1/{name}", b"1")
+    write(watched.file_system(), f"{watched.directory}/2/{name}", b"2")
+    assert watched.bucket.keys("dir/") == [f"dir/1/{name}", f"dir/2/{name}"]
+    for file_system in (by_obstore(watched), watched.file_system()):
+        for number in (1, 2):
+            with file_system.open(f"{watched.directory}/{number}/{name}") as stream:
+                assert stream.read() == b"%d" % number
+
+
+def test_sixteen_threads_share_it(watched: Watched) -> None:
+    file_system = by_obstore(watched)
+
+    def work(number: int) -> bytes:
+        data = os.urandom(2000)
+        write(file_system, f"{watched.directory}/{number}", data)
+        with file_system.open(f"{watched.directory}/{number}") as stream:
+            assert stream.read() == data
+        return data
+
+    with ThreadPoolExecutor(16) as pool:
+        written = list(pool.map(work, range(64)))
+    assert [watched.bucket.read(f"dir/{number}") for number in range(64)] == written
+    assert set(agents(watched, "PutObject") + agents(watched, "GetObject")) == {"obstore"}
+
+
+# Where requests go
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("bucket", {}, "https://bucket.s3.eu-central-1.amazonaws.com/key"),
+        ("bucket", {"path_style": True}, "https://s3.eu-central-1.amazonaws.com/bucket/key"),
+        ("my.bucket", {}, "https://s3.eu-central-1.amazonaws.com/my.bucket/key"),
+        ("bucket", {"region": "cn-north-1"}, "https://bucket.s3.cn-north-1.amazonaws.com.cn/key"),
+        ("bucket", {"endpoint_url": "https://s.example:9"}, "https://s.example:9/bucket/key"),
+        ("bucket", {"endpoint_url": "http://127.0.0.1:9"}, "http://127.0.0.1:9/bucket/key"),
+    ],
+)
+def test_it_asks_where_boto3_asks(name: str, settings: dict[str, Any], expected: str) -> None:
+    values: dict[str, Any] = {"region": "eu-central-1", "access_key": "a", "secret_key": "b"}
+    found = S3Settings(**{**values, **settings})
+    client = connection_for(found).client
+    asked: list[str] = []
+
+    def instead(request: Any, **_: Any) -> Any:
+        asked.append(request.url)
+        raise RuntimeError("is not sent")
+
+    client.meta.events.register("before-send.s3.GetObject", instead)
+    with pytest.raises(RuntimeError):
+        client.get_object(Bucket=name, Key="key")
+    client.meta.events.unregister("before-send.s3.GetObject", instead)
+    assert asked == [expected]
+    base, is_path_style = _obstore._endpoint(found, client.meta.endpoint_url, name)
+    assert (f"{base}/{name}/key" if is_path_style else f"{base}/key") == expected
+
+
+def test_the_name_of_an_access_point_is_left_to_boto3() -> None:
+    settings = S3Settings(region="eu-central-1", access_key="a", secret_key="b")
+    arn = "arn:aws:s3:eu-central-1:111122223333:accesspoint:name"
+    assert _obstore.obstore_for(settings, arn) is None
+
+
+# Credentials
+
+
+class Renewing:
+    """Credentials that are others each time they are asked for."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def get_frozen_credentials(self) -> Any:
+        from botocore.credentials import ReadOnlyCredentials
+
+        self.times += 1
+        return ReadOnlyCredentials(f"key-{self.times}", "secret", TOKEN)
+
+
+def test_credentials_are_asked_for_again_before_they_end() -> None:
+    provider = _obstore._Credentials(Renewing())
+    first, second = provider(), provider()
+    assert (first["access_key_id"], second["access_key_id"]) == ("key-1", "key-2")
+    assert first["token"] == TOKEN
+    # botocore's own last ten minutes at least, and obstore renews what ends in five.
+    assert timedelta(minutes=6) < first["expires_at"] - datetime.now(UTC) <= timedelta(minutes=10)
+
+
+def test_credentials_that_fail_are_an_error_of_ours(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_self: Any) -> Any:
+        raise RuntimeError(TOKEN)
+
+    file_system = by_obstore(watched)
+    monkeypatch.setattr(_obstore._Credentials, "__call__", fails)
+    write(file_system, f"{watched.directory}/x", b"1")  # boto3 signs by itself
+    assert agents(watched, "PutObject") == ["boto3"]
+
+
+# What it leaves to boto3
+
+
+def test_boto3_writes_what_it_fails_at(watched: Watched) -> None:
+    watched.faults.answer(503, operation("PutObject"), 1, code="SlowDown")
+    write(by_obstore(watched), f"{watched.directory}/x", b"1")
+    assert agents(watched, "PutObject") == ["obstore", "boto3"]
+    assert watched.bucket.read("dir/x") == b"1"
+
+
+@both_servers
+def test_its_lost_answer_is_found_out_by_boto3(watched: Watched) -> None:
+    watched.faults.lose_answer(operation("PutObject"), 1)
+    write(by_obstore(watched), f"{watched.directory}/x", b"1")
+    assert watched.bucket.read("dir/x") == b"1"
+    assert agents(watched, "PutObject") == ["obstore", "boto3"]
+    assert watched.counts()["HeadObject"] == 1
+
+
+@both_servers
+def test_a_name_that_is_taken_is_a_conflict(watched: Watched) -> None:
+    file_system = by_obstore(watched)
+    write(file_system, f"{watched.directory}/x", b"1")
+    with pytest.raises(CheckpointConflictError):
+        write(file_system, f"{watched.directory}/x", b"2")
+    assert watched.bucket.read("dir/x") == b"1"
+
+
+def test_a_missing_file_is_asked_for_once_and_a_missing_bucket_is_told_from_it(
+    watched: Watched,
+) -> None:
+    with pytest.raises(CheckpointNotFoundError):
+        by_obstore(watched).open(f"{watched.directory}/missing")
+    assert watched.counts() == {"GetObject": 1}
+    with pytest.raises(InvalidRequestError, match="bucket does not exist"):
+        by_obstore(watched).open(f"s3://{watched.bucket.name}-missing/x")
+
+
+def test_a_store_that_is_not_there_has_done_nothing(watched: Watched) -> None:
+    url = "http://127.0.0.1:1"
+    settings = settings_of(watched.bucket.server, endpoint_url=url, state_files="obstore")
+    stream = S3FileSystem(settings, retries=SOON).create("s3://bucket/x")
+    with pytest.raises(StorageUnavailableError) as raised:
+        stream.commit()
+    assert type(raised.value) is StorageUnavailableError
+
+
+def test_nothing_that_the_store_said_to_it_is_passed_on(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="holdfast")
+    watched.faults.answer(403, operation("PutObject"), "every", code=TOKEN)
+    watched.faults.answer(404, operation("GetObject"), "every", code="NoSuchKey")
+    file_system = by_obstore(watched, session_token=TOKEN, secret_key="the-secret-of-a-test")
+    with pytest.raises(CheckpointNotFoundError) as missing:
+        file_system.open(f"{watched.directory}/x")
+    with pytest.raises(CheckpointError):
+        write(file_system, f"{watched.directory}/x", b"1")
+    shown = "".join(traceback.format_exception(missing.value)) + "".join(
+        record.getMessage() for record in caplog.records if record.name.endswith("_obstore")
+    )
+    assert "obstore could not write" in shown
+    assert "<Code>" not in shown
+    assert TOKEN not in shown
+
+
+# Processes
+
+
+@of_many_threads
+def test_a_forked_process_uses_boto3_and_does_not_hang(watched: Watched) -> None:
+    file_system = by_obstore(watched)
+    write(file_system, f"{watched.directory}/parent", b"1")
+    child = os.fork()
+    if child == 0:
+        status = 1
+        with suppress(BaseException):
+            write(file_system, f"{watched.directory}/child", b"2")
+            with file_system.open(f"{watched.directory}/parent") as stream:
+                status = 0 if stream.read() == b"1" else 3
+        os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    write(file_system, f"{watched.directory}/after", b"3")
+    assert agents(watched, "PutObject") == ["obstore", "boto3", "obstore"]
+    assert watched.bucket.keys() == ["dir/after", "dir/child", "dir/parent"]
+
+
+def test_it_is_not_imported_where_boto3_was_asked_for(bucket: S3Bucket) -> None:
+    source = (
+        "import sys; from holdfast.locations import S3FileSystem, S3Settings;"
+        "stream = S3FileSystem(S3Settings(endpoint_url=sys.argv[1], region='us-east-1',"
+        "path_style=True, access_key=sys.argv[2], secret_key=sys.argv[3],"
+        "state_files=sys.argv[4])).create(sys.argv[5]);"
+        "stream.write(b'1'); stream.commit(); print('obstore' in sys.modules)"
+    )
+    server = bucket.server
+    for state_files, is_imported in (("boto3", "False"), ("auto", "True")):
+        uri = f"s3://{bucket.name}/{state_files}"
+        arguments = (server.endpoint, server.access_key, server.secret_key, state_files, uri)
+        assert output_of(source, *arguments).strip() == is_imported
+
+
+@pytest.mark.parametrize("state_files", ["auto", "obstore"])
+def test_where_it_is_missing_boto3_does_it_unless_it_was_asked_for(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, state_files: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    file_system = watched.file_system(state_files=state_files)
+    if state_files == "auto":
+        write(file_system, f"{watched.directory}/x", b"1")
+        assert agents(watched, "PutObject") == ["boto3"]
+    else:
+        with pytest.raises(InvalidRequestError, match=r"pip install 'holdfast\[s3,obstore\]'"):
+            write(file_system, f"{watched.directory}/x", b"1")
+
+
+def test_settings_that_it_refuses_are_left_to_boto3(
+    watched: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/dev/null/missing")
+    file_system = by_obstore(watched)
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        assert _obstore.obstore_for(file_system.settings, "other-bucket") is None
+    assert "obstore can't be used for bucket other-bucket" in caplog.text
+
+
+def test_an_unknown_way_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="must be one of auto, boto3, obstore"):
+        S3Settings(state_files="curl")
