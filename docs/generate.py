@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from holdfast.spark import Setting, settings_table
-from holdfast.spark._settings import PREFIX
+from holdfast.spark._setting import PREFIX
 
 _HEAD = """# Settings
 

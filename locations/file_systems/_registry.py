@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import _uris
-from holdfast.locations.file_systems._fsspec import fsspec_file_system
+from holdfast.locations.file_systems._fsspec import S3fsFileSystem, fsspec_file_system
 from holdfast.locations.file_systems._local import LocalFileSystem
 from holdfast.locations.file_systems._memory import MemoryFileSystem
 from holdfast.locations.file_systems._port import ExclusiveFileSystem, FileSystem
@@ -22,20 +22,35 @@ _DEFAULT_POLICY = RetryPolicy()
 
 @dataclass(frozen=True, slots=True)
 class _S3:
+    adapter: Callable[..., FileSystem]
     settings: S3Settings
+    retries: RetryPolicy = _DEFAULT_POLICY
 
     def __call__(self) -> FileSystem:
-        return S3FileSystem(self.settings)
+        return self.adapter(self.settings, retries=self.retries)
 
 
-_BUILT_IN: dict[str, tuple[Callable[[], FileSystem], RetryPolicy]] = {
+_Registered = tuple[Callable[[], FileSystem], RetryPolicy]
+
+_S3_SCHEMES: dict[str, Callable[..., FileSystem]] = {
+    "s3": S3FileSystem,
+    "s3a": S3FileSystem,
+    "fsspec+s3": S3fsFileSystem,
+    "fsspec+s3a": S3fsFileSystem,
+}
+
+_BUILT_IN: dict[str, _Registered] = {
     "file": (LocalFileSystem, _DEFAULT_POLICY),
     "memory": (MemoryFileSystem, _DEFAULT_POLICY),
-    "s3": (_S3(S3Settings()), _DEFAULT_POLICY),
-    "s3a": (_S3(S3Settings()), _DEFAULT_POLICY),
+    **{
+        scheme: (_S3(adapter, S3Settings()), _DEFAULT_POLICY)
+        for scheme, adapter in _S3_SCHEMES.items()
+    },
 }
 
 _LOCK = threading.Lock()
+
+# By scheme, and by scheme://bucket for buckets that have settings of their own.
 _FACTORIES = dict(_BUILT_IN)
 _OPENED: dict[str, RetryingFileSystem] = {}
 
@@ -49,32 +64,59 @@ def register_file_system(
         scheme: The part of a URI before `://`, in any case.
         factory: Makes the adapter, once. One that can also `publish` is an `ExclusiveFileSystem`;
             any other is for a single writer.
-        retries: When calls that fail are given up.
+        retries: When calls that fail are given up. What an adapter repeats inside of a call, such
+            as the parts of a stream, is its own to know.
     """
+    scheme = scheme.lower()
     with _LOCK:
-        _FACTORIES[scheme.lower()] = (factory, retries)
-        _OPENED.pop(scheme.lower(), None)
+        _forget(scheme)
+        _FACTORIES[scheme] = (factory, retries)
 
 
-def use_s3(settings: S3Settings) -> None:
+def use_s3(
+    settings: S3Settings, bucket: str | None = None, *, retries: RetryPolicy = _DEFAULT_POLICY
+) -> None:
     """Reach `s3://` and `s3a://` by these settings from now on, in this process.
 
+    The same two behind `fsspec+`, which go through s3fs, are reached by them too.
+
     A scheme for which somebody has registered an adapter of his own is left to it.
+
+    Args:
+        settings: How to reach the store.
+        bucket: The bucket that they are for; without one, all that have no settings of their own.
+            Whoever says it last for a bucket is right.
+        retries: When calls, and parts of streams, that fail are given up.
+
+    Raises:
+        InvalidRequestError: That can't be a bucket's name.
     """
-    for scheme in ("s3", "s3a"):
-        known = _FACTORIES[scheme][0]
-        if isinstance(known, _S3) and known.settings != settings:
-            register_file_system(scheme, _S3(settings))
+    if bucket is not None and (not bucket or "/" in bucket):
+        raise InvalidRequestError(f"{bucket!r} is no bucket; give its name alone")
+    with _LOCK:
+        for scheme, adapter in _S3_SCHEMES.items():
+            registered: _Registered = (_S3(adapter, settings, retries), retries)
+            root = scheme if bucket is None else f"{scheme}://{bucket}"
+            is_ours = isinstance(_FACTORIES[scheme][0], _S3)
+            if is_ours and _FACTORIES.get(root) != registered:
+                _FACTORIES[root] = registered
+                _OPENED.pop(root, None)
 
 
 def unregister_file_system(scheme: str) -> None:
     """Forget a scheme that was registered; a built-in one is itself again."""
     scheme = scheme.lower()
     with _LOCK:
-        _FACTORIES.pop(scheme, None)
-        _OPENED.pop(scheme, None)
+        _forget(scheme)
         if scheme in _BUILT_IN:
             _FACTORIES[scheme] = _BUILT_IN[scheme]
+
+
+def _forget(scheme: str) -> None:
+    """Forget the scheme and its buckets; under the lock."""
+    for known in (_FACTORIES, _OPENED):
+        for root in [root for root in known if _uris.scheme(root) == scheme]:
+            del known[root]
 
 
 def file_system_for(uri: str) -> RetryingFileSystem:
@@ -86,21 +128,27 @@ def file_system_for(uri: str) -> RetryingFileSystem:
         InvalidRequestError: No file system is known for its scheme, or a library that it needs
             is missing.
     """
-    scheme = _uris.scheme(uri)
-    opened = _OPENED.get(scheme)
+    scheme, _, rest = uri.partition("://")
+    root = f"{scheme}://{rest.partition('/')[0]}"
+    registered = _FACTORIES.get(root)
+    if registered is None:
+        root, registered = scheme, _FACTORIES.get(scheme)
+    opened = _OPENED.get(root)
     if opened is None:
-        made = _open(scheme, uri)  # not under the lock: it may import, and ask for other schemes
+        # Not under the lock: it may import, and ask for other schemes.
+        opened = _open(scheme, uri, registered)
         with _LOCK:
-            opened = _OPENED.setdefault(scheme, made)
+            if _FACTORIES.get(root) is registered:  # nobody has said otherwise meanwhile
+                opened = _OPENED.setdefault(root, opened)
     return opened
 
 
-def _open(scheme: str, uri: str) -> RetryingFileSystem:
-    if scheme in _FACTORIES:
-        factory, policy = _FACTORIES[scheme]
+def _open(scheme: str, uri: str, registered: _Registered | None) -> RetryingFileSystem:
+    if registered is not None:
+        factory, policy = registered
         inner = factory()
     else:
-        known = ", ".join(sorted(f"{scheme}://" for scheme in _FACTORIES))
+        known = ", ".join(sorted(f"{name}://" for name in _FACTORIES if "://" not in name))
         try:
             inner = fsspec_file_system(scheme.removeprefix("fsspec+"))
         except InvalidRequestError as error:

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import BinaryIO, TypeVar, cast
 
 from holdfast.errors import (
@@ -25,6 +26,7 @@ from holdfast.locations.file_systems._retries import Retrier, RetryPolicy
 _Result = TypeVar("_Result")
 
 
+@dataclass(eq=False)
 class RetryingFileSystem:
     """Repeats the calls of another file system that provably changed nothing, or may be repeated.
 
@@ -38,15 +40,16 @@ class RetryingFileSystem:
         sleep: Waits that many seconds.
     """
 
-    def __init__(
-        self,
-        inner: FileSystem,
-        policy: RetryPolicy,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+    inner: FileSystem
+    policy: InitVar[RetryPolicy]
+    _: KW_ONLY
+    clock: InitVar[Callable[[], float]] = time.monotonic
+    sleep: InitVar[Callable[[float], None]] = time.sleep
+    retrier: Retrier = field(init=False)
+
+    def __post_init__(
+        self, policy: RetryPolicy, clock: Callable[[], float], sleep: Callable[[float], None]
     ) -> None:
-        self.inner = inner
         self.retrier = Retrier(policy, clock=clock, sleep=sleep)
 
     @property
@@ -78,6 +81,7 @@ class RetryingFileSystem:
         self.retrier.call("delete_tree", lambda: self.inner.delete_tree(uri))
 
 
+@dataclass(eq=False)
 class RetryingExclusiveFileSystem(RetryingFileSystem):
     """The same for a store that can publish.
 
@@ -86,17 +90,7 @@ class RetryingExclusiveFileSystem(RetryingFileSystem):
     """
 
     inner: ExclusiveFileSystem
-
-    def __init__(
-        self,
-        inner: ExclusiveFileSystem,
-        policy: RetryPolicy,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        super().__init__(inner, policy, clock=clock, sleep=sleep)
-        self.found_exclusive: set[str] = set()
+    found_exclusive: set[str] = field(default_factory=set, init=False)
 
     def publish(self, uri: str, data: bytes, /) -> None:
         self.retrier.publish(lambda: self.inner.publish(uri, data))

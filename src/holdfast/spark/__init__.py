@@ -2,7 +2,8 @@
 
 from holdfast.spark._coordinator import SparkProgress, progress_of
 from holdfast.spark._functions import StatefulFunction
-from holdfast.spark._settings import Setting, Settings, settings_table
+from holdfast.spark._setting import Setting
+from holdfast.spark._settings import Settings, settings_table
 from holdfast.spark._stateful import Sink, StatefulOperator, stateful
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -164,7 +164,7 @@ class _QueryRun:
     run_id: str
     operator: _Operator
     storage: CheckpointStorage
-    s3: S3Settings | None
+    s3: Mapping[str, S3Settings]
     job_id: str
     coordinator: CheckpointCoordinator
     finished: "Accumulator[int]"
@@ -175,9 +175,8 @@ class _QueryRun:
         cls, operator: _Operator, session: SparkSession, query: _query.RunningQuery
     ) -> "_QueryRun":
         settings = Settings.parse(session.conf.getAll)
-        s3 = settings.s3()
-        if s3 is not None:
-            use_s3(s3)
+        for bucket, s3 in settings.s3.items():
+            use_s3(s3, bucket)
         storage = settings.open_storage()
         job_id = settings.job_id or query.query_id
         coordinator = CheckpointCoordinator(
@@ -194,7 +193,7 @@ class _QueryRun:
             run_id=query.run_id,
             operator=operator,
             storage=storage,
-            s3=s3,
+            s3=settings.s3,
             job_id=job_id,
             coordinator=coordinator,
             finished=session.sparkContext.accumulator(0),

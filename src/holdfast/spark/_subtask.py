@@ -1,7 +1,7 @@
 """What runs in a task: restore, process, snapshot, acknowledge."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -44,7 +44,7 @@ class SubtaskRunner:
         function: The user's operator.
         uid: Its name.
         storage: Where checkpoints go.
-        s3: How to reach S3, if checkpoints go there.
+        s3: How to reach S3, for each bucket that checkpoints are in.
         job_id: The job.
         checkpoint_id: The checkpoint that is being taken.
         location_reference: Where its files go.
@@ -58,7 +58,7 @@ class SubtaskRunner:
     function: StatefulFunction
     uid: str
     storage: CheckpointStorage
-    s3: S3Settings | None
+    s3: Mapping[str, S3Settings]
     job_id: str
     checkpoint_id: int
     location_reference: CheckpointStorageLocationReference
@@ -76,8 +76,8 @@ class SubtaskRunner:
             yield from self._run(marked if marked >= 0 else -marked - 1, rows)
 
     def _run(self, subtask: int, rows: "_Input") -> Iterator[pa.RecordBatch]:
-        if self.s3 is not None:
-            use_s3(self.s3)
+        for bucket, s3 in self.s3.items():
+            use_s3(s3, bucket)
         factory = self.storage.create_checkpoint_storage(
             self.job_id
         ).resolve_checkpoint_storage_location(self.checkpoint_id, self.location_reference)

@@ -1,0 +1,186 @@
+"""Which file system is behind a URI: schemes, and S3's buckets with settings of their own."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from servers.s3 import S3Bucket, S3Server, operation
+
+from holdfast.errors import InvalidRequestError, StorageUnavailableError
+from holdfast.locations import (
+    LocalFileSystem,
+    MemoryFileSystem,
+    RetryPolicy,
+    S3FileSystem,
+    S3Settings,
+    file_system_for,
+    register_file_system,
+    unregister_file_system,
+    use_s3,
+)
+from holdfast.testing import http_faults
+
+SCHEMES = ("s3", "s3a")
+
+NEVER = RetryPolicy(deadline_s=0)
+
+
+def settings_of(server: S3Server, endpoint: str | None = None) -> S3Settings:
+    return S3Settings(
+        endpoint_url=endpoint or server.endpoint,
+        region=server.region,
+        path_style=True,
+        access_key=server.access_key,
+        secret_key=server.secret_key,
+        part_bytes=5 << 20,
+    )
+
+
+def settings_for(uri: str) -> S3Settings:
+    """What a URI of S3 is reached by."""
+    inner = file_system_for(uri).inner
+    assert isinstance(inner, S3FileSystem)
+    return inner.settings
+
+
+def forget() -> None:
+    for scheme in (*SCHEMES, "odd"):
+        unregister_file_system(scheme)
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    yield
+    forget()
+
+
+def test_two_buckets_on_two_servers_are_reached_at_the_same_time(
+    moto_bucket: S3Bucket, ministack_bucket: S3Bucket
+) -> None:
+    buckets = (moto_bucket, ministack_bucket)
+    for bucket in buckets:
+        use_s3(settings_of(bucket.server), bucket.name)
+
+    def publish(number: int) -> None:
+        bucket, scheme = buckets[number % 2], SCHEMES[number // 2 % 2]
+        uri = f"{scheme}://{bucket.name}/dir/{number}"
+        file_system = file_system_for(uri)
+        file_system.publish(uri, b"%d" % number)  # type: ignore[attr-defined]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(publish, range(16)))
+    for one, bucket in enumerate(buckets):
+        written = {key: bucket.read(key) for key in bucket.keys("")}
+        assert written == {f"dir/{number}": b"%d" % number for number in range(one, 16, 2)}
+
+
+BUCKETS = ("one", "two", "one.two")
+
+
+@given(
+    said=st.lists(
+        st.tuples(st.sampled_from([None, *BUCKETS]), st.sampled_from(["eu", "us", "asia"]))
+    )
+)
+def test_a_bucket_is_reached_by_what_was_said_last_for_it_or_else_for_all(
+    said: list[tuple[str | None, str]],
+) -> None:
+    forget()
+    known: dict[str | None, str | None] = {None: None}
+    for bucket, region in said:
+        use_s3(S3Settings(region=region), bucket)
+        known[bucket] = region
+        for name in (*BUCKETS, "another"):
+            for scheme in SCHEMES:
+                found = settings_for(f"{scheme}://{name}/dir/x")
+                assert found.region == known.get(name, known[None])
+
+
+@pytest.mark.parametrize("bucket", [None, "bucket"])
+def test_saying_the_same_again_keeps_what_is_open(bucket: str | None) -> None:
+    use_s3(S3Settings(region="eu"), bucket)
+    opened = file_system_for("s3://bucket/x")
+    use_s3(S3Settings(region="eu"), bucket)
+    assert file_system_for("s3://bucket/y") is opened
+    assert file_system_for("s3://bucket") is opened
+    use_s3(S3Settings(region="eu"), bucket, retries=NEVER)
+    assert file_system_for("s3://bucket/x") is not opened
+
+
+@pytest.mark.parametrize("name", ["", "s3://bucket", "bucket/dir"])
+def test_what_is_no_name_of_a_bucket_is_refused(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="give its name alone"):
+        use_s3(S3Settings(), name)
+
+
+def test_an_adapter_of_ones_own_for_s3_has_all_of_its_buckets() -> None:
+    use_s3(S3Settings(region="eu"), "before")
+    register_file_system("S3", MemoryFileSystem)
+    use_s3(S3Settings(region="eu"), "after")
+    use_s3(S3Settings(region="us"))
+    for name in ("before", "after", "another"):
+        assert isinstance(file_system_for(f"s3://{name}/x").inner, MemoryFileSystem)
+    assert settings_for("s3a://after/x").region == "eu"
+    assert settings_for("s3a://another/x").region == "us"
+
+
+def test_a_scheme_that_is_unregistered_forgets_its_buckets() -> None:
+    use_s3(S3Settings(region="eu"), "bucket")
+    assert settings_for("s3://bucket/x").region == "eu"
+    unregister_file_system("s3")
+    assert settings_for("s3://bucket/x") == S3Settings()
+    assert settings_for("s3a://bucket/x").region == "eu"
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["for all buckets", "for one bucket"])
+def test_retries_are_those_of_calls_and_of_parts(moto_bucket: S3Bucket, *, own: bool) -> None:
+    with http_faults(moto_bucket.server.endpoint) as faults:
+        settings = settings_of(moto_bucket.server, faults.url)
+        use_s3(settings, moto_bucket.name if own else None, retries=NEVER)
+        uri = f"s3://{moto_bucket.name}/dir/x"
+        faults.answer(503, operation("ListObjectsV2"), nth="every")
+        with pytest.raises(StorageUnavailableError):
+            file_system_for(uri).list(uri)
+        faults.answer(503, operation("UploadPart"), nth="every")
+        stream = file_system_for(uri).create(uri)
+        with pytest.raises(StorageUnavailableError):
+            stream.write(bytes(11 << 20))
+            stream.commit()
+        stream.abort()
+        asked = [one for one in faults.requests if operation("ListObjectsV2")(one)]
+        assert len(asked) == 1
+        parts = [one.query["partNumber"] for one in faults.requests if "partNumber" in one.query]
+        assert len(parts) == len(set(parts)) > 0
+        faults.clear()
+
+
+def test_what_is_said_while_a_file_system_is_made_is_not_forgotten() -> None:
+    def make() -> MemoryFileSystem:
+        register_file_system("odd", LocalFileSystem)
+        return MemoryFileSystem()
+
+    register_file_system("odd", make)
+    assert isinstance(file_system_for("odd:///x").inner, MemoryFileSystem)
+    assert isinstance(file_system_for("odd:///x").inner, LocalFileSystem)
+
+
+def test_other_schemes_have_one_file_system_whatever_their_host() -> None:
+    register_file_system("odd", MemoryFileSystem)
+    assert file_system_for("odd://one/x") is file_system_for("odd://two/x")
+
+
+def test_an_unknown_scheme_is_refused_without_naming_anybodys_buckets() -> None:
+    use_s3(S3Settings(), "my-bucket")
+    with pytest.raises(InvalidRequestError, match="no file system for gopher://") as caught:
+        file_system_for("gopher://data/x")
+    assert "s3a://" in str(caught.value)
+    assert "my-bucket" not in str(caught.value)
+
+
+def test_no_secret_is_in_what_is_printed_of_a_file_system() -> None:
+    use_s3(S3Settings(access_key="name", secret_key="the-secret", session_token="the-token"), "one")
+    opened = file_system_for("s3://one/x")
+    for shown in (repr(opened), repr(opened.inner)):
+        assert "the-" not in shown
