@@ -1,0 +1,124 @@
+"""S3 through s3fs for real: the contracts on two servers, and a Spark job that changes over to it."""
+
+from collections.abc import Iterator
+
+import pytest
+from jobs.job import Job
+from jobs.operators import Groups
+from pyspark.errors import StreamingQueryException
+from servers.s3 import S3Bucket
+
+from holdfast.locations import (
+    CheckpointStorage,
+    FileSystem,
+    FileSystemCheckpointStorage,
+    S3Settings,
+    checkpoint_storage,
+    unregister_file_system,
+    use_s3,
+)
+from holdfast.locations.file_systems._fsspec import S3fsFileSystem
+from holdfast.spark._coordinator import _CLEANER
+from holdfast.testing import CheckpointStorageContract, FileSystemContract
+
+FILES = 4
+ROWS = 100
+GROUP = 7
+
+
+def settings_of(bucket: S3Bucket) -> S3Settings:
+    """How to reach a bucket."""
+    return S3Settings(
+        endpoint_url=bucket.server.endpoint,
+        region=bucket.server.region,
+        path_style=True,
+        access_key=bucket.server.access_key,
+        secret_key=bucket.server.secret_key,
+    )
+
+
+def forget_s3() -> None:
+    for scheme in ("s3", "s3a", "fsspec+s3", "fsspec+s3a"):
+        unregister_file_system(scheme)
+
+
+class TestS3fsFileSystem(FileSystemContract):
+    has_directories = False
+
+    @pytest.fixture
+    def file_system(self, real_s3_bucket: S3Bucket) -> FileSystem:
+        return S3fsFileSystem(settings_of(real_s3_bucket))
+
+    @pytest.fixture
+    def directory(self, real_s3_bucket: S3Bucket) -> str:
+        self.bucket = real_s3_bucket
+        return f"fsspec+s3://{real_s3_bucket.name}/directory"
+
+    def files(self, directory: str) -> dict[str, bytes]:
+        prefix = f"{self.key(directory)}/"
+        found = self.bucket.keys(prefix)
+        return {key.removeprefix(prefix): self.bucket.read(key) for key in found}
+
+    def put(self, uri: str, data: bytes) -> None:
+        self.bucket.client.put_object(Bucket=self.bucket.name, Key=self.key(uri), Body=data)
+
+    def key(self, uri: str) -> str:
+        return uri.removeprefix(f"fsspec+s3://{self.bucket.name}/")
+
+
+class TestS3fsStorage(CheckpointStorageContract):
+    @pytest.fixture
+    def storage(
+        self, real_s3_bucket: S3Bucket, request: pytest.FixtureRequest
+    ) -> Iterator[CheckpointStorage]:
+        if "_of_eight_racing_" in request.node.name:
+            pytest.skip("it is for a single writer")
+        self.bucket = real_s3_bucket
+        use_s3(settings_of(real_s3_bucket))
+        yield checkpoint_storage(
+            f"fsspec+s3://{real_s3_bucket.name}/checkpoints", single_writer=True
+        )
+        forget_s3()
+        assert real_s3_bucket.uploads() == []
+
+    def files(self, storage: CheckpointStorage) -> set[str]:
+        assert isinstance(storage, FileSystemCheckpointStorage)
+        return {f"fsspec+s3://{self.bucket.name}/{key}" for key in self.bucket.keys("")}
+
+
+@pytest.fixture
+def job_on_s3(job: Job, minio_bucket: S3Bucket) -> Iterator[Job]:
+    """A streaming query whose checkpoints are in a bucket, reached by boto3."""
+    server = minio_bucket.server
+    job.settings = {
+        "spark.holdfast.checkpoint.dir": f"s3://{minio_bucket.name}/checkpoints",
+        "spark.holdfast.job.id": "job",
+        "spark.holdfast.s3.endpoint": server.endpoint,
+        "spark.holdfast.s3.access-key": server.access_key,
+        "spark.holdfast.s3.secret-key": server.secret_key,
+        "spark.holdfast.s3.path-style-access": "true",
+        "spark.holdfast.state.inline-threshold": "0",  # all state is in objects
+    }
+    yield job
+    forget_s3()
+
+
+def test_a_job_goes_on_through_s3fs_from_what_boto3_has_written(
+    job_on_s3: Job, minio_bucket: S3Bucket
+) -> None:
+    job = job_on_s3
+    job.feed(files=FILES // 2, rows=ROWS)
+    job.run(job.operator(Groups(GROUP)))
+    before = len(job.ids_written())
+    job.settings["spark.holdfast.checkpoint.dir"] = f"fsspec+s3://{minio_bucket.name}/checkpoints"
+    job.feed(files=FILES // 2, rows=ROWS)
+    with pytest.raises(StreamingQueryException, match="single-writer"):
+        job.run(job.operator(Groups(GROUP)))
+    assert len(job.ids_written()) == before
+    job.settings["spark.holdfast.checkpoint.single-writer"] = "true"
+    job.run(job.operator(Groups(GROUP)))
+    written = job.ids_written()
+    assert len(written) == len(set(written)) > before
+    _CLEANER.wait()
+    done = [key for key in minio_bucket.keys("") if key.endswith("/_metadata")]
+    assert done[-1] == f"checkpoints/job/chk-{FILES}/_metadata"
