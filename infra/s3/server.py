@@ -1,14 +1,16 @@
-"""A real S3 server of our own: `server.py build|start [minio|versitygw]`, `server.py stop DIRECTORY`.
+"""An S3 server of our own: `server.py build|start [minio|versitygw|sink]`, `server.py stop DIRECTORY`.
 
-Both are test tools, which Holdfast neither ships nor links (MinIO is archived, and under the AGPL).
-They are built from source once, by `go install`, into `${XDG_CACHE_HOME:-~/.cache}/holdfast/`. A
-server listens on loopback only and keeps everything in one temporary directory.
+The real ones are test tools, which Holdfast neither ships nor links (MinIO is archived, and under
+the AGPL). They are built from source once, by `go install`, into
+`${XDG_CACHE_HOME:-~/.cache}/holdfast/`, as is the sink, which is `sink/main.go` and for benchmarks.
+A server listens on loopback only and keeps everything in one temporary directory.
 
 Exit status: 0 done, 2 wrong usage, 3 can't be had here (no Go, or the module is out of reach), else
 it failed; the last line on stderr says why.
 """
 
 import fcntl
+import hashlib
 import http.client
 import os
 import secrets
@@ -28,6 +30,10 @@ PACKAGES = {
     "versitygw": "github.com/versity/versitygw/cmd/versitygw@v1.7.0",
 }
 
+SINK = Path(__file__).parent / "sink" / "main.go"
+
+NAMES = [*PACKAGES, "sink"]
+
 REGION = "us-east-1"
 
 UNAVAILABLE = 3
@@ -43,7 +49,10 @@ class UnavailableError(Exception):
 def build(name: str) -> Path:
     """Path of the server's program, built if it is not there."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
-    package, version = PACKAGES[name].split("@")
+    if name == "sink":
+        package, version = "", hashlib.sha256(SINK.read_bytes()).hexdigest()[:16]
+    else:
+        package, version = PACKAGES[name].split("@")
     program = cache / f"{name}-{version}"
     if program.exists():
         return program
@@ -57,15 +66,19 @@ def build(name: str) -> Path:
             return program
         with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as directory:
             environment = {**os.environ, "GOBIN": directory, "CGO_ENABLED": "0"}
-            module = f"{package.split('/cmd/')[0]}@{version}"
-            reached = _run([go, "list", "-m", module], directory, environment)
-            if reached.returncode != 0:
-                raise UnavailableError(f"go can't reach {module}: {_last_line(reached.stderr)}")
-            print(f"building {name} once, which takes minutes", file=sys.stderr)
-            install = [go, "install", "-trimpath", "-ldflags=-s -w", PACKAGES[name]]
-            built = _run(install, directory, environment)
+            options = ["-trimpath", "-ldflags=-s -w"]
+            if package:
+                module = f"{package.split('/cmd/')[0]}@{version}"
+                reached = _run([go, "list", "-m", module], directory, environment)
+                if reached.returncode != 0:
+                    raise UnavailableError(f"go can't reach {module}: {_last_line(reached.stderr)}")
+                print(f"building {name} once, which takes minutes", file=sys.stderr)
+                command = [go, "install", *options, PACKAGES[name]]
+            else:  # of the standard library alone
+                command = [go, "build", *options, "-o", name, str(SINK.resolve())]
+            built = _run(command, directory, environment)
             if built.returncode != 0:
-                sys.exit(f"go install failed: {built.stderr}")
+                sys.exit(f"{' '.join(command[:2])} failed: {built.stderr}")
             os.replace(Path(directory) / name, program)
     return program
 
@@ -89,6 +102,9 @@ def start(name: str) -> dict[str, str]:
         }
         command = ["server", "--quiet", "--certs-dir", f"{directory}/certs", "--address", address]
         command += ["--console-address", f"127.0.0.1:{other_port}", str(data)]
+    elif name == "sink":
+        settings = {}
+        command = [address, str(directory)]
     else:
         versions = directory / "versions"
         versions.mkdir()
@@ -201,15 +217,15 @@ def _last_line(text: str) -> str:
 def main(arguments: list[str]) -> int:
     try:
         match arguments:
-            case ["build", name] if name in PACKAGES:
+            case ["build", name] if name in NAMES:
                 build(name)
-            case ["start", name] if name in PACKAGES:
+            case ["start", name] if name in NAMES:
                 for word, value in start(name).items():
                     print(f"{word}={shlex.quote(value)}")
             case ["stop", directory]:
                 stop(Path(directory))
             case _:
-                print("usage: build|start [minio|versitygw], or stop DIRECTORY", file=sys.stderr)
+                print(f"usage: build|start [{'|'.join(NAMES)}], or stop DIRECTORY", file=sys.stderr)
                 return 2
     except UnavailableError as error:
         print(error, file=sys.stderr)

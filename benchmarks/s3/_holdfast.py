@@ -1,0 +1,60 @@
+"""Holdfast's own state streams."""
+
+from benchmarks.s3._works import CHUNK_BYTES, CONCURRENCY, PART_BYTES, Bucket, chunks
+from holdfast.locations import (
+    CheckpointedStateScope,
+    FileSystemCheckpointStorage,
+    S3Settings,
+    StreamStateHandle,
+    use_s3,
+)
+
+
+class Holdfast:
+    """State streams of a pending checkpoint, with Holdfast's checksums; its disposal deletes.
+
+    Args:
+        bucket: Where.
+        state_files: As in `S3Settings`.
+    """
+
+    def __init__(self, bucket: Bucket, state_files: str) -> None:
+        settings = S3Settings(
+            endpoint_url=bucket.endpoint,
+            region=bucket.region,
+            path_style=True,
+            access_key=bucket.access_key,
+            secret_key=bucket.secret_key,
+            part_bytes=PART_BYTES,
+            concurrency=CONCURRENCY,
+            state_files=state_files,
+        )
+        use_s3(settings, bucket=bucket.name)
+        self._root = f"s3://{bucket.name}"
+
+    def begin(self, prefix: str) -> None:
+        storage = FileSystemCheckpointStorage(f"{self._root}/{prefix}", inline_threshold=0)
+        access = storage.create_checkpoint_storage("job")
+        self._location = access.initialize_location_for_checkpoint(1)
+
+    def write(self, number: int, file_bytes: int) -> StreamStateHandle:  # noqa: ARG002  # it names files
+        stream = self._location.create_checkpoint_state_output_stream(
+            CheckpointedStateScope.EXCLUSIVE
+        )
+        with stream:
+            for chunk in chunks(file_bytes):
+                stream.write(chunk)
+            handle = stream.close_and_get_handle()
+        if handle is None:
+            raise ValueError("the state is empty")
+        return handle
+
+    def read(self, written: StreamStateHandle, file_bytes: int) -> int:  # noqa: ARG002  # it knows
+        total = 0
+        with written.open_input_stream() as stream:
+            while part := stream.read(CHUNK_BYTES):
+                total += len(part)
+        return total
+
+    def delete(self) -> None:
+        self._location.dispose_on_failure()

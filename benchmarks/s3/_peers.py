@@ -1,0 +1,254 @@
+"""What others use, each as its documentation has it, where that is clean.
+
+Clean means that a producer which fails publishes nothing. Files that fit into one part are at hand as
+a whole, so that the peers may take their shortest way for them; Holdfast gets no such hint. Beside
+the checksum that a library sends by itself it signs no SHA-256 of the body, as over HTTPS; obstore
+does, because it sends no other one.
+"""
+
+import io
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+from boto3.s3.transfer import TransferConfig
+from botocore.config import Config
+
+from benchmarks.s3._works import CHUNK_BYTES, CONCURRENCY, PART_BYTES, Bucket, chunks, zeros
+
+_CONFIG: dict[str, Any] = {
+    "max_pool_connections": 32,
+    "s3": {"addressing_style": "path", "payload_signing_enabled": False},
+}
+
+
+class Boto3:
+    """boto3's requests for files of one part, its transfers for larger ones."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._client = client_of(bucket)
+        self._bucket = bucket.name
+        self._config = TransferConfig(
+            multipart_threshold=PART_BYTES,
+            multipart_chunksize=PART_BYTES,
+            max_concurrency=CONCURRENCY,
+            preferred_transfer_client="classic",  # the other one ignores the endpoint, boto3#4839
+        )
+
+    def begin(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def write(self, number: int, file_bytes: int) -> str:
+        key = f"{self._prefix}/{number}"
+        if file_bytes <= PART_BYTES:
+            self._client.put_object(Bucket=self._bucket, Key=key, Body=zeros(file_bytes))
+        else:
+            self._client.upload_fileobj(
+                _Producer(file_bytes), self._bucket, key, Config=self._config
+            )
+        return key
+
+    def read(self, written: str, file_bytes: int) -> int:
+        if file_bytes <= PART_BYTES:
+            found = self._client.get_object(Bucket=self._bucket, Key=written)
+            return len(found["Body"].read())
+        target = _Counted()
+        self._client.download_fileobj(self._bucket, written, target, Config=self._config)
+        return target.count
+
+    def delete(self) -> None:
+        delete_below(self._client, self._bucket, f"{self._prefix}/")
+
+
+class S3fs:
+    """s3fs through fsspec, without its cache of listings."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        import fsspec  # noqa: PLC0415  # optional
+
+        self._file_system = fsspec.filesystem(
+            "s3",
+            key=bucket.access_key,
+            secret=bucket.secret_key,
+            endpoint_url=bucket.endpoint,
+            client_kwargs={"region_name": bucket.region},
+            config_kwargs=_CONFIG,
+            max_concurrency=CONCURRENCY,
+            use_listings_cache=False,
+            skip_instance_cache=True,
+        )
+        self._bucket = bucket.name
+
+    def begin(self, prefix: str) -> None:
+        self._directory = f"{self._bucket}/{prefix}"
+
+    def write(self, number: int, file_bytes: int) -> str:
+        path = f"{self._directory}/{number}"
+        if file_bytes <= PART_BYTES:  # `open` without `autocommit` takes three requests even then
+            self._file_system.pipe_file(path, zeros(file_bytes))
+            return path
+        file = self._file_system.open(path, "wb", autocommit=False, block_size=PART_BYTES)
+        try:
+            for chunk in chunks(file_bytes):
+                file.write(chunk)
+            file.close()
+        except BaseException:
+            file.discard()
+            raise
+        file.commit()
+        return path
+
+    def read(self, written: str, file_bytes: int) -> int:
+        if file_bytes <= PART_BYTES:
+            # By default it asks for the size of each file first, to see whether to split it.
+            return len(self._file_system.cat_file(written, max_concurrency=1))
+        total = 0
+        with self._file_system.open(written, "rb", block_size=PART_BYTES) as file:
+            while part := file.read(CHUNK_BYTES):
+                total += len(part)
+        return total
+
+    def delete(self) -> None:
+        self._file_system.rm(self._directory, recursive=True)
+
+
+class Obstore:
+    """obstore's writer and reader."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        from obstore.store import S3Store  # noqa: PLC0415  # optional
+
+        self._store = S3Store(
+            bucket.name,
+            endpoint=bucket.endpoint,
+            access_key_id=bucket.access_key,
+            secret_access_key=bucket.secret_key,
+            region=bucket.region,
+            virtual_hosted_style_request=False,
+            client_options={"allow_http": True},
+        )
+
+    def begin(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def write(self, number: int, file_bytes: int) -> str:
+        import obstore  # noqa: PLC0415  # optional
+
+        key = f"{self._prefix}/{number}"
+        with obstore.open_writer(
+            self._store, key, buffer_size=PART_BYTES, max_concurrency=CONCURRENCY
+        ) as writer:
+            for chunk in chunks(file_bytes):
+                writer.write(chunk)
+        return key
+
+    def read(self, written: str, file_bytes: int) -> int:
+        import obstore  # noqa: PLC0415  # optional
+
+        found = obstore.get(self._store, written)
+        if file_bytes <= PART_BYTES:
+            return len(found.bytes())
+        return sum(len(part) for part in found.stream(CHUNK_BYTES))
+
+    def delete(self) -> None:
+        import obstore  # noqa: PLC0415  # optional
+
+        for page in obstore.list(self._store, self._prefix, chunk_size=1000):
+            obstore.delete(self._store, [one["path"] for one in page])
+
+
+class Pyarrow:
+    """pyarrow's file system, with its own parts of 10 MiB, as many at a time as it likes.
+
+    It has no clean way to write: whatever closes a stream publishes it.
+    """
+
+    def __init__(self, bucket: Bucket) -> None:
+        from pyarrow.fs import S3FileSystem  # noqa: PLC0415  # optional
+
+        self._file_system = S3FileSystem(
+            access_key=bucket.access_key,
+            secret_key=bucket.secret_key,
+            region=bucket.region,
+            scheme="http",
+            endpoint_override=urlsplit(bucket.endpoint).netloc,
+            allow_delayed_open=True,  # else even a small file takes three requests
+        )
+        self._bucket = bucket.name
+
+    def begin(self, prefix: str) -> None:
+        self._directory = f"{self._bucket}/{prefix}"
+
+    def write(self, number: int, file_bytes: int) -> str:
+        path = f"{self._directory}/{number}"
+        with self._file_system.open_output_stream(path) as file:
+            for chunk in chunks(file_bytes):
+                file.write(chunk)
+        return path
+
+    def read(self, written: str, file_bytes: int) -> int:
+        total = 0
+        with self._file_system.open_input_stream(written) as file:
+            while part := file.read(min(file_bytes, PART_BYTES)):  # a request each
+                total += len(part)
+                if total == file_bytes:
+                    break
+        return total
+
+    def delete(self) -> None:
+        self._file_system.delete_dir(self._directory)
+
+
+def client_of(bucket: Bucket) -> Any:
+    """boto3's client."""
+    return boto3.client(
+        "s3",
+        endpoint_url=bucket.endpoint,
+        region_name=bucket.region,
+        aws_access_key_id=bucket.access_key,
+        aws_secret_access_key=bucket.secret_key,
+        config=Config(**_CONFIG),
+    )
+
+
+def delete_below(client: Any, bucket: str, prefix: str) -> None:
+    """Delete all objects with a prefix, a thousand at a time."""
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+        if found := [{"Key": one["Key"]} for one in page.get("Contents", ())]:
+            answer = client.delete_objects(Bucket=bucket, Delete={"Objects": found, "Quiet": True})
+            if "Errors" in answer:
+                raise OSError(answer["Errors"][0])
+
+
+class _Producer(io.RawIOBase):
+    """A file of zeros, made while it is read.
+
+    A read is never short: s3transfer takes that for the end, and stores what it has.
+    """
+
+    def __init__(self, length: int) -> None:
+        self._left = length
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        count = self._left if size < 0 else min(self._left, size)
+        self._left -= count
+        return zeros(count)
+
+
+class _Counted(io.RawIOBase):
+    """Counts what is written, and forgets it."""
+
+    count = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def write(self, data: Any, /) -> int:
+        self.count += len(data)
+        return len(data)
