@@ -7,7 +7,7 @@ from enum import Enum
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import _uris
-from holdfast.locations._handles import FileStateHandle, is_inside
+from holdfast.locations._handles import FileStateHandle
 from holdfast.locations._tried import raise_first, tried
 from holdfast.locations.coordination._cleaner import CheckpointsCleaner
 from holdfast.locations.coordination._retention import (
@@ -18,7 +18,7 @@ from holdfast.locations.coordination._retention import (
     subsumed,
 )
 from holdfast.locations.coordination._shared_state import SharedStateRegistry
-from holdfast.locations.storages import CompletedCheckpoint
+from holdfast.locations.storages import CompletedCheckpoint, is_below, lies_in
 
 
 class RestoreMode(Enum):
@@ -104,7 +104,7 @@ class CompletedCheckpointStore:
                     self.shared_state.register(
                         stream,
                         checkpoint.checkpoint_id,
-                        lies_in_checkpoint=is_inside(stream, directory),
+                        lies_in_checkpoint=lies_in(stream.uri, directory),
                     )
             if mode is RestoreMode.CLAIM:
                 self._retained.append(RetainedCheckpoint(checkpoint, RETAIN_ON_CANCELLATION))
@@ -188,10 +188,10 @@ class CompletedCheckpointStore:
     def _register(self, checkpoint: CompletedCheckpoint) -> None:
         """Note which files outside of its own directory a checkpoint refers to."""
         directory = checkpoint.location.external_pointer
-        job = _uris.parent(directory) + "/"
+        job = _uris.parent(directory)
         for stream in checkpoint.metadata.streams():
-            if not isinstance(stream, FileStateHandle) or is_inside(stream, directory):
+            if not isinstance(stream, FileStateHandle) or lies_in(stream.uri, directory):
                 continue
             # What is elsewhere belongs to somebody else, unless it was claimed.
-            if stream.uri.startswith(job) or self.shared_state.knows(stream.uri):
+            if is_below(stream.uri, job) or self.shared_state.knows(stream.uri):
                 self.shared_state.register(stream, checkpoint.checkpoint_id)

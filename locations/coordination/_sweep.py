@@ -39,9 +39,13 @@ from holdfast.locations.storages import (
     CHECKPOINT,
     EPOCHS,
     METADATA_FILE,
+    SHARED,
     JobDirectory,
-    check_job_id,
+    common_directory,
+    has_marker,
+    list_all,
     newest_epoch,
+    spread_everywhere,
 )
 
 _log = logging.getLogger(__name__)
@@ -106,7 +110,7 @@ class _Place:
         if not is_committed:
             self.uncommitted[directory] = [one.uri for one in inside]
         if is_savepoint:
-            self.add_uploads(directory)
+            self.add_uploads(pending_uploads(directory))
 
     def add_ours(self, entries: Iterable[FileStatus]) -> None:
         """Add the files among them that have names of state files."""
@@ -116,11 +120,9 @@ class _Place:
             if not (one.is_directory or one.is_link) and _STATE_FILE.fullmatch(_uris.name(one.uri))
         ]
 
-    def add_uploads(self, directory: str) -> None:
-        """Add what was begun in a directory or below it under names of state files."""
-        self.uploads += [
-            one for one in pending_uploads(directory) if _STATE_FILE.fullmatch(_uris.name(one.uri))
-        ]
+    def add_uploads(self, uploads: Iterable[PendingUpload]) -> None:
+        """Add those among them that were begun under names of state files."""
+        self.uploads += [one for one in uploads if _STATE_FILE.fullmatch(_uris.name(one.uri))]
 
     def report(
         self, names: set[str], highest: int, grace_s: float, *, dry_run: bool
@@ -151,7 +153,8 @@ def sweep(
     """Delete a job's orphaned files; the job may be running.
 
     Args:
-        directory: The checkpoint directory, in which the job has its own.
+        directory: The checkpoint directory, in which the job has its own. With `_entropy_` in it, as
+            the job has it: what is spread is found by that.
         job_id: The job.
         savepoint_directory: Where its unfinished savepoints are swept too.
         grace_s: Seconds that a file must have been left alone, by the store's clock. More than
@@ -168,9 +171,7 @@ def sweep(
     """
     if not grace_s >= 0:
         raise InvalidRequestError(f"grace period of {grace_s} seconds is negative")
-    job = JobDirectory(
-        _uris.join(_uris.checkpoint_directory(directory), check_job_id(job_id)), single_writer=False
-    )
+    job = JobDirectory.below(_uris.checkpoint_directory(directory), job_id, single_writer=False)
     epoch = newest_epoch(job.uri)
     places = [_look_around(job)]
     if savepoint_directory is not None:
@@ -237,10 +238,32 @@ def _look_around(job: JobDirectory) -> _Place:
                 place.files.append(entry)
         elif CHECKPOINT.fullmatch(name):
             place.look_into(entry.uri)
-        elif entry.uri in (job.shared, _uris.join(job.uri, EPOCHS)):
+        elif name in (SHARED, EPOCHS):
             place.add_ours(file_system_for(entry.uri).list(entry.uri))
-    place.add_uploads(job.uri)
+    place.add_uploads(pending_uploads(job.uri))
+    if has_marker(job.state_uri):
+        _look_everywhere(place, job.state_uri)
     return place
+
+
+def _look_everywhere(place: _Place, spread: str) -> None:
+    """Add what is in the many directories that state files are spread over."""
+    directories = spread_everywhere(spread)
+    inside = [
+        entry.uri
+        for entry in list_all(directories)
+        if entry.is_directory and not entry.is_link and _holds_state(_uris.name(entry.uri))
+    ]
+    place.add_ours(list_all(inside))
+    # Asked for once, and not in each of them: few are unfinished at any time.
+    below = tuple(f"{one}/" for one in directories)
+    found = pending_uploads(common_directory(spread))
+    place.add_uploads(one for one in found if one.uri.startswith(below))
+
+
+def _holds_state(name: str) -> bool:
+    """Whether state files are in a directory of that name that are not their tasks' own."""
+    return name == SHARED or CHECKPOINT.fullmatch(name) is not None
 
 
 def _look_for_savepoints(directory: str, job_id: str) -> _Place:

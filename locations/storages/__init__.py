@@ -18,6 +18,13 @@ from holdfast.locations.storages._contract import (
     check_job_id,
     load_checkpoint,
 )
+from holdfast.locations.storages._entropy import (
+    common_directory,
+    has_marker,
+    is_below,
+    lies_in,
+    spread_everywhere,
+)
 from holdfast.locations.storages._file_system import (
     INLINE_THRESHOLD_BYTES,
     MAX_INLINE_THRESHOLD_BYTES,
@@ -28,7 +35,8 @@ from holdfast.locations.storages._file_system import (
     FileSystemSavepointStorageLocation,
     checkpoint_storage,
 )
-from holdfast.locations.storages._job_directory import CHECKPOINT, JobDirectory
+from holdfast.locations.storages._job_directory import CHECKPOINT, SHARED, JobDirectory
+from holdfast.locations.storages._listings import list_all
 from holdfast.locations.storages._memory import (
     MemoryCheckpointStorage,
     PersistentMetadataCheckpointStorageLocation,
@@ -46,6 +54,7 @@ __all__ = [
     "MAX_INLINE_THRESHOLD_BYTES",
     "METADATA_FILE",
     "NOT_EXTERNALLY_ADDRESSABLE",
+    "SHARED",
     "CheckpointMetadataOutputStream",
     "CheckpointStateOutputStream",
     "CheckpointStorage",
@@ -70,7 +79,13 @@ __all__ = [
     "PersistentMetadataCheckpointStorageLocation",
     "check_job_id",
     "checkpoint_storage",
+    "common_directory",
+    "has_marker",
+    "is_below",
+    "lies_in",
+    "list_all",
     "load_checkpoint",
     "newest_epoch",
     "resolve_pointer",
+    "spread_everywhere",
 ]

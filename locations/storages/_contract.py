@@ -32,14 +32,15 @@ from typing import Protocol, Self
 import msgspec
 
 from holdfast.errors import InvalidRequestError
-from holdfast.locations._handles import StreamStateHandle
+from holdfast.locations._handles import FileStateHandle, StreamStateHandle, is_inside
 from holdfast.locations._metadata import CheckpointMetadata, decode_metadata
-from holdfast.locations.file_systems import BytesLike
+from holdfast.locations.file_systems import BytesLike, file_system_for
+from holdfast.locations.storages._entropy import MARKER, lies_in
 
 METADATA_FILE = "_metadata"
 
-JOB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
-"""What a job id looks like: it names a directory in every store."""
+JOB_ID = re.compile(rf"(?!{MARKER}\Z)[A-Za-z0-9_-][A-Za-z0-9._-]{{0,127}}")
+"""What a job id looks like: it names a directory in every store, and is no marker."""
 
 
 class CheckpointedStateScope(Enum):
@@ -125,7 +126,10 @@ class CompletedCheckpointStorageLocation(Protocol):
         ...
 
     def dispose_storage_location(self) -> None:
-        """Delete it, the metadata first; a missing one counts as deleted."""
+        """Delete it, the metadata first; a missing one counts as deleted.
+
+        Not state files in other places, which only the metadata leads to.
+        """
         ...
 
 
@@ -151,6 +155,16 @@ class CompletedCheckpoint:
     def discard(self) -> None:
         """Delete it, the metadata first. What it shares with others is not touched."""
         self.location.dispose_storage_location()
+        directory = self.location.external_pointer
+        spread = [
+            stream.uri
+            for stream in self.metadata.streams()
+            if isinstance(stream, FileStateHandle)
+            and lies_in(stream.uri, directory)
+            and not is_inside(stream, directory)
+        ]
+        if spread:  # all else was in the directory
+            file_system_for(directory).delete(spread)
 
 
 class CheckpointMetadataOutputStream(OwnedOutputStream, Protocol):
@@ -334,12 +348,14 @@ def check_job_id(job_id: str) -> str:
     """Refuse what can't be the name of a directory in every store.
 
     Raises:
-        InvalidRequestError: Not 1 to 128 letters, digits, `.`, `_` or `-`, or it begins with `.`.
+        InvalidRequestError: Not 1 to 128 letters, digits, `.`, `_` or `-`, or it begins with `.`,
+            or is the marker of state files that are spread.
     """
     if not JOB_ID.fullmatch(job_id):
         message = (
             f"job id {job_id!r} can't name a directory; "
-            "use 1 to 128 letters, digits, '.', '_' or '-', and no '.' at the beginning"
+            "use 1 to 128 letters, digits, '.', '_' or '-', and no '.' at the beginning, nor "
+            f"{MARKER!r}"
         )
         raise InvalidRequestError(message)
     return job_id

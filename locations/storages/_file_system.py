@@ -15,6 +15,13 @@ from holdfast.locations.storages._contract import (
     CheckpointStorageLocationReference,
     check_job_id,
 )
+from holdfast.locations.storages._entropy import (
+    check_marker,
+    common_directory,
+    has_marker,
+    spread_everywhere,
+    without_marker,
+)
 from holdfast.locations.storages._file_system_completed import (
     FileSystemCompletedCheckpointStorageLocation,
 )
@@ -22,7 +29,12 @@ from holdfast.locations.storages._file_system_streams import (
     FileSystemCheckpointMetadataOutputStream,
     FileSystemCheckpointStateOutputStream,
 )
-from holdfast.locations.storages._job_directory import JobDirectory, new_savepoint_directory
+from holdfast.locations.storages._job_directory import (
+    JobDirectory,
+    new_savepoint_directory,
+    savepoint_base,
+)
+from holdfast.locations.storages._listings import list_all
 from holdfast.locations.storages._ownership import DirectoryOwnership
 from holdfast.locations.storages._pointers import resolve_pointer
 from holdfast.locations.storages._references import decode_reference, encode_reference
@@ -39,7 +51,9 @@ class FileSystemCheckpointStorage:
     """Checkpoints as directories with state files and a `_metadata` file.
 
     Args:
-        directory: URI of the directory below which every job gets its own.
+        directory: URI of the directory below which every job gets its own. On an object store one
+            of its parts may be `_entropy_`: state files have random characters there, so that the
+            store can spread them; all else is where it would be without that part.
         inline_threshold: Most bytes of a state that travel in its handle instead of in a file;
             0 to 1 MiB.
         write_buffer_bytes: Bytes held back before they are written; at least the threshold
@@ -49,8 +63,8 @@ class FileSystemCheckpointStorage:
             can't create a file only if it is not there yet.
 
     Raises:
-        InvalidRequestError: A directory has no scheme or is a root, or a number is out of
-            bounds.
+        InvalidRequestError: A directory has no scheme or is a root, or `_entropy_` where that
+            can't be, or a number is out of bounds.
 
     Source:
         Flink, FileSystemCheckpointStorage; its write buffer has 4 KiB.
@@ -73,9 +87,10 @@ class FileSystemCheckpointStorage:
             message = f"write buffer of {self.write_buffer_bytes} bytes is negative"
             raise InvalidRequestError(message)
         # The way to normalize a field of a frozen class.
-        object.__setattr__(self, "directory", _uris.checkpoint_directory(self.directory))
+        directory = check_marker(_uris.checkpoint_directory(self.directory))
+        object.__setattr__(self, "directory", directory)
         if self.savepoint_directory is not None:
-            savepoints = _uris.checkpoint_directory(self.savepoint_directory)
+            savepoints = savepoint_base(self.savepoint_directory)
             object.__setattr__(self, "savepoint_directory", savepoints)
 
     def create_checkpoint_storage(self, job_id: str, /) -> "FileSystemCheckpointStorageAccess":
@@ -89,7 +104,8 @@ class FileSystemCheckpointStorage:
 
     def jobs(self) -> list[str]:
         """Ids of the jobs that have a directory here, sorted."""
-        entries = file_system_for(self.directory).list(self.directory)
+        directory = without_marker(self.directory)
+        entries = file_system_for(directory).list(directory)
         names = (_uris.name(entry.uri) for entry in entries if entry.is_directory)
         return sorted(name for name in names if JOB_ID.fullmatch(name))
 
@@ -122,8 +138,9 @@ class FileSystemCheckpointStorageAccess:
     @property
     def directory(self) -> JobDirectory:
         """The job's directory."""
-        uri = _uris.join(self.storage.directory, self.job_id)
-        return JobDirectory(uri, self.storage.single_writer)
+        return JobDirectory.below(
+            self.storage.directory, self.job_id, single_writer=self.storage.single_writer
+        )
 
     @property
     def supports_highly_available_storage(self) -> bool:
@@ -145,7 +162,8 @@ class FileSystemCheckpointStorageAccess:
         directory = self.directory.checkpoint(checkpoint_id)
         file_system_for(directory).prepare_directory(directory)
         attempt = uuid.uuid4().hex[:8]
-        factory = self._factory(_uris.join(directory, f"{attempt}-"), shared=self._shared)
+        exclusive = _uris.join(self.directory.exclusive(checkpoint_id), f"{attempt}-")
+        factory = self._factory(exclusive, shared=self._shared)
         return FileSystemCheckpointStorageLocation(
             directory, factory, self.storage.single_writer, attempt
         )
@@ -168,7 +186,7 @@ class FileSystemCheckpointStorageAccess:
     def resolve_checkpoint_storage_location(
         self, checkpoint_id: int, reference: CheckpointStorageLocationReference, /
     ) -> "FileSystemCheckpointStreamFactory":
-        directory = self.directory.checkpoint(checkpoint_id)
+        directory = self.directory.exclusive(checkpoint_id)
         prefix = decode_reference(reference) if reference.encoded else directory + "/"
         # A savepoint holds all its files itself.
         is_checkpoint = _uris.parent(prefix) == directory
@@ -189,7 +207,7 @@ class FileSystemCheckpointStorageAccess:
         return FileSystemCheckpointStreamFactory(
             exclusive_prefix=exclusive,
             shared_prefix=shared,
-            committed_in=_uris.parent(exclusive) if is_committed else "",
+            committed_in=without_marker(_uris.parent(exclusive)) if is_committed else "",
             inline_threshold=self.storage.inline_threshold,
             write_buffer_bytes=self.storage.write_buffer_bytes,
         )
@@ -197,7 +215,7 @@ class FileSystemCheckpointStorageAccess:
 
 @dataclass(frozen=True, slots=True)
 class FileSystemCheckpointStreamFactory:
-    """Makes state streams whose files begin with a prefix, a URI.
+    """Makes state streams whose files begin with a prefix, a URI; the marker in it spreads them.
 
     Attributes:
         exclusive_prefix: That of state that belongs to one checkpoint.
@@ -265,15 +283,27 @@ class FileSystemCheckpointStorageLocation(_PendingDirectory):
 
     def dispose_on_failure(self) -> None:
         file_system = file_system_for(self.directory)
-        ours = (f"{self.attempt}-", f".{self.attempt}-")  # the second: still being written
-        entries = {_uris.name(entry.uri): entry for entry in file_system.list(self.directory)}
-        if METADATA_FILE in entries and self._is_committed(entries[METADATA_FILE].uri):
-            _log.warning("checkpoint %s was completed after all; it is left alone", self.directory)
-            return
-        file_system.delete([entry.uri for name, entry in entries.items() if name.startswith(ours)])
+        entries = list(file_system.list(self.directory))
+        for entry in entries:
+            if _uris.name(entry.uri) == METADATA_FILE and self._is_committed(entry.uri):
+                _log.warning(
+                    "checkpoint %s was completed after all; it is left alone", self.directory
+                )
+                return
+        exclusive = _uris.parent(self.factory.exclusive_prefix)
+        everywhere = spread_everywhere(exclusive)
+        if has_marker(exclusive):
+            entries = list_all(everywhere)
+        file_system.delete([entry.uri for entry in entries if self._is_ours(entry.uri)])
         abort_uploads(
-            one for one in pending_uploads(self.directory) if _uris.name(one.uri).startswith(ours)
+            one
+            for one in pending_uploads(common_directory(exclusive))
+            if self._is_ours(one.uri) and _uris.parent(one.uri) in everywhere
         )
+
+    def _is_ours(self, uri: str) -> bool:
+        # The second: still being written.
+        return _uris.name(uri).startswith((f"{self.attempt}-", f".{self.attempt}-"))
 
     def _is_committed(self, metadata: str) -> bool:
         """Whether the metadata that stands there names files of this attempt."""

@@ -17,6 +17,7 @@ from holdfast.locations.file_systems import (
 )
 from holdfast.locations.storages._contract import METADATA_FILE
 from holdfast.locations.storages._discarded_unless_kept import DiscardedUnlessKept
+from holdfast.locations.storages._entropy import spread
 from holdfast.locations.storages._file_system_completed import (
     FileSystemCompletedCheckpointStorageLocation,
 )
@@ -27,7 +28,8 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
     """State that stays in its handle while it is small, and else becomes a file.
 
     Args:
-        path_prefix: URI to which a random name is appended; its directory must exist.
+        path_prefix: URI to which a random name is appended; its directory must exist. The marker
+            in it is replaced by the beginning of that name.
         inline_threshold: Most bytes that travel in the handle; 0 makes every state a file.
         buffer_bytes: Bytes held back before they are written, at least `inline_threshold`.
         durable_name: Whether no file will be published in the same directory that would make the
@@ -123,7 +125,8 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
         if not data:
             return
         if self._file is None:
-            self._uri = f"{self._path_prefix}{os.urandom(16).hex()}"
+            name = os.urandom(16).hex()
+            self._uri = spread(self._path_prefix, name) + name
             file = file_system_for(self._uri).create(self._uri)
             with self._lock:
                 discarded, self._file = self._discarded, file

@@ -1,5 +1,7 @@
 """A job's directory: what is in it, and under which names.
 
+State files may be spread over many such directories; `_entropy` says where they are then.
+
 <directory>/<job>/chk-<N>/_metadata      the commit marker, written last
 <directory>/<job>/chk-<N>/<attempt>-<…>  exclusive state files, of one attempt at checkpoint N
 <directory>/<job>/shared/<…>             state files that several checkpoints refer to
@@ -13,10 +15,22 @@ import uuid
 from dataclasses import dataclass
 from os import PathLike
 
-from holdfast.errors import InvalidRequestError
+from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations import _uris
-from holdfast.locations.file_systems import check_exclusive, file_system_for
-from holdfast.locations.storages._contract import METADATA_FILE, check_checkpoint_id
+from holdfast.locations.file_systems import PROBE_PREFIX, check_exclusive, file_system_for
+from holdfast.locations.storages._contract import (
+    METADATA_FILE,
+    check_checkpoint_id,
+    check_job_id,
+)
+from holdfast.locations.storages._entropy import (
+    LEAVE_OUT,
+    check_marker,
+    has_marker,
+    refuse_marker,
+    spread_everywhere,
+    without_marker,
+)
 from holdfast.locations.storages._file_system_completed import (
     FileSystemCompletedCheckpointStorageLocation,
     metadata_at,
@@ -35,33 +49,57 @@ class JobDirectory:
 
     Attributes:
         uri: Its normalized URI.
+        state_uri: The same for state files, with the marker in it if they are to be spread.
         single_writer: Whether its user promises that one driver at a time runs the job.
     """
 
     uri: str
+    state_uri: str
     single_writer: bool
+
+    @classmethod
+    def below(cls, directory: str, job_id: str, *, single_writer: bool) -> "JobDirectory":
+        """That of a job in a normalized checkpoint directory. Raises `InvalidRequestError`."""
+        state_uri = _uris.join(check_marker(directory), check_job_id(job_id))
+        return cls(without_marker(state_uri), state_uri, single_writer)
 
     @property
     def shared(self) -> str:
-        """Directory of the files that several checkpoints refer to."""
-        return _uris.join(self.uri, SHARED)
+        """Where files go that several checkpoints refer to."""
+        return _uris.join(self.state_uri, SHARED)
 
     @property
     def task_owned(self) -> str:
-        """Directory of the files that belong to tasks."""
-        return _uris.join(self.uri, TASK_OWNED)
+        """Where files go that belong to tasks."""
+        return _uris.join(self.state_uri, TASK_OWNED)
 
     def checkpoint(self, checkpoint_id: int) -> str:
         """Directory of a checkpoint. Raises `InvalidRequestError` for a negative id."""
+        return without_marker(self.exclusive(checkpoint_id))
+
+    def exclusive(self, checkpoint_id: int) -> str:
+        """Where files go that one checkpoint refers to. Raises as `checkpoint` does."""
         check_checkpoint_id(checkpoint_id)
-        return _uris.join(self.uri, f"chk-{checkpoint_id}")
+        return _uris.join(self.state_uri, f"chk-{checkpoint_id}")
 
     def prepare(self) -> None:
         """Make what all checkpoints of the job need, and try the store. May be repeated."""
-        for directory in (self.shared, self.task_owned, _uris.join(self.uri, EPOCHS)):
-            file_system_for(self.uri).prepare_directory(directory)
+        if has_marker(self.state_uri):
+            self._check_spreads()
+        for name in (SHARED, TASK_OWNED, EPOCHS):
+            file_system_for(self.uri).prepare_directory(_uris.join(self.uri, name))
         if not self.single_writer:
             check_exclusive(self.uri)
+
+    def _check_spreads(self) -> None:
+        """Refuse a store that has directories: nobody makes all of them, nor deletes them."""
+        somewhere = spread_everywhere(self.state_uri)[0]
+        probe = _uris.join(somewhere, f"{PROBE_PREFIX}{uuid.uuid4().hex}")
+        try:
+            file_system_for(probe).create(probe).abort()
+        except CheckpointNotFoundError as error:
+            message = f"this store has directories, and does not partition by prefix; {LEAVE_OUT}"
+            raise InvalidRequestError(message, self.state_uri) from error
 
     def claim(self) -> DirectoryOwnership:
         """Become the job's owner."""
@@ -101,12 +139,22 @@ def new_savepoint_directory(
     """Make the directory of a new savepoint; its name is used by nobody else.
 
     Raises:
-        InvalidRequestError: Neither a target nor a default.
+        InvalidRequestError: Neither a target nor a default, or one that can't be used.
     """
     if target is None and default is None:
         message = "no savepoint directory: name one, or set a default savepoint directory"
         raise InvalidRequestError(message)
-    base = _uris.checkpoint_directory(target) if target is not None else default
+    base = savepoint_base(target) if target is not None else default
     directory = _uris.join(str(base), f"savepoint-{job_id}-{uuid.uuid4().hex[:12]}")
     file_system_for(directory).prepare_directory(directory)
     return directory
+
+
+def savepoint_base(directory: str | PathLike[str]) -> str:
+    """Normalize a directory that is to hold savepoints.
+
+    Raises:
+        InvalidRequestError: As for checkpoints; or its files would be spread.
+    """
+    base = _uris.checkpoint_directory(directory)
+    return refuse_marker(base, "a savepoint has all its files in one directory, to be moved")

@@ -12,13 +12,18 @@ from holdfast.locations.storages._contract import (
     check_checkpoint_id,
     check_job_id,
 )
+from holdfast.locations.storages._entropy import refuse_marker
 from holdfast.locations.storages._file_system_completed import (
     FileSystemCompletedCheckpointStorageLocation,
 )
 from holdfast.locations.storages._file_system_streams import (
     FileSystemCheckpointMetadataOutputStream,
 )
-from holdfast.locations.storages._job_directory import JobDirectory, new_savepoint_directory
+from holdfast.locations.storages._job_directory import (
+    JobDirectory,
+    new_savepoint_directory,
+    savepoint_base,
+)
 from holdfast.locations.storages._memory_streams import (
     MemoryCheckpointOutputStream,
     MemoryCheckpointStreamFactory,
@@ -65,16 +70,20 @@ class MemoryCheckpointStorage:
         if self.max_state_bytes <= 0:
             message = f"maximum state size of {self.max_state_bytes} bytes is not positive"
             raise InvalidRequestError(message)
-        for name in ("directory", "savepoint_directory"):
-            if getattr(self, name) is not None:
-                # The way to normalize a field of a frozen class.
-                object.__setattr__(self, name, _uris.checkpoint_directory(getattr(self, name)))
+        # The way to normalize a field of a frozen class.
+        if self.directory is not None:
+            directory = _uris.checkpoint_directory(self.directory)
+            refuse_marker(directory, "memory storage has no state files")
+            object.__setattr__(self, "directory", directory)
+        if self.savepoint_directory is not None:
+            savepoints = savepoint_base(self.savepoint_directory)
+            object.__setattr__(self, "savepoint_directory", savepoints)
 
     def create_checkpoint_storage(self, job_id: str, /) -> CheckpointStorageAccess:
         check_job_id(job_id)
         if self.directory is None:
             return MemoryCheckpointStorageAccess(self, job_id, self._jobs.of(job_id))
-        directory = JobDirectory(_uris.join(self.directory, job_id), self.single_writer)
+        directory = JobDirectory.below(self.directory, job_id, single_writer=self.single_writer)
         return PersistentMetadataCheckpointStorageAccess(self, job_id, directory)
 
     def resolve_checkpoint(

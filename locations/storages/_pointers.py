@@ -6,6 +6,7 @@ from holdfast.errors import CheckpointNotFoundError
 from holdfast.locations import _uris
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.storages._contract import METADATA_FILE
+from holdfast.locations.storages._entropy import without_marker
 from holdfast.locations.storages._file_system_completed import (
     FileSystemCompletedCheckpointStorageLocation,
     metadata_at,
@@ -29,6 +30,8 @@ def resolve_pointer(
         message = "memory storage keeps no checkpoint that a pointer leads to; use a directory"
         raise CheckpointNotFoundError(message, NOT_EXTERNALLY_ADDRESSABLE)
     uri = _uris.checkpoint_directory(pointer)
+    if _uris.scheme(uri) != "file":  # where the marker is a name like any other
+        uri = without_marker(uri)
     file_system = file_system_for(uri)
     for entry in file_system.list(uri):
         if _uris.name(entry.uri) == METADATA_FILE:
