@@ -13,7 +13,7 @@ from holdfast.errors import (
     UnsupportedFormatError,
 )
 from holdfast.locations._crc32c import crc32c
-from holdfast.locations._reading import read_up_to
+from holdfast.locations._reading import fill
 from holdfast.locations.file_systems import BytesLike
 
 BLOCK_BYTES = 1 << 20
@@ -123,7 +123,15 @@ class VerifyingInputStream(io.RawIOBase):
         if self._position == self._size or not wanted:
             return 0
         index, start = divmod(self._position, self._checksum.block_bytes)
-        self._load(index)
+        length = min(self._checksum.block_bytes, self._size - index * self._checksum.block_bytes)
+        if index != self._block_index:
+            if start == 0 and len(wanted) >= length:  # there is no need of a copy
+                self._load(index, wanted[:length])
+                self._position += length
+                return length
+            block = bytearray(length)
+            self._load(index, memoryview(block))
+            self._block_index, self._block = index, block
         part = memoryview(self._block)[start : start + len(wanted)]
         wanted[: len(part)] = part
         self._position += len(part)
@@ -133,19 +141,15 @@ class VerifyingInputStream(io.RawIOBase):
         self._raw.close()
         super().close()
 
-    def _load(self, index: int) -> None:
-        if index == self._block_index:
-            return
+    def _load(self, index: int, block: memoryview) -> None:
         start = index * self._checksum.block_bytes
-        length = min(self._checksum.block_bytes, self._size - start)
         self._raw.seek(start)
-        block = read_up_to(self._raw, length)
+        filled = fill(self._raw, block)
         (expected,) = struct.unpack_from(">I", self._checksum.blocks, index * 4)
-        found = crc32c(block)
-        if len(block) != length or found != expected:
+        found = crc32c(block[:filled])
+        if filled != len(block) or found != expected:
             message = (
-                f"bytes {start} to {start + length} have checksum {found:08x}, "
+                f"bytes {start} to {start + len(block)} have checksum {found:08x}, "
                 f"expected {expected:08x} (crc32c)"
             )
             raise CheckpointCorruptedError(message, self._uri)
-        self._block_index, self._block = index, block

@@ -3,18 +3,15 @@
 from typing import BinaryIO
 
 
-def read_up_to(stream: BinaryIO, length: int) -> bytearray:
-    """Read that many bytes from where the stream stands; fewer only where it ends before."""
-    data = bytearray(length)
+def fill(stream: BinaryIO, view: memoryview) -> int:
+    """Read until a buffer of bytes is full or the stream ends; how many there are."""
     filled = 0
-    with memoryview(data) as view:
-        while filled < length:
-            count = stream.readinto(view[filled:])  # type: ignore[attr-defined]  # all have it
-            if not count:
-                break
-            filled += count
-    del data[filled:]
-    return data
+    while filled < len(view):
+        count = stream.readinto(view[filled:])  # type: ignore[attr-defined]  # all have it
+        if not count:
+            break
+        filled += count
+    return filled
 
 
 def read_exactly(stream: BinaryIO, length: int) -> bytearray:
@@ -23,8 +20,10 @@ def read_exactly(stream: BinaryIO, length: int) -> bytearray:
     Raises:
         EOFError: The stream ends before.
     """
-    data = read_up_to(stream, length)
-    if len(data) < length:
-        message = f"stream ended {length - len(data)} bytes early"
+    data = bytearray(length)
+    with memoryview(data) as view:
+        filled = fill(stream, view)
+    if filled < length:
+        message = f"stream ended {length - filled} bytes early"
         raise EOFError(message)
     return data

@@ -156,6 +156,14 @@ _ROWS = {
         flink="s3.upload.max.concurrent.uploads",
         parse=positive,
     ),
+    "state_files": Setting(
+        key="s3.state-files",
+        kind="`auto`, `boto3` or `obstore`",
+        meaning="What reads files, and writes those of a single request; `auto` is obstore where it "
+        "is installed.",
+        flink="",
+        parse=str.lower,
+    ),
     "requester_pays": Setting(
         key="s3.requester-pays",
         kind="`true` or `false`",
