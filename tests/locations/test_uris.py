@@ -89,5 +89,5 @@ def test_a_path_with_a_line_break_is_a_path(tmp_path: Path) -> None:
 
 def test_the_scheme_picks_the_file_system() -> None:
     assert isinstance(file_system_for("memory:///a").inner, MemoryFileSystem)
-    with pytest.raises(InvalidRequestError, match="file://, .*memory://"):
+    with pytest.raises(InvalidRequestError, match=r"file://, .*memory://"):
         file_system_for("nothing:///a")
