@@ -14,13 +14,12 @@ from jobs.job import Job
 from jobs.killed import BATCH, GROUP
 from jobs.operators import Groups
 from pyspark.sql import DataFrame
-from servers.s3 import S3Bucket
+from servers.s3 import S3Bucket, settings_of
 
 from holdfast.locations import (
     CheckpointStorage,
     FileSystemCheckpointStorage,
     S3FileSystem,
-    S3Settings,
     checkpoint_storage,
     sweep,
     unregister_file_system,
@@ -72,21 +71,10 @@ with mock.patch.object(killed, "Job", JobOfDefaults):
 """The driver of `jobs.killed`, as talkative as can be."""
 
 
-def settings_of(bucket: S3Bucket) -> S3Settings:
-    """How to reach a bucket."""
-    return S3Settings(
-        endpoint_url=bucket.server.endpoint,
-        region=bucket.server.region,
-        path_style=True,
-        access_key=bucket.server.access_key,
-        secret_key=bucket.server.secret_key,
-    )
-
-
 @pytest.fixture
 def s3_reaches(real_s3_bucket: S3Bucket) -> Iterator[S3Bucket]:
     """The bucket's server is what `s3://` leads to."""
-    use_s3(settings_of(real_s3_bucket))
+    use_s3(settings_of(real_s3_bucket.server))
     yield real_s3_bucket
     for scheme in ("s3", "s3a"):
         unregister_file_system(scheme)
@@ -104,9 +92,9 @@ def races(request: pytest.FixtureRequest, real_s3_bucket: S3Bucket) -> None:
 class TestS3FileSystem(ExclusiveFileSystemContract):
     has_directories = False
 
-    @pytest.fixture
-    def file_system(self, real_s3_bucket: S3Bucket) -> S3FileSystem:
-        return S3FileSystem(settings_of(real_s3_bucket))
+    @pytest.fixture(params=["boto3", "obstore"])
+    def file_system(self, request: pytest.FixtureRequest, real_s3_bucket: S3Bucket) -> S3FileSystem:
+        return S3FileSystem(settings_of(real_s3_bucket.server, state_files=request.param))
 
     @pytest.fixture
     def directory(self, real_s3_bucket: S3Bucket) -> str:
@@ -123,6 +111,26 @@ class TestS3FileSystem(ExclusiveFileSystemContract):
 
     def key(self, uri: str) -> str:
         return uri.removeprefix(f"s3://{self.bucket.name}/")
+
+
+@pytest.mark.parametrize("state_files", ["boto3", "obstore"])
+@pytest.mark.parametrize("checksum", ["crc32c", "off"])
+def test_requests_are_signed_as_the_server_expects_it(
+    real_s3_bucket: S3Bucket, state_files: str, checksum: str
+) -> None:
+    settings = settings_of(
+        real_s3_bucket.server, state_files=state_files, checksum=checksum, part_bytes=5 << 20
+    )
+    file_system = S3FileSystem(settings)
+    for name, size in (("ä ö+&=%2F~!()'*;,", 10), ("größe #?@:$", 11 << 20)):
+        data = os.urandom(size)
+        uri = f"s3://{real_s3_bucket.name}/dir/{name}"
+        stream = file_system.create(uri)
+        stream.write(data)
+        stream.commit()
+        with file_system.open(uri) as found:
+            assert found.read() == data
+        assert real_s3_bucket.read(f"dir/{name}") == data
 
 
 @pytest.mark.usefixtures("races")
@@ -269,7 +277,7 @@ def test_the_sweep_aborts_uploads_of_killed_writers(versitygw_bucket: S3Bucket) 
     )
     assert died.returncode == -signal.SIGKILL
     assert len(versitygw_bucket.uploads()) == 1
-    use_s3(settings_of(versitygw_bucket))
+    use_s3(settings_of(versitygw_bucket.server))
     try:
         storage = checkpoint_storage(directory, single_writer=True)
         storage.create_checkpoint_storage("job").claim_job()

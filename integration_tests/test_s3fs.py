@@ -6,13 +6,12 @@ import pytest
 from jobs.job import Job
 from jobs.operators import Groups
 from pyspark.errors import StreamingQueryException
-from servers.s3 import S3Bucket
+from servers.s3 import S3Bucket, settings_of
 
 from holdfast.locations import (
     CheckpointStorage,
     FileSystem,
     FileSystemCheckpointStorage,
-    S3Settings,
     checkpoint_storage,
     unregister_file_system,
     use_s3,
@@ -26,17 +25,6 @@ ROWS = 100
 GROUP = 7
 
 
-def settings_of(bucket: S3Bucket) -> S3Settings:
-    """How to reach a bucket."""
-    return S3Settings(
-        endpoint_url=bucket.server.endpoint,
-        region=bucket.server.region,
-        path_style=True,
-        access_key=bucket.server.access_key,
-        secret_key=bucket.server.secret_key,
-    )
-
-
 def forget_s3() -> None:
     for scheme in ("s3", "s3a", "fsspec+s3", "fsspec+s3a"):
         unregister_file_system(scheme)
@@ -47,7 +35,7 @@ class TestS3fsFileSystem(FileSystemContract):
 
     @pytest.fixture
     def file_system(self, real_s3_bucket: S3Bucket) -> FileSystem:
-        return S3fsFileSystem(settings_of(real_s3_bucket))
+        return S3fsFileSystem(settings_of(real_s3_bucket.server))
 
     @pytest.fixture
     def directory(self, real_s3_bucket: S3Bucket) -> str:
@@ -74,7 +62,7 @@ class TestS3fsStorage(CheckpointStorageContract):
         if "_of_eight_racing_" in request.node.name:
             pytest.skip("it is for a single writer")
         self.bucket = real_s3_bucket
-        use_s3(settings_of(real_s3_bucket))
+        use_s3(settings_of(real_s3_bucket.server))
         yield checkpoint_storage(
             f"fsspec+s3://{real_s3_bucket.name}/checkpoints", single_writer=True
         )

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from servers.s3 import S3Bucket, S3Server, operation
+from servers.s3 import S3Bucket, operation, settings_of
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.locations import (
@@ -25,17 +25,6 @@ from holdfast.testing import http_faults
 SCHEMES = ("s3", "s3a")
 
 NEVER = RetryPolicy(deadline_s=0)
-
-
-def settings_of(server: S3Server, endpoint: str | None = None) -> S3Settings:
-    return S3Settings(
-        endpoint_url=endpoint or server.endpoint,
-        region=server.region,
-        path_style=True,
-        access_key=server.access_key,
-        secret_key=server.secret_key,
-        part_bytes=5 << 20,
-    )
 
 
 def settings_for(uri: str) -> S3Settings:
@@ -137,7 +126,9 @@ def test_a_scheme_that_is_unregistered_forgets_its_buckets() -> None:
 @pytest.mark.parametrize("own", [False, True], ids=["for all buckets", "for one bucket"])
 def test_retries_are_those_of_calls_and_of_parts(moto_bucket: S3Bucket, *, own: bool) -> None:
     with http_faults(moto_bucket.server.endpoint) as faults:
-        settings = settings_of(moto_bucket.server, faults.url)
+        settings = settings_of(
+            moto_bucket.server, endpoint_url=faults.url, part_bytes=5 << 20, state_files="boto3"
+        )
         use_s3(settings, moto_bucket.name if own else None, retries=NEVER)
         uri = f"s3://{moto_bucket.name}/dir/x"
         faults.answer(503, operation("ListObjectsV2"), nth="every")

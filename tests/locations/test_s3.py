@@ -19,8 +19,8 @@ import moto.s3.models
 import pytest
 from contracts.processes import output_of
 from contracts.values import EXCLUSIVE, read
-from servers.s3 import S3Bucket, operation, operation_of
-from servers.watched import SOON, Watched, empty, settings_of
+from servers.s3 import S3Bucket, operation, operation_of, settings_of
+from servers.watched import SOON, Watched, empty
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -82,7 +82,7 @@ def content(file_system: Any, uri: str) -> bytes:
 
 @pytest.fixture
 def file_system(bucket: S3Bucket) -> S3FileSystem:
-    return S3FileSystem(settings_of(bucket.server), retries=SOON)
+    return S3FileSystem(settings_of(bucket.server, state_files="boto3"), retries=SOON)
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from contracts.processes import output_of
-from servers.s3 import S3Bucket, operation
-from servers.watched import SOON, Watched, settings_of
+from servers.s3 import S3Bucket, operation, settings_of
+from servers.watched import SOON, Watched
 
 from holdfast.errors import (
     CheckpointConflictError,

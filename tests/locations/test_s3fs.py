@@ -18,7 +18,7 @@ import pytest
 from contracts.processes import output_of
 from contracts.values import EXCLUSIVE, read
 from fsspec.config import conf
-from servers.s3 import S3Bucket, S3Server, operation, operation_of
+from servers.s3 import S3Bucket, operation, operation_of, settings_of
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -64,17 +64,6 @@ PATIENT = RetryPolicy(deadline_s=20, first_wait_s=0.001, longest_wait_s=0.002)
 """Never gives up in a test."""
 
 SCHEMES = ("s3", "s3a", "fsspec+s3", "fsspec+s3a")
-
-
-def settings_of(server: S3Server, **changes: Any) -> S3Settings:
-    values = {
-        "endpoint_url": server.endpoint,
-        "region": server.region,
-        "path_style": True,
-        "access_key": server.access_key,
-        "secret_key": server.secret_key,
-    }
-    return S3Settings(**{**values, **changes})
 
 
 def write(file_system: FileSystem, uri: str, data: bytes) -> None:

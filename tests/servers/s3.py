@@ -24,6 +24,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
+from holdfast.locations import S3Settings
 from holdfast.testing._http_faults import HttpRequest
 
 _INFRA = Path(__file__).parents[2] / "infra" / "s3"
@@ -218,6 +219,18 @@ def _is_healthy(port: int) -> bool:
         return False
     finally:
         connection.close()
+
+
+def settings_of(server: S3Server, **changes: Any) -> S3Settings:
+    """How to reach a server, with other values where they are given."""
+    values = {
+        "endpoint_url": server.endpoint,
+        "region": server.region,
+        "path_style": True,
+        "access_key": server.access_key,
+        "secret_key": server.secret_key,
+    }
+    return S3Settings(**{**values, **changes})
 
 
 def operation_of(request: HttpRequest) -> str:

@@ -6,25 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from servers.s3 import S3Bucket, S3Server, operation, operation_of
+from servers.s3 import S3Bucket, operation, operation_of, settings_of
 
-from holdfast.locations import RetryPolicy, S3FileSystem, S3Settings
+from holdfast.locations import RetryPolicy, S3FileSystem
 from holdfast.locations.file_systems._s3 import _client
 from holdfast.testing import HttpFaults, http_faults
 
 SOON = RetryPolicy(deadline_s=0.05, first_wait_s=0.001, longest_wait_s=0.002)
-
-
-def settings_of(server: S3Server, **changes: Any) -> S3Settings:
-    values = {
-        "endpoint_url": server.endpoint,
-        "region": server.region,
-        "path_style": True,
-        "access_key": server.access_key,
-        "secret_key": server.secret_key,
-        "state_files": "boto3",
-    }
-    return S3Settings(**{**values, **changes})
 
 
 def forget_clients(url: str | None) -> None:
@@ -52,7 +40,8 @@ class Watched:
         return f"s3://{self.bucket.name}/dir"
 
     def file_system(self, **changes: Any) -> S3FileSystem:
-        settings = settings_of(self.bucket.server, endpoint_url=self.faults.url, **changes)
+        values = {"endpoint_url": self.faults.url, "state_files": "boto3", **changes}
+        settings = settings_of(self.bucket.server, **values)
         return S3FileSystem(settings, retries=SOON)
 
     def asked(self, name: str) -> list[dict[str, str]]:
