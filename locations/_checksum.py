@@ -73,7 +73,7 @@ def checksum_of(data: BytesLike) -> Checksum:
 
 
 class VerifyingInputStream(io.RawIOBase):
-    """A file of known length and checksum; every byte it hands out was verified.
+    """A file of known length and checksum; every byte it returns was verified.
 
     Raises:
         CheckpointCorruptedError: The length or a block differs: on opening, or while reading.

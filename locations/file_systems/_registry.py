@@ -130,10 +130,11 @@ def file_system_for(uri: str) -> RetryingFileSystem:
     """
     scheme, _, rest = uri.partition("://")
     root = f"{scheme}://{rest.partition('/')[0]}"
-    registered = _FACTORIES.get(root)
-    if registered is None:
-        root, registered = scheme, _FACTORIES.get(scheme)
-    opened = _OPENED.get(root)
+    with _LOCK:
+        registered = _FACTORIES.get(root)
+        if registered is None:
+            root, registered = scheme, _FACTORIES.get(scheme)
+        opened = _OPENED.get(root)
     if opened is None:
         # Not under the lock: it may import, and ask for other schemes.
         opened = _open(scheme, uri, registered)
@@ -148,7 +149,8 @@ def _open(scheme: str, uri: str, registered: _Registered | None) -> RetryingFile
         factory, policy = registered
         inner = factory()
     else:
-        known = ", ".join(sorted(f"{name}://" for name in _FACTORIES if "://" not in name))
+        with _LOCK:
+            known = ", ".join(sorted(f"{name}://" for name in _FACTORIES if "://" not in name))
         try:
             inner = fsspec_file_system(scheme.removeprefix("fsspec+"))
         except InvalidRequestError as error:

@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 import tracemalloc
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -28,6 +29,7 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
     StorageUnavailableError,
+    StreamClosedError,
 )
 from holdfast.locations import (
     CheckpointStorage,
@@ -279,6 +281,91 @@ def test_a_large_stream_holds_no_more_than_the_parts_on_their_way(bucket: S3Buck
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < (2 + 1) * 5 * MIB + 3 * MIB
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("ending", ["commit", "abort"])
+def test_an_upload_that_is_done_with_is_forgotten_without_a_collection(
+    bucket: S3Bucket, ending: str
+) -> None:
+    settings = settings_of(bucket.server, part_bytes=100)
+    stream: Any = S3FileSystem(settings).create(f"s3://{bucket.name}/x")
+    stream.write(bytes(950))
+    upload = stream._upload
+    assert upload is not None
+    pool, forgotten = upload._pool, weakref.ref(upload)
+    gc.disable()
+    try:
+        getattr(stream, ending)()
+        del stream, upload
+        pool.shutdown()  # waits for parts that are on their way
+        assert forgotten() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_writer_that_failed_can_not_commit_what_is_missing_a_piece(watched: Watched) -> None:
+    watched.faults.answer(403, operation("CreateMultipartUpload"), 1, code="AccessDenied")
+    stream = watched.file_system(part_bytes=100).create(f"{watched.directory}/x")
+    with pytest.raises(InvalidRequestError):
+        stream.write(bytes(250))
+    with pytest.raises(StreamClosedError):
+        stream.commit()
+    assert watched.bucket.keys() == []
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
+    bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, waits = threading.Event(), threading.Event()
+    note = _multipart_upload._note
+
+    def slowly(room: Any, failures: Any, part: Any) -> None:
+        note(room, failures, part)
+        if not part.cancelled():  # the only worker comes no further after it gave its room back
+            waits.set()
+            goes_on.wait(60)
+
+    monkeypatch.setattr(_multipart_upload, "_note", slowly)
+    settings = settings_of(bucket.server, part_bytes=4, concurrency=1)
+    stream = S3FileSystem(settings).create(f"s3://{bucket.name}/x")
+    stream.write(b"12345")
+    with ThreadPoolExecutor(1) as pool:
+        committed = pool.submit(stream.commit)
+        assert waits.wait(60)
+        stream.abort()
+        goes_on.set()
+        with pytest.raises(StreamClosedError):
+            committed.result(60)
+    assert bucket.keys() == []
+    assert bucket.uploads() == []
+
+
+@pytest.mark.parametrize("checksum", ["crc32c", "off"])
+def test_of_parts_the_checksum_is_signed_and_of_all_else_the_body(
+    watched: Watched, checksum: str
+) -> None:
+    file_system = watched.file_system(part_bytes=5 * MIB, checksum=checksum)
+    write(file_system, f"{watched.directory}/large", bytes(6 * MIB))
+    write(file_system, f"{watched.directory}/small", b"1")
+    file_system.delete([f"{watched.directory}/large"])
+    signed = {
+        name: {sent["x-amz-content-sha256"] != "UNSIGNED-PAYLOAD" for sent in watched.asked(name)}
+        for name in ("PutObject", "UploadPart", "CompleteMultipartUpload", "DeleteObjects")
+    }
+    parts_too = checksum == "off"
+    assert signed == {
+        "PutObject": {True},
+        "UploadPart": {parts_too},
+        "CompleteMultipartUpload": {True},
+        "DeleteObjects": {True},
+    }
+    if not parts_too:
+        assert all(
+            "x-amz-checksum-crc32c" in sent["authorization"] for sent in watched.asked("UploadPart")
+        )
 
 
 def test_parts_reach_what_s3_can_hold() -> None:

@@ -128,7 +128,7 @@ def test_a_reader_that_jumps_meets_the_same_object(
     data = os.urandom(5000)
     write(by_obstore(watched), f"{watched.directory}/x", data)
     with by_obstore(watched).open(f"{watched.directory}/x") as stream:
-        for position, requests in ((0, 1), (990, 1), (1000, 2), (5, 2), (3000, 3), (4990, 4)):
+        for position, requests in ((0, 1), (990, 1), (1000, 2), (5, 3), (3000, 4), (4990, 5)):
             stream.seek(position)
             assert stream.read(10) == data[position : position + 10]
             assert len(watched.asked("GetObject")) == requests
@@ -176,7 +176,14 @@ def test_sixteen_threads_share_it(watched: Watched) -> None:
         ("bucket", {"path_style": True}, "https://s3.eu-central-1.amazonaws.com/bucket/key"),
         ("my.bucket", {}, "https://s3.eu-central-1.amazonaws.com/my.bucket/key"),
         ("bucket", {"region": "cn-north-1"}, "https://bucket.s3.cn-north-1.amazonaws.com.cn/key"),
+        ("bucket", {"region": "us-east-1"}, "https://bucket.s3.amazonaws.com/key"),
         ("bucket", {"endpoint_url": "https://s.example:9"}, "https://s.example:9/bucket/key"),
+        ("bucket", {"endpoint_url": "https://s.example/s3/"}, "https://s.example/s3/bucket/key"),
+        (
+            "bucket",
+            {"endpoint_url": "https://bucket.vpce-1.s3.eu-central-1.vpce.amazonaws.com"},
+            "https://bucket.vpce-1.s3.eu-central-1.vpce.amazonaws.com/bucket/key",
+        ),
         ("bucket", {"endpoint_url": "http://127.0.0.1:9"}, "http://127.0.0.1:9/bucket/key"),
     ],
 )
@@ -195,14 +202,41 @@ def test_it_asks_where_boto3_asks(name: str, settings: dict[str, Any], expected:
         client.get_object(Bucket=name, Key="key")
     client.meta.events.unregister("before-send.s3.GetObject", instead)
     assert asked == [expected]
-    base, is_path_style = _obstore._endpoint(found, client.meta.endpoint_url, name)
+    base, is_path_style = _obstore._endpoint(client, name)
     assert (f"{base}/{name}/key" if is_path_style else f"{base}/key") == expected
 
 
-def test_the_name_of_an_access_point_is_left_to_boto3() -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["arn:aws:s3:eu-central-1:111122223333:accesspoint:name", "bucket--euc1-az1--x-s3"],
+)
+def test_what_is_no_ordinary_bucket_is_left_to_boto3(name: str) -> None:
     settings = S3Settings(region="eu-central-1", access_key="a", secret_key="b")
-    arn = "arn:aws:s3:eu-central-1:111122223333:accesspoint:name"
-    assert _obstore.obstore_for(settings, arn) is None
+    assert _obstore.obstore_for(settings, name) is None
+
+
+@pytest.mark.parametrize("name", _obstore._FOREIGN)
+def test_what_the_environment_would_tell_it_is_not_heeded(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "sse-c")
+    write(by_obstore(watched), f"{watched.directory}/x", b"1")
+    assert agents(watched, "PutObject") == ["boto3"]
+    [sent] = watched.asked("PutObject")
+    assert "x-amz-server-side-encryption" not in sent
+
+
+def test_no_environment_takes_its_signature_away(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_SKIP_SIGNATURE", "AWS_UNSIGNED_PAYLOAD", "AWS_REQUEST_PAYER"):
+        monkeypatch.setenv(name, "true")
+    write(by_obstore(watched), f"{watched.directory}/x", b"1")
+    assert agents(watched, "PutObject") == ["obstore"]
+    [sent] = watched.asked("PutObject")
+    assert sent["authorization"].startswith("AWS4-HMAC-SHA256")
+    assert sent["x-amz-content-sha256"] == hashlib.sha256(b"1").hexdigest()
+    assert "x-amz-request-payer" not in sent
 
 
 # Credentials
@@ -259,6 +293,30 @@ def test_its_lost_answer_is_found_out_by_boto3(watched: Watched) -> None:
     assert watched.bucket.read("dir/x") == b"1"
     assert agents(watched, "PutObject") == ["obstore", "boto3"]
     assert watched.counts()["HeadObject"] == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "changed_nothing"),
+    [
+        ("GenericError", "Server returned non-2xx status code: 400 Bad Request: x", True),
+        ("GenericError", "Server returned non-2xx status code: 507 Full: x", True),
+        ("GenericError", "status code: 503 Slow: <Code>SlowDown</Code>", True),
+        ("GenericError", "Received redirect ... status code: 301 Moved", True),
+        ("GenericError", "HTTP error: error sending request ... kind: Connect,", True),
+        ("PermissionDeniedError", "no matter", True),
+        ("AlreadyExistsError", "no matter", True),
+        ("UnauthenticatedError", "no matter", True),
+        ("GenericError", "status code: 500 Oops: upstream status code: 404", False),
+        ("GenericError", "status code: 502 Bad Gateway: kind: Connect", False),
+        ("GenericError", "HTTP error: kind: ConnectionReset", False),
+        ("JoinError", "", False),
+    ],
+)
+def test_only_what_surely_changed_nothing_counts_as_such(
+    kind: str, text: str, *, changed_nothing: bool
+) -> None:
+    error = type(kind, (Exception,), {})(text)
+    assert _obstore._changed_nothing(error) is changed_nothing
 
 
 @both_servers

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems._s3._settings import S3Settings
 
-_SIGNATURE = "holdfast-s3v4"
+_SIGNATURE = "holdfast-s3v4-part"
 
 _LOCK = threading.Lock()
 _CONNECTIONS: dict[tuple[int, S3Settings], "Connection"] = {}
@@ -50,7 +50,6 @@ def connection_for(settings: S3Settings) -> Connection:
 def _make(settings: S3Settings) -> Connection:
     try:
         import boto3  # noqa: PLC0415  # optional
-        from botocore.auth import AUTH_TYPE_MAPS, S3SigV4Auth  # noqa: PLC0415  # optional
         from botocore.config import Config  # noqa: PLC0415  # optional
         from botocore.exceptions import BotoCoreError  # noqa: PLC0415  # optional
     except ImportError as error:
@@ -66,12 +65,7 @@ def _make(settings: S3Settings) -> Connection:
         read_timeout=settings.read_timeout_s,
         tcp_keepalive=True,
         max_pool_connections=max(32, 2 * settings.concurrency),
-        s3={
-            "addressing_style": "path" if settings.path_style else "auto",
-            # The checksum is signed. A SHA-256 beside it, as over HTTP by default, costs more
-            # than all the rest of an upload.
-            "payload_signing_enabled": settings.checksum == "off",
-        },
+        s3={"addressing_style": "path" if settings.path_style else "auto"},
         # What is wanted is said with each request.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
@@ -92,16 +86,34 @@ def _make(settings: S3Settings) -> Connection:
         client = session.client(
             "s3", endpoint_url=settings.endpoint_url, config=config, verify=settings.ca_bundle
         )
-        AUTH_TYPE_MAPS.setdefault(_SIGNATURE, S3SigV4Auth)
-        client.meta.events.register("choose-signer.s3.UploadPart", _signer)
+        if settings.checksum != "off":
+            _sign_parts_by_checksum(client)
         return Connection(client, session.get_credentials())
     except (BotoCoreError, ValueError) as error:
         raise InvalidRequestError(f"S3 can't be reached this way ({error})") from error
 
 
-def _signer(signature_version: Any, signing_name: str, **_: Any) -> str | None:
-    """Let botocore sign parts in Python: awscrt's signer, which it prefers, copies them."""
-    return _SIGNATURE if (signature_version, signing_name) == ("v4", "s3") else None
+def _sign_parts_by_checksum(client: Any) -> None:
+    """Sign the checksum of a part, as over HTTPS always, and not a SHA-256 of it as well.
+
+    That costs more than all the rest of an upload over HTTP. And this signer is in Python, where
+    awscrt's, which botocore prefers, copies each part.
+    """
+    from botocore.auth import (  # noqa: PLC0415  # optional
+        AUTH_TYPE_MAPS,
+        UNSIGNED_PAYLOAD,
+        S3SigV4Auth,
+    )
+
+    class PartAuth(S3SigV4Auth):  # type: ignore[misc]  # it has no types
+        def payload(self, request: Any) -> str:  # noqa: ARG002  # botocore's
+            return str(UNSIGNED_PAYLOAD)
+
+    def choose(signature_version: Any, signing_name: str, **_: Any) -> str | None:
+        return _SIGNATURE if (signature_version, signing_name) == ("v4", "s3") else None
+
+    AUTH_TYPE_MAPS.setdefault(_SIGNATURE, PartAuth)
+    client.meta.events.register("choose-signer.s3.UploadPart", choose)
 
 
 def _assume(session: Any, settings: S3Settings, config: Any) -> None:

@@ -66,6 +66,7 @@ class S3InputStream(io.RawIOBase):
             return 0
         data = self._head[self._position : self._position + len(view)]
         if not data:
+            self._head = data  # its room is free again
             self._go_to_position()
             data = self._read(len(view))
             self._body_position += len(data)

@@ -2,9 +2,10 @@
 
 import logging
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from holdfast.errors import (
@@ -49,7 +50,7 @@ class MultipartUpload:
         self._filled = 0
         self._size = 0
         self._free: list[bytearray] = []
-        self._failure: BaseException | None = None
+        self._failures: list[BaseException] = []
         self._is_aborted = False
 
     def write(self, data: memoryview) -> None:
@@ -86,7 +87,8 @@ class MultipartUpload:
         self._size += len(part)
         if len(self._parts) % _GROWS_EVERY == 0:
             self._part_bytes *= 2
-        sent.add_done_callback(self._note)
+        # It doesn't know this upload: a circle of references would keep the buffers for long.
+        sent.add_done_callback(partial(_note, self._room, self._failures))
 
     def _buffer(self) -> bytearray:
         """Room for a part: that of one that was sent, since new room costs time and memory."""
@@ -126,7 +128,9 @@ class MultipartUpload:
             self._filled = 0
             self.send(self._part)
         self._part = bytearray()
-        wait(self._parts)
+        for part in self._parts:
+            with suppress(CancelledError):  # by `abort`; to wait for such a one would take for ever
+                part.exception()
         self._check()
         parts = [one.result() for one in self._parts]
         self._pool.shutdown(wait=False)
@@ -156,13 +160,8 @@ class MultipartUpload:
     def _check(self) -> None:
         if self._is_aborted:
             raise StreamClosedError("stream was discarded", self._target.uri)
-        if self._failure is not None:
-            raise self._failure
-
-    def _note(self, part: Future[dict[str, Any]]) -> None:
-        self._room.release()
-        if not part.cancelled() and part.exception() is not None:
-            self._failure = self._failure or part.exception()
+        if self._failures:
+            raise self._failures[0]
 
     def _abort_once(self) -> None:
         try:
@@ -195,3 +194,11 @@ class MultipartUpload:
                 self._abort_once()  # a part that arrives after an abort would stay
         self._free.append(part)
         return {"PartNumber": number, "ETag": answer["ETag"], **checksum}
+
+
+def _note(
+    room: threading.Semaphore, failures: list[BaseException], part: Future[dict[str, Any]]
+) -> None:
+    room.release()
+    if not part.cancelled() and (failure := part.exception()) is not None:
+        failures.append(failure)

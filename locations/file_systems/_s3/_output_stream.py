@@ -30,7 +30,13 @@ class S3OutputStream:
 
     def write(self, data: BytesLike, /) -> None:
         self._check_unfinished()
-        left = memoryview(data).cast("B")
+        try:
+            self._append(memoryview(data).cast("B"))
+        except BaseException:
+            self.abort()  # what is missing a piece must not be committed
+            raise
+
+    def _append(self, left: memoryview) -> None:
         if self._upload is None:
             room = self._target.settings.part_bytes - len(self._head)
             self._head += left[:room]

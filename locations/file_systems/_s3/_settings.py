@@ -34,8 +34,8 @@ class S3Settings:
             that one that stalls is.
         ca_bundle: File with the certificates to trust.
         requester_pays: Whether requests are at the cost of the one who makes them.
-        state_files: What reads files, and writes those of a single request: `obstore`, `boto3`, or
-            `auto` for obstore where it is installed. All else is boto3's.
+        state_files: What reads the beginnings of files, and writes files of a single request:
+            `obstore`, `boto3`, or `auto` for obstore where it is installed. All else is boto3's.
     """
 
     endpoint_url: str | None = None
@@ -74,6 +74,9 @@ class S3Settings:
             raise InvalidRequestError("endpoint has credentials in it; give them by themselves")
         if (self.access_key is None) != (self.secret_key is None):
             raise InvalidRequestError("access key and secret key come together or not at all")
+        if self.kms_key_id is not None and self.server_side_encryption is None:
+            message = "a KMS key needs server_side_encryption='aws:kms' beside it"
+            raise InvalidRequestError(message)
 
     def for_writing(self) -> dict[str, str]:
         """Parameters of every request that makes an object."""
