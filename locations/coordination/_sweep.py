@@ -45,6 +45,7 @@ from holdfast.locations.storages import (
     has_marker,
     list_all,
     newest_epoch,
+    savepoint_base,
     spread_everywhere,
 )
 
@@ -167,15 +168,16 @@ def sweep(
         UnsupportedFormatError: A newer version wrote one; nothing was deleted.
         CheckpointConflictError: A driver started meanwhile; nothing was deleted.
         CheckpointNotFoundError: The job has no directory.
-        InvalidRequestError: The grace period is negative.
+        InvalidRequestError: The grace period is negative, or a directory can't be one of
+            checkpoints or savepoints.
     """
     if not grace_s >= 0:
         raise InvalidRequestError(f"grace period of {grace_s} seconds is negative")
     job = JobDirectory.below(_uris.checkpoint_directory(directory), job_id, single_writer=False)
+    savepoints = None if savepoint_directory is None else savepoint_base(savepoint_directory)
     epoch = newest_epoch(job.uri)
     places = [_look_around(job)]
-    if savepoint_directory is not None:
-        savepoints = _uris.checkpoint_directory(savepoint_directory)
+    if savepoints is not None:
         places.append(_look_for_savepoints(savepoints, job_id))
     checkpoints = load_checkpoints(job)
     highest = max((one.checkpoint_id for one in checkpoints), default=-1)

@@ -35,7 +35,12 @@ from holdfast.locations.storages._file_system import (
     FileSystemSavepointStorageLocation,
     checkpoint_storage,
 )
-from holdfast.locations.storages._job_directory import CHECKPOINT, SHARED, JobDirectory
+from holdfast.locations.storages._job_directory import (
+    CHECKPOINT,
+    SHARED,
+    JobDirectory,
+    savepoint_base,
+)
 from holdfast.locations.storages._listings import list_all
 from holdfast.locations.storages._memory import (
     MemoryCheckpointStorage,
@@ -87,5 +92,6 @@ __all__ = [
     "load_checkpoint",
     "newest_epoch",
     "resolve_pointer",
+    "savepoint_base",
     "spread_everywhere",
 ]

@@ -6,7 +6,8 @@
 
 The two digits are the first ones of the file's own random name. There are no more of them, and their
 number can't be set, so that whoever looks for files that nobody knows of by name can list all of these
-directories. The dot keeps them apart from jobs, whose ids never begin with one.
+directories. The dot keeps them apart from jobs, whose ids never begin with one. No checkpoint directory
+has such a part itself, or files of a checkpoint could be taken for those of another one.
 
 Source:
     Flink, EntropyInjector; there the marker and the number of characters are set, 4 by default, and
@@ -31,9 +32,15 @@ def check_marker(directory: str) -> str:
 
     Raises:
         InvalidRequestError: It is a part of a longer name, is there twice, or on a local disk, or
-            nothing is left without it.
+            nothing is left without it; or a part of the directory looks like what replaces it.
     """
     _, names = _split(directory)
+    for one in names:
+        if _RANDOM.fullmatch(one):
+            message = (
+                f"{one!r} in the path is what {MARKER} becomes; give that directory another name"
+            )
+            raise InvalidRequestError(message, directory)
     if _uris.scheme(directory) == "file":
         refuse_marker(directory, "disks don't partition by prefix")
         return directory

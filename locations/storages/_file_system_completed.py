@@ -25,6 +25,9 @@ class FileSystemCompletedCheckpointStorageLocation(msgspec.Struct, frozen=True):
             # Found by a pointer to some file; its directory may hold anything.
             message = f"only a directory with a {METADATA_FILE} file can be disposed of"
             raise InvalidRequestError(message, self.metadata_handle.uri)
+        if _uris.local_path(self.external_pointer) == "/":
+            message = "a root directory can't be disposed of: all of the store would be deleted"
+            raise InvalidRequestError(message, self.external_pointer)
         file_system = file_system_for(self.external_pointer)
         # First of all, so that nobody finds a checkpoint some of whose files are gone.
         file_system.delete([self.metadata_handle.uri])

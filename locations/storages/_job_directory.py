@@ -48,20 +48,22 @@ class JobDirectory:
     """The directory of one job.
 
     Attributes:
-        uri: Its normalized URI.
-        state_uri: The same for state files, with the marker in it if they are to be spread.
+        state_uri: Its normalized URI for state files, with the marker in it if they are to be spread.
         single_writer: Whether its user promises that one driver at a time runs the job.
     """
 
-    uri: str
     state_uri: str
     single_writer: bool
 
     @classmethod
     def below(cls, directory: str, job_id: str, *, single_writer: bool) -> "JobDirectory":
         """That of a job in a normalized checkpoint directory. Raises `InvalidRequestError`."""
-        state_uri = _uris.join(check_marker(directory), check_job_id(job_id))
-        return cls(without_marker(state_uri), state_uri, single_writer)
+        return cls(_uris.join(check_marker(directory), check_job_id(job_id)), single_writer)
+
+    @property
+    def uri(self) -> str:
+        """Its URI for all else."""
+        return without_marker(self.state_uri)
 
     @property
     def shared(self) -> str:

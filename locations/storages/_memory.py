@@ -12,7 +12,7 @@ from holdfast.locations.storages._contract import (
     check_checkpoint_id,
     check_job_id,
 )
-from holdfast.locations.storages._entropy import refuse_marker
+from holdfast.locations.storages._entropy import check_marker, refuse_marker
 from holdfast.locations.storages._file_system_completed import (
     FileSystemCompletedCheckpointStorageLocation,
 )
@@ -74,7 +74,7 @@ class MemoryCheckpointStorage:
         if self.directory is not None:
             directory = _uris.checkpoint_directory(self.directory)
             refuse_marker(directory, "memory storage has no state files")
-            object.__setattr__(self, "directory", directory)
+            object.__setattr__(self, "directory", check_marker(directory))
         if self.savepoint_directory is not None:
             savepoints = savepoint_base(self.savepoint_directory)
             object.__setattr__(self, "savepoint_directory", savepoints)

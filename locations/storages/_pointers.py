@@ -31,7 +31,7 @@ def resolve_pointer(
         raise CheckpointNotFoundError(message, NOT_EXTERNALLY_ADDRESSABLE)
     uri = _uris.checkpoint_directory(pointer)
     if _uris.scheme(uri) != "file":  # where the marker is a name like any other
-        uri = without_marker(uri)
+        uri = _uris.checkpoint_directory(without_marker(uri))
     file_system = file_system_for(uri)
     for entry in file_system.list(uri):
         if _uris.name(entry.uri) == METADATA_FILE:

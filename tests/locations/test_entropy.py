@@ -47,7 +47,13 @@ from holdfast.locations.coordination import _sweep
 from holdfast.locations.file_systems import _memory as store
 from holdfast.locations.file_systems import publish
 from holdfast.locations.storages import _entropy
-from holdfast.testing import CheckpointStorageContract, metadata_of, streams_of
+from holdfast.testing import (
+    CheckpointStorageContract,
+    Counts,
+    counting_file_system,
+    metadata_of,
+    streams_of,
+)
 
 SHARED = CheckpointedStateScope.SHARED
 GRACE = 3600.0
@@ -227,6 +233,7 @@ class TestPaths:
             ("s3://b/c/.A3/job/chk-7/x", False, False),
             ("s3://b/c/.a3f/job/chk-7/x", False, False),
             ("s3://b/c/a3/job/chk-7/x", False, False),
+            ("s3://b/c/.zz/job/chk-7/x", False, False),
             ("s3://.a3/c/job/chk-7/x", False, False),
             ("s3://b/c/.a3/other/chk-7/x", False, False),
         ],
@@ -264,6 +271,31 @@ class TestWhereTheMarkerMayStand:
         ):
             with pytest.raises(InvalidRequestError, match=reason):
                 use(f"{bucket}{path}")
+
+    @pytest.mark.parametrize("path", ["/.a3", "/.a3/c", "/c/.00/d", "/c/.ff", "/_entropy_/.a3"])
+    def test_a_directory_that_looks_like_what_replaces_it_is_refused(
+        self, bucket: str, local_directory: str, path: str
+    ) -> None:
+        for use in (
+            FileSystemCheckpointStorage,
+            checkpoint_storage,
+            latest,
+            lambda uri: MemoryCheckpointStorage(directory=uri.replace("/_entropy_", "")),
+            lambda uri: sweep(uri, "job"),
+        ):
+            with pytest.raises(InvalidRequestError, match=r"'\.\w\w' in the path .*another name"):
+                use(f"{bucket}{path}")
+        with pytest.raises(InvalidRequestError, match="another name"):
+            checkpoint_storage(f"{local_directory}{path.replace('/_entropy_', '')}")
+
+    @pytest.mark.parametrize("path", ["/.zz", "/.a3f", "/.A3", "/a3", "/.a", "/x.a3"])
+    def test_a_directory_that_does_not_look_like_that_is_taken(
+        self, bucket: str, path: str
+    ) -> None:
+        done = completed(job_in(f"{bucket}{path}/_entropy_"), 1)
+        assert_complete(done)
+        done.discard()
+        assert files_in(bucket) == set()
 
     def test_local_disks_have_no_use_for_it(self, local_directory: str) -> None:
         with pytest.raises(InvalidRequestError, match="leave _entropy_ out"):
@@ -395,6 +427,24 @@ class TestLayout:
             found = checkpoint_storage(f"{bucket}/another").resolve_checkpoint(pointer)
             assert found.external_pointer == done.location.external_pointer
             assert load_checkpoint(found).metadata == done.metadata
+
+    def test_a_pointer_never_reaches_the_root_of_a_bucket(
+        self, bucket: str, access: CheckpointStorageAccess
+    ) -> None:
+        content = read(completed(access, 1).location.metadata_handle)
+        publish(f"{bucket}/{METADATA_FILE}", content, single_writer=False)
+        before = files_in(bucket)
+        storage = checkpoint_storage(f"{bucket}/another")
+        for pointer in (bucket, f"{bucket}/", f"{bucket}/_entropy_", f"{bucket}/_entropy_/"):
+            with pytest.raises(InvalidRequestError, match="root directory"):
+                storage.resolve_checkpoint(pointer)
+        for pointer in (f"{bucket}/{METADATA_FILE}", f"{bucket}/_entropy_/{METADATA_FILE}"):
+            found = storage.resolve_checkpoint(pointer)
+            with pytest.raises(InvalidRequestError, match="root directory"):
+                found.dispose_storage_location()
+            with pytest.raises(InvalidRequestError, match="root directory"):
+                load_checkpoint(found).discard()
+        assert files_in(bucket) == before
 
     def test_a_local_pointer_is_taken_literally(self, local_directory: str) -> None:
         completed(job_in(f"{local_directory}/x"), 1)
@@ -544,7 +594,7 @@ class TestSweep:
         assert sweep(directory, "job", grace_s=0).files == ()
         assert_complete(kept)
 
-    @pytest.mark.parametrize("path", ["_entropy_/holdfast", "c/_entropy_/d", "_entropy_/.a3"])
+    @pytest.mark.parametrize("path", ["_entropy_/holdfast", "c/_entropy_/d"])
     def test_finds_it_wherever_the_marker_stands(
         self, bucket: str, clock: Clock, path: str
     ) -> None:
@@ -654,7 +704,38 @@ class TestSweep:
         assert files_in(bucket) == before
         assert failures == 1, "the deadline of this thread does not hold in those that list"
 
-    def test_works_while_the_interpreter_starts_no_threads_any_more(
+    def test_a_bug_of_an_adapter_comes_through_and_nothing_is_listed_twice(
+        self, directory: str, access: CheckpointStorageAccess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plain, listed = ObjectStore.list, []
+
+        def fail(self: ObjectStore, uri: str) -> Iterable[FileStatus]:
+            listed.append(uri)
+            if "/.7f/" in uri:
+                raise NotImplementedError("a RuntimeError to Python")
+            return plain(self, uri)
+
+        monkeypatch.setattr(ObjectStore, "list", fail)
+        with pytest.raises(NotImplementedError):
+            sweep(directory, "job", grace_s=GRACE)
+        spread = [one for one in listed if "/." in one]
+        assert len(spread) == len(set(spread))
+
+    def test_refuses_savepoints_where_none_can_be(
+        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: Clock
+    ) -> None:
+        write(access.initialize_location_for_checkpoint(2))
+        clock.advance(GRACE + 1)
+        before = files_in(bucket)
+        for savepoints, reason in (
+            (f"{bucket}/_entropy_/sp", "savepoint"),
+            (bucket, "root directory"),
+        ):
+            with pytest.raises(InvalidRequestError, match=reason):
+                sweep(directory, "job", savepoint_directory=savepoints, grace_s=GRACE)
+        assert files_in(bucket) == before
+
+    def test_ends_while_the_interpreter_starts_no_threads_any_more_and_the_next_one_finds_all(
         self,
         bucket: str,
         directory: str,
@@ -662,15 +743,87 @@ class TestSweep:
         clock: Clock,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        write(access.initialize_location_for_checkpoint(2))
+        given_up = access.initialize_location_for_checkpoint(2)
+        write(given_up)
         clock.advance(GRACE + 1)
+        before = files_in(bucket)
 
         def refuse(*_: object, **__: object) -> None:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
-        monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
+        with monkeypatch.context() as ending:
+            ending.setattr(ThreadPoolExecutor, "submit", refuse)
+            ObjectStore.listed.clear()
+            with pytest.raises(StorageUnavailableError, match="threads"):
+                sweep(directory, "job", grace_s=GRACE)
+            with pytest.raises(StorageUnavailableError, match="threads"):
+                given_up.dispose_on_failure()
+            assert not [one for one in ObjectStore.listed if "/." in one]
+        assert files_in(bucket) == before
         sweep(directory, "job", grace_s=GRACE)
         assert files_in(bucket) == set()
+
+
+class TestWhatItCosts:
+    """In calls of the store, each of which is a request there, or one for each 1,000 files."""
+
+    @pytest.fixture(params=["holdfast", "holdfast/_entropy_"], ids=["plain", "spread"])
+    def counts(self, bucket: str, request: pytest.FixtureRequest) -> Iterator[Counts]:
+        with counting_file_system(f"{bucket}/{request.param}") as counts:
+            yield counts
+
+    @pytest.fixture
+    def more(self, counts: Counts) -> int:
+        """Listings more of what is spread."""
+        return 256 if "_entropy_" in counts.directory else 0
+
+    def test_a_checkpoint_that_is_completed_costs_as_much_as_without(self, counts: Counts) -> None:
+        access = job_in(counts.directory)
+        location = access.initialize_location_for_checkpoint(1)
+        handles = [write(location) for _ in range(3)]
+        counts.clear()
+        complete_checkpoint(location, metadata_of(*handles, checkpoint_id=1))
+        assert counts.calls == {"publish": 1}
+
+    def test_so_does_one_that_is_deleted(self, counts: Counts, more: int) -> None:
+        done = completed(job_in(counts.directory), 1)
+        counts.clear()
+        done.discard()
+        # Spread files go by one call more; then nothing is left that the second would delete.
+        assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1}
+
+    def test_so_does_one_that_is_not_retained_and_its_files_are_deleted_once(
+        self, counts: Counts, more: int
+    ) -> None:
+        access = job_in(counts.directory)
+        cleaner = CheckpointsCleaner()
+        kept = CompletedCheckpointStore(1, cleaner)
+        kept.add(completed(access, 1))
+        newer = completed(access, 2)
+        counts.clear()
+        kept.add(newer)
+        cleaner.close()
+        assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1}
+
+    def test_one_that_fails_costs_256_listings_more(self, counts: Counts, more: int) -> None:
+        location = job_in(counts.directory).initialize_location_for_checkpoint(1)
+        write(location)
+        counts.clear()
+        location.dispose_on_failure()
+        assert counts.calls == {"list": 1 + more, "delete": 1}
+
+    def test_a_sweep_costs_256_listings_more_and_one_for_each_directory_that_is_there(
+        self, counts: Counts, more: int
+    ) -> None:
+        access = job_in(counts.directory)
+        completed(access, 1, files=1)
+        counts.clear()
+        sweep(counts.directory, "job", grace_s=GRACE)
+        assert counts.calls["list"] == 10 + (more + 1 if more else 0)
+        del counts.calls["list"]
+        one_metadata = {"open": 1, "read": 2}
+        the_probe = {"create": 1, "commit": 1, "abort": 1, "delete": 1}
+        assert counts.calls == one_metadata | the_probe
 
 
 def settings_of(bucket: S3Bucket) -> S3Settings:

@@ -14,6 +14,7 @@ from servers.s3 import S3Bucket
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import S3Settings, unregister_file_system
 from holdfast.spark import Settings
+from holdfast.spark._s3_settings import s3_settings_table
 
 SECRET = "the-secret-of-a-test"
 
@@ -58,6 +59,7 @@ def test_every_setting_of_s3_is_read() -> None:
         "checksum": "CRC32",
         "part-size": "6m",
         "concurrency": "2",
+        "state-files": "BOTO3",
         "requester-pays": "true",
         "ca-bundle": "/ca",
     }
@@ -75,9 +77,11 @@ def test_every_setting_of_s3_is_read() -> None:
         checksum="crc32",
         part_bytes=6 << 20,
         concurrency=2,
+        state_files="boto3",
         requester_pays=True,
         ca_bundle="/ca",
     )
+    assert {f"s3.{key}" for key in own} == {setting.key for setting, _ in s3_settings_table()}
 
 
 @pytest.mark.parametrize("directory", ["file:///x", "hdfs://data.one/x", "s3:///x", ""])
@@ -89,13 +93,33 @@ def test_without_a_bucket_there_is_nothing_to_reach(directory: str) -> None:
     assert Settings.parse(given).s3 == {}
 
 
-def test_a_wrong_setting_is_refused_even_where_nothing_is_in_s3() -> None:
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("part-size", "2 bananas"),
+        ("part-size", "1m"),
+        ("checksum", "bananas"),
+        ("state-files", "bananas"),
+        ("access-key", "name"),
+    ],
+)
+def test_a_wrong_setting_is_refused_even_where_nothing_is_in_s3(key: str, value: str) -> None:
     given = {
         "spark.holdfast.checkpoint.dir": "file:///x",
-        "spark.holdfast.s3.part-size": "2 bananas",
+        f"spark.holdfast.s3.{key}": value,
     }
-    with pytest.raises(InvalidRequestError, match=r"spark\.holdfast\.s3\.part-size"):
+    with pytest.raises(InvalidRequestError, match=rf"spark\.holdfast\.s3\.{key}"):
         Settings.parse(given)
+
+
+def test_right_settings_are_taken_where_nothing_is_in_s3() -> None:
+    given = {
+        "spark.holdfast.checkpoint.dir": "file:///x",
+        "spark.holdfast.s3.kms-key": "key",
+        "spark.holdfast.s3.checksum": "off",
+        "spark.hadoop.fs.s3a.access.key": "name",  # somebody else's
+    }
+    assert Settings.parse(given).s3 == {}
 
 
 # What Hadoop says
@@ -263,6 +287,21 @@ def test_no_secret_is_in_what_is_printed() -> None:
     settings = Settings.parse(given)
     assert settings.s3["bucket"].secret_key == SECRET
     assert SECRET not in f"{settings} {settings!r}"
+
+
+@pytest.mark.parametrize("scheme", ["s3", "S3A", "fsspec+s3"])
+@pytest.mark.parametrize("end", ["", "/x"])
+@pytest.mark.parametrize("wrong", [{}, {"access-key": "name"}, {"checksum": "bananas"}])
+def test_a_password_in_the_uri_is_refused_and_not_shown(
+    scheme: str, end: str, wrong: Given
+) -> None:
+    given = {
+        "spark.holdfast.checkpoint.dir": f"{scheme}://name:{SECRET}@bucket{end}",
+        **{f"spark.holdfast.s3.{key}": value for key, value in wrong.items()},
+    }
+    with pytest.raises(InvalidRequestError) as caught:
+        Settings.parse(given).open_storage()
+    assert SECRET not in f"{caught.value} {caught.value.args}"
 
 
 # On executors

@@ -30,7 +30,8 @@ _NOT_MIXED = (
 )
 """Fields that are all Hadoop's, or none of them."""
 
-_BUCKET = re.compile(r"(?:fsspec\+)?s3a?://([^/]+)", re.IGNORECASE)
+# Not with credentials, which would be shown as its name; such a URI is refused where it is used.
+_BUCKET = re.compile(r"(?:fsspec\+)?s3a?://([^/@]+)(?:/|\Z)", re.IGNORECASE)
 
 _Said = dict[str, tuple[str, str]]
 """By field of `S3Settings`: the key that it was set by, and the text."""
@@ -206,12 +207,13 @@ def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str
         for name, setting in _ROWS.items()
         if (key := PREFIX + setting.key) in configuration
     }
-    _values(own)
     found = [_BUCKET.match(uri or "") for uri in uris]
-    buckets = {one[1] for one in found if one is not None}
+    buckets = sorted({one[1] for one in found if one is not None})
+    if not buckets:
+        _settings("S3", own)  # tried alone: nothing of Hadoop's makes them go together
     return {
-        bucket: _settings(bucket, _from_s3a(configuration, bucket, own) | own)
-        for bucket in sorted(buckets)
+        bucket: _settings(f"bucket {bucket!r}", _from_s3a(configuration, bucket, own) | own)
+        for bucket in buckets
     }
 
 
@@ -219,7 +221,7 @@ def _values(said: _Said) -> dict[str, Any]:
     return {name: _ROWS[name].value(key, text) for name, (key, text) in said.items()}
 
 
-def _settings(bucket: str, said: _Said) -> S3Settings:
+def _settings(whose: str, said: _Said) -> S3Settings:
     values = _values(said)
     if values.get("server_side_encryption") == "AES256":
         values.pop("kms_key_id", None)
@@ -229,7 +231,7 @@ def _settings(bucket: str, said: _Said) -> S3Settings:
         return S3Settings(**values)
     except InvalidRequestError as error:
         keys = ", ".join(key for key, _ in said.values())
-        message = f"settings of bucket {bucket!r} can't be: {error.args[0]}; set are {keys}"
+        message = f"settings of {whose} can't be: {error.args[0]}; set are {keys}"
         raise InvalidRequestError(message) from error
 
 
