@@ -30,6 +30,7 @@ def forget_s3() -> None:
         unregister_file_system(scheme)
 
 
+@pytest.mark.parametrize("real_s3_bucket", ["minio"], indirect=True)
 class TestS3fsFileSystem(FileSystemContract):
     has_directories = False
 
@@ -54,6 +55,7 @@ class TestS3fsFileSystem(FileSystemContract):
         return uri.removeprefix(f"fsspec+s3://{self.bucket.name}/")
 
 
+@pytest.mark.parametrize("real_s3_bucket", ["minio"], indirect=True)
 class TestS3fsStorage(CheckpointStorageContract):
     @pytest.fixture
     def storage(

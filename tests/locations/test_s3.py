@@ -164,6 +164,7 @@ class TestS3FileSystem(OfBuckets, ExclusiveFileSystemContract):
         put_many(self.bucket, [uri.removeprefix(f"s3://{self.bucket.name}/")], data)
 
 
+@pytest.mark.parametrize("s3_bucket", ["ministack"], indirect=True)
 class TestS3FileSystemByObstore(TestS3FileSystem):
     state_files = "obstore"
 
@@ -186,6 +187,7 @@ class TestS3Storage(OfBuckets, CheckpointStorageContract):
         return {f"s3://{self.bucket.name}/{key}" for key in self.bucket.keys("")}
 
 
+@pytest.mark.parametrize("s3_bucket", ["ministack"], indirect=True)
 class TestS3StorageByObstore(TestS3Storage):
     state_files = "obstore"
 

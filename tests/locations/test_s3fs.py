@@ -127,6 +127,7 @@ def used(bucket: S3Bucket) -> S3Bucket:
 # The contracts
 
 
+@pytest.mark.parametrize("s3_bucket", ["ministack"], indirect=True)
 class TestS3fsFileSystem(FileSystemContract):
     has_directories = False
 
@@ -174,6 +175,7 @@ class TestS3fsFileSystem(FileSystemContract):
             assert f"{directory}/{name}" in found
 
 
+@pytest.mark.parametrize("s3_bucket", ["ministack"], indirect=True)
 class TestS3fsStorage(CheckpointStorageContract):
     @pytest.fixture
     def storage(self, used: S3Bucket, request: pytest.FixtureRequest) -> CheckpointStorage:
