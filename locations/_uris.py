@@ -32,13 +32,18 @@ def normalize(uri: str | os.PathLike[str]) -> str:
         raise InvalidRequestError("location has a character that no store takes", ascii(uri))
     scheme, authority = found["scheme"].lower(), found["authority"] or ""
     user, _, host = authority.rpartition("@")
+    path = found["path"]
+    port = host.rpartition(":")[2] if ":" in host.rpartition("]")[2] else ""
+    if not user and port and not port.isdecimal() and "@" in path:  # a secret has slashes
+        user, _, rest = f"{host}{path}".rpartition("@")
+        host, slash, path = rest.partition("/")
+        path = slash + path
     if ":" in user:
         message = (
             "location has a password in it, and locations are written into logs and metadata; "
             "give it by the store's own configuration"
         )
-        raise InvalidRequestError(message, f"{scheme}://…@{host}{found['path']}")
-    path = found["path"]
+        raise InvalidRequestError(message, f"{scheme}://…@{host}{path}")
     if scheme == "file" and authority not in ("", "localhost"):
         message = f"local location names a host, {authority!r}; write file:/// with three slashes"
         raise InvalidRequestError(message, uri)

@@ -81,6 +81,14 @@ def test_a_password_is_refused_and_not_repeated() -> None:
     assert "hunter2" not in str(caught.value)
 
 
+def test_a_password_with_a_slash_is_refused_and_not_shown() -> None:
+    with pytest.raises(InvalidRequestError, match="password") as caught:
+        checkpoint_storage("s3://AKIA:TOP/SE@CRET@bucket/data")
+    assert caught.value.location == "s3://…@bucket/data"
+    assert "TOP" not in str(caught.value)
+    assert "SE@CRET" not in str(caught.value)
+
+
 def test_a_path_with_a_line_break_is_a_path(tmp_path: Path) -> None:
     storage = checkpoint_storage(tmp_path / "a\nb")
     assert isinstance(storage, FileSystemCheckpointStorage)
