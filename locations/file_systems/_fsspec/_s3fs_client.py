@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems._fsspec._s3fs_errors import translated
 from holdfast.locations.file_systems._s3 import S3Settings
+from holdfast.locations.file_systems._s3._client import client_options
 
 _READ_BYTES = 1 << 20
 
@@ -155,21 +156,8 @@ def _options(settings: S3Settings) -> dict[str, Any]:
             "use s3:// without fsspec"
         )
         raise InvalidRequestError(message)
-    if settings.ca_bundle is not None and not os.path.isfile(settings.ca_bundle):
-        raise InvalidRequestError("file of certificates is not there", settings.ca_bundle)
     options: dict[str, Any] = {
-        "config_kwargs": {
-            "retries": {"mode": "standard", "total_max_attempts": 1},
-            "connect_timeout": settings.connect_timeout_s,
-            "read_timeout": settings.read_timeout_s,
-            "tcp_keepalive": True,
-            "max_pool_connections": max(32, 2 * settings.concurrency),
-            "s3": {"addressing_style": "path" if settings.path_style else "auto"},
-            # What is wanted is said with each request.
-            "request_checksum_calculation": "when_required",
-            "response_checksum_validation": "when_required",
-            "user_agent_extra": "holdfast",
-        },
+        "config_kwargs": client_options(settings),
         "use_listings_cache": False,
         "skip_instance_cache": True,
     }

@@ -47,6 +47,30 @@ def connection_for(settings: S3Settings) -> Connection:
     return found
 
 
+def client_options(settings: S3Settings) -> dict[str, Any]:
+    """How botocore is to make requests, whoever uses it.
+
+    Raises:
+        InvalidRequestError: The file of certificates is missing.
+    """
+    if settings.ca_bundle is not None and not os.path.isfile(settings.ca_bundle):
+        raise InvalidRequestError("file of certificates is not there", settings.ca_bundle)
+    return {
+        # One owner of retries, and that is not the SDK: its own multiply with ours, and their
+        # quota fails whole bursts.
+        "retries": {"mode": "standard", "total_max_attempts": 1},
+        "connect_timeout": settings.connect_timeout_s,
+        "read_timeout": settings.read_timeout_s,
+        "tcp_keepalive": True,
+        "max_pool_connections": max(32, 2 * settings.concurrency),
+        "s3": {"addressing_style": "path" if settings.path_style else "auto"},
+        # What is wanted is said with each request.
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
+        "user_agent_extra": "holdfast",
+    }
+
+
 def _make(settings: S3Settings) -> Connection:
     try:
         import boto3  # noqa: PLC0415  # optional
@@ -55,22 +79,7 @@ def _make(settings: S3Settings) -> Connection:
     except ImportError as error:
         message = "s3:// needs boto3: pip install 'holdfast[s3]'"
         raise InvalidRequestError(message) from error
-    if settings.ca_bundle is not None and not os.path.isfile(settings.ca_bundle):
-        raise InvalidRequestError("file of certificates is not there", settings.ca_bundle)
-    config = Config(
-        # One owner of retries, and that is not the SDK: its own multiply with ours, and their
-        # quota fails whole bursts.
-        retries={"mode": "standard", "total_max_attempts": 1},
-        connect_timeout=settings.connect_timeout_s,
-        read_timeout=settings.read_timeout_s,
-        tcp_keepalive=True,
-        max_pool_connections=max(32, 2 * settings.concurrency),
-        s3={"addressing_style": "path" if settings.path_style else "auto"},
-        # What is wanted is said with each request.
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        user_agent_extra="holdfast",
-    )
+    config = Config(**client_options(settings))
     try:
         session = boto3.Session(
             aws_access_key_id=settings.access_key,

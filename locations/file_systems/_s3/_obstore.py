@@ -1,8 +1,8 @@
 """obstore in front of boto3, where it is installed: the same requests for a fifth of the CPU time.
 
-It is asked once, for what needs no answer but "done", and for small answers. It hides status codes, and its errors quote
-what the store said, secrets and all; so whatever it fails at is left to boto3, and nothing of its
-errors is passed on.
+It is asked once, for what needs no answer but "done", and for small answers. It hides status codes,
+and its errors quote what the store said, secrets and all; so whatever it fails at is left to boto3,
+and nothing of its errors is passed on.
 """
 
 import logging

@@ -160,8 +160,8 @@ _ROWS = {
     "state_files": Setting(
         key="s3.state-files",
         kind="`auto`, `boto3` or `obstore`",
-        meaning="What reads files, and writes those of a single request; `auto` is obstore where it "
-        "is installed.",
+        meaning="What reads the beginnings of files, and writes files of a single request; `auto` is "
+        "obstore where it is installed.",
         flink="",
         parse=str.lower,
     ),
