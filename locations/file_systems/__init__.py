@@ -2,6 +2,7 @@
 
 from holdfast.locations.file_systems._local import LocalFileSystem
 from holdfast.locations.file_systems._memory import MemoryFileSystem
+from holdfast.locations.file_systems._hdfs import HdfsFileSystem
 from holdfast.locations.file_systems._port import (
     BytesLike,
     ExclusiveFileSystem,
@@ -33,6 +34,7 @@ __all__ = [
     "FileOutputStream",
     "FileStatus",
     "FileSystem",
+    "HdfsFileSystem",
     "LocalFileSystem",
     "MemoryFileSystem",
     "PendingUpload",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import _uris
 from holdfast.locations.file_systems._fsspec import S3fsFileSystem, fsspec_file_system
+from holdfast.locations.file_systems._hdfs import HdfsFileSystem
 from holdfast.locations.file_systems._local import LocalFileSystem
 from holdfast.locations.file_systems._memory import MemoryFileSystem
 from holdfast.locations.file_systems._port import ExclusiveFileSystem, FileSystem
@@ -42,6 +43,8 @@ _S3_SCHEMES: dict[str, Callable[..., FileSystem]] = {
 _BUILT_IN: dict[str, _Registered] = {
     "file": (LocalFileSystem, _DEFAULT_POLICY),
     "memory": (MemoryFileSystem, _DEFAULT_POLICY),
+    "hdfs": (HdfsFileSystem, _DEFAULT_POLICY),
+    "viewfs": (HdfsFileSystem, _DEFAULT_POLICY),
     **{
         scheme: (_S3(adapter, S3Settings()), _DEFAULT_POLICY)
         for scheme, adapter in _S3_SCHEMES.items()

@@ -1,0 +1,397 @@
+"""An HDFS of our own: a NameNode and a DataNode, each a process, on loopback.
+
+    server.py build
+    server.py start
+    server.py node kill|start name|data DIRECTORY
+    server.py dfsadmin DIRECTORY OPTION...
+    server.py stop DIRECTORY
+
+They are Hadoop's own classes, in the jars that `pom.xml` names. Maven brings those once, into
+`${XDG_CACHE_HOME:-~/.cache}/holdfast/`, where an empty file system that Hadoop has formatted lies
+beside them. All else is in one temporary directory.
+
+Exit status: 0 done, 2 wrong usage, 3 can't be had here (no Java, no Maven, or the jars are out of
+reach), else it failed; the last line on stderr says why. `dfsadmin` has that of Hadoop's command.
+"""
+
+import fcntl
+import hashlib
+import http.client
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+POM = Path(__file__).parent / "pom.xml"
+
+NODES = {
+    "name": "org.apache.hadoop.hdfs.server.namenode.NameNode",
+    "data": "org.apache.hadoop.hdfs.server.datanode.DataNode",
+}
+
+DFSADMIN = "org.apache.hadoop.hdfs.tools.DFSAdmin"
+
+UNAVAILABLE = 3
+
+_JVM = (
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",  # they are up in half the time, and stream as fast
+    "-XX:-UsePerfData",  # or there would be files outside of the directory
+    "-XX:+ExitOnOutOfMemoryError",
+    "-Djava.net.preferIPv4Stack=true",
+)
+
+_PATIENT = (
+    "-D",
+    "ipc.client.connect.retry.interval=100",
+    "-D",
+    "ipc.client.connect.max.retries=600",
+)
+"""A DataNode that finds no NameNode asks again soon. Clients have Hadoop's defaults."""
+
+_LOG = """\
+log4j.rootLogger=INFO,stderr
+log4j.appender.stderr=org.apache.log4j.ConsoleAppender
+log4j.appender.stderr.target=System.err
+log4j.appender.stderr.layout=org.apache.log4j.PatternLayout
+log4j.appender.stderr.layout.ConversionPattern=%d{ISO8601} %p %c{1}: %m%n
+log4j.logger.http.requests=WARN
+log4j.logger.org.apache.hadoop.util.NativeCodeLoader=ERROR
+"""
+
+_LONGEST_S = 120.0
+"""A server that takes longer to come or to go is stuck."""
+
+
+class UnavailableError(Exception):
+    """There is no such server to be had on this machine."""
+
+
+def build() -> Path:
+    """Directory of `jars/` and `formatted/`, made if it is not there."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
+    home = cache / f"hdfs-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}"
+    if home.exists():
+        return home
+    java = _program("java")
+    maven = _program("mvn")
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / "hdfs.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # somebody else may be building it
+        if home.exists():
+            return home
+        with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as directory:
+            print("fetching the jars of Hadoop once, 110 MB", file=sys.stderr)
+            new = Path(directory) / "hdfs"
+            _fetch_jars(maven, new / "jars")
+            site = {"dfs.namenode.name.dir": (new / "formatted").as_uri()}
+            conf = Path(directory) / "conf"
+            conf.mkdir()
+            _write_site(conf / "hdfs-site.xml", site)
+            formatted = subprocess.run(
+                [java, *_JVM, "-cp", f"{conf}:{new}/jars/*", NODES["name"], "-format"],
+                check=False,
+                cwd=directory,
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+            )
+            if formatted.returncode != 0:
+                raise _failure("formatting", formatted.stderr)
+            os.replace(new, home)
+    return home
+
+
+def start() -> dict[str, str]:
+    """Start a new, empty file system, and say what clients and the other commands need."""
+    home = build()
+    _program("java")
+    directory = Path(tempfile.mkdtemp(prefix="holdfast-hdfs-"))
+    try:
+        rpc, *others = (f"127.0.0.1:{port}" for port in _free_ports(5))
+        name_http, data_http, data, data_ipc = others
+        conf = directory / "conf"
+        conf.mkdir()
+        _write_site(conf / "core-site.xml", {"fs.defaultFS": f"hdfs://{rpc}"})
+        site = {
+            "dfs.replication": "1",
+            "dfs.namenode.name.dir": (directory / "name").as_uri(),
+            "dfs.namenode.http-address": name_http,
+            "dfs.datanode.data.dir": (directory / "data").as_uri(),
+            "dfs.datanode.address": data,
+            "dfs.datanode.ipc.address": data_ipc,
+            "dfs.datanode.http.address": data_http,
+            # The machine's own name need not resolve.
+            "dfs.datanode.hostname": "127.0.0.1",
+            "dfs.namenode.datanode.registration.ip-hostname-check": "false",
+            # A DataNode that is gone is dead after 12 seconds, not after 10 minutes.
+            "dfs.heartbeat.interval": "1",
+            "dfs.namenode.heartbeat.recheck-interval": "1000",
+            # Safe mode ends with the last block that is reported, not 30 seconds later; of a
+            # few blocks the usual 99.9 % would be none.
+            "dfs.namenode.safemode.threshold-pct": "1",
+            "dfs.namenode.safemode.extension": "0",
+        }
+        _write_site(conf / "hdfs-site.xml", site)
+        addresses = {"rpc": rpc, "name": name_http, "data": data_http}
+        (directory / "addresses").write_text(json.dumps(addresses))
+        (directory / "tmp").mkdir()
+        (directory / "log4j.properties").write_text(_LOG)
+        for pages in ("hdfs", "datanode", "static"):
+            # Without these the pages in the jars would be unpacked at every start.
+            (directory / "webapps" / pages).mkdir(parents=True)
+        shutil.copytree(home / "formatted", directory / "name")
+        start_nodes(directory, *NODES)
+    except BaseException:
+        stop(directory)
+        raise
+    return {
+        "uri": f"hdfs://{rpc}",
+        "conf_dir": str(conf),
+        "name_node_pid": str(_pid(directory, "name")),
+        "data_node_pid": str(_pid(directory, "data")),
+        "directory": str(directory),
+    }
+
+
+def start_nodes(directory: Path, *nodes: str) -> None:
+    """Start servers that don't run, with the data and ports they have, and wait for them."""
+    command = _java(directory)
+    started: dict[str, subprocess.Popen[bytes]] = {}
+    for node in nodes:
+        if _is_running(directory, node):
+            continue
+        with open(directory / f"{node}.log", "ab") as log:
+            started[node] = subprocess.Popen(
+                [*command, NODES[node], *(_PATIENT if node == "data" else ())],
+                cwd=directory,
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        (directory / f"{node}.pid").write_text(str(started[node].pid))
+    _wait_until_ready(directory, started)
+
+
+def kill(directory: Path, node: str) -> None:
+    """Kill a server without a warning, and wait until it is gone."""
+    if not _is_running(directory, node):
+        return
+    pid = _pid(directory, node)
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + _LONGEST_S
+    while _is_running(directory, node) or _has_threads(pid):
+        if time.monotonic() > deadline:
+            sys.exit(f"the {node} node does not go")
+        time.sleep(0.02)
+
+
+def stop(directory: Path) -> None:
+    """Stop the servers of a directory, if they still run, and remove the directory."""
+    for node in NODES:
+        kill(directory, node)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def dfsadmin(directory: Path, options: list[str]) -> int:
+    """Run Hadoop's `dfsadmin`; its exit status."""
+    command = [*_java(directory), DFSADMIN, *options]
+    return subprocess.run(command, check=False, cwd=directory, env=_environment()).returncode
+
+
+def _wait_until_ready(directory: Path, started: "dict[str, subprocess.Popen[bytes]]") -> None:
+    deadline = time.monotonic() + _LONGEST_S
+    running = [node for node in NODES if node in started or _is_running(directory, node)]
+    while time.monotonic() < deadline:
+        if _is_ready(directory, running):
+            return
+        for node, server in started.items():
+            if server.poll() is not None:
+                log = (directory / f"{node}.log").read_text(errors="replace")
+                raise _failure(f"the {node} node", log)
+        time.sleep(0.05)
+    sys.exit(f"not ready after {_LONGEST_S:g} s: {' and '.join(running)} node")
+
+
+def _is_ready(directory: Path, running: list[str]) -> bool:
+    """Whether those that run serve: the NameNode clients, the DataNode all of its blocks."""
+    addresses = json.loads((directory / "addresses").read_text())
+    try:
+        if "name" in running:
+            host, port = addresses["rpc"].split(":")
+            socket.create_connection((host, int(port)), timeout=5).close()
+            name = _beans(addresses["name"], "NameNode,name=NameNode*")
+            if name["State"] != "active":
+                return False
+        if "data" in running:
+            data = _beans(addresses["data"], "DataNode,name=DataNodeInfo")
+        if len(running) < len(NODES):
+            return True
+        # The last report's seconds; where there was none they count from the machine's start.
+        age_s = time.time() - data["DNStartedTimeInMillis"] / 1000
+        [actor] = json.loads(data["BPServiceActorInfo"])
+        if actor["ActorState"] != "RUNNING" or int(actor["LastBlockReport"]) > age_s:
+            return False
+        blocks = _beans(addresses["name"], "NameNode,name=FSNamesystemState")
+        if name["Safemode"] and "manually" not in name["Safemode"]:
+            return False
+        # A storage is known by a heartbeat, and stale until its blocks are reported.
+        counts = [blocks[name] for name in ("NumLiveDataNodes", "NumStaleStorages")]
+        return counts == [1, 0] and int(blocks["CapacityTotal"]) > 0
+    except (OSError, http.client.HTTPException, ValueError, KeyError):
+        return False
+
+
+def _beans(address: str, names: str) -> dict[str, Any]:
+    """What a server says of itself: the attributes of some of its beans."""
+    connection = http.client.HTTPConnection(address, timeout=5)
+    try:
+        connection.request("GET", f"/jmx?qry=Hadoop:service={names}")
+        beans = json.loads(connection.getresponse().read())["beans"]
+    finally:
+        connection.close()
+    return {name: value for bean in beans for name, value in bean.items()}
+
+
+def _fetch_jars(maven: str, jars: Path) -> None:
+    options = ["--batch-mode", "--strict-checksums", "--update-snapshots", "--file", str(POM)]
+    # In full: a short name would be asked for first, and its absence says nothing of the network.
+    goal = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
+    command = [maven, *options, goal, f"-DoutputDirectory={jars}"]
+    fetched = subprocess.run(command, check=False, capture_output=True, text=True)
+    if fetched.returncode == 0:
+        return
+    errors = re.findall(r"^\[ERROR\] (\S.*)", fetched.stdout, re.MULTILINE)
+    reason = errors[0] if errors else (fetched.stderr or fetched.stdout).strip()
+    if re.search("could not transfer|failed to transfer|offline mode", reason, re.IGNORECASE):
+        raise UnavailableError(f"Maven can't reach the jars of Hadoop: {reason}")
+    sys.exit(f"mvn dependency:copy-dependencies failed: {reason}")
+
+
+def _java(directory: Path) -> list[str]:
+    """The command up to the class; the directory in it tells that a process is ours."""
+    temporary = f"-Djava.io.tmpdir={directory / 'tmp'}"
+    classes = f"{directory}/conf:{directory}:{build()}/jars/*"
+    return [_program("java"), *_JVM, temporary, "-cp", classes]
+
+
+def _program(name: str) -> str:
+    java_home = os.environ.get("JAVA_HOME")
+    if name == "java" and java_home and os.access(f"{java_home}/bin/java", os.X_OK):
+        return f"{java_home}/bin/java"
+    program = shutil.which(name)
+    if program is None:
+        raise UnavailableError(f"HDFS needs Java 17 and Maven, and no {name} was found")
+    return program
+
+
+def _environment() -> dict[str, str]:
+    """Without what would make it another Hadoop's, or another user's."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HADOOP_", "HDFS_"))
+    }
+
+
+def _failure(what: str, log: str) -> UnavailableError | SystemExit:
+    if "UnsupportedClassVersionError" in log:
+        return UnavailableError("HDFS needs Java 17, and the one here is older")
+    return SystemExit(f"{what} failed:\n{log[-4000:]}")
+
+
+def _write_site(path: Path, settings: dict[str, str]) -> None:
+    properties = (
+        f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
+        for name, value in settings.items()
+    )
+    path.write_text(f"<configuration>\n{''.join(properties)}</configuration>\n")
+
+
+def _is_running(directory: Path, node: str) -> bool:
+    """Whether the process is still the one that was started; ids are used again."""
+    if not (directory / f"{node}.pid").exists():
+        return False
+    pid = _pid(directory, node)
+    if Path("/proc/self").exists():  # small images of Linux have no ps
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+    else:
+        ps = ["ps", "-ww", "-o", "args=", "-p", str(pid)]
+        command = subprocess.run(ps, check=False, capture_output=True, text=True).stdout
+    return str(directory) in command
+
+
+def _has_threads(pid: int) -> bool:
+    """Whether others than the first thread still run, and write; where there is no /proc, no."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) > 1
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _pid(directory: Path, node: str) -> int:
+    return int((directory / f"{node}.pid").read_text())
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free now; all different, because they are held at the same time."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [listener.getsockname()[1] for listener in held]
+    finally:
+        for listener in held:
+            listener.close()
+
+
+def _directory(path: str) -> Path:
+    directory = Path(path)
+    if not directory.name.startswith("holdfast-hdfs-"):
+        sys.exit(f"not a directory that start has printed: {path}")
+    return directory
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        match arguments:
+            case ["build"]:
+                build()
+            case ["start"]:
+                for word, value in start().items():
+                    print(f"{word}={shlex.quote(value)}")
+            case ["node", "start", node, directory] if node in NODES:
+                start_nodes(_directory(directory), node)
+            case ["node", "kill", node, directory] if node in NODES:
+                kill(_directory(directory), node)
+            case ["dfsadmin", directory, *options]:
+                return dfsadmin(_directory(directory), options)
+            case ["stop", directory]:
+                stop(_directory(directory))
+            case _:
+                usages = (__doc__ or "").split("\n\n")[1]
+                print(f"usage:\n{usages}", file=sys.stderr)
+                return 2
+    except UnavailableError as error:
+        print(error, file=sys.stderr)
+        return UNAVAILABLE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,64 @@
+"""Reading a file in HDFS from wherever the reader stands."""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.errors import InvalidRequestError, StreamClosedError
+from holdfast.locations.file_systems._hdfs._errors import translated
+from holdfast.locations.file_systems._port import BytesLike
+
+
+class HdfsInputStream(io.RawIOBase):
+    """One request to a DataNode as long as the reader goes on where it was."""
+
+    def __init__(self, reader: Any, uri: str) -> None:
+        self._reader = reader
+        self._uri = uri
+        self._size = int(reader.size)
+        self._position = 0
+        self._chunks: Iterator[bytes] | None = None
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise InvalidRequestError(f"position {base + offset} is negative", self._uri)
+        if base + offset != self._position:
+            self._position = base + offset
+            self._forget()
+        return self._position
+
+    def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer
+        if self.closed:
+            raise StreamClosedError("stream is closed", self._uri)
+        view = memoryview(buffer).cast("B")
+        if self._position >= self._size or not view:
+            return 0
+        if not self._left:
+            with translated(self._uri):
+                if self._chunks is None:
+                    length = self._size - self._position
+                    self._chunks = self._reader.read_range_stream(self._position, length)
+                self._left = memoryview(next(self._chunks, b""))
+        data, self._left = self._left[: len(view)], self._left[len(view) :]
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        self._forget()
+        super().close()
+
+    def _forget(self) -> None:
+        self._chunks = None
+        self._left = memoryview(b"")
