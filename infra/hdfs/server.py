@@ -1,8 +1,8 @@
-"""An HDFS of our own: a NameNode and a DataNode, each a process, on loopback.
+"""An HDFS of our own: a NameNode and two DataNodes, each a process, on loopback.
 
     server.py build
     server.py start
-    server.py node kill|start name|data DIRECTORY
+    server.py node kill|start name|data1|data2 DIRECTORY
     server.py dfsadmin DIRECTORY OPTION...
     server.py stop DIRECTORY
 
@@ -34,10 +34,14 @@ from xml.sax.saxutils import escape
 
 POM = Path(__file__).parent / "pom.xml"
 
-NODES = {
-    "name": "org.apache.hadoop.hdfs.server.namenode.NameNode",
-    "data": "org.apache.hadoop.hdfs.server.datanode.DataNode",
-}
+NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
+DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
+
+DATA_NODES = ("data1", "data2")
+"""Two, so that one can die; and because the end of a file costs a client 500 ms with a single one,
+whose report of the last block comes later at the NameNode than the client does."""
+
+NODES = ("name", *DATA_NODES)
 
 DFSADMIN = "org.apache.hadoop.hdfs.tools.DFSAdmin"
 
@@ -52,12 +56,10 @@ _JVM = (
     "-Djava.net.preferIPv4Stack=true",
 )
 
-_PATIENT = (
-    "-D",
-    "ipc.client.connect.retry.interval=100",
-    "-D",
-    "ipc.client.connect.max.retries=600",
-)
+_PATIENT = {
+    "ipc.client.connect.retry.interval": "100",
+    "ipc.client.connect.max.retries": "600",
+}
 """A DataNode that finds no NameNode asks again soon. Clients have Hadoop's defaults."""
 
 _LOG = """\
@@ -100,7 +102,7 @@ def build() -> Path:
             conf.mkdir()
             _write_site(conf / "hdfs-site.xml", site)
             formatted = subprocess.run(
-                [java, *_JVM, "-cp", f"{conf}:{new}/jars/*", NODES["name"], "-format"],
+                [java, *_JVM, "-cp", f"{conf}:{new}/jars/*", NAME_NODE, "-format"],
                 check=False,
                 cwd=directory,
                 env=_environment(),
@@ -120,19 +122,15 @@ def start() -> dict[str, str]:
     _program("java")
     directory = Path(tempfile.mkdtemp(prefix="holdfast-hdfs-"))
     try:
-        rpc, *others = (f"127.0.0.1:{port}" for port in _free_ports(5))
-        name_http, data_http, data, data_ipc = others
+        rpc, name_http, *others = (f"127.0.0.1:{port}" for port in _free_ports(8))
+        ports = dict(zip(DATA_NODES, zip(*[iter(others)] * 3, strict=True), strict=True))
         conf = directory / "conf"
         conf.mkdir()
         _write_site(conf / "core-site.xml", {"fs.defaultFS": f"hdfs://{rpc}"})
         site = {
-            "dfs.replication": "1",
+            "dfs.replication": str(len(DATA_NODES)),
             "dfs.namenode.name.dir": (directory / "name").as_uri(),
             "dfs.namenode.http-address": name_http,
-            "dfs.datanode.data.dir": (directory / "data").as_uri(),
-            "dfs.datanode.address": data,
-            "dfs.datanode.ipc.address": data_ipc,
-            "dfs.datanode.http.address": data_http,
             # The machine's own name need not resolve.
             "dfs.datanode.hostname": "127.0.0.1",
             "dfs.namenode.datanode.registration.ip-hostname-check": "false",
@@ -145,7 +143,18 @@ def start() -> dict[str, str]:
             "dfs.namenode.safemode.extension": "0",
         }
         _write_site(conf / "hdfs-site.xml", site)
-        addresses = {"rpc": rpc, "name": name_http, "data": data_http}
+        for node, (http_address, address, ipc_address) in ports.items():
+            own = {
+                "dfs.datanode.data.dir": (directory / node).as_uri(),
+                "dfs.datanode.http.address": http_address,
+                "dfs.datanode.address": address,
+                "dfs.datanode.ipc.address": ipc_address,
+            }
+            (conf / node).mkdir()
+            _write_site(conf / node / "hdfs-site.xml", site | own | _PATIENT)
+        addresses = {"rpc": rpc, "name": name_http} | {
+            node: http for node, (http, *_) in ports.items()
+        }
         (directory / "addresses").write_text(json.dumps(addresses))
         (directory / "tmp").mkdir()
         (directory / "log4j.properties").write_text(_LOG)
@@ -160,22 +169,19 @@ def start() -> dict[str, str]:
     return {
         "uri": f"hdfs://{rpc}",
         "conf_dir": str(conf),
-        "name_node_pid": str(_pid(directory, "name")),
-        "data_node_pid": str(_pid(directory, "data")),
         "directory": str(directory),
     }
 
 
 def start_nodes(directory: Path, *nodes: str) -> None:
     """Start servers that don't run, with the data and ports they have, and wait for them."""
-    command = _java(directory)
     started: dict[str, subprocess.Popen[bytes]] = {}
     for node in nodes:
         if _is_running(directory, node):
             continue
         with open(directory / f"{node}.log", "ab") as log:
             started[node] = subprocess.Popen(
-                [*command, NODES[node], *(_PATIENT if node == "data" else ())],
+                [*_java(directory, node), DATA_NODE if node in DATA_NODES else NAME_NODE],
                 cwd=directory,
                 env=_environment(),
                 stdin=subprocess.DEVNULL,
@@ -209,7 +215,7 @@ def stop(directory: Path) -> None:
 
 def dfsadmin(directory: Path, options: list[str]) -> int:
     """Run Hadoop's `dfsadmin`; its exit status."""
-    command = [*_java(directory), DFSADMIN, *options]
+    command = [*_java(directory, "name"), DFSADMIN, *options]
     return subprocess.run(command, check=False, cwd=directory, env=_environment()).returncode
 
 
@@ -228,8 +234,9 @@ def _wait_until_ready(directory: Path, started: "dict[str, subprocess.Popen[byte
 
 
 def _is_ready(directory: Path, running: list[str]) -> bool:
-    """Whether those that run serve: the NameNode clients, the DataNode all of its blocks."""
+    """Whether those that run serve: the NameNode clients, the DataNodes all of their blocks."""
     addresses = json.loads((directory / "addresses").read_text())
+    data_nodes = [node for node in running if node in DATA_NODES]
     try:
         if "name" in running:
             host, port = addresses["rpc"].split(":")
@@ -237,23 +244,25 @@ def _is_ready(directory: Path, running: list[str]) -> bool:
             name = _beans(addresses["name"], "NameNode,name=NameNode*")
             if name["State"] != "active":
                 return False
-        if "data" in running:
-            data = _beans(addresses["data"], "DataNode,name=DataNodeInfo")
-        if len(running) < len(NODES):
+        infos = [_beans(addresses[node], "DataNode,name=DataNodeInfo") for node in data_nodes]
+        if "name" not in running or not data_nodes:
             return True
-        # The last report's seconds; where there was none they count from the machine's start.
-        age_s = time.time() - data["DNStartedTimeInMillis"] / 1000
-        [actor] = json.loads(data["BPServiceActorInfo"])
-        if actor["ActorState"] != "RUNNING" or int(actor["LastBlockReport"]) > age_s:
-            return False
         blocks = _beans(addresses["name"], "NameNode,name=FSNamesystemState")
         if name["Safemode"] and "manually" not in name["Safemode"]:
             return False
         # A storage is known by a heartbeat, and stale until its blocks are reported.
-        counts = [blocks[name] for name in ("NumLiveDataNodes", "NumStaleStorages")]
-        return counts == [1, 0] and int(blocks["CapacityTotal"]) > 0
+        has_all = blocks["NumLiveDataNodes"] >= len(data_nodes) and blocks["NumStaleStorages"] == 0
+        return has_all and int(blocks["CapacityTotal"]) > 0 and all(map(_has_reported, infos))
     except (OSError, http.client.HTTPException, ValueError, KeyError):
         return False
+
+
+def _has_reported(data_node: dict[str, Any]) -> bool:
+    """Whether a DataNode has told the NameNode its blocks."""
+    # The last report's seconds; where there was none they count from the machine's start.
+    age_s = time.time() - data_node["DNStartedTimeInMillis"] / 1000
+    [actor] = json.loads(data_node["BPServiceActorInfo"])
+    return actor["ActorState"] == "RUNNING" and int(actor["LastBlockReport"]) <= age_s
 
 
 def _beans(address: str, names: str) -> dict[str, Any]:
@@ -282,10 +291,10 @@ def _fetch_jars(maven: str, jars: Path) -> None:
     sys.exit(f"mvn dependency:copy-dependencies failed: {reason}")
 
 
-def _java(directory: Path) -> list[str]:
+def _java(directory: Path, node: str) -> list[str]:
     """The command up to the class; the directory in it tells that a process is ours."""
     temporary = f"-Djava.io.tmpdir={directory / 'tmp'}"
-    classes = f"{directory}/conf:{directory}:{build()}/jars/*"
+    classes = f"{directory}/conf/{node}:{directory}/conf:{directory}:{build()}/jars/*"
     return [_program("java"), *_JVM, temporary, "-cp", classes]
 
 

@@ -1,4 +1,4 @@
-"""A NameNode and a DataNode on loopback, which tests may break.
+"""A NameNode and two DataNodes on loopback, which tests may break.
 
 They start when the first test asks for them and stop with the session. What a test has broken is
 mended before the next one, if it has asked for `hdfs_directory`. Where there can be no servers, the
@@ -66,15 +66,15 @@ class HdfsServer:
         self._is_safe = False
 
     def start_name_node(self) -> None:
-        """Start it; where the DataNode runs too, wait until all blocks are there."""
+        """Start it; where DataNodes run too, wait until all their blocks are there."""
         self._start("name")
 
-    def kill_data_node(self) -> None:
-        """Kill the DataNode; for 12 seconds the NameNode takes it for alive."""
-        self._kill("data")
+    def kill_data_node(self, node: str = "data1") -> None:
+        """Kill `data1` or `data2`; for 12 seconds the NameNode takes it for alive."""
+        self._kill(node)
 
-    def start_data_node(self) -> None:
-        self._start("data")
+    def start_data_node(self, node: str = "data1") -> None:
+        self._start(node)
 
     def safe_mode(self, *, on: bool) -> None:
         """Refuse all that writes, or no longer."""
@@ -89,7 +89,7 @@ class HdfsServer:
         Args:
             path: The directory, without the file system.
             names: Files and directories, itself among them.
-            space_bytes: A block that is written counts as a whole one, 128 MiB.
+            space_bytes: A block that is written counts as two whole ones, 256 MiB.
         """
         for value, kind in ((names, "Quota"), (space_bytes, "SpaceQuota")):
             what = [f"-clr{kind}"] if value is None else [f"-set{kind}", str(value)]
