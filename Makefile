@@ -21,7 +21,7 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1	/' | expand -t 14
 
 .PHONY: demo
-demo: setup java ## kill and restart a real stream on real data, then check every row; DIR=... keeps the output, STORAGE=s3 has S3
+demo: setup java ## kill and restart a real stream on real data, then check every row; DIR=... keeps the output, STORAGE=s3|hdfs has a server
 	$(BIN)/python -m examples.demo $(if $(DIR),--dir "$(DIR)") $(if $(STORAGE),--storage "$(STORAGE)")
 
 .PHONY: test
@@ -29,13 +29,18 @@ test: setup java ## the tests, fast and without network; includes real Spark
 	$(BIN)/pytest tests $(ARGS)
 
 .PHONY: integration
-integration: setup java s3-servers ## the tests that start servers or whole jobs
+integration: setup java s3-servers hdfs-servers ## the tests that start servers or whole jobs
 	$(BIN)/pytest integration_tests $(ARGS)
 
 # Minutes the first time, which no test should spend; without Go their tests are skipped.
 .PHONY: s3-servers
 s3-servers:
 	@for server in minio versitygw; do infra/s3/build $$server || test $$? = 3; done
+
+# The same for Hadoop's jars, which Maven brings.
+.PHONY: hdfs-servers
+hdfs-servers: setup
+	@PYTHON=$(BIN)/python infra/hdfs/build || test $$? = 3
 
 .PHONY: lint
 lint: setup ## ruff: rules and format; import layers
@@ -54,6 +59,14 @@ bench: setup java ## the micro-batch period with and without Holdfast, in one ru
 .PHONY: bench-files
 bench-files: setup ## state files and metadata against raw writes and Flink; ARGS="--flink-jars DIR"
 	$(BIN)/python -m benchmarks.state_files $(ARGS)
+
+.PHONY: bench-s3
+bench-s3: setup ## S3 against s3fs, pyarrow and s3transfer; ARGS="--server minio"
+	$(BIN)/python -m benchmarks.s3 $(ARGS)
+
+.PHONY: bench-hdfs
+bench-hdfs: setup java ## HDFS against others that reach it; ARGS=...
+	$(BIN)/python -m benchmarks.hdfs $(ARGS)
 
 .PHONY: docs
 docs: setup ## write the pages that are made from code

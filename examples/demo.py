@@ -1,9 +1,9 @@
 """Kill a real stream in the middle of its batches, start it again, and check every row.
 
-    python -m examples.demo [--dir DIR] [--storage local|s3]
+    python -m examples.demo [--dir DIR] [--storage local|s3|hdfs]
 
 Ends with 0 if nothing was lost and nothing doubled, 1 if anything differs, 2 for wrong usage, 3 if
-there can be no S3 server here.
+the storage's server can't be had here.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from examples._flights import N_FILES, in_order_of_departure, read_flights, writ
 from examples._places import Places
 from examples._progress import Progress
 from examples._runs import JobFailedError, Run, run_to_the_end
-from examples._s3_server import NoServerError, s3_server
+from examples._servers import SERVERS, NoServerError
 from examples.flights_job import ROWS_PER_FILE
 
 _ALL = "source, output, checkpoints and logs"
@@ -52,9 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dir", type=Path, help="keep source, output, checkpoints and logs here")
     parser.add_argument(
         "--storage",
-        choices=["local", "s3"],
+        choices=["local", *SERVERS],
         default="local",
-        help="where the checkpoints go: below --dir, or to an S3 server that is started for it",
+        help="where the checkpoints go: below --dir, or to a server that is started for it",
     )
     options = parser.parse_args(arguments)
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     status = 1
     try:
-        with s3_server() if options.storage == "s3" else nullcontext() as store:
+        with SERVERS.get(options.storage, nullcontext)() as store:
             status = int(not demonstrate(replace(places, store=store), console))
     except JobFailedError as error:
         console.print(str(error), style="red", markup=False)
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.dir is None and status != 1:
             shutil.rmtree(places.root)
         else:
-            kept = "source, output and logs" if options.storage == "s3" else _ALL
+            kept = "source, output and logs" if options.storage in SERVERS else _ALL
             console.print(f"{kept} are in {places.root}")
     return status
 
@@ -94,7 +94,8 @@ def demonstrate(places: Places, console: Console) -> bool:
     write_stream(in_order_of_departure(source), places)
     console.print(f"{len(source):,} flights in {N_FILES} files are the stream; starting the job")
     if places.store:
-        console.print(f"checkpoints go to {places.store} at {os.environ['AWS_ENDPOINT_URL_S3']}")
+        s3 = os.environ.get("AWS_ENDPOINT_URL_S3") if places.store.startswith("s3:") else None
+        console.print(f"checkpoints go to {places.store}{f' at {s3}' if s3 else ''}")
     with Display(console, batches=N_FILES) as display:
         runs = run_to_the_end(places, display.on_batch, display.on_run)
     batches = Progress(places).next_batch()

@@ -44,23 +44,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
     spark = session(places)
-    # The files' modification times are their order.
+    # The files' modification times are their order. Paths have their scheme, because a bare one is
+    # in HDFS where `HADOOP_CONF_DIR` says so.
     flights = (
         spark.readStream.schema(SCHEMA)
         .option("maxFilesPerTrigger", 1)
         .option("latestFirst", False)
-        .parquet(str(options.source))
+        .parquet(f"file://{options.source.resolve()}")
     )
     query = (
         flights.writeStream.foreachBatch(
             stateful(
                 RightSize(ROWS_PER_FILE, drain=options.drain),
-                sink=parquet_sink(str(places.output), ROWS_PER_FILE),
+                sink=parquet_sink(f"file://{places.output}", ROWS_PER_FILE),
                 uid="right-size",
                 parallelism=PARALLELISM,
             )
         )
-        .option("checkpointLocation", str(places.spark_checkpoints))
+        .option("checkpointLocation", f"file://{places.spark_checkpoints}")
         .trigger(availableNow=True)
         .start()
     )
@@ -76,7 +77,7 @@ def session(places: Places) -> SparkSession:
         .appName("right-size flights")
         .config("spark.ui.enabled", "false")
         .config("spark.local.dir", str(places.scratch))
-        .config("spark.sql.warehouse.dir", str(places.scratch / "warehouse"))
+        .config("spark.sql.warehouse.dir", f"file://{places.scratch}/warehouse")
         .config("spark.holdfast.checkpoint.dir", places.checkpoints)
         .config("spark.holdfast.checkpoint.num-retained", "3")
         .config("spark.holdfast.job.id", JOB_ID)

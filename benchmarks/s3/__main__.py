@@ -16,24 +16,26 @@ of their own. An engine that is not installed or fails is left out from then on,
 """
 
 import argparse
-import os
-import statistics
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar
+from contextlib import ExitStack
+from functools import partial
 
-from benchmarks.s3._engines import KINDS, reason_of
-from benchmarks.s3._measuring import ACTIONS, Cost, costs_of, peak_growth_bytes, requests_of
+from benchmarks._turns import (
+    left_out_on_failure,
+    print_header,
+    print_row,
+    print_times,
+    some_of,
+    take_turns,
+)
+from benchmarks.s3._engines import KINDS
+from benchmarks.s3._measuring import ACTIONS, costs_of, growth_bytes_of, requests_of
 from benchmarks.s3._server import Server, started
-from benchmarks.s3._works import WORKS, Bucket, Engine, LeftOutError, Work
+from benchmarks.s3._works import WORKS, Bucket, Engine
 from holdfast.testing import http_faults
 
-Rounds = list[dict[str, dict[str, Cost]]]
-"""By round, kind of engine and action."""
-
-T = TypeVar("T")
-
 PARTS = ("times", "memory", "requests")
+
+TITLES = {name: kind.name for name, kind in KINDS.items()}
 
 
 def main() -> None:
@@ -48,14 +50,15 @@ def main() -> None:
         buckets: dict[str, Bucket] = {}
         engines: dict[str, Engine] = {}
         for kind in options.engines:
-            with _left_out_on_failure(kind, buckets):
+            with left_out_on_failure(TITLES[kind], kind, buckets):
                 versions = KINDS[kind].versions()
                 buckets[kind] = stack.enter_context(server.new_bucket())
                 engines[kind] = KINDS[kind].tried(buckets[kind])
                 print(f"{KINDS[kind].name}: {versions}")
         if "times" in options.parts:
             for work in options.works:
-                _print_times(work, _measured(work, engines, options.rounds))
+                rounds = take_turns(engines, partial(costs_of, work), options.rounds, TITLES)
+                print_times(work.title, rounds, ACTIONS, TITLES)
         kinds = list(engines)
         if "memory" in options.parts:
             _print_memory(kinds, buckets)
@@ -76,112 +79,45 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--secret-key")
     parser.add_argument("--rounds", type=int, default=3, help="counted rounds")
     works = {work.name: work for work in WORKS}
-    parser.add_argument("--works", type=_some_of(works), default=WORKS, help=", ".join(works))
+    parser.add_argument("--works", type=some_of(works), default=WORKS, help=", ".join(works))
     kinds = {name: name for name in KINDS}
     parser.add_argument(
-        "--engines", type=_some_of(kinds), default=list(kinds), help=", ".join(kinds)
+        "--engines", type=some_of(kinds), default=list(kinds), help=", ".join(kinds)
     )
     parts = {name: name for name in PARTS}
-    parser.add_argument("--parts", type=_some_of(parts), default=PARTS, help=", ".join(parts))
+    parser.add_argument("--parts", type=some_of(parts), default=PARTS, help=", ".join(parts))
     options = parser.parse_args()
     if options.endpoint and not (options.access_key and options.secret_key):
         parser.error("--endpoint needs --access-key and --secret-key")
     return options
 
 
-def _some_of(known: Mapping[str, T]) -> Callable[[str], list[T]]:
-    def parsed(text: str) -> list[T]:
-        unknown = set(text.split(",")) - set(known)
-        if unknown:
-            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not of {', '.join(known)}")
-        return [one for name, one in known.items() if name in text.split(",")]
-
-    return parsed
-
-
-@contextmanager
-def _left_out_on_failure(kind: str, remaining: dict[str, Any]) -> Iterator[None]:
-    """Say why an engine takes no part any more, if it fails in the block."""
-    try:
-        yield
-    except LeftOutError as error:
-        reason = str(error)
-    except Exception as error:  # noqa: BLE001  # the others go on
-        reason = reason_of(error)
-    else:
-        return
-    remaining.pop(kind, None)
-    print(f"{KINDS[kind].name} is left out: {reason}", flush=True)
-
-
-def _measured(work: Work, engines: dict[str, Engine], rounds: int) -> Rounds:
-    found: Rounds = []
-    for number in range(rounds):
-        kinds = list(engines)
-        turn = number % max(1, len(kinds))
-        found.append({})
-        for kind in kinds[turn:] + kinds[:turn]:
-            os.sync()  # nobody waits for what another one has written
-            with _left_out_on_failure(kind, engines):
-                found[-1][kind] = costs_of(work, engines[kind])
-    return [{kind: one[kind] for kind in engines} for one in found]
-
-
-def _print_times(work: Work, rounds: Rounds) -> None:
-    kinds = list(rounds[0])
-    _print_header(f"{work.title}, median of {len(rounds)}", kinds)
-    units: dict[str, Callable[[Cost], float]] = {
-        "s": lambda one: one.wall_s,
-        "CPU s": lambda one: one.cpu_s,
-    }
-    for unit, cost in units.items():
-        for action in ACTIONS:
-            cells = []
-            for kind in kinds:
-                values = [cost(one[kind][action]) for one in rounds]
-                cell = f"{statistics.median(values):.3f}"
-                if kind != kinds[0]:
-                    bases = [cost(one[kinds[0]][action]) for one in rounds]
-                    ratios = [
-                        value / base for value, base in zip(values, bases, strict=True) if base
-                    ]
-                    cell += f" ({statistics.median(ratios):.2f})" if ratios else ""
-                cells.append(cell)
-            _print_row(f"{action}, {unit}", cells)
-
-
 def _print_memory(kinds: list[str], buckets: dict[str, Bucket]) -> None:
     work = WORKS[-1]
-    _print_header(f"peak growth, {work.title}", kinds)
+    print_header(f"peak growth, {work.title}", [TITLES[kind] for kind in kinds])
     found: dict[str, dict[str, int]] = {}
     for kind in kinds:
-        with _left_out_on_failure(kind, {}):
-            found[kind] = peak_growth_bytes(kind, buckets[kind], work)
+        with left_out_on_failure(TITLES[kind], kind, {}):
+            found[kind] = growth_bytes_of(kind, buckets[kind], work)
     for action in ("write", "read"):
         cells = [
             f"{found[kind][action] / (1 << 20):.1f}" if kind in found else "-" for kind in kinds
         ]
-        _print_row(f"{action}, MiB", cells)
+        print_row(f"{action}, MiB", cells)
 
 
 def _print_requests(kinds: list[str], server: Server) -> None:
-    _print_header("requests", kinds)
+    print_header("requests", [TITLES[kind] for kind in kinds])
     found: dict[str, dict[str, str]] = {}
     with http_faults(server.endpoint) as proxy:
         for kind in kinds:
-            with _left_out_on_failure(kind, {}), server.new_bucket(through=proxy.url) as bucket:
+            with (
+                left_out_on_failure(TITLES[kind], kind, {}),
+                server.new_bucket(through=proxy.url) as bucket,
+            ):
                 found[kind] = requests_of(kind, bucket, proxy)
     for title in next(iter(found.values()), {}):
-        _print_row(title, [found[kind][title] if kind in found else "-" for kind in kinds])
-
-
-def _print_header(title: str, kinds: list[str]) -> None:
-    print()
-    _print_row(title, [KINDS[kind].name for kind in kinds])
-
-
-def _print_row(title: str, cells: list[str]) -> None:
-    print(f"{title:28}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
+        print_row(title, [found[kind][title] if kind in found else "-" for kind in kinds])
 
 
 if __name__ == "__main__":

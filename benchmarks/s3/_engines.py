@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
+from benchmarks._turns import LeftOutError, reason_of
 from benchmarks.s3._holdfast import Holdfast
 from benchmarks.s3._peers import Boto3, Obstore, Pyarrow, S3fs
-from benchmarks.s3._works import PART_BYTES, Bucket, Engine, LeftOutError
+from benchmarks.s3._works import PART_BYTES, Bucket, Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,3 @@ KINDS = {
     "pyarrow": Kind("pyarrow", ["pyarrow"], Pyarrow),
 }
 """By the name that the command line knows; ratios are to the first one that takes part."""
-
-
-def reason_of(error: BaseException) -> str:
-    """What went wrong, on one line."""
-    text = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {text[:300]}"

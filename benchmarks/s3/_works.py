@@ -75,7 +75,3 @@ def chunks(file_bytes: int) -> Iterator[bytes]:
 def zeros(count: int) -> bytes:
     """So many, in memory that is there; that of `bytes(count)` is not, until it is written to."""
     return b"\0" * count
-
-
-class LeftOutError(Exception):
-    """An engine can't be had here; the text says why."""

@@ -262,7 +262,7 @@ def _has_reported(data_node: dict[str, Any]) -> bool:
     # The last report's seconds; where there was none they count from the machine's start.
     age_s = time.time() - data_node["DNStartedTimeInMillis"] / 1000
     [actor] = json.loads(data_node["BPServiceActorInfo"])
-    return actor["ActorState"] == "RUNNING" and int(actor["LastBlockReport"]) <= age_s
+    return bool(actor["ActorState"] == "RUNNING" and int(actor["LastBlockReport"]) <= age_s)
 
 
 def _beans(address: str, names: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Stores of files behind one port: what they can do, how long to go on when they fail."""
 
+from holdfast.locations.file_systems._hdfs import HdfsFileSystem
 from holdfast.locations.file_systems._local import LocalFileSystem
 from holdfast.locations.file_systems._memory import MemoryFileSystem
-from holdfast.locations.file_systems._hdfs import HdfsFileSystem
 from holdfast.locations.file_systems._port import (
     BytesLike,
     ExclusiveFileSystem,

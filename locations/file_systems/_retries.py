@@ -26,6 +26,9 @@ _log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
+ABORT_DEADLINE_S = 10.0
+"""How long a stream that is given up tries to leave nothing behind."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:

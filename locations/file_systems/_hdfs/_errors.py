@@ -13,21 +13,29 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 
-# hdfs-native has no classes for most errors of the NameNode; their Java class is in the text.
-_JAVA = re.compile(r"\b(?:[a-z]\w*\.)+([A-Z]\w+)")
+# hdfs-native has no classes for most errors of the NameNode: the Java class and its message, with a
+# stack trace behind it, stand in the text.
+_ANSWER = re.compile(
+    r'(?:Fatal)?RPCError\("(?:[\w]+\.)*([\w$]+)", "(.*?)(?:\\n|"\)\Z|\Z)', re.DOTALL
+)
+_LONGEST_TEXT = 300
 
 _FULL = {"DSQuotaExceededException", "NSQuotaExceededException", "QuotaExceededException"}
 _REFUSED = {
     "AccessControlException",
     "AuthorizationException",
-    "InvalidToken",
-    "SecretManager$InvalidToken",
-    "ParentNotDirectoryException",
+    "FSLimitException$MaxDirectoryItemsExceededException",
     "FSLimitException$PathComponentTooLongException",
     "InvalidPathException",
+    "ParentNotDirectoryException",
+    "SecretManager$InvalidToken",
+    "UnresolvedPathException",
 }
-_GONE = {"LeaseExpiredException", "FileNotFoundException"}
-_TAKEN = {"FileAlreadyExistsException", "AlreadyBeingCreatedException"}
+_GONE = {"FileNotFoundException", "LeaseExpiredException"}
+_TAKEN = {"AlreadyBeingCreatedException", "FileAlreadyExistsException"}
+
+_NO_IDENTITY = ("SASLError", "GSSAPIError", "NoSASLMechanism")
+_NO_DATA_NODE = ("DataTransferError", "BlocksNotFound")
 
 
 @contextmanager
@@ -41,9 +49,9 @@ def translated(uri: str) -> Iterator[None]:
         raise error_for(error, uri) from error
 
 
-def java_class(error: BaseException) -> str:
+def java_class(error: BaseException | None) -> str:
     """The Java class that the NameNode named, or empty if it did not answer."""
-    found = _JAVA.search(str(error))
+    found = _ANSWER.match(str(error))
     return found[1] if found else ""
 
 
@@ -51,24 +59,38 @@ def error_for(error: Exception, uri: str) -> CheckpointError:
     """Our error for one of hdfs-native's."""
     name = java_class(error)
     if isinstance(error, FileNotFoundError) or name in _GONE:
-        if name == "LeaseExpiredException":
-            message = "file was deleted while it was written, by another driver or a cleanup"
-        else:
-            message = "no such file or directory"
-        return CheckpointNotFoundError(message, uri)
+        return CheckpointNotFoundError("no such file or directory", uri)
     if isinstance(error, FileExistsError) or name in _TAKEN:
         return CheckpointConflictError("file exists already; somebody else has written it", uri)
+    text = _text(error)
     if name in _FULL:
-        return StorageFullError(f"quota of the directory is used up ({name})", uri)
+        return StorageFullError(f"quota is used up ({text})", uri)
     if isinstance(error, PermissionError) or name in _REFUSED:
-        message = f"HDFS refuses this ({name or type(error).__name__}); check user and permissions"
+        return InvalidRequestError(f"HDFS refuses this ({text})", uri)
+    if str(error).startswith(_NO_IDENTITY):
+        message = (
+            f"HDFS does not know who this is ({text}); "
+            "it wants a Kerberos ticket (kinit), or a delegation token"
+        )
         return InvalidRequestError(message, uri)
-    if isinstance(error, (NotADirectoryError, IsADirectoryError, ValueError)):
-        return InvalidRequestError(f"HDFS can't do this ({type(error).__name__})", uri)
-    return StorageUnavailableError(f"HDFS failed ({name or type(error).__name__})", uri)
+    if isinstance(error, (NotADirectoryError, IsADirectoryError, NotImplementedError, ValueError)):
+        return InvalidRequestError(f"HDFS can't do this ({text})", uri)
+    return StorageUnavailableError(f"HDFS failed ({text})", uri)
 
 
 def was_answered(error: CheckpointError) -> bool:
     """Whether the NameNode said no, so that the call surely changed nothing."""
-    cause = error.__cause__
-    return cause is not None and bool(java_class(cause))
+    return bool(java_class(error.__cause__))
+
+
+def lost_data(error: CheckpointError) -> bool:
+    """Whether DataNodes failed, so that what was written may be lost."""
+    return str(error.__cause__).startswith(_NO_DATA_NODE)
+
+
+def _text(error: Exception) -> str:
+    """What it says, without the NameNode's stack trace."""
+    found = _ANSWER.match(str(error))
+    text = f"{found[1]}: {found[2]}" if found else str(error) or type(error).__name__
+    text = text.replace('\\"', '"')
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"

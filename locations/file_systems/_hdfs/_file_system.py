@@ -1,9 +1,9 @@
 """`hdfs://` and `viewfs://`: files that are published by a rename that refuses to overwrite."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -11,18 +11,21 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
     OutcomeUnknownError,
-    StorageFullError,
     StorageUnavailableError,
 )
 from holdfast.locations import _uris
 from holdfast.locations._tried import raise_first, tried
-from holdfast.locations.file_systems._hdfs._client import client_for
+from holdfast.locations.file_systems._hdfs._client import client_for, options_of
 from holdfast.locations.file_systems._hdfs._errors import java_class, translated, was_answered
 from holdfast.locations.file_systems._hdfs._input_stream import HdfsInputStream
 from holdfast.locations.file_systems._hdfs._output_stream import HdfsOutputStream
 from holdfast.locations.file_systems._port import FileOutputStream, FileStatus
+from holdfast.locations.file_systems._retries import Retrier, RetryPolicy
 
 _DIRECTORY_MODE = 0o700
+
+_ONCE = Retrier(RetryPolicy(deadline_s=0))
+"""For a stream that is repeated as a whole."""
 
 
 class HdfsFileSystem:
@@ -30,24 +33,37 @@ class HdfsFileSystem:
 
     Directories and files are for their owner alone. What is deleted is gone: Hadoop's trash is the
     shell's, and a directory goes in one step.
+
+    Args:
+        options: Hadoop's options that win over those in its files.
+        retries: When the beginning and the end of a stream that fail are given up; whole calls are
+            repeated by `file_system_for`, as for every store.
     """
+
+    def __init__(
+        self, options: Mapping[str, str] | None = None, *, retries: RetryPolicy | None = None
+    ) -> None:
+        self._options = options_of(options or {})
+        self._retrier = Retrier(retries or RetryPolicy())
 
     def prepare_directory(self, uri: str, /) -> None:
         try:
             with translated(uri):
-                client_for(uri).mkdirs(_uris.local_path(uri), _DIRECTORY_MODE, create_parent=True)
+                self._client(uri).mkdirs(_uris.local_path(uri), _DIRECTORY_MODE, create_parent=True)
         except CheckpointConflictError as error:
             message = "a file stands where a directory is wanted"
             raise InvalidRequestError(message, uri) from error
 
     def create(self, uri: str, /) -> FileOutputStream:
-        return HdfsOutputStream(client_for(uri), uri)
+        stream = client_for(uri, self._options, patient=True)
+        return HdfsOutputStream(uri, calls=self._client(uri), stream=stream, retrier=self._retrier)
 
     def publish(self, uri: str, data: bytes, /) -> None:
         in_progress = _uris.join(
             _uris.parent(uri), f".{_uris.name(uri)}.{uuid.uuid4().hex}.inprogress"
         )
-        stream = self.create(in_progress)
+        client = self._client(uri)
+        stream = HdfsOutputStream(in_progress, calls=client, stream=client, retrier=_ONCE)
         try:
             stream.write(data)
             stream.commit()
@@ -59,7 +75,7 @@ class HdfsFileSystem:
 
     def open(self, uri: str, /) -> BinaryIO:
         with translated(uri):
-            reader = client_for(uri).read(_uris.local_path(uri))
+            reader = self._client(uri).read(_uris.local_path(uri))
         return cast("BinaryIO", HdfsInputStream(reader, uri))
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
@@ -72,7 +88,7 @@ class HdfsFileSystem:
                     modified_ms=entry.modification_time,
                     is_directory=entry.isdir,
                 )
-                for entry in client_for(uri).list_status(path)
+                for entry in self._client(uri).list_status(path)
                 if entry.path.rstrip("/") != path.rstrip("/")  # of a file: itself
             ]
         return []
@@ -84,7 +100,7 @@ class HdfsFileSystem:
         try:
             self._delete(uri, recursive=False)
         except CheckpointError as error:
-            if java_class(error.__cause__ or error) != "PathIsNotEmptyDirectoryException":
+            if java_class(error.__cause__) != "PathIsNotEmptyDirectoryException":
                 raise
 
     def delete_tree(self, uri: str, /) -> None:
@@ -93,27 +109,28 @@ class HdfsFileSystem:
     def _delete_file(self, uri: str) -> None:
         self._delete(uri, recursive=False)
 
-    @staticmethod
-    def _delete(uri: str, *, recursive: bool) -> None:
+    def _delete(self, uri: str, *, recursive: bool) -> None:
         with suppress(CheckpointNotFoundError), translated(uri):
-            client_for(uri).delete(_uris.local_path(uri), recursive)
+            self._client(uri).delete(_uris.local_path(uri), recursive)
 
     def _remove(self, uri: str) -> None:
         with suppress(CheckpointError):
             self._delete_file(uri)
 
-    @staticmethod
-    def _rename(source: str, target: str) -> None:
+    def _client(self, uri: str) -> Any:
+        return client_for(uri, self._options)
+
+    def _rename(self, source: str, target: str) -> None:
         try:
             with translated(target):
-                client_for(target).rename(
+                self._client(target).rename(
                     _uris.local_path(source), _uris.local_path(target), overwrite=False
                 )
-        except (CheckpointConflictError, StorageFullError):
-            raise
-        except (StorageUnavailableError, CheckpointNotFoundError) as error:
-            if isinstance(error, StorageUnavailableError) and was_answered(error):
+        except StorageUnavailableError as error:
+            if "must both be directories" in str(error.__cause__):
+                message = "a directory stands where a file is wanted"
+                raise CheckpointConflictError(message, target) from error
+            if was_answered(error):
                 raise
-            # The source is gone: an attempt before, whose answer was lost, has moved it.
             message = "HDFS did not say whether the file was renamed"
             raise OutcomeUnknownError(message, target) from error

@@ -1,15 +1,34 @@
 """A file in HDFS that counts once it is closed."""
 
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
-from holdfast.errors import CheckpointError, StreamClosedError
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointError,
+    CheckpointNotFoundError,
+    StorageFullError,
+    StorageUnavailableError,
+    StreamClosedError,
+)
 from holdfast.locations import _uris
-from holdfast.locations.file_systems._hdfs._errors import translated
+from holdfast.locations.file_systems._hdfs._errors import lost_data, translated, was_answered
 from holdfast.locations.file_systems._port import BytesLike
+from holdfast.locations.file_systems._retries import ABORT_DEADLINE_S, Retrier, retry_deadline
 
-FILE_MODE = 0o600
+_FILE_MODE = 0o600
+
+_PIECE = 4 << 20
+"""hdfs-native copies what it is given, all at once."""
+
+_FIRST_PIECE = 4 << 10
+"""Less than a packet: none of it is on its way when the first block can't be had."""
+
+_SMALLEST_BLOCK = 1 << 20
+"""Hadoop's dfs.namenode.fs-limits.min-block-size, bytes; whose block ends earlier is not asked."""
 
 
 class HdfsOutputStream:
@@ -17,39 +36,55 @@ class HdfsOutputStream:
 
     A writer whose directory was deleted fails: it makes no parents, and the NameNode has ended its
     lease.
+
+    Args:
+        uri: Its normalized URI.
+        calls: The client that makes single calls.
+        stream: The client that writes, which waits for a NameNode that is down.
+        retrier: Repeats what a stream can repeat: its creation, its first block, and its end.
     """
 
-    def __init__(self, client: Any, uri: str) -> None:
-        from hdfs_native import WriteOptions  # noqa: PLC0415  # optional
-
-        self._client = client
+    def __init__(self, uri: str, *, calls: Any, stream: Any, retrier: Retrier) -> None:
+        self._is_finished = True  # there is nothing to delete yet
         self._uri = uri
         self._path = _uris.local_path(uri)
+        self._calls = calls
+        self._retrier = retrier
         self._lock = threading.Lock()
+        self._length = 0
+        self._block_bytes = 0
+        self._can_sync = True
+        self._writer = self._create(stream)
         self._is_finished = False
-        options = WriteOptions(permission=FILE_MODE, overwrite=False, create_parent=False)
-        with translated(uri):
-            self._writer = client.create(self._path, options)
 
     def write(self, data: BytesLike, /) -> None:
-        self._check_unfinished()
-        with translated(self._uri):
-            self._writer.write(data)
+        left = memoryview(data).cast("B")
+        with self._writing():
+            while left:
+                piece = bytes(left[: self._room()])  # other buffers it would take byte by byte
+                if self._length == 0:
+                    self._retrier.call("write", partial(self._send, piece))
+                else:
+                    self._send(piece)
+                left = left[len(piece) :]
+                self._length += len(piece)
+                if self._length >= _SMALLEST_BLOCK and self._left_of_block() == 0:
+                    self._sync()  # later it would be another block that is synced
 
     def sync(self) -> None:
-        self._check_unfinished()
-        with translated(self._uri):
-            self._writer.hsync()
+        with self._writing():
+            self._sync()
 
     def commit(self, *, durable_name: bool = True) -> None:  # noqa: ARG002  # every name lasts
-        self._check_unfinished()
-        try:
-            with translated(self._uri):
-                self._writer.hsync()
-                self._writer.close()
-        except BaseException:
-            self.abort()
-            raise
+        with self._writing():
+            try:
+                with translated(self._uri):
+                    self._sync()
+                    self._writer.close()
+            except StorageUnavailableError as error:
+                if isinstance(error, StorageFullError) or lost_data(error):
+                    raise
+                self._recover()
         with self._lock:
             was_aborted, self._is_finished = self._is_finished, True
         if was_aborted:
@@ -66,10 +101,97 @@ class HdfsOutputStream:
         if not getattr(self, "_is_finished", True):
             self.abort()
 
-    def _delete(self) -> None:
-        with suppress(CheckpointError), translated(self._uri):
-            self._client.delete(self._path)
+    def _create(self, client: Any) -> Any:
+        from hdfs_native import WriteOptions  # noqa: PLC0415  # optional
 
-    def _check_unfinished(self) -> None:
+        may_be_ours = False
+
+        def attempt() -> Any:
+            nonlocal may_be_ours
+            options = WriteOptions(
+                permission=_FILE_MODE, overwrite=may_be_ours, create_parent=False
+            )
+            try:
+                with translated(self._uri):
+                    return client.create(self._path, options)
+            except StorageUnavailableError as error:
+                may_be_ours = may_be_ours or not was_answered(error)
+                raise
+
+        return self._retrier.call("create", attempt)
+
+    def _room(self) -> int:
+        """Bytes that may be sent at once."""
+        if self._length == 0:
+            return _FIRST_PIECE
+        if self._length < _SMALLEST_BLOCK:
+            return _SMALLEST_BLOCK - self._length
+        return min(_PIECE, self._left_of_block() or _PIECE)
+
+    def _left_of_block(self) -> int:
+        if not self._block_bytes:
+            self._block_bytes = int(self._calls.get_file_info(self._path).blocksize)
+        return -self._length % self._block_bytes
+
+    def _send(self, piece: bytes) -> None:
+        with translated(self._uri):
+            self._writer.write(piece)
+
+    def _sync(self) -> None:
+        """Have the DataNodes write to their disks; closing alone leaves it in their memories."""
+        if not self._can_sync or self._length == 0:
+            return
+        try:
+            self._writer.hsync()
+        except Exception as error:
+            if "not supported for erasure-coded" not in str(error):
+                raise
+            self._can_sync = False
+
+    def _recover(self) -> None:
+        """Have the NameNode close the file, whose writer doesn't know whether it is.
+
+        All bytes have been acknowledged, so that the DataNodes agree on its length.
+        """
+        length = self._retrier.call("commit", self._closed_length)
+        if length != self._length:
+            message = f"HDFS has closed the file with {length} of {self._length} bytes"
+            raise StorageUnavailableError(message, self._uri)
+
+    def _closed_length(self) -> int:
+        if self._is_finished:
+            raise StreamClosedError("stream was discarded", self._uri)
+        try:
+            with translated(self._uri):
+                is_closed = self._calls.recover_lease(self._path)
+                length = int(self._calls.get_file_info(self._path).length)
+        except CheckpointConflictError as error:  # it waits for a DataNode's report
+            raise StorageUnavailableError("HDFS has not closed the file yet", self._uri) from error
+        if not is_closed:
+            raise StorageUnavailableError("HDFS has not closed the file yet", self._uri)
+        return length
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What is missing a piece must not be committed."""
         if self._is_finished:
             raise StreamClosedError("stream is finished or discarded", self._uri)
+        try:
+            with translated(self._uri):
+                yield
+        except BaseException as error:
+            if self._is_finished:  # by another thread
+                raise StreamClosedError("stream was discarded", self._uri) from error
+            self.abort()
+            if isinstance(error, CheckpointNotFoundError):
+                message = "file was deleted while it was written, by another driver or a cleanup"
+                raise CheckpointNotFoundError(message, self._uri) from error
+            raise
+
+    def _delete(self) -> None:
+        with suppress(CheckpointError), retry_deadline(ABORT_DEADLINE_S):
+            self._retrier.call("delete", self._delete_once)
+
+    def _delete_once(self) -> None:
+        with translated(self._uri):
+            self._calls.delete(self._path)

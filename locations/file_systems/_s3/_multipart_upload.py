@@ -15,7 +15,7 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations.file_systems._retries import retry_deadline
+from holdfast.locations.file_systems._retries import ABORT_DEADLINE_S, retry_deadline
 from holdfast.locations.file_systems._s3._errors import translated
 from holdfast.locations.file_systems._s3._object import ALGORITHMS, OWNER, S3Object, checksum_of
 
@@ -24,8 +24,6 @@ _log = logging.getLogger(__name__)
 _MOST_PARTS = 10_000
 _GROWS_EVERY = 1_000
 """Parts after which they double: 8 MiB parts reach 8 TiB then, beyond S3's own limit."""
-
-ABORT_DEADLINE_S = 10.0
 
 
 class MultipartUpload:

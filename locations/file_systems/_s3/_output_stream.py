@@ -11,8 +11,8 @@ from holdfast.errors import (
     StreamClosedError,
 )
 from holdfast.locations.file_systems._port import BytesLike
-from holdfast.locations.file_systems._retries import retry_deadline
-from holdfast.locations.file_systems._s3._multipart_upload import ABORT_DEADLINE_S, MultipartUpload
+from holdfast.locations.file_systems._retries import ABORT_DEADLINE_S, retry_deadline
+from holdfast.locations.file_systems._s3._multipart_upload import MultipartUpload
 from holdfast.locations.file_systems._s3._object import OWNER, S3Object, checksum_of
 from holdfast.locations.file_systems._s3._obstore import Outcome
 

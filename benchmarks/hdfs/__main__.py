@@ -1,0 +1,211 @@
+"""How fast do state files get into HDFS and back, next to what others use?
+
+    python -m benchmarks.hdfs
+    python -m benchmarks.hdfs --rounds 10 --works files,stream --engines holdfast,hdfs-native
+
+It starts the servers of `infra/hdfs`, a NameNode and two DataNodes on this machine, and stops them.
+All engines take turns round by round on the same data; another one begins each time. Everybody has
+warmed up before by doing the whole work once, and what he wrote then was read back with another
+client. Blocks of deleted files are gone before the next round.
+Figures are medians; a ratio in brackets is the median of the rounds' ratios to the first engine,
+above 1 where the first one is faster or needs less.
+
+Holdfast syncs each file before it closes it, which the others do in their columns `+hsync`. What is
+published is written beside, closed, and renamed to a name that must be free. Holdfast and
+hdfs-native work in this process, Hadoop's own client in a JVM that runs all the time; each times
+itself. The processors' seconds leave out those of the servers. Memory is measured in a fresh
+process for each engine. One that can't be had or fails is left out, with its reason.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import uuid
+import zlib
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+from hdfs_native import Client
+
+from benchmarks._turns import (
+    Cost,
+    LeftOutError,
+    in_fresh_process,
+    left_out_on_failure,
+    peak_growth_bytes,
+    print_header,
+    print_row,
+    print_times,
+    some_of,
+    take_turns,
+)
+from benchmarks.hdfs._jvm import Jvm, jvm
+from benchmarks.hdfs._python import HdfsNative, Holdfast, Store, Threads
+from benchmarks.hdfs._server import Server, started
+from benchmarks.hdfs._works import WORKS, Engine, Work, chunks, content
+
+DATA_BYTES = 16 << 20
+
+PYTHON: dict[str, Callable[[str], Store]] = {
+    "holdfast": Holdfast,
+    "hdfs-native": partial(HdfsNative, hsync=False),
+    "hdfs-native+hsync": partial(HdfsNative, hsync=True),
+}
+"""Makes of the file system's URI the stores of engines that work in this process."""
+
+JVM = {"jvm": False, "jvm+hsync": True}
+"""Whether engines in the JVM sync."""
+
+TITLES = {
+    "holdfast": "Holdfast",
+    "hdfs-native": "hdfs-native",
+    "hdfs-native+hsync": "hdfs-native+hsync",
+    "jvm": "JVM",
+    "jvm+hsync": "JVM+hsync",
+}
+"""By the name that the command line knows; ratios are to the first one that takes part."""
+
+PARTS = ("times", "memory")
+
+
+def main() -> None:
+    """Take turns and print the tables."""
+    options = _options()
+    with ExitStack() as stack:
+        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-benchmark-"))
+        data = Path(temporary) / "data"
+        data.write_bytes(os.urandom(DATA_BYTES))
+        server = stack.enter_context(started())
+        engines = _engines(options.engines, server, data, stack)
+        if "times" in options.parts:
+            for work in options.works:
+                _take_turns(work, engines, options.rounds, server, data)
+        if "memory" in options.parts:
+            _print_memory([name for name in engines if name in PYTHON], server.uri, data)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.hdfs",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="counted rounds")
+    works = {work.name: work for work in WORKS}
+    parser.add_argument("--works", type=some_of(works), default=WORKS, help=", ".join(works))
+    names = {name: name for name in TITLES}
+    parser.add_argument(
+        "--engines", type=some_of(names), default=list(names), help=", ".join(names)
+    )
+    parts = {name: name for name in PARTS}
+    parser.add_argument("--parts", type=some_of(parts), default=PARTS, help=", ".join(parts))
+    return parser.parse_args()
+
+
+def _engines(names: list[str], server: Server, data: Path, stack: ExitStack) -> dict[str, Engine]:
+    engines: dict[str, Engine] = {}
+    process = None
+    for name in names:
+        with left_out_on_failure(TITLES[name], name, engines):
+            if name in PYTHON:
+                engines[name] = Threads(PYTHON[name](server.uri), data)
+            else:
+                if process is None:
+                    process = stack.enter_context(jvm(server.uri, server.conf_dir, data))
+                engines[name] = Jvm(process, hsync=JVM[name])
+    print(
+        f"hdfs-native {version('hdfs-native')}, Hadoop's client of PySpark {version('pyspark')},"
+        f" Python {sys.version.split()[0]}, {os.cpu_count()} processors"
+    )
+    return engines
+
+
+def _take_turns(
+    work: Work, engines: dict[str, Engine], rounds: int, server: Server, data: Path
+) -> None:
+    client = Client(server.uri)
+    directories: list[str] = []
+
+    def costs_of(engine: Engine, *, verified: bool) -> dict[str, Cost]:
+        directories.append(f"/{uuid.uuid4().hex}")
+        client.mkdirs(directories[-1])
+        costs = {action: engine.run(action, work, directories[-1]) for action in work.actions}
+        if verified:
+            _verify(client, work, directories[-1], data.read_bytes())
+        return costs
+
+    def clean_up() -> None:
+        while directories:
+            client.delete(directories.pop(), recursive=True)
+        server.wait_until_empty()
+
+    take = partial(take_turns, engines, titles=TITLES, after_round=clean_up)
+    take(partial(costs_of, verified=True), rounds=1)
+    if found := take(partial(costs_of, verified=False), rounds=rounds):
+        print_times(work.title, found, work.actions, TITLES)
+
+
+def _verify(client: Client, work: Work, directory: str, data: bytes) -> None:
+    """Compare what has been written with what should have been, replicas included.
+
+    Raises:
+        LeftOutError: It differs.
+    """
+    expected = 0
+    for chunk in chunks(content(data), work.file_bytes):
+        expected = zlib.crc32(chunk, expected)
+    replicas = set()
+    names = set()
+    for one in client.list_status(directory):
+        found = 0
+        for part in client.read(one.path).read_range_stream(0, one.length):
+            found = zlib.crc32(part, found)
+        if (one.length, found) != (work.file_bytes, expected):
+            raise LeftOutError(f"it wrote something else to {one.path}")
+        names.add(one.path)
+        replicas.add(one.replication)
+    if names != set(work.paths(directory)):
+        raise LeftOutError(f"it left {len(names)} files of {work.title}, or others")
+    if replicas != {2}:
+        raise LeftOutError(f"its files have {replicas} replicas, not 2")
+
+
+def _print_memory(names: list[str], uri: str, data: Path) -> None:
+    work = WORKS[-1]
+    print_header(f"peak growth, {work.title}", [TITLES[name] for name in names])
+    found: dict[str, dict[str, int]] = {}
+    for name in names:
+        with left_out_on_failure(TITLES[name], name, {}):
+            found[name] = in_fresh_process(_growth_bytes, name, uri, data, work)
+    for action in work.actions:
+        cells = [
+            f"{found[name][action] / (1 << 20):.1f}" if name in found else "-" for name in names
+        ]
+        print_row(f"{action}, MiB", cells)
+
+
+def _growth_bytes(name: str, uri: str, data: Path, work: Work) -> dict[str, int]:
+    """By how much this process grows at most while it does each action of a work."""
+    engine = Threads(PYTHON[name](uri), data)
+    client = Client(uri)
+    directory, other = (f"/{uuid.uuid4().hex}" for _ in range(2))
+    client.mkdirs(directory)
+    client.mkdirs(other)
+    small = replace(work, files=1, file_bytes=4 << 10)
+    for action in work.actions:
+        engine.run(action, small, other)  # connects
+    found = {}
+    for action in work.actions:
+        found[action], _ = peak_growth_bytes(partial(engine.run, action, work, directory))
+    client.delete(directory, recursive=True)
+    client.delete(other, recursive=True)
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Holdfast, and hdfs-native as one uses it without Holdfast."""
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from hdfs_native import Client
+
+from benchmarks._turns import Cost, LeftOutError, timed_in_threads
+from benchmarks.hdfs._works import CHUNK_BYTES, Work, chunks, content
+from holdfast.locations.file_systems import file_system_for
+
+
+class Store(Protocol):
+    """Where one file goes, and comes from. Paths are absolute, without the file system."""
+
+    def write(self, path: str, data: Iterable[bytes]) -> None:
+        """Make a file of these chunks."""
+        ...
+
+    def read(self, path: str) -> int:
+        """Read all of it in pieces that take bounded memory; the number of bytes."""
+        ...
+
+    def publish(self, path: str, data: bytes) -> None:
+        """Make a file that appears whole, and only if its name is free."""
+        ...
+
+
+class Threads:
+    """An engine: a store, and threads of this process.
+
+    Args:
+        store: Where the files go.
+        data: Path of the file with what is written.
+    """
+
+    def __init__(self, store: Store, data: Path) -> None:
+        self._store = store
+        self._content = content(data.read_bytes())
+
+    def run(self, action: str, work: Work, directory: str) -> Cost:
+        in_threads = partial(timed_in_threads, work.threads)
+        paths = work.paths(directory)
+        match action:
+            case "write":
+                cost, _ = in_threads(
+                    lambda path: self._store.write(path, chunks(self._content, work.file_bytes)),
+                    paths,
+                )
+            case "publish":
+                [data] = chunks(self._content, work.file_bytes)
+                cost, _ = in_threads(lambda path: self._store.publish(path, data), paths)
+            case "read":
+                cost, sizes = in_threads(self._store.read, paths)
+                if sizes != [work.file_bytes] * work.files:
+                    raise LeftOutError(f"it read {sum(sizes)} bytes of {work.title}")
+            case _:
+                raise LeftOutError(f"it can't {action}")
+        return cost
+
+
+class Holdfast:
+    """The streams that state files go through, without the checksums that are added above them.
+
+    State is read as it is verified, into a buffer of a MiB.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._file_system = file_system_for(uri)
+
+    def write(self, path: str, data: Iterable[bytes]) -> None:
+        stream = self._file_system.create(self._uri + path)
+        try:
+            for chunk in data:
+                stream.write(chunk)
+            stream.commit()
+        except BaseException:
+            stream.abort()
+            raise
+
+    def read(self, path: str) -> int:
+        total = 0
+        buffer = bytearray(CHUNK_BYTES)
+        with self._file_system.open(self._uri + path) as stream:
+            while count := stream.readinto(buffer):  # type: ignore[attr-defined]  # all have it
+                total += count
+        return total
+
+    def publish(self, path: str, data: bytes) -> None:
+        self._file_system.publish(self._uri + path, data)  # type: ignore[attr-defined]  # HDFS can
+
+
+class HdfsNative:
+    """The calls of hdfs-native's own client, in the fastest way that takes bounded memory.
+
+    `read_range_stream` hands out pieces of 64 KiB without a copy; `read` of a MiB at a time, or of
+    all, is slower.
+
+    Args:
+        uri: `hdfs://host:port`.
+        hsync: Whether files are on disk before they are closed, as Holdfast's are.
+    """
+
+    def __init__(self, uri: str, *, hsync: bool) -> None:
+        self._client = Client(uri)
+        self._hsync = hsync
+
+    def write(self, path: str, data: Iterable[bytes]) -> None:
+        with self._client.create(path) as file:
+            for chunk in data:
+                file.write(chunk)
+            if self._hsync:
+                file.hsync()
+
+    def read(self, path: str) -> int:
+        file = self._client.read(path)
+        return sum(len(part) for part in file.read_range_stream(0, file.size))
+
+    def publish(self, path: str, data: bytes) -> None:
+        self.write(f"{path}.inprogress", [data])
+        self._client.rename(f"{path}.inprogress", path, overwrite=False)

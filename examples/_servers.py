@@ -1,0 +1,111 @@
+"""Servers of the demo's own for checkpoints, which are gone with it."""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import boto3
+
+_INFRA = Path(__file__).parent.parent / "infra"
+_UNAVAILABLE = 3
+_BUCKET = "holdfast-demo"
+_PROXIES = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+
+
+class NoServerError(Exception):
+    """No such server can be had on this machine."""
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """Start a server with an empty bucket, and let this process and its children reach it.
+
+    Yields:
+        URI of a directory in the bucket.
+
+    Raises:
+        NoServerError: There can be none, or it does not start.
+    """
+    with _started("S3", "s3", "minio", needs="it is built from source by Go, once") as known:
+        # Whatever the user has set for boto3.
+        _set_environment(
+            "AWS_",
+            {
+                "AWS_ENDPOINT_URL_S3": known["endpoint"],
+                "AWS_DEFAULT_REGION": known["region"],
+                "AWS_ACCESS_KEY_ID": known["access_key"],
+                "AWS_SECRET_ACCESS_KEY": known["secret_key"],
+                "AWS_CONFIG_FILE": os.devnull,
+                "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+                **_PROXIES,
+            },
+        )
+        client = boto3.client("s3")
+        client.create_bucket(Bucket=_BUCKET)
+        client.close()
+        yield f"s3://{_BUCKET}/checkpoints"
+
+
+@contextmanager
+def hdfs_server() -> Iterator[str]:
+    """Start an empty file system, and let this process and its children reach it.
+
+    Yields:
+        URI of a directory in it, which is not there yet.
+
+    Raises:
+        NoServerError: There can be none, or it does not start.
+    """
+    with _started("HDFS", "hdfs", needs="Maven brings Hadoop's jars, once") as known:
+        # Another user, proxy user, token file or directory of settings would lead elsewhere.
+        _set_environment("HADOOP_", {"HADOOP_CONF_DIR": known["conf_dir"], **_PROXIES})
+        yield f"{known['uri']}/checkpoints"
+
+
+SERVERS: Mapping[str, Callable[[], AbstractContextManager[str]]] = {
+    "s3": s3_server,
+    "hdfs": hdfs_server,
+}
+"""What starts the servers of a storage."""
+
+
+@contextmanager
+def _started(name: str, directory: str, *arguments: str, needs: str) -> Iterator[dict[str, str]]:
+    """What a server says when it has started; it is stopped after the block."""
+    infra = _INFRA / directory
+    # What takes long is said on stderr, and so is why there can be none.
+    started = subprocess.run(
+        [infra / "start", *arguments],
+        check=False,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHON": sys.executable},
+    )
+    if started.returncode == _UNAVAILABLE:
+        message = (
+            f"there can be no {name} server here, see above: {needs}. "
+            f"Install what is missing, or run the demo without STORAGE={directory}"
+        )
+        raise NoServerError(message)
+    if started.returncode != 0:
+        raise NoServerError(f"the {name} server did not start, see above")
+    known = dict(word.split("=", 1) for word in shlex.split(started.stdout))
+    try:
+        yield known
+    finally:
+        subprocess.run(
+            [infra / "stop", known["directory"]],
+            check=True,
+            env=os.environ | {"PYTHON": sys.executable},
+        )
+
+
+def _set_environment(prefix: str, variables: Mapping[str, str]) -> None:
+    """Set variables for this process and its children, and no others of that prefix."""
+    for name in [name for name in os.environ if name.startswith(prefix)]:
+        del os.environ[name]
+    os.environ |= variables
