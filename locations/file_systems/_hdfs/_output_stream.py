@@ -112,8 +112,10 @@ class HdfsOutputStream:
                 permission=_FILE_MODE, overwrite=may_be_ours, create_parent=False
             )
             try:
+                # Not hdfs-native's own writer, which closes the file, and so makes it whole, when
+                # it is collected as garbage; and waits for a NameNode that is down to do so.
                 with translated(self._uri):
-                    return client.create(self._path, options)
+                    return client.inner.create(self._path, options)
             except StorageUnavailableError as error:
                 may_be_ours = may_be_ours or not was_answered(error)
                 raise
