@@ -18,7 +18,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: help
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1	/' | expand -t 14
+	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1	/' | expand -t 14
 
 .PHONY: demo
 demo: setup java ## kill and restart a real stream on real data, then check every row; DIR=... keeps the output, STORAGE=s3|hdfs has a server
@@ -65,7 +65,7 @@ bench-s3: setup ## S3 against s3fs, pyarrow and s3transfer; ARGS="--server minio
 	$(BIN)/python -m benchmarks.s3 $(ARGS)
 
 .PHONY: bench-hdfs
-bench-hdfs: setup java ## HDFS against others that reach it; ARGS=...
+bench-hdfs: setup java ## HDFS against hdfs-native and Hadoop's own client; ARGS="--rounds 10"
 	$(BIN)/python -m benchmarks.hdfs $(ARGS)
 
 .PHONY: docs

@@ -191,4 +191,4 @@ def print_header(title: str, names: Iterable[str]) -> None:
 
 def print_row(title: str, cells: Iterable[str]) -> None:
     """Another line of it."""
-    print(f"{title:28}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
+    print(f"{title:38}" + "".join(f"{cell:>20}" for cell in cells), flush=True)

@@ -61,6 +61,7 @@ from holdfast.locations.file_systems import (
     register_file_system,
     retry_deadline,
     unregister_file_system,
+    use_hdfs,
     use_s3,
 )
 from holdfast.locations.storages import (
@@ -172,5 +173,6 @@ __all__ = [
     "retry_deadline",
     "sweep",
     "unregister_file_system",
+    "use_hdfs",
     "use_s3",
 ]

@@ -18,7 +18,7 @@ import org.apache.hadoop.hdfs.DistributedFileSystem;
  * The part of Hadoop's own client, at its defaults.
  *
  * <p>Each line of standard input is one piece of work: action, files, bytes of each, threads, bytes
- * of a chunk, whether to "hsync" before a "close", directory. The answer is one line: "ns" and the
+ * of a chunk, bytes of a block, whether to "hsync" or only to "close", directory. The answer is one line: "ns" and the
  * nanoseconds that it took, by the clock and of all processors, or "failed" and why.
  */
 public class HadoopClient {
@@ -44,16 +44,16 @@ public class HadoopClient {
         int fileBytes = Integer.parseInt(words[2]);
         int threads = Integer.parseInt(words[3]);
         int chunkBytes = Integer.parseInt(words[4]);
-        boolean hsync = words[5].equals("hsync");
-        String directory = words[6];
+        int blockBytes = words[6].equals("hsync") ? Integer.parseInt(words[5]) : 0;
+        String directory = words[7];
         switch (words[0]) {
             case "write":
                 return inThreads(threads, files, (number, buffer) ->
-                        write(new Path(directory, "" + number), fileBytes, chunkBytes, hsync));
+                        write(new Path(directory, "" + number), fileBytes, chunkBytes, blockBytes));
             case "publish":
                 return inThreads(threads, files, (number, buffer) -> {
                     Path inProgress = new Path(directory, number + ".inprogress");
-                    write(inProgress, fileBytes, chunkBytes, hsync);
+                    write(inProgress, fileBytes, chunkBytes, blockBytes);
                     Path target = new Path(directory, "" + number);
                     fileSystem.rename(inProgress, target, Options.Rename.NONE);
                 });
@@ -65,14 +65,15 @@ public class HadoopClient {
         }
     }
 
-    static void write(Path path, int fileBytes, int chunkBytes, boolean hsync) throws Exception {
+    /** Without a size of blocks nothing is synced. */
+    static void write(Path path, int fileBytes, int chunkBytes, int blockBytes) throws Exception {
         try (FSDataOutputStream stream = fileSystem.create(path, false)) {
             for (int begin = 0; begin < fileBytes; begin += chunkBytes) {
-                int count = Math.min(chunkBytes, fileBytes - begin);
-                stream.write(data, begin % data.length, count);
-            }
-            if (hsync) {
-                stream.hsync();
+                int end = Math.min(begin + chunkBytes, fileBytes);
+                stream.write(data, begin % data.length, end - begin);
+                if (blockBytes > 0 && (end % blockBytes == 0 || end == fileBytes)) {
+                    stream.hsync();
+                }
             }
         }
     }

@@ -10,8 +10,8 @@ client. Blocks of deleted files are gone before the next round.
 Figures are medians; a ratio in brackets is the median of the rounds' ratios to the first engine,
 above 1 where the first one is faster or needs less.
 
-Holdfast syncs each file before it closes it, which the others do in their columns `+hsync`. What is
-published is written beside, closed, and renamed to a name that must be free. Holdfast and
+Holdfast syncs each block of a file before it closes it, which the others do in their columns
+`+hsync`. What is published is written beside, closed, and renamed to a name that must be free. Holdfast and
 hdfs-native work in this process, Hadoop's own client in a JVM that runs all the time; each times
 itself. The processors' seconds leave out those of the servers. Memory is measured in a fresh
 process for each engine. One that can't be had or fails is left out, with its reason.
@@ -23,9 +23,7 @@ import sys
 import tempfile
 import uuid
 import zlib
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -37,38 +35,20 @@ from benchmarks._turns import (
     LeftOutError,
     in_fresh_process,
     left_out_on_failure,
-    peak_growth_bytes,
     print_header,
     print_row,
     print_times,
     some_of,
     take_turns,
 )
+from benchmarks.hdfs._engines import JVM, PYTHON, TITLES, growth_bytes_of
 from benchmarks.hdfs._jvm import Jvm, jvm
-from benchmarks.hdfs._python import HdfsNative, Holdfast, Store, Threads
+from benchmarks.hdfs._python import Threads
 from benchmarks.hdfs._server import Server, started
-from benchmarks.hdfs._works import WORKS, Engine, Work, chunks, content
+from benchmarks.hdfs._works import BLOCK_BYTES, WORKS, Engine, Work, chunks, content
 
 DATA_BYTES = 16 << 20
-
-PYTHON: dict[str, Callable[[str], Store]] = {
-    "holdfast": Holdfast,
-    "hdfs-native": partial(HdfsNative, hsync=False),
-    "hdfs-native+hsync": partial(HdfsNative, hsync=True),
-}
-"""Makes of the file system's URI the stores of engines that work in this process."""
-
-JVM = {"jvm": False, "jvm+hsync": True}
-"""Whether engines in the JVM sync."""
-
-TITLES = {
-    "holdfast": "Holdfast",
-    "hdfs-native": "hdfs-native",
-    "hdfs-native+hsync": "hdfs-native+hsync",
-    "jvm": "JVM",
-    "jvm+hsync": "JVM+hsync",
-}
-"""By the name that the command line knows; ratios are to the first one that takes part."""
+REPLICAS = 2
 
 PARTS = ("times", "memory")
 
@@ -151,7 +131,7 @@ def _take_turns(
 
 
 def _verify(client: Client, work: Work, directory: str, data: bytes) -> None:
-    """Compare what has been written with what should have been, replicas included.
+    """Compare what has been written with what should have been, and how it lies there.
 
     Raises:
         LeftOutError: It differs.
@@ -159,7 +139,7 @@ def _verify(client: Client, work: Work, directory: str, data: bytes) -> None:
     expected = 0
     for chunk in chunks(content(data), work.file_bytes):
         expected = zlib.crc32(chunk, expected)
-    replicas = set()
+    layouts = set()
     names = set()
     for one in client.list_status(directory):
         found = 0
@@ -168,11 +148,11 @@ def _verify(client: Client, work: Work, directory: str, data: bytes) -> None:
         if (one.length, found) != (work.file_bytes, expected):
             raise LeftOutError(f"it wrote something else to {one.path}")
         names.add(one.path)
-        replicas.add(one.replication)
+        layouts.add((one.replication, one.blocksize))
     if names != set(work.paths(directory)):
         raise LeftOutError(f"it left {len(names)} files of {work.title}, or others")
-    if replicas != {2}:
-        raise LeftOutError(f"its files have {replicas} replicas, not 2")
+    if layouts != {(REPLICAS, BLOCK_BYTES)}:
+        raise LeftOutError(f"replicas and bytes of a block of its files are {layouts}")
 
 
 def _print_memory(names: list[str], uri: str, data: Path) -> None:
@@ -181,30 +161,12 @@ def _print_memory(names: list[str], uri: str, data: Path) -> None:
     found: dict[str, dict[str, int]] = {}
     for name in names:
         with left_out_on_failure(TITLES[name], name, {}):
-            found[name] = in_fresh_process(_growth_bytes, name, uri, data, work)
+            found[name] = in_fresh_process(growth_bytes_of, name, uri, data, work)
     for action in work.actions:
         cells = [
             f"{found[name][action] / (1 << 20):.1f}" if name in found else "-" for name in names
         ]
         print_row(f"{action}, MiB", cells)
-
-
-def _growth_bytes(name: str, uri: str, data: Path, work: Work) -> dict[str, int]:
-    """By how much this process grows at most while it does each action of a work."""
-    engine = Threads(PYTHON[name](uri), data)
-    client = Client(uri)
-    directory, other = (f"/{uuid.uuid4().hex}" for _ in range(2))
-    client.mkdirs(directory)
-    client.mkdirs(other)
-    small = replace(work, files=1, file_bytes=4 << 10)
-    for action in work.actions:
-        engine.run(action, small, other)  # connects
-    found = {}
-    for action in work.actions:
-        found[action], _ = peak_growth_bytes(partial(engine.run, action, work, directory))
-    client.delete(directory, recursive=True)
-    client.delete(other, recursive=True)
-    return found
 
 
 if __name__ == "__main__":

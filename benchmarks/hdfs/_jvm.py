@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 
 from benchmarks._turns import Cost, LeftOutError
-from benchmarks.hdfs._works import CHUNK_BYTES, Work
+from benchmarks.hdfs._works import BLOCK_BYTES, CHUNK_BYTES, Work
 
 _SOURCE = Path(__file__).parent / "HadoopClient.java"
 _JARS = Path(pyspark.__file__).parent / "jars"
@@ -21,7 +21,7 @@ class Jvm:
 
     Args:
         process: The JVM; it takes a command and gives an answer, a line each.
-        hsync: Whether files are on disk before they are closed, as Holdfast's are.
+        hsync: Whether all blocks of a file are on disk before it is closed, as Holdfast's are.
     """
 
     def __init__(self, process: "subprocess.Popen[str]", *, hsync: bool) -> None:
@@ -29,10 +29,10 @@ class Jvm:
         self._sync = "hsync" if hsync else "close"
 
     def run(self, action: str, work: Work, directory: str) -> Cost:
-        words = (work.files, work.file_bytes, work.threads, CHUNK_BYTES, self._sync, directory)
+        sizes = (work.files, work.file_bytes, work.threads, CHUNK_BYTES, BLOCK_BYTES)
         if self._process.stdin is None or self._process.stdout is None:
             raise ValueError("process has no pipes")
-        print(action, *words, file=self._process.stdin, flush=True)
+        print(action, *sizes, self._sync, directory, file=self._process.stdin, flush=True)
         for line in self._process.stdout:
             kind, _, rest = line.strip().partition(" ")
             if kind == "ns":  # anything else is a logger's

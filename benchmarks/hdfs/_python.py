@@ -8,7 +8,7 @@ from typing import Protocol
 from hdfs_native import Client
 
 from benchmarks._turns import Cost, LeftOutError, timed_in_threads
-from benchmarks.hdfs._works import CHUNK_BYTES, Work, chunks, content
+from benchmarks.hdfs._works import BLOCK_BYTES, CHUNK_BYTES, Work, chunks, content
 from holdfast.locations.file_systems import file_system_for
 
 
@@ -19,7 +19,7 @@ class Store(Protocol):
         """Make a file of these chunks."""
         ...
 
-    def read(self, path: str) -> int:
+    def read(self, path: str, file_bytes: int) -> int:
         """Read all of it in pieces that take bounded memory; the number of bytes."""
         ...
 
@@ -53,7 +53,9 @@ class Threads:
                 [data] = chunks(self._content, work.file_bytes)
                 cost, _ = in_threads(lambda path: self._store.publish(path, data), paths)
             case "read":
-                cost, sizes = in_threads(self._store.read, paths)
+                cost, sizes = in_threads(
+                    lambda path: self._store.read(path, work.file_bytes), paths
+                )
                 if sizes != [work.file_bytes] * work.files:
                     raise LeftOutError(f"it read {sum(sizes)} bytes of {work.title}")
             case _:
@@ -64,7 +66,7 @@ class Threads:
 class Holdfast:
     """The streams that state files go through, without the checksums that are added above them.
 
-    State is read as it is verified, into a buffer of a MiB.
+    State is read as it is verified, into a buffer of at most a MiB.
     """
 
     def __init__(self, uri: str) -> None:
@@ -81,9 +83,9 @@ class Holdfast:
             stream.abort()
             raise
 
-    def read(self, path: str) -> int:
+    def read(self, path: str, file_bytes: int) -> int:
         total = 0
-        buffer = bytearray(CHUNK_BYTES)
+        buffer = bytearray(min(CHUNK_BYTES, file_bytes))
         with self._file_system.open(self._uri + path) as stream:
             while count := stream.readinto(buffer):  # type: ignore[attr-defined]  # all have it
                 total += count
@@ -101,7 +103,7 @@ class HdfsNative:
 
     Args:
         uri: `hdfs://host:port`.
-        hsync: Whether files are on disk before they are closed, as Holdfast's are.
+        hsync: Whether all blocks of a file are on disk before it is closed, as Holdfast's are.
     """
 
     def __init__(self, uri: str, *, hsync: bool) -> None:
@@ -110,12 +112,17 @@ class HdfsNative:
 
     def write(self, path: str, data: Iterable[bytes]) -> None:
         with self._client.create(path) as file:
+            left = BLOCK_BYTES
             for chunk in data:
                 file.write(chunk)
-            if self._hsync:
+                left -= len(chunk)
+                if left == 0 and self._hsync:
+                    file.hsync()
+                    left = BLOCK_BYTES
+            if left < BLOCK_BYTES and self._hsync:
                 file.hsync()
 
-    def read(self, path: str) -> int:
+    def read(self, path: str, file_bytes: int) -> int:  # noqa: ARG002  # it asks the NameNode
         file = self._client.read(path)
         return sum(len(part) for part in file.read_range_stream(0, file.size))
 

@@ -8,6 +8,9 @@ from benchmarks._turns import Cost
 
 CHUNK_BYTES = 1 << 20
 
+BLOCK_BYTES = 128 << 20
+"""Hadoop's default. Who syncs does it at the end of each block: only the current one is synced."""
+
 
 @dataclass(frozen=True, slots=True)
 class Work:

@@ -21,6 +21,7 @@ from holdfast.locations.file_systems._registry import (
     file_system_for,
     register_file_system,
     unregister_file_system,
+    use_hdfs,
     use_s3,
 )
 from holdfast.locations.file_systems._retries import RetryPolicy, retry_deadline
@@ -50,5 +51,6 @@ __all__ = [
     "register_file_system",
     "retry_deadline",
     "unregister_file_system",
+    "use_hdfs",
     "use_s3",
 ]

@@ -1,7 +1,7 @@
 """Which file system is behind a URI."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from holdfast.errors import InvalidRequestError
@@ -31,6 +31,15 @@ class _S3:
         return self.adapter(self.settings, retries=self.retries)
 
 
+@dataclass(frozen=True, slots=True)
+class _Hdfs:
+    options: tuple[tuple[str, str], ...] = ()
+    retries: RetryPolicy = _DEFAULT_POLICY
+
+    def __call__(self) -> FileSystem:
+        return HdfsFileSystem(dict(self.options), retries=self.retries)
+
+
 _Registered = tuple[Callable[[], FileSystem], RetryPolicy]
 
 _S3_SCHEMES: dict[str, Callable[..., FileSystem]] = {
@@ -43,8 +52,8 @@ _S3_SCHEMES: dict[str, Callable[..., FileSystem]] = {
 _BUILT_IN: dict[str, _Registered] = {
     "file": (LocalFileSystem, _DEFAULT_POLICY),
     "memory": (MemoryFileSystem, _DEFAULT_POLICY),
-    "hdfs": (HdfsFileSystem, _DEFAULT_POLICY),
-    "viewfs": (HdfsFileSystem, _DEFAULT_POLICY),
+    "hdfs": (_Hdfs(), _DEFAULT_POLICY),
+    "viewfs": (_Hdfs(), _DEFAULT_POLICY),
     **{
         scheme: (_S3(adapter, S3Settings()), _DEFAULT_POLICY)
         for scheme, adapter in _S3_SCHEMES.items()
@@ -98,12 +107,33 @@ def use_s3(
         raise InvalidRequestError(f"{bucket!r} is no bucket; give its name alone")
     with _LOCK:
         for scheme, adapter in _S3_SCHEMES.items():
-            registered: _Registered = (_S3(adapter, settings, retries), retries)
             root = scheme if bucket is None else f"{scheme}://{bucket}"
-            is_ours = isinstance(_FACTORIES[scheme][0], _S3)
-            if is_ours and _FACTORIES.get(root) != registered:
-                _FACTORIES[root] = registered
-                _OPENED.pop(root, None)
+            _use(root, scheme, _S3(adapter, settings, retries))
+
+
+def use_hdfs(options: Mapping[str, str], *, retries: RetryPolicy = _DEFAULT_POLICY) -> None:
+    """Reach `hdfs://` and `viewfs://` by these options from now on, in this process.
+
+    A scheme for which somebody has registered an adapter of his own is left to it.
+
+    Args:
+        options: Hadoop's, such as `dfs.nameservices`; they win over those in the files of
+            `HADOOP_CONF_DIR`. Which NameNode is asked how often (`dfs.client.failover.*`) is for
+            `retries` to say.
+        retries: When calls, and the beginning and the end of streams, that fail are given up.
+    """
+    with _LOCK:
+        for scheme in ("hdfs", "viewfs"):
+            _use(scheme, scheme, _Hdfs(tuple(sorted(options.items())), retries))
+
+
+def _use(root: str, scheme: str, factory: _S3 | _Hdfs) -> None:
+    """Register it for the scheme, or for a bucket of it; under the lock."""
+    registered: _Registered = (factory, factory.retries)
+    is_ours = isinstance(_FACTORIES[scheme][0], type(factory))
+    if is_ours and _FACTORIES.get(root) != registered:
+        _FACTORIES[root] = registered
+        _OPENED.pop(root, None)
 
 
 def unregister_file_system(scheme: str) -> None:

@@ -33,7 +33,7 @@ def s3_of(*, own: Given | None = None, s3a: Given | None = None) -> S3Settings:
         **{f"spark.holdfast.s3.{key}": value for key, value in (own or {}).items()},
         **{f"spark.hadoop.fs.s3a.{key}": value for key, value in (s3a or {}).items()},
     }
-    read = Settings.parse(given).s3
+    read = Settings.parse(given).stores.s3
     assert list(read) == ["data.one"]
     return read["data.one"]
 
@@ -90,7 +90,7 @@ def test_without_a_bucket_there_is_nothing_to_reach(directory: str) -> None:
         "spark.holdfast.checkpoint.dir": directory,
         "spark.hadoop.fs.s3a.encryption.algorithm": "SSE-C",  # somebody else's
     }
-    assert Settings.parse(given).s3 == {}
+    assert Settings.parse(given).stores.s3 == {}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_right_settings_are_taken_where_nothing_is_in_s3() -> None:
         "spark.holdfast.s3.checksum": "off",
         "spark.hadoop.fs.s3a.access.key": "name",  # somebody else's
     }
-    assert Settings.parse(given).s3 == {}
+    assert Settings.parse(given).stores.s3 == {}
 
 
 # What Hadoop says
@@ -285,7 +285,7 @@ def test_no_secret_is_in_what_is_printed() -> None:
         "spark.hadoop.fs.s3a.session.token": SECRET,
     }
     settings = Settings.parse(given)
-    assert settings.s3["bucket"].secret_key == SECRET
+    assert settings.stores.s3["bucket"].secret_key == SECRET
     assert SECRET not in f"{settings} {settings!r}"
 
 

@@ -54,7 +54,10 @@ class HdfsOutputStream:
         self._length = 0
         self._block_bytes = 0
         self._can_sync = True
-        self._writer = self._create(stream)
+        self._stream = stream
+        self._writer: Any = None
+        self._may_be_ours = False
+        retrier.call("create", self._create)
         self._is_finished = False
 
     def write(self, data: BytesLike, /) -> None:
@@ -63,7 +66,7 @@ class HdfsOutputStream:
             while left:
                 piece = bytes(left[: self._room()])  # other buffers it would take byte by byte
                 if self._length == 0:
-                    self._retrier.call("write", partial(self._send, piece))
+                    self._retrier.call("write", partial(self._begin, piece))
                 else:
                     self._send(piece)
                 left = left[len(piece) :]
@@ -101,26 +104,36 @@ class HdfsOutputStream:
         if not getattr(self, "_is_finished", True):
             self.abort()
 
-    def _create(self, client: Any) -> Any:
+    def _create(self) -> None:
         from hdfs_native import WriteOptions  # noqa: PLC0415  # optional
 
-        may_be_ours = False
+        options = WriteOptions(
+            permission=_FILE_MODE, overwrite=self._may_be_ours, create_parent=False
+        )
+        try:
+            # Not hdfs-native's own writer, which closes the file, and so makes it whole, when it is
+            # collected as garbage; and waits for a NameNode that is down to do so.
+            with translated(self._uri):
+                self._writer = self._stream.inner.create(self._path, options)
+        except StorageUnavailableError as error:
+            self._may_be_ours = self._may_be_ours or not was_answered(error)
+            raise
+        self._may_be_ours = True
 
-        def attempt() -> Any:
-            nonlocal may_be_ours
-            options = WriteOptions(
-                permission=_FILE_MODE, overwrite=may_be_ours, create_parent=False
-            )
-            try:
-                # Not hdfs-native's own writer, which closes the file, and so makes it whole, when
-                # it is collected as garbage; and waits for a NameNode that is down to do so.
-                with translated(self._uri):
-                    return client.inner.create(self._path, options)
-            except StorageUnavailableError as error:
-                may_be_ours = may_be_ours or not was_answered(error)
-                raise
+    def _begin(self, piece: bytes) -> None:
+        """Have a first block with these bytes, on other DataNodes each time that it fails.
 
-        return self._retrier.call("create", attempt)
+        For the same file the NameNode gives the same ones again, even if one of them is gone.
+        """
+        if self._is_finished:  # meanwhile, by another thread
+            raise StreamClosedError("stream was discarded", self._uri)
+        if self._writer is None:
+            self._create()
+        try:
+            self._send(piece)
+        except StorageUnavailableError:
+            self._writer = None
+            raise
 
     def _room(self) -> int:
         """Bytes that may be sent at once."""
@@ -182,7 +195,8 @@ class HdfsOutputStream:
             with translated(self._uri):
                 yield
         except BaseException as error:
-            if self._is_finished:  # by another thread
+            if self._is_finished:  # by another thread, which may have deleted it before it was made
+                self._delete()
                 raise StreamClosedError("stream was discarded", self._uri) from error
             self.abort()
             if isinstance(error, CheckpointNotFoundError):

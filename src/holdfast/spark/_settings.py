@@ -13,11 +13,11 @@ from holdfast.locations import (
     CheckpointStorage,
     FileSystemCheckpointStorage,
     MemoryCheckpointStorage,
-    S3Settings,
     check_job_id,
 )
-from holdfast.spark._s3_settings import s3_settings, s3_settings_table
+from holdfast.spark._s3_settings import s3_settings_table
 from holdfast.spark._setting import PREFIX, Setting, boolean, duration_s, positive, size
+from holdfast.spark._stores import Stores
 
 # One for the process: a query that is stopped and started again finds its checkpoints.
 _MEMORY = MemoryCheckpointStorage()
@@ -57,8 +57,7 @@ class Settings:
     """The settings of one query; values only, so that they compare and pickle.
 
     Attributes:
-        s3: How to reach S3, for each bucket in which the query keeps anything. The others are what
-            the table says.
+        stores: How to reach what the query keeps anything in. The others are what the table says.
     """
 
     checkpoint_dir: str | None = _setting(
@@ -128,7 +127,7 @@ class Settings:
         parse=check_job_id,
     )
 
-    s3: Mapping[str, S3Settings] = field(default_factory=dict, hash=False)
+    stores: Stores = field(default=Stores(), hash=False)
 
     @classmethod
     def parse(cls, configuration: Mapping[str, str]) -> "Settings":
@@ -147,8 +146,7 @@ class Settings:
             for name, setting in _rows().items()
             if (key := PREFIX + setting.key) in configuration
         }
-        s3 = s3_settings(configuration, values.get("checkpoint_dir"))
-        return cls(s3=s3, **values)
+        return cls(stores=Stores.parse(configuration, values.get("checkpoint_dir")), **values)
 
     def open_storage(self) -> CheckpointStorage:
         """The checkpoint storage that they describe; touches nothing yet.

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,13 +15,14 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from holdfast.backends import MAX_PARALLELISM
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError, OutcomeUnknownError
-from holdfast.locations import CheckpointStorage, S3Settings, sweep, use_s3
+from holdfast.locations import CheckpointStorage, sweep
 from holdfast.spark import _query
 from holdfast.spark._acknowledgements import COLUMN, Acknowledgement, decode_acknowledgements
 from holdfast.spark._coordinator import CheckpointCoordinator, PendingCheckpoint, SparkProgress
 from holdfast.spark._functions import StatefulFunction
 from holdfast.spark._routing import Routing, arrow_schema, shared
 from holdfast.spark._settings import Settings
+from holdfast.spark._stores import Stores
 from holdfast.spark._subtask import SubtaskRunner
 
 _log = logging.getLogger(__name__)
@@ -164,7 +165,7 @@ class _QueryRun:
     run_id: str
     operator: _Operator
     storage: CheckpointStorage
-    s3: Mapping[str, S3Settings]
+    stores: Stores
     job_id: str
     coordinator: CheckpointCoordinator
     finished: "Accumulator[int]"
@@ -175,8 +176,7 @@ class _QueryRun:
         cls, operator: _Operator, session: SparkSession, query: _query.RunningQuery
     ) -> "_QueryRun":
         settings = Settings.parse(session.conf.getAll)
-        for bucket, s3 in settings.s3.items():
-            use_s3(s3, bucket)
+        settings.stores.use()
         storage = settings.open_storage()
         job_id = settings.job_id or query.query_id
         coordinator = CheckpointCoordinator(
@@ -193,7 +193,7 @@ class _QueryRun:
             run_id=query.run_id,
             operator=operator,
             storage=storage,
-            s3=settings.s3,
+            stores=settings.stores,
             job_id=job_id,
             coordinator=coordinator,
             finished=session.sparkContext.accumulator(0),
@@ -280,7 +280,7 @@ class _QueryRun:
                 function=self.operator.function,
                 uid=self.operator.uid,
                 storage=self.storage,
-                s3=self.s3,
+                stores=self.stores,
                 job_id=self.job_id,
                 checkpoint_id=pending.checkpoint_id,
                 location_reference=pending.location.location_reference,

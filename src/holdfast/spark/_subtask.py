@@ -1,7 +1,7 @@
 """What runs in a task: restore, process, snapshot, acknowledge."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -21,14 +21,13 @@ from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 from holdfast.locations import (
     CheckpointStorage,
     CheckpointStorageLocationReference,
-    S3Settings,
     SubtaskState,
     SubtaskStatistics,
-    use_s3,
 )
 from holdfast.spark._acknowledgements import COLUMN, Acknowledgement
 from holdfast.spark._coordinator import Assigned
 from holdfast.spark._functions import StatefulFunction
+from holdfast.spark._stores import Stores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,7 @@ class SubtaskRunner:
         function: The user's operator.
         uid: Its name.
         storage: Where checkpoints go.
-        s3: How to reach S3, for each bucket that checkpoints are in.
+        stores: How to reach what checkpoints are in.
         job_id: The job.
         checkpoint_id: The checkpoint that is being taken.
         location_reference: Where its files go.
@@ -58,7 +57,7 @@ class SubtaskRunner:
     function: StatefulFunction
     uid: str
     storage: CheckpointStorage
-    s3: Mapping[str, S3Settings]
+    stores: Stores
     job_id: str
     checkpoint_id: int
     location_reference: CheckpointStorageLocationReference
@@ -76,8 +75,7 @@ class SubtaskRunner:
             yield from self._run(marked if marked >= 0 else -marked - 1, rows)
 
     def _run(self, subtask: int, rows: "_Input") -> Iterator[pa.RecordBatch]:
-        for bucket, s3 in self.s3.items():
-            use_s3(s3, bucket)
+        self.stores.use()
         factory = self.storage.create_checkpoint_storage(
             self.job_id
         ).resolve_checkpoint_storage_location(self.checkpoint_id, self.location_reference)

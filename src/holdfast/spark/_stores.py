@@ -1,0 +1,48 @@
+"""How a query's driver and tasks reach the stores that it keeps anything in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from holdfast.locations import S3Settings, use_hdfs, use_s3
+from holdfast.spark._s3_settings import s3_settings
+
+_HADOOP = "spark.hadoop."
+
+_HDFS_OPTIONS = ("dfs.", "fs.defaultFS", "fs.viewfs.", "hadoop.security.authentication")
+"""Beginnings of the options that an HDFS client heeds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """Values only, so that they compare and pickle.
+
+    Attributes:
+        s3: How to reach S3, for each bucket in which the query keeps anything.
+        hdfs: Options for HDFS, which win over those in Hadoop's files.
+    """
+
+    s3: Mapping[str, S3Settings] = field(default_factory=dict)
+    hdfs: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, configuration: Mapping[str, str], *uris: str | None) -> "Stores":
+        """What Spark's configuration says of the stores of some URIs.
+
+        Raises:
+            InvalidRequestError: A setting of S3 is of another kind, or some don't go together.
+        """
+        is_hdfs = any((uri or "").lower().startswith(("hdfs:", "viewfs:")) for uri in uris)
+        hdfs = {
+            key.removeprefix(_HADOOP): text
+            for key, text in configuration.items()
+            if is_hdfs and key.removeprefix(_HADOOP).startswith(_HDFS_OPTIONS)
+            if key.startswith(_HADOOP)
+        }
+        return cls(s3=s3_settings(configuration, *uris), hdfs=hdfs)
+
+    def use(self) -> None:
+        """Reach them this way from now on, in this process."""
+        for bucket, settings in self.s3.items():
+            use_s3(settings, bucket)
+        if self.hdfs:
+            use_hdfs(self.hdfs)
