@@ -1,30 +1,34 @@
 """List state in Arrow chunks: what is in it stays columnar from the stream to the file."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.backends._casts import MisfitError
-from holdfast.backends._elements import Elements, chunks_of, scalar_of
+from holdfast.backends._elements import Elements
+from holdfast.backends._serializers import Serializer
 from holdfast.errors import InvalidRequestError
 
 
 class ListState:
-    """A list of elements of one Arrow type, spread over subtasks when a job is rescaled.
+    """A list of elements of one type, spread over subtasks when a job is rescaled.
 
-    Chunks are never changed, only replaced, so a snapshot shares them with the running state.
+    Elements are values: what `get` returns are others than what was added, and changing either
+    changes nothing here. Chunks are never changed, only replaced, so a snapshot shares them with the
+    running state.
 
     Source:
         Flink, ListState and PartitionableListState. Here a `None` inside `add_all` or `update`
         is found before anything is changed.
     """
 
-    def __init__(self, name: str, element_type: pa.DataType) -> None:
+    def __init__(self, name: str, serializer: Serializer, chunks: Iterable[pa.Array] = ()) -> None:
         self._name = name
-        self._type = element_type
-        self._chunks: list[pa.Array] = []
-        self._pending: list[pa.Scalar] = []  # single elements, until somebody needs them in a chunk
+        self._serializer = serializer
+        self._type = serializer.storage_type
+        self._chunks: list[pa.Array] = list(chunks)
+        self._pending: list[Any] = []  # single elements, until somebody needs them in a chunk
 
     @property
     def name(self) -> str:
@@ -33,8 +37,13 @@ class ListState:
 
     @property
     def type(self) -> pa.DataType:
-        """Arrow type of an element."""
+        """Arrow type of an element, or of its bytes if it is none of Arrow's."""
         return self._type
+
+    @property
+    def serializer(self) -> Serializer:
+        """How elements are stored."""
+        return self._serializer
 
     def __len__(self) -> int:
         """Number of elements."""
@@ -46,10 +55,10 @@ class ListState:
 
     def get(self) -> list[Any]:
         """All elements as Python objects; an empty list if there are none."""
-        return list(self.to_arrow().to_pylist())
+        return self._serializer.decode(self.to_arrow())
 
     def to_arrow(self) -> pa.ChunkedArray:
-        """All elements, without a copy."""
+        """All elements, without a copy; those that are none of Arrow's as their bytes."""
         self._chunk_pending()
         return pa.chunked_array(self._chunks, type=self._type)
 
@@ -74,7 +83,7 @@ class ListState:
             InvalidRequestError: It is None or of another type; the state is unchanged then.
         """
         try:
-            self._pending.append(scalar_of(value, self._type))
+            self._pending.append(self._serializer.encode_one(value))
         except MisfitError as error:
             raise self._refused(error) from None
 
@@ -114,10 +123,12 @@ class ListState:
 
     def _as_chunks(self, values: Elements) -> list[pa.Array]:
         try:
-            return chunks_of(values, self._type)
+            return self._serializer.encode(values)
         except MisfitError as error:
             raise self._refused(error) from None
 
     def _refused(self, error: MisfitError) -> InvalidRequestError:
-        message = f"elements don't fit list state {self._name!r} of type {self._type}: {error}"
+        message = (
+            f"elements don't fit list state {self._name!r} of type {self._serializer.name}: {error}"
+        )
         return InvalidRequestError(message)

@@ -1,14 +1,31 @@
 """The operator state backend: the states of one subtask that don't belong to a key."""
 
+import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 
-from holdfast.backends._descriptors import ListStateDescriptor
+from holdfast.backends._broadcast_state import BroadcastState
+from holdfast.backends._casts import MisfitError
+from holdfast.backends._descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends._elements import compacted
 from holdfast.backends._list_state import ListState
-from holdfast.backends._sections import read_section
-from holdfast.backends._snapshots import CapturedState, OperatorStateSnapshot
+from holdfast.backends._operator_snapshot import (
+    CapturedState,
+    CapturedStates,
+    OperatorStateSnapshotStrategy,
+)
+from holdfast.backends._sections import (
+    LIST_COLUMNS,
+    MAP_COLUMNS,
+    Compression,
+    read_section,
+)
+from holdfast.backends._serializers import Outcome, Serializer, column, stored_in
+from holdfast.backends._snapshots import AsyncSnapshot, SnapshotStreams
 from holdfast.errors import (
     CheckpointCorruptedError,
     InvalidRequestError,
@@ -22,6 +39,20 @@ from holdfast.locations import (
     read_exactly,
 )
 
+_KINDS = {
+    OperatorStateMode.SPLIT_DISTRIBUTE: "list state",
+    OperatorStateMode.UNION: "union list state",
+    OperatorStateMode.BROADCAST: "broadcast state",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A state as it was restored, until somebody asks for it."""
+
+    mode: OperatorStateMode
+    rows: pa.Table
+
 
 class OperatorStateBackend:
     """Keeps a subtask's operator states, restores and snapshots them.
@@ -30,17 +61,23 @@ class OperatorStateBackend:
     snapshot also if nobody asks for them.
 
     Source:
-        Flink, DefaultOperatorStateBackend.
+        Flink, DefaultOperatorStateBackend. Here one name is one state: a list and a broadcast state
+        of the same name are refused, which overwrite each other there.
     """
 
     def __init__(self) -> None:
-        self._list_states: dict[str, ListState] = {}
+        self._stored: dict[str, _Stored] = {}
+        self._lists: dict[str, tuple[OperatorStateMode, ListState]] = {}
+        self._maps: dict[str, BroadcastState] = {}
+        self._snapshots: weakref.WeakSet[AsyncSnapshot[CapturedStates]] = weakref.WeakSet()
+        self._is_closed = False
 
     @classmethod
     def restore(cls, handles: Iterable[OperatorStateHandle]) -> "OperatorStateBackend":
         """A backend with the states behind the handles; without any it begins empty.
 
-        The same name in several handles is one state: its elements are appended in order.
+        The same name in several handles is one state: elements of lists are appended in order,
+        entries of maps replace those of the handles before.
 
         Raises:
             CheckpointNotFoundError: A state file is gone.
@@ -59,7 +96,7 @@ class OperatorStateBackend:
                     except (EOFError, InvalidRequestError) as error:
                         message = f"state {name!r} can't be read ({error})"
                         raise CheckpointCorruptedError(message) from error
-                    backend._restore_list_state(name, partitions, section)
+                    backend._restore(name, partitions, section)
         return backend
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
@@ -69,43 +106,205 @@ class OperatorStateBackend:
         the subtasks (`SPLIT_DISTRIBUTE`).
 
         Raises:
-            StateMigrationError: It was stored, or asked for before, with another type.
+            StateMigrationError: It was stored, or asked for before, as a type that this one can't
+                be made of.
+            InvalidRequestError: The name is that of another kind of state.
         """
-        return self._list_state(descriptor.name, descriptor.type)
+        return self._list(descriptor, OperatorStateMode.SPLIT_DISTRIBUTE)
+
+    def get_union_list_state(self, descriptor: ListStateDescriptor) -> ListState:
+        """The same, but whenever the job is restored each subtask gets the elements of all."""
+        return self._list(descriptor, OperatorStateMode.UNION)
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
+        """The broadcast state of that name; the same object each time. Begins empty if it is new.
+
+        Raises:
+            StateMigrationError: It was stored, or asked for before, as types that these can't be
+                made of.
+            InvalidRequestError: The name is that of another kind of state.
+        """
+        name = descriptor.name
+        serializers = (descriptor.key_serializer, descriptor.value_serializer)
+        self._check_kind(name, OperatorStateMode.BROADCAST)
+        state = self._maps.get(name)
+        if state is not None:
+            _check_same(name, (state.key_serializer, state.value_serializer), serializers)
+            return state
+        keys, values = self._columns(name, MAP_COLUMNS, serializers)
+        state = self._maps[name] = BroadcastState(name, *serializers, (keys, values))
+        self._stored.pop(name, None)
+        return state
 
     def registered_state_names(self) -> frozenset[str]:
-        """Names of the list states, restored ones included."""
-        return frozenset(self._list_states)
+        """Names of the list and union list states, restored ones included."""
+        stored = (name for name, one in self._stored.items() if not _is_map(one))
+        return frozenset((*self._lists, *stored))
 
-    def snapshot(self, factory: CheckpointStreamFactory) -> OperatorStateSnapshot:
+    def registered_broadcast_state_names(self) -> frozenset[str]:
+        """Names of the broadcast states, restored ones included."""
+        stored = (name for name, one in self._stored.items() if _is_map(one))
+        return frozenset((*self._maps, *stored))
+
+    def snapshot(
+        self,
+        factory: CheckpointStreamFactory,
+        *,
+        local_factory: CheckpointStreamFactory | None = None,
+        compression: Compression | None = None,
+        checkpoint_id: int = 0,
+    ) -> AsyncSnapshot[CapturedStates]:
         """The synchronous part of a snapshot: takes what is there now, in time O(chunks).
 
         Args:
             factory: Where its asynchronous part will write.
+            local_factory: Where it will write a copy that stays with the task, if any.
+            compression: How what is written is compressed.
+            checkpoint_id: The checkpoint that it is for.
 
         Returns:
             The asynchronous part. Later changes of the states don't show in it.
-        """
-        captured = {
-            name: CapturedState(OperatorStateMode.SPLIT_DISTRIBUTE, state.type, state.chunks())
-            for name, state in self._list_states.items()
-        }
-        return OperatorStateSnapshot(captured, factory)
 
-    def _list_state(self, name: str, element_type: pa.DataType) -> ListState:
-        state = self._list_states.get(name)
-        if state is None:
-            state = self._list_states[name] = ListState(name, element_type)
-        elif not state.type.equals(element_type):
-            message = (
-                f"list state {name!r} is stored with elements of type {state.type}, "
-                f"but type {element_type} is asked for"
-            )
-            raise StateMigrationError(message)
+        Raises:
+            InvalidRequestError: The backend is closed.
+        """
+        if self._is_closed:
+            raise InvalidRequestError("the backend is closed")
+        strategy = OperatorStateSnapshotStrategy(self._captured, compression)
+        resources = strategy.sync_prepare_resources(checkpoint_id)
+        streams = SnapshotStreams(factory, local_factory)
+        snapshot = AsyncSnapshot(strategy, resources, streams)
+        self._snapshots.add(snapshot)
+        return snapshot
+
+    def close(self) -> None:
+        """Cancel snapshots that are under way, and take none any more."""
+        self._is_closed = True
+        for snapshot in list(self._snapshots):
+            snapshot.cancel()
+
+    def dispose(self) -> None:
+        """Close it, and forget all states."""
+        self.close()
+        self._stored.clear()
+        self._lists.clear()
+        self._maps.clear()
+
+    def _list(self, descriptor: ListStateDescriptor, mode: OperatorStateMode) -> ListState:
+        name, serializer = descriptor.name, descriptor.serializer
+        self._check_kind(name, mode)
+        if name in self._lists:
+            _, state = self._lists[name]
+            _check_same(name, (state.serializer,), (serializer,))
+            return state
+        (chunks,) = self._columns(name, LIST_COLUMNS, (serializer,))
+        state = ListState(name, serializer, chunks)
+        self._lists[name] = (mode, state)
+        self._stored.pop(name, None)
         return state
 
-    def _restore_list_state(
-        self, name: str, partitions: StatePartitions, section: pa.Buffer
-    ) -> None:
-        elements = read_section(section, first=partitions.first, count=partitions.count, name=name)
-        self._list_state(name, elements.type).add_all(compacted(elements))
+    def _check_kind(self, name: str, mode: OperatorStateMode) -> None:
+        known = None
+        if name in self._stored:
+            known = self._stored[name].mode
+        elif name in self._lists:
+            known, _ = self._lists[name]
+        elif name in self._maps:
+            known = OperatorStateMode.BROADCAST
+        if known is not None and known is not mode:
+            message = f"state {name!r} is a {_KINDS[known]}, but is asked for as a {_KINDS[mode]}"
+            raise InvalidRequestError(message)
+
+    def _columns(
+        self, name: str, names: tuple[str, ...], serializers: tuple[Serializer, ...]
+    ) -> list[list[pa.Array]]:
+        """What was stored of a state, as the serializers want it; empty columns if nothing was."""
+        stored = self._stored.get(name)
+        if stored is None:
+            return [[] for _ in names]
+        return [
+            migrated(name, stored.rows.field(one), stored.rows.column(one), serializer).chunks
+            for one, serializer in zip(names, serializers, strict=True)
+        ]
+
+    def _captured(self) -> dict[str, CapturedState]:
+        """All states in the order in which they came to be, restored ones first."""
+        captured = {
+            name: CapturedState(
+                one.mode, one.rows.schema, [column.chunks for column in one.rows.columns]
+            )
+            for name, one in self._stored.items()
+        }
+        for name, (mode, state) in self._lists.items():
+            schema = _schema(LIST_COLUMNS, (state.serializer,))
+            captured[name] = CapturedState(mode, schema, [state.chunks()])
+        for name, entries in self._maps.items():
+            schema = _schema(MAP_COLUMNS, (entries.key_serializer, entries.value_serializer))
+            captured[name] = CapturedState(OperatorStateMode.BROADCAST, schema, entries.columns())
+        return captured
+
+    def _restore(self, name: str, partitions: StatePartitions, section: pa.Buffer) -> None:
+        rows = read_section(section, first=partitions.first, count=partitions.count, name=name)
+        known = self._stored.get(name)
+        if known is not None:
+            if not known.rows.schema.equals(rows.schema, check_metadata=True):
+                message = (
+                    f"state {name!r} is stored as {_types(known.rows.schema)} by one subtask and as "
+                    f"{_types(rows.schema)} by another one"
+                )
+                raise StateMigrationError(message)
+            rows = pa.concat_tables([known.rows, rows])
+        columns = [compacted(one) for one in rows.columns]
+        self._stored[name] = _Stored(partitions.mode, pa.table(columns, rows.schema))
+
+
+def migrated(
+    name: str, field: pa.Field, stored: pa.ChunkedArray, serializer: Serializer
+) -> pa.ChunkedArray:
+    """A stored column as a serializer wants it.
+
+    Raises:
+        StateMigrationError: It can't be made so.
+        CheckpointCorruptedError: Nobody can tell how it was stored.
+    """
+    try:
+        how = stored_in(field)
+    except msgspec.MsgspecError as error:
+        message = f"state {name!r} does not say how it was stored ({error})"
+        raise CheckpointCorruptedError(message) from error
+    compatibility = serializer.compatibility(how, field.type)
+    reason = compatibility.reason
+    if compatibility.outcome is not Outcome.INCOMPATIBLE:
+        try:
+            return compatibility.migrate(stored)
+        except MisfitError as error:
+            reason = str(error)
+    message = (
+        f"state {name!r} is stored with type {how.name}, but type {serializer.name} is asked "
+        f"for: {reason}"
+    )
+    raise StateMigrationError(message)
+
+
+def _check_same(name: str, known: tuple[Serializer, ...], wanted: tuple[Serializer, ...]) -> None:
+    for one, other in zip(known, wanted, strict=True):
+        if one != other:
+            message = f"state {name!r} was asked for as {one.name} before, and as {other.name} now"
+            raise StateMigrationError(message)
+
+
+def _schema(names: tuple[str, ...], serializers: tuple[Serializer, ...]) -> pa.Schema:
+    return pa.schema(
+        [
+            column(name, one.storage_type, one.stored)
+            for name, one in zip(names, serializers, strict=True)
+        ]
+    )
+
+
+def _is_map(stored: _Stored) -> bool:
+    return stored.mode is OperatorStateMode.BROADCAST
+
+
+def _types(schema: pa.Schema) -> Any:
+    return " to ".join(stored_in(field).name for field in schema)

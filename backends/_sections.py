@@ -1,48 +1,61 @@
-"""How one state lies in a snapshot's stream: an Arrow IPC file with the elements as one column.
+"""How one state lies in a snapshot's stream: an Arrow IPC file, one row an element.
 
 The IPC file format, not the stream format, because its footer leads to single record batches:
 a reader that needs some of the rows can skip the rest.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import pyarrow as pa
 
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations import CheckpointStateOutputStream
 
-_COLUMN = "element"
+Compression = Literal["zstd", "lz4"]
+
+LIST_COLUMNS = ("element",)
+MAP_COLUMNS = ("key", "value")
 
 
 def write_section(
-    stream: CheckpointStateOutputStream, element_type: pa.DataType, chunks: Sequence[pa.Array]
+    stream: CheckpointStateOutputStream,
+    schema: pa.Schema,
+    columns: Sequence[Sequence[pa.Array]],
+    compression: Compression | None = None,
 ) -> int:
-    """Append a section with these elements; returns its length in bytes."""
-    schema = pa.schema([pa.field(_COLUMN, element_type)])
+    """Append a section with these columns; returns its length in bytes."""
     start = stream.tell()
     # A file must keep to one dictionary; chunks that came from different batches have several.
-    options = pa.ipc.IpcWriteOptions(unify_dictionaries=True)
+    options = pa.ipc.IpcWriteOptions(unify_dictionaries=True, compression=compression)
+    arrays = [
+        pa.chunked_array(chunks, field.type) for chunks, field in zip(columns, schema, strict=True)
+    ]
     with pa.PythonFile(_Section(stream), mode="w") as sink:
         with pa.ipc.new_file(sink, schema, options=options) as writer:
-            writer.write_table(pa.table([pa.chunked_array(chunks, element_type)], schema))
+            writer.write_table(pa.table(arrays, schema))
     return stream.tell() - start
 
 
-def read_section(section: pa.Buffer, *, first: int, count: int, name: str) -> pa.ChunkedArray:
-    """The elements of a section that count, without a copy.
+def read_section(section: pa.Buffer, *, first: int, count: int, name: str) -> pa.Table:
+    """The rows of a section that count, without a copy where it is not compressed.
 
     Raises:
-        CheckpointCorruptedError: It is no section, or has too few elements.
+        CheckpointCorruptedError: It is no section, or has too few rows.
     """
     try:
         with pa.ipc.open_file(section) as reader:
-            elements = reader.read_all().column(_COLUMN)
-    except (pa.ArrowException, OSError, KeyError) as error:
+            rows = reader.read_all()
+            names = tuple(rows.column_names)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise CheckpointCorruptedError(f"state {name!r} can't be decoded ({error})") from error
-    if first + count > len(elements):
-        message = f"state {name!r} has {len(elements)} elements, expected {first + count}"
+    if names not in (LIST_COLUMNS, MAP_COLUMNS):
+        message = f"state {name!r} has columns {names}, which no state has"
         raise CheckpointCorruptedError(message)
-    return elements.slice(first, count)
+    if first + count > len(rows):
+        message = f"state {name!r} has {len(rows)} elements, expected {first + count}"
+        raise CheckpointCorruptedError(message)
+    return rows.slice(first, count)
 
 
 class _Section:

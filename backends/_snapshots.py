@@ -1,20 +1,22 @@
 """A snapshot under way: taken at once, written when somebody runs it."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import CancelledError
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from holdfast.backends._sections import write_section
+from holdfast.backends._duplicating_stream import DuplicatingCheckpointOutputStream
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations import (
     CheckpointedStateScope,
     CheckpointStateOutputStream,
     CheckpointStreamFactory,
     OperatorStateHandle,
-    OperatorStateMode,
-    StatePartitions,
+    StreamStateHandle,
 )
 
 
@@ -42,17 +44,115 @@ class SnapshotResult:
         """Bytes in the coordinator's part."""
         return self.job_manager_owned.size if self.job_manager_owned else 0
 
+    def discard_state(self) -> None:
+        """Delete the bytes of both parts, as far as possible.
 
-@dataclass(frozen=True, slots=True)
-class CapturedState:
-    """One state as it was when the snapshot was taken; the chunks are shared, not copied."""
+        Raises:
+            CheckpointError: The first failure, after both were tried.
+        """
+        with ExitStack() as stack:
+            for part in (self.task_local, self.job_manager_owned):
+                if part is not None:
+                    stack.callback(part.discard_state)
 
-    mode: OperatorStateMode
-    element_type: pa.DataType
-    chunks: tuple[pa.Array, ...]
+
+class SnapshotResources(Protocol):
+    """What the synchronous part of a snapshot took, for the asynchronous one to write."""
+
+    def release(self) -> None:
+        """Let go of it; called once, whatever happens."""
+        ...
 
 
-class OperatorStateSnapshot:
+Resources = TypeVar("Resources", bound=SnapshotResources)
+
+
+class SnapshotStrategy(Protocol[Resources]):
+    """How a backend takes its snapshots.
+
+    Source:
+        Flink, SnapshotStrategy.
+    """
+
+    def sync_prepare_resources(self, checkpoint_id: int) -> Resources:
+        """Take what is there now. Short: no data may be processed meanwhile."""
+        ...
+
+    def async_snapshot(self, resources: Resources, streams: "SnapshotStreams") -> SnapshotResult:
+        """Write it, in any thread. Changes no state."""
+        ...
+
+
+class SnapshotStreams:
+    """The streams of one snapshot. Those that don't get into its result are discarded.
+
+    Args:
+        factory: Where the coordinator's part goes.
+        local_factory: Where a copy goes that stays with the task, if there is to be one.
+    """
+
+    def __init__(
+        self, factory: CheckpointStreamFactory, local_factory: CheckpointStreamFactory | None = None
+    ) -> None:
+        self._factory = factory
+        self._local_factory = local_factory
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._open: list[CheckpointStateOutputStream] = []
+        self._finished: list[StreamStateHandle] = []
+
+    def open(self) -> CheckpointStateOutputStream:
+        """A stream for state of this checkpoint alone.
+
+        Raises:
+            CancelledError: The snapshot was cancelled.
+            StorageUnavailableError: The store did not take it.
+        """
+        scope = CheckpointedStateScope.EXCLUSIVE
+        stream = self._factory.create_checkpoint_state_output_stream(scope)
+        if self._local_factory is not None:
+            stream = DuplicatingCheckpointOutputStream(
+                stream, self._local_factory.create_checkpoint_state_output_stream(scope)
+            )
+        with self._lock:
+            if not self._is_closed:
+                self._open.append(stream)
+                return stream
+        stream.close()
+        raise CancelledError
+
+    def finish(
+        self, stream: CheckpointStateOutputStream
+    ) -> tuple[StreamStateHandle | None, StreamStateHandle | None]:
+        """Close a stream successfully: the coordinator's handle and the local one."""
+        handle = stream.close_and_get_handle()
+        local = None
+        if handle is not None:
+            self._finished.append(handle)
+            if isinstance(stream, DuplicatingCheckpointOutputStream):
+                with suppress(CheckpointError):  # it has said so in the log; the copy is a luxury
+                    local = stream.close_and_get_secondary_handle()
+        if local is not None:
+            self._finished.append(local)
+        return handle, local
+
+    def close(self) -> None:
+        """Give up what is open. Never raises."""
+        with self._lock:
+            self._is_closed = True
+            streams, self._open = self._open, []
+        for stream in streams:
+            stream.close()
+
+    def discard(self) -> None:
+        """Give up what is open, and delete what was finished, as far as possible."""
+        self.close()
+        for handle in self._finished:
+            with suppress(CheckpointError):
+                handle.discard_state()
+
+
+class AsyncSnapshot(Generic[Resources]):
     """The asynchronous part of a snapshot: `run` it once, in any thread, or `cancel` it.
 
     Whatever happens, what was captured is released once, and a file that was begun is either
@@ -63,14 +163,19 @@ class OperatorStateSnapshot:
     """
 
     def __init__(
-        self, captured: dict[str, CapturedState], factory: CheckpointStreamFactory
+        self,
+        strategy: SnapshotStrategy[Resources],
+        resources: Resources,
+        streams: SnapshotStreams,
     ) -> None:
-        self._captured = captured
-        self._factory = factory
+        self._write: Callable[[Resources, SnapshotStreams], SnapshotResult] = (
+            strategy.async_snapshot
+        )
+        self._resources: Resources | None = resources
+        self._streams = streams
         self._lock = threading.Lock()
         self._started = False
         self._cancelled = False
-        self._stream: CheckpointStateOutputStream | None = None
 
     def run(self) -> SnapshotResult:
         """Write what was captured.
@@ -86,38 +191,25 @@ class OperatorStateSnapshot:
             if self._cancelled:
                 raise CancelledError
             self._started = True
-            captured, self._captured = self._captured, {}
-            if not captured:
-                return SnapshotResult()
-            self._stream = self._factory.create_checkpoint_state_output_stream(
-                CheckpointedStateScope.EXCLUSIVE
-            )
+            resources, self._resources = self._resources, None
+        assert resources is not None  # it is taken once, here or by `cancel`
         try:
-            with self._stream as stream:
-                return SnapshotResult(_write(captured, stream))
-        except (CheckpointError, pa.ArrowException) as error:
-            if self._cancelled:
+            result = self._write(resources, self._streams)
+        except BaseException as error:
+            self._streams.discard()
+            if self._cancelled and isinstance(error, (CheckpointError, pa.ArrowException)):
                 raise CancelledError from error
             raise
+        finally:
+            resources.release()
+        self._streams.close()
+        return result
 
     def cancel(self) -> None:
         """Give up: release what was captured, discard what was written. Never raises."""
         with self._lock:
             self._cancelled = True
-            self._captured = {}
-            stream = self._stream
-        if stream is not None:
-            stream.close()  # does nothing if the snapshot was finished just now
-
-
-def _write(
-    captured: dict[str, CapturedState], stream: CheckpointStateOutputStream
-) -> OperatorStateHandle | None:
-    states = {}
-    for name, state in captured.items():
-        offset = stream.tell()
-        length = write_section(stream, state.element_type, state.chunks)
-        count = sum(map(len, state.chunks))
-        states[name] = StatePartitions(state.mode, offset, length, first=0, count=count)
-    handle = stream.close_and_get_handle()
-    return OperatorStateHandle(states, handle) if handle else None
+            resources, self._resources = self._resources, None
+        if resources is not None:
+            resources.release()
+        self._streams.close()  # does nothing if the snapshot was finished just now

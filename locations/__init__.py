@@ -9,8 +9,10 @@ from holdfast.locations._checksum import (
 from holdfast.locations._handles import (
     ByteStreamStateHandle,
     FileStateHandle,
+    KeyGroupsStateHandle,
     OperatorStateHandle,
     OperatorStateMode,
+    RawOperatorStateHandle,
     StatePartitions,
     StreamStateHandle,
 )
@@ -138,6 +140,7 @@ __all__ = [
     "HdfsFileSystem",
     "JobOwnership",
     "JobStatus",
+    "KeyGroupsStateHandle",
     "LocalFileSystem",
     "MemoryCheckpointStorage",
     "MemoryFileSystem",
@@ -147,6 +150,7 @@ __all__ = [
     "OperatorStateMode",
     "PendingUpload",
     "PersistentMetadataCheckpointStorageLocation",
+    "RawOperatorStateHandle",
     "RestoreMode",
     "RetryPolicy",
     "S3FileSystem",

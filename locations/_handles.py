@@ -120,6 +120,56 @@ class OperatorStateHandle(msgspec.Struct, frozen=True):
         self.stream.discard_state()
 
 
+class RawOperatorStateHandle(msgspec.Struct, frozen=True):
+    """One subtask's raw operator state: bytes of the user's own, cut into partitions.
+
+    A partition is the unit that is spread over subtasks, always by `SPLIT_DISTRIBUTE`.
+
+    Attributes:
+        partitions: Offset and length in the stream, in bytes, of each partition that counts.
+        stream: Where they are.
+    """
+
+    partitions: tuple[tuple[int, int], ...]
+    stream: StreamStateHandle
+
+    @property
+    def size(self) -> int:
+        """Length of the stream in bytes."""
+        return self.stream.size
+
+    def discard_state(self) -> None:
+        """Delete the bytes behind the handle."""
+        self.stream.discard_state()
+
+
+class KeyGroupsStateHandle(msgspec.Struct, frozen=True):
+    """State of a range of key groups, managed or raw, all in one stream.
+
+    Attributes:
+        key_groups: First and last key group of the range; both belong to it.
+        partitions: For each key group of the range, in order, offset and length of its state in
+            the stream, in bytes; None for one that was never begun.
+        stream: Where they are.
+
+    Source:
+        Flink, KeyGroupsStateHandle and KeyGroupRangeOffsets, which have no lengths.
+    """
+
+    key_groups: tuple[int, int]
+    partitions: tuple[tuple[int, int] | None, ...]
+    stream: StreamStateHandle
+
+    @property
+    def size(self) -> int:
+        """Length of the stream in bytes."""
+        return self.stream.size
+
+    def discard_state(self) -> None:
+        """Delete the bytes behind the handle."""
+        self.stream.discard_state()
+
+
 def is_inside(handle: StreamStateHandle, directory: str) -> bool:
     """Whether the handle's file lies directly in that directory."""
     return isinstance(handle, FileStateHandle) and _uris.parent(handle.uri) == directory

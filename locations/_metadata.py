@@ -23,7 +23,9 @@ from holdfast.locations import _uris
 from holdfast.locations._crc32c import crc32c
 from holdfast.locations._handles import (
     FileStateHandle,
+    KeyGroupsStateHandle,
     OperatorStateHandle,
+    RawOperatorStateHandle,
     StreamStateHandle,
     is_inside,
 )
@@ -57,11 +59,30 @@ class SubtaskStatistics(msgspec.Struct, frozen=True):
     async_ms: float
 
 
-class SubtaskState(msgspec.Struct, frozen=True):
-    """All state that one subtask of an operator has in a checkpoint."""
+class SubtaskState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All state that one subtask of an operator has in a checkpoint.
 
-    managed_operator: tuple[OperatorStateHandle, ...] = ()
-    statistics: SubtaskStatistics | None = None
+    Attributes:
+        managed_operator: List, union and broadcast states.
+        statistics: What it did; None if nobody counted.
+        raw_operator: What the user wrote into a stream of his own.
+        managed_keyed: States by key.
+        raw_keyed: What the user wrote into a stream of his own, by key group.
+    """
+
+    # A default that is made is written all the same: files always had these two keys.
+    managed_operator: tuple[OperatorStateHandle, ...] = msgspec.field(default_factory=lambda: ())
+    statistics: SubtaskStatistics | None = msgspec.field(default_factory=lambda: None)
+    raw_operator: tuple[RawOperatorStateHandle, ...] = ()
+    managed_keyed: tuple[KeyGroupsStateHandle, ...] = ()
+    raw_keyed: tuple[KeyGroupsStateHandle, ...] = ()
+
+    def streams(self) -> list[StreamStateHandle]:
+        """Every handle to bytes of state, in files and inline."""
+        return [handle.stream for kind in _KINDS_OF_STATE for handle in getattr(self, kind)]
+
+
+_KINDS_OF_STATE = ("managed_operator", "raw_operator", "managed_keyed", "raw_keyed")
 
 
 class OperatorState(msgspec.Struct, frozen=True):
@@ -112,10 +133,10 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
     def streams(self) -> list[StreamStateHandle]:
         """Every handle to bytes of state, in files and inline."""
         return [
-            handle.stream
+            stream
             for operator in self.operators.values()
             for subtask in operator.subtasks.values()
-            for handle in subtask.managed_operator
+            for stream in subtask.streams()
         ]
 
 
@@ -180,11 +201,14 @@ def _with_streams(
     """A copy in which every stream handle went through `change`."""
 
     def subtask(state: SubtaskState) -> SubtaskState:
-        handles = tuple(
-            msgspec.structs.replace(handle, stream=change(handle.stream))
-            for handle in state.managed_operator
-        )
-        return msgspec.structs.replace(state, managed_operator=handles)
+        changed = {
+            kind: tuple(
+                msgspec.structs.replace(handle, stream=change(handle.stream))
+                for handle in getattr(state, kind)
+            )
+            for kind in _KINDS_OF_STATE
+        }
+        return msgspec.structs.replace(state, **changed)
 
     def operator(state: OperatorState) -> OperatorState:
         subtasks = {index: subtask(one) for index, one in state.subtasks.items()}

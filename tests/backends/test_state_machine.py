@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from holdfast.backends import OperatorStateBackend, OperatorStateSnapshot
+from holdfast.backends import AsyncSnapshot, OperatorStateBackend
 from holdfast.locations import (
     CheckpointStorage,
     MemoryCheckpointStorage,
@@ -33,7 +33,7 @@ values = st.sampled_from(sorted(TYPES)).flatmap(
 
 
 class OperatorStateMachine(RuleBasedStateMachine):
-    captured: Bundle[tuple[OperatorStateSnapshot, Model]] = Bundle("captured")
+    captured: Bundle[tuple[AsyncSnapshot[Any], Model]] = Bundle("captured")
     stored: Bundle[tuple[OperatorStateHandle | None, Model]] = Bundle("stored")
 
     def storage(self) -> CheckpointStorage:
@@ -77,7 +77,7 @@ class OperatorStateMachine(RuleBasedStateMachine):
         self.model[name] = []
 
     @rule(target=captured)
-    def capture(self) -> tuple[OperatorStateSnapshot, Model]:
+    def capture(self) -> tuple[AsyncSnapshot[Any], Model]:
         self.checkpoint_id += 1
         location = self.access.initialize_location_for_checkpoint(self.checkpoint_id)
         expected = {name: list(elements) for name, elements in self.model.items()}
@@ -85,7 +85,7 @@ class OperatorStateMachine(RuleBasedStateMachine):
 
     @rule(target=stored, pending=consumes(captured))
     def run(
-        self, pending: tuple[OperatorStateSnapshot, Model]
+        self, pending: tuple[AsyncSnapshot[Any], Model]
     ) -> tuple[OperatorStateHandle | None, Model]:
         snapshot, expected = pending
         return snapshot.run().job_manager_owned, expected

@@ -12,10 +12,13 @@ from holdfast.locations import (
     CheckpointMetadata,
     Checksum,
     FileStateHandle,
+    KeyGroupsStateHandle,
     OperatorState,
     OperatorStateHandle,
     OperatorStateMode,
+    RawOperatorStateHandle,
     StatePartitions,
+    StreamStateHandle,
     SubtaskState,
     SubtaskStatistics,
     decode_metadata,
@@ -27,8 +30,9 @@ from holdfast.testing import metadata_of, streams_of
 DIRECTORY = "file:///data/job/chk-7"
 URI = f"{DIRECTORY}/_metadata"
 GOLDEN = Path(__file__).parents[1] / "data" / "v1" / "_metadata"
+GOLDEN_OF_ALL_KINDS = GOLDEN.with_name("_metadata-of-all-kinds")
 
-# Fixed for ever: the golden file was written from it.
+# Fixed for ever: the golden files were written from them.
 GOLDEN_METADATA = CheckpointMetadata(
     job_id="golden",
     checkpoint_id=7,
@@ -76,6 +80,68 @@ GOLDEN_METADATA = CheckpointMetadata(
     },
     coordinator_states={"spark": b'{"batchId":6}', "empty": b""},
 )
+GOLDEN_METADATA_OF_ALL_KINDS = CheckpointMetadata(
+    job_id="golden",
+    checkpoint_id=8,
+    commit_token="fedcba9876543210",
+    created_ms=1_700_000_000_456,
+    duration_ms=0.25,
+    writer="holdfast 0.1.0",
+    operators={
+        "join": OperatorState(
+            parallelism=2,
+            max_parallelism=5,
+            subtasks={
+                0: SubtaskState(
+                    (
+                        OperatorStateHandle(
+                            {"rows": StatePartitions(OperatorStateMode.UNION, 0, 6, 0, 2)},
+                            ByteStreamStateHandle(b"listed"),
+                        ),
+                    ),
+                    SubtaskStatistics(1, 2, 3, 4.5, 5.5, 6.5, 7.5),
+                    raw_operator=(
+                        RawOperatorStateHandle(
+                            ((0, 3), (3, 0), (1 << 33, 7)),
+                            FileStateHandle(
+                                f"{DIRECTORY}/1b2c-raw",
+                                (1 << 33) + 7,
+                                Checksum("crc32c", 1 << 20, b"\x05\x06\x07\x08"),
+                            ),
+                        ),
+                        RawOperatorStateHandle((), ByteStreamStateHandle(b"?")),
+                    ),
+                    managed_keyed=(
+                        KeyGroupsStateHandle(
+                            (0, 2),
+                            ((4, 5), None, (0, 4)),
+                            FileStateHandle("file:///data/job/shared/3d4e-keyed", 9),
+                        ),
+                    ),
+                    raw_keyed=(
+                        KeyGroupsStateHandle(
+                            (0, 2), (None, (0, 5), (5, 0)), ByteStreamStateHandle(b"group")
+                        ),
+                    ),
+                ),
+                1: SubtaskState(
+                    raw_keyed=(
+                        KeyGroupsStateHandle(
+                            (3, 4), ((0, 1), None), FileStateHandle(f"{DIRECTORY}/5f6a-raw", 1)
+                        ),
+                    )
+                ),
+            },
+        )
+    },
+    epoch=3,
+)
+
+GOLDEN_FILES = pytest.mark.parametrize(
+    ("file", "metadata"),
+    [(GOLDEN, GOLDEN_METADATA), (GOLDEN_OF_ALL_KINDS, GOLDEN_METADATA_OF_ALL_KINDS)],
+    ids=["first", "of all kinds"],
+)
 
 _names = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1)
 _counts = st.integers(0, 2**63 - 1)
@@ -98,8 +164,23 @@ _handles = st.builds(
 _statistics = st.builds(
     SubtaskStatistics, _counts, _counts, _counts, _times, _times, _times, _times
 )
+_extents = st.tuples(_counts, _counts)
+_raw_handles = st.builds(
+    RawOperatorStateHandle, st.lists(_extents, max_size=3).map(tuple), _streams
+)
+_key_groups_handles = st.builds(
+    KeyGroupsStateHandle,
+    st.tuples(st.integers(0, 32767), st.integers(0, 32767)),
+    st.lists(st.none() | _extents, max_size=3).map(tuple),
+    _streams,
+)
 _subtasks = st.builds(
-    SubtaskState, st.lists(_handles, max_size=2).map(tuple), st.none() | _statistics
+    SubtaskState,
+    st.lists(_handles, max_size=2).map(tuple),
+    st.none() | _statistics,
+    st.lists(_raw_handles, max_size=2).map(tuple),
+    st.lists(_key_groups_handles, max_size=2).map(tuple),
+    st.lists(_key_groups_handles, max_size=2).map(tuple),
 )
 _operators = st.builds(
     OperatorState,
@@ -136,6 +217,7 @@ def test_what_is_encoded_is_decoded(metadata: CheckpointMetadata) -> None:
 
 def test_state_bytes_are_those_of_all_handles() -> None:
     assert GOLDEN_METADATA.state_bytes == 401 + 8 + (1 << 40)
+    assert GOLDEN_METADATA_OF_ALL_KINDS.state_bytes == 6 + ((1 << 33) + 7 + 1) + 9 + (5 + 1)
 
 
 class TestDamage:
@@ -201,18 +283,36 @@ class TestDamage:
             decode_metadata(sealed(msgspec.msgpack.encode(body)), DIRECTORY, uri=URI)
 
 
-def test_the_golden_file_stays_readable_and_is_written_the_same() -> None:
-    content = GOLDEN.read_bytes()
-    assert decode_metadata(content, DIRECTORY, uri=URI) == GOLDEN_METADATA
-    assert encode_metadata(GOLDEN_METADATA, DIRECTORY) == content
+@GOLDEN_FILES
+def test_a_golden_file_stays_readable_and_is_written_the_same(
+    file: Path, metadata: CheckpointMetadata
+) -> None:
+    content = file.read_bytes()
+    assert decode_metadata(content, DIRECTORY, uri=URI) == metadata
+    assert encode_metadata(metadata, DIRECTORY) == content
 
 
-def test_the_bytes_are_those_of_the_table() -> None:
-    content = GOLDEN.read_bytes()
+@GOLDEN_FILES
+def test_the_bytes_are_those_of_the_table(file: Path, metadata: CheckpointMetadata) -> None:
+    content = file.read_bytes()
     assert content == sealed(content[20:-4])
     body = msgspec.msgpack.decode(content[20:-4])
     assert body["job_id"] == "golden"
-    assert body["operators"]["compact"]["subtasks"].keys() == {0, 2}
+    for uid, operator in metadata.operators.items():
+        assert body["operators"][uid]["subtasks"].keys() == operator.subtasks.keys()
+
+
+def test_a_subtask_names_the_kinds_of_state_that_it_has_and_always_managed_operator() -> None:
+    assert msgspec.to_builtins(SubtaskState()) == {"managed_operator": (), "statistics": None}
+    body = msgspec.msgpack.decode(GOLDEN_OF_ALL_KINDS.read_bytes()[20:-4])
+    subtasks = body["operators"]["join"]["subtasks"]
+    always = {"managed_operator", "statistics"}
+    assert subtasks[0].keys() == always | {"raw_operator", "managed_keyed", "raw_keyed"}
+    assert subtasks[1].keys() == always | {"raw_keyed"}
+    raw, keyed = subtasks[0]["raw_operator"][0], subtasks[0]["managed_keyed"][0]
+    assert raw["partitions"] == [[0, 3], [3, 0], [1 << 33, 7]]
+    assert keyed["key_groups"] == [0, 2]
+    assert keyed["partitions"] == [[4, 5], None, [0, 4]]
 
 
 def test_unknown_keys_are_skipped() -> None:
@@ -242,6 +342,29 @@ def test_only_references_into_the_directory_are_relative() -> None:
     assert f"{DIRECTORY}/name".encode() not in content
     moved = decode_metadata(content, "s3://bucket/moved", uri=URI)
     assert streams_of(moved) == [FileStateHandle("s3://bucket/moved/name", 1), *others]
+
+
+def test_references_of_all_kinds_of_state_move_with_the_directory() -> None:
+    def subtask(*uris: str) -> SubtaskState:
+        handles: list[StreamStateHandle] = [FileStateHandle(uri, 1) for uri in uris]
+        return SubtaskState(
+            (OperatorStateHandle({}, handles[0]),),
+            raw_operator=(RawOperatorStateHandle((), handles[1]),),
+            managed_keyed=(KeyGroupsStateHandle((0, 0), (None,), handles[2]),),
+            raw_keyed=(KeyGroupsStateHandle((0, 0), (None,), handles[3]),),
+        )
+
+    def metadata(directory: str) -> CheckpointMetadata:
+        uris = [f"{directory}/{kind}" for kind in "abcd"]
+        return msgspec.structs.replace(
+            GOLDEN_METADATA, operators={"": OperatorState(1, 1, {0: subtask(*uris)})}
+        )
+
+    content = encode_metadata(metadata(DIRECTORY), DIRECTORY)
+    assert DIRECTORY.encode() not in content
+    moved = decode_metadata(content, "s3://bucket/moved", uri=URI)
+    assert moved == metadata("s3://bucket/moved")
+    assert moved.streams() == [FileStateHandle(f"s3://bucket/moved/{kind}", 1) for kind in "abcd"]
 
 
 def test_nothing_of_the_state_shows_in_a_repr() -> None:

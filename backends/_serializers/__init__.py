@@ -1,0 +1,19 @@
+"""Serializers: how elements of a state become Arrow columns, and how those are read later."""
+
+from holdfast.backends._serializers._compatibility import Compatibility, Outcome
+from holdfast.backends._serializers._of import ElementType, serializer_of
+from holdfast.backends._serializers._pickled import Pickled
+from holdfast.backends._serializers._serializer import Serializer
+from holdfast.backends._serializers._stored import StoredSerializer, column, stored_in
+
+__all__ = [
+    "Compatibility",
+    "ElementType",
+    "Outcome",
+    "Pickled",
+    "Serializer",
+    "StoredSerializer",
+    "column",
+    "serializer_of",
+    "stored_in",
+]

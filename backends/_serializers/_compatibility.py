@@ -1,0 +1,47 @@
+"""What becomes of stored elements when a state is asked for with a type."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+
+
+class Outcome(Enum):
+    """Whether elements that were stored can be read as the wanted type.
+
+    Source:
+        Flink, TypeSerializerSchemaCompatibility.Type; what is only reconfigured there is as it is
+        here.
+    """
+
+    AS_IS = "as it is"
+    AFTER_MIGRATION = "after migration"
+    INCOMPATIBLE = "incompatible"
+
+
+def _unchanged(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column
+
+
+@dataclass(frozen=True, slots=True)
+class Compatibility:
+    """An outcome, and what follows from it.
+
+    Attributes:
+        outcome: Whether it can be read.
+        reason: Why not, in words; empty if it can.
+        migrate: Makes a stored column one of the wanted type. Raises `MisfitError`.
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    migrate: Callable[[pa.ChunkedArray], pa.ChunkedArray] = _unchanged
+
+    @classmethod
+    def incompatible(cls, reason: str) -> "Compatibility":
+        """It can't be read."""
+        return cls(Outcome.INCOMPATIBLE, reason)
+
+
+AS_IS = Compatibility(Outcome.AS_IS)

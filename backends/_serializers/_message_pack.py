@@ -1,0 +1,106 @@
+"""Elements that are msgspec structs, dataclasses, or anything else that msgspec knows."""
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.backends._casts import MisfitError
+from holdfast.backends._elements import Elements
+from holdfast.backends._serializers._bytes import BytesSerializer
+from holdfast.backends._serializers._compatibility import AS_IS, Compatibility, Outcome
+from holdfast.backends._serializers._json_schema import misfit
+from holdfast.backends._serializers._stored import StoredSerializer
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
+
+
+class MessagePackSerializer(BytesSerializer):
+    """Stores each element as MessagePack.
+
+    Args:
+        type: What msgspec takes for a type: a Struct, a dataclass, `dict[str, int]`, ….
+
+    Raises:
+        InvalidRequestError: It takes no such type.
+    """
+
+    def __init__(self, type: Any) -> None:
+        self._type = type
+        if type is None:
+            raise InvalidRequestError("None is no type of elements")
+        try:
+            self._decoder = msgspec.msgpack.Decoder(type)
+            schema = msgspec.json.schema(type)
+        except (TypeError, ValueError, NameError, RecursionError) as error:
+            message = (
+                f"{_name_of(type)} is no type of elements ({error}); use an Arrow type, a msgspec "
+                "struct or a dataclass, or Pickled(...)"
+            )
+            raise InvalidRequestError(message) from error
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._schema = schema
+
+    @property
+    def stored(self) -> StoredSerializer:
+        schema = msgspec.json.encode(self._schema, order="deterministic")
+        return StoredSerializer("messagepack", _name_of(self._type), schema)
+
+    def encode_one(self, value: Any) -> bytes:
+        if value is None:
+            message = "None is no element"
+            raise MisfitError(message)
+        # What msgspec writes it need not be able to read: it does not look at fields' types, and a
+        # subclass has fields that the type has not.
+        if isinstance(self._type, type) and type(value) is not self._type:
+            message = f"{type(value).__name__} is no {_name_of(self._type)}"
+            raise MisfitError(message)
+        try:
+            encoded: bytes = self._encode(value)
+            self._decoder.decode(encoded)
+        except (
+            msgspec.MsgspecError,
+            TypeError,
+            ValueError,
+            OverflowError,
+            RecursionError,
+        ) as error:
+            message = f"not every value is a {_name_of(self._type)}"
+            if isinstance(
+                error, msgspec.ValidationError
+            ):  # its text has types and fields, no values
+                message += f" ({error})"
+            raise MisfitError(message) from None
+        return encoded
+
+    def encode(self, values: Elements) -> list[pa.Array]:
+        return self.column([self.encode_one(value) for value in self.objects(values)])
+
+    def decode(self, column: pa.ChunkedArray) -> list[Any]:
+        try:
+            return list(map(self._decoder.decode, self.views(column)))
+        except (msgspec.MsgspecError, TypeError, ValueError) as error:
+            message = f"elements can't be read as {_name_of(self._type)} ({error})"
+            raise CheckpointCorruptedError(message) from error
+
+    def compatibility(
+        self,
+        stored: StoredSerializer,
+        storage_type: pa.DataType,  # noqa: ARG002  # it is bytes
+    ) -> Compatibility:
+        if stored.kind != "messagepack":
+            return Compatibility.incompatible(f"it was stored by {stored.kind}")
+        if stored.schema == self.stored.schema:
+            return AS_IS
+        reason = misfit(msgspec.json.decode(stored.schema), self._schema)
+        if reason:
+            return Compatibility.incompatible(reason)
+        return Compatibility(Outcome.AFTER_MIGRATION, migrate=self._rewritten)
+
+    def _rewritten(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """As this type would write it: what has no new field must not be taken for one that has."""
+        encoded = [self._encode(one) for one in self.decode(column)]
+        return pa.chunked_array(self.column(encoded), self.storage_type)
+
+
+def _name_of(one: Any) -> str:
+    return f"{one.__module__}.{one.__qualname__}" if isinstance(one, type) else str(one)

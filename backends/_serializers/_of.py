@@ -1,0 +1,72 @@
+"""Which serializer is for which type."""
+
+import builtins
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from holdfast.backends._casts import MisfitError
+from holdfast.backends._elements import scalar_of
+from holdfast.backends._serializers._arrow import ArrowSerializer
+from holdfast.backends._serializers._message_pack import MessagePackSerializer
+from holdfast.backends._serializers._pickled import Pickled, PickleSerializer
+from holdfast.backends._serializers._serializer import Serializer
+from holdfast.errors import InvalidRequestError
+
+ElementType: TypeAlias = Any
+"""An Arrow type; an Arrow schema, for rows; `str`, `bytes`, `int` (64 bits), `float` or `bool`, which
+are stored as Arrow's; a msgspec Struct, a dataclass or another type that msgspec knows; or `Pickled`."""
+
+_NATIVE = {
+    str: pa.string(),
+    bytes: pa.binary(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+}
+
+
+def serializer_of(type: ElementType, defaults: Mapping[str, Any]) -> Serializer:
+    """The serializer of a type.
+
+    Args:
+        type: The elements' type.
+        defaults: By field of an Arrow struct: what it is in elements that were stored without it.
+
+    Raises:
+        InvalidRequestError: It is no type of elements, or a default is none of a field.
+    """
+    if isinstance(type, pa.Schema):
+        type = pa.struct(list(type))
+    elif isinstance(type, Pickled):
+        return _without(defaults, PickleSerializer(type))
+    elif not isinstance(type, pa.DataType):
+        native = _NATIVE.get(type) if isinstance(type, _HASHABLE_TYPE) else None
+        if native is None:
+            return _without(defaults, MessagePackSerializer(type))
+        type = native
+    return ArrowSerializer(type, _scalars(defaults, type))
+
+
+_HASHABLE_TYPE = builtins.type  # `type` is a parameter here
+
+
+def _without(defaults: Mapping[str, Any], serializer: Serializer) -> Serializer:
+    if defaults:
+        message = "defaults are for Arrow's structs; let the class have them"
+        raise InvalidRequestError(message)
+    return serializer
+
+
+def _scalars(defaults: Mapping[str, Any], struct: pa.DataType) -> dict[str, pa.Scalar]:
+    scalars = {}
+    for name, value in defaults.items():
+        index = struct.get_field_index(name) if pa.types.is_struct(struct) else -1
+        if index < 0:
+            raise InvalidRequestError(f"{name!r} has a default, but is no field of {struct}")
+        try:
+            scalars[name] = scalar_of(value, struct.field(index).type)
+        except MisfitError as error:
+            raise InvalidRequestError(f"default of field {name!r}: {error}") from error
+    return scalars

@@ -1,0 +1,42 @@
+"""The part of a serializer that is stored with its elements."""
+
+from typing import Literal
+
+import msgspec
+import pyarrow as pa
+
+Kind = Literal["arrow", "messagepack", "pickle"]
+
+
+class StoredSerializer(msgspec.Struct, frozen=True):
+    """How stored elements were written, so that a later program can judge whether it reads them.
+
+    Attributes:
+        kind: `arrow`: the column holds the elements themselves. `messagepack`, `pickle`: it holds
+            the bytes of each.
+        name: Their type, for people.
+        schema: JSON schema of what MessagePack holds; else empty.
+    """
+
+    kind: Kind
+    name: str
+    schema: bytes = b""
+
+
+def stored_in(field: pa.Field) -> StoredSerializer:
+    """What the metadata of a stored column say. Raises `msgspec.MsgspecError`."""
+    content = (field.metadata or {}).get(_KEY)
+    if content is None:
+        return StoredSerializer("arrow", str(field.type))
+    return msgspec.msgpack.decode(content, type=StoredSerializer)
+
+
+def column(name: str, storage_type: pa.DataType, stored: StoredSerializer) -> pa.Field:
+    """A column that says how it was written."""
+    field = pa.field(name, storage_type)
+    if stored.kind == "arrow":  # its type says all
+        return field
+    return field.with_metadata({_KEY: msgspec.msgpack.encode(stored)})
+
+
+_KEY = b"holdfast.serializer"
