@@ -90,6 +90,9 @@ class BroadcastState:
         Raises:
             InvalidRequestError: One is None or of another type; nothing is changed then.
         """
+        if not isinstance(entries, Mapping):
+            raise self._refused(MisfitError(f"{type(entries).__name__} is no mapping"))
+        entries = dict(entries.items())  # what is checked is what is put
         for key, value in entries.items():
             self._check(key, value)
         self._map().update(entries)
@@ -137,6 +140,10 @@ class BroadcastState:
         return self._entries
 
     def _check(self, key: Any, value: Any) -> None:
+        try:
+            hash(key)
+        except TypeError:
+            raise self._refused(MisfitError("a key is not hashable")) from None
         try:
             self._key_serializer.encode_one(key)
             self._value_serializer.encode_one(value)

@@ -1,12 +1,16 @@
 """State written to two places at once: one that counts, and a copy that is good to have."""
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from holdfast.errors import CheckpointError, InvalidRequestError, StorageUnavailableError
+from holdfast.errors import (
+    CheckpointError,
+    InvalidRequestError,
+    StorageUnavailableError,
+    StreamClosedError,
+)
 from holdfast.locations import BytesLike, CheckpointStateOutputStream, StreamStateHandle
 
 _log = logging.getLogger(__name__)
@@ -38,8 +42,7 @@ class DuplicatingCheckpointOutputStream:
         position, other = primary.tell(), secondary.tell()
         if other != position:
             message = f"secondary stream is at {other}, the primary one at {position}"
-            _log.warning("a copy of state can't begin: %s", message)
-            self._end_secondary(InvalidRequestError(message))
+            self._secondary_failed(InvalidRequestError(message))
 
     def write(self, data: BytesLike, /) -> int:
         return self._on_both(lambda stream: stream.write(data))
@@ -57,22 +60,26 @@ class DuplicatingCheckpointOutputStream:
         return self._primary.tell()
 
     def close_and_get_handle(self) -> StreamStateHandle | None:
-        with self._ending_secondary():
-            return self._primary.close_and_get_handle()
+        return self._on_primary(lambda stream: stream.close_and_get_handle())
 
     def close_and_get_secondary_handle(self) -> StreamStateHandle | None:
         """Keep the copy; None if nothing was written. The secondary's one success call.
 
-        Raises what ended the secondary, if anything has, as an error of the same class, or
-        `StorageUnavailableError` for one that is not ours; else as `close_and_get_handle`.
+        Raises an error of the class of what ended the secondary, now or before;
+        `StorageUnavailableError` for one that is not ours.
         """
         if self._failure is None:
-            return self._secondary.close_and_get_handle()
+            try:
+                return self._secondary.close_and_get_handle()
+            except StreamClosedError:
+                raise  # the caller's own mistake
+            except Exception as error:  # noqa: BLE001  # it is raised below
+                self._secondary_failed(error)
         kind: type[CheckpointError] = StorageUnavailableError
         location = ""
         if isinstance(self._failure, CheckpointError):
             kind, location = type(self._failure), self._failure.location
-        raise kind("the secondary stream has ended before", location) from self._failure
+        raise kind("the secondary stream failed", location) from self._failure
 
     def close(self) -> None:
         try:
@@ -93,26 +100,30 @@ class DuplicatingCheckpointOutputStream:
         self.close()
 
     def _on_both(self, call: Callable[[CheckpointStateOutputStream], _T]) -> _T:
-        with self._ending_secondary():
-            result = call(self._primary)
+        result = self._on_primary(call)
         if self._failure is None:
             try:
-                with self._ending_secondary():
-                    call(self._secondary)
-            except Exception:  # noqa: BLE001  # whatever it is, the checkpoint can do without
-                _log.warning("a copy of state failed; its primary goes on alone", exc_info=True)
+                call(self._secondary)
+            except Exception as error:  # noqa: BLE001  # the primary can do without, whatever it is
+                self._secondary_failed(error)
+            except BaseException as error:
+                self._end_secondary(error)
+                raise
         return result
 
-    @contextmanager
-    def _ending_secondary(self) -> Iterator[None]:
-        """After a failure in either stream the two may differ."""
+    def _on_primary(self, call: Callable[[CheckpointStateOutputStream], _T]) -> _T:
         try:
-            yield
+            return call(self._primary)
         except BaseException as error:
             self._end_secondary(error)
             raise
 
+    def _secondary_failed(self, error: Exception) -> None:
+        _log.warning("a copy of state failed; its primary goes on alone", exc_info=error)
+        self._end_secondary(error)
+
     def _end_secondary(self, error: BaseException) -> None:
+        """After a failure in either stream the two may differ."""
         if self._failure is None:
             self._failure = error
         self._secondary.close()

@@ -1,47 +1,10 @@
-"""What user code implements to keep state, and what it is given for that."""
+"""What user code implements to keep state."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-import pyarrow as pa
-
-from holdfast.backends._operator_state import OperatorStateBackend
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionInitializationContext:
-    """Given to `CheckpointedFunction.initialize_state`.
-
-    Attributes:
-        operator_state_store: The subtask's states.
-        restored_checkpoint_id: The checkpoint that they come from; None on a fresh start.
-        subtask_index: This subtask, 0 <= subtask_index < parallelism.
-        parallelism: Number of the operator's subtasks.
-        input_schema: Arrow schema of the rows that it will be given.
-    """
-
-    operator_state_store: OperatorStateBackend
-    restored_checkpoint_id: int | None
-    subtask_index: int
-    parallelism: int
-    input_schema: pa.Schema
-
-    @property
-    def is_restored(self) -> bool:
-        """Whether the state comes from a checkpoint."""
-        return self.restored_checkpoint_id is not None
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionSnapshotContext:
-    """Given to `CheckpointedFunction.snapshot_state`.
-
-    Attributes:
-        checkpoint_id: The checkpoint that is being taken.
-    """
-
-    checkpoint_id: int
+from holdfast.backends._contexts import FunctionInitializationContext, FunctionSnapshotContext
+from holdfast.errors import InvalidRequestError
 
 
 class CheckpointedFunction(ABC):
@@ -78,3 +41,26 @@ class CheckpointListener(Protocol):
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """The checkpoint was given up."""
         ...
+
+
+def checkpointed_function(function: Any) -> CheckpointedFunction:
+    """The function with state inside of one that wraps it, as `__wrapped__` or `wrapped_function`.
+
+    Raises:
+        InvalidRequestError: None of them is a `CheckpointedFunction`.
+
+    Source:
+        Flink, StreamingFunctionUtils: unwraps until one is.
+    """
+    seen: list[Any] = []
+    while not isinstance(function, CheckpointedFunction):
+        seen.append(function)
+        inner = getattr(function, "wrapped_function", None) or getattr(
+            function, "__wrapped__", None
+        )
+        if inner is None or any(inner is one for one in seen):
+            names = ", which wraps ".join(type(one).__name__ for one in seen)
+            message = f"{names} is no CheckpointedFunction"
+            raise InvalidRequestError(message)
+        function = inner
+    return function

@@ -118,7 +118,9 @@ class ListState:
 
     def _chunk_pending(self) -> None:
         if self._pending:
-            self._chunks.append(pa.array(self._pending, type=self._type))
+            column = pa.array(self._pending, type=self._type)
+            # Arrow makes several of more than 2 GiB of strings.
+            self._chunks += column.chunks if isinstance(column, pa.ChunkedArray) else [column]
             self._pending = []
 
     def _as_chunks(self, values: Elements) -> list[pa.Array]:

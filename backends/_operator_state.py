@@ -3,9 +3,7 @@
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from holdfast.backends._broadcast_state import BroadcastState
@@ -245,12 +243,22 @@ class OperatorStateBackend:
 
     def _restore(self, name: str, partitions: StatePartitions, section: pa.Buffer) -> None:
         rows = read_section(section, first=partitions.first, count=partitions.count, name=name)
+        is_map = tuple(rows.column_names) == MAP_COLUMNS
+        if is_map != (partitions.mode is OperatorStateMode.BROADCAST):
+            message = f"state {name!r} is no {_KINDS[partitions.mode]}: it has {rows.column_names}"
+            raise CheckpointCorruptedError(message)
         known = self._stored.get(name)
         if known is not None:
+            if known.mode is not partitions.mode:
+                message = (
+                    f"state {name!r} is stored as a {_KINDS[known.mode]} by one subtask and as a "
+                    f"{_KINDS[partitions.mode]} by another one"
+                )
+                raise StateMigrationError(message)
             if not known.rows.schema.equals(rows.schema, check_metadata=True):
                 message = (
-                    f"state {name!r} is stored as {_types(known.rows.schema)} by one subtask and as "
-                    f"{_types(rows.schema)} by another one"
+                    f"state {name!r} is stored as {_types(name, known.rows.schema)} by one subtask "
+                    f"and as {_types(name, rows.schema)} by another one"
                 )
                 raise StateMigrationError(message)
             rows = pa.concat_tables([known.rows, rows])
@@ -267,11 +275,7 @@ def migrated(
         StateMigrationError: It can't be made so.
         CheckpointCorruptedError: Nobody can tell how it was stored.
     """
-    try:
-        how = stored_in(field)
-    except msgspec.MsgspecError as error:
-        message = f"state {name!r} does not say how it was stored ({error})"
-        raise CheckpointCorruptedError(message) from error
+    how = stored_in(field, name)
     compatibility = serializer.compatibility(how, field.type)
     reason = compatibility.reason
     if compatibility.outcome is not Outcome.INCOMPATIBLE:
@@ -306,5 +310,5 @@ def _is_map(stored: _Stored) -> bool:
     return stored.mode is OperatorStateMode.BROADCAST
 
 
-def _types(schema: pa.Schema) -> Any:
-    return " to ".join(stored_in(field).name for field in schema)
+def _types(name: str, schema: pa.Schema) -> str:
+    return " to ".join(stored_in(field, name).name for field in schema)

@@ -8,8 +8,8 @@ import io
 import operator
 from collections.abc import Generator, Iterable, Sequence
 from itertools import pairwise
-from typing import BinaryIO, Self, cast
 
+from holdfast.backends._bounded_stream import BoundedInputStream, StateSource, location_of
 from holdfast.backends._key_groups import KeyGroupRange
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StreamClosedError
 from holdfast.locations import (
@@ -18,7 +18,6 @@ from holdfast.locations import (
     KeyGroupsStateHandle,
     RawOperatorStateHandle,
     StreamStateHandle,
-    read_exactly,
 )
 
 
@@ -194,7 +193,7 @@ class StatePartitionStream(io.BufferedReader):
     is gone, and `CheckpointCorruptedError` if it is not what was written.
     """
 
-    def __init__(self, partition: "_Partition") -> None:
+    def __init__(self, partition: BoundedInputStream) -> None:
         super().__init__(partition)
 
 
@@ -205,7 +204,7 @@ class KeyGroupStatePartitionStream(StatePartitionStream):
         key_group: Which one.
     """
 
-    def __init__(self, partition: "_Partition", key_group: int) -> None:
+    def __init__(self, partition: BoundedInputStream, key_group: int) -> None:
         super().__init__(partition)
         self.key_group = key_group
 
@@ -218,9 +217,9 @@ def raw_operator_partitions(
     Each stream is closed when the next one is asked for, and the last one with the generator.
     """
     for handle in handles:
-        with _Source(handle.stream) as source:
+        with StateSource(handle.stream) as source:
             for offset, length in handle.partitions:
-                with StatePartitionStream(_Partition(source, offset, length)) as stream:
+                with StatePartitionStream(BoundedInputStream(source, offset, length)) as stream:
                     yield stream
 
 
@@ -235,9 +234,9 @@ def raw_key_groups(
         CheckpointCorruptedError: A handle has another number of partitions than of key groups.
     """
     for handle in handles:
-        with _Source(handle.stream) as source:
+        with StateSource(handle.stream) as source:
             for key_group, (offset, length) in _in_written_order(handle):
-                partition = _Partition(source, offset, length)
+                partition = BoundedInputStream(source, offset, length)
                 with KeyGroupStatePartitionStream(partition, key_group) as stream:
                     yield stream
 
@@ -246,86 +245,10 @@ def _in_written_order(handle: KeyGroupsStateHandle) -> Sequence[tuple[int, tuple
     first, last = handle.key_groups
     if len(handle.partitions) != last - first + 1:
         message = f"{len(handle.partitions)} partitions for key groups {first} to {last}"
-        raise CheckpointCorruptedError(message, _location_of(handle.stream))
+        raise CheckpointCorruptedError(message, location_of(handle.stream))
     found = [
         (key_group, partition)
         for key_group, partition in enumerate(handle.partitions, first)
         if partition is not None
     ]
     return sorted(found, key=lambda item: item[1])
-
-
-def _location_of(handle: StreamStateHandle) -> str:
-    return getattr(handle, "uri", "")
-
-
-class _Source:
-    """The stream behind a handle, opened by its first reader and shared by all."""
-
-    def __init__(self, handle: StreamStateHandle) -> None:
-        self.size = handle.size
-        self.location = _location_of(handle)
-        self._handle = handle
-        self._stream: BinaryIO | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._stream is not None:
-            self._stream.close()
-
-    def readinto(self, position: int, buffer: memoryview) -> int:
-        """Read some bytes from there; 0 at the end."""
-        if self._stream is None:
-            self._stream = self._handle.open_input_stream()
-        self._stream.seek(position)
-        count: int = self._stream.readinto(buffer)  # type: ignore[attr-defined]  # all have it
-        return count
-
-
-class _Partition(io.RawIOBase):
-    """A part of a source, as a file."""
-
-    def __init__(self, source: _Source, offset: int, length: int) -> None:
-        self._source = source
-        self._offset = offset
-        self._length = length
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
-        if base + offset < 0:
-            raise InvalidRequestError(f"position {base + offset} is before the partition")
-        self._position = base + offset
-        return self._position
-
-    def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]
-        wanted = memoryview(buffer).cast("B")[: self._left()]
-        if not wanted:
-            return 0
-        count = self._source.readinto(self._offset + self._position, wanted)
-        if not count:
-            message = f"raw state ends {self._left()} bytes before its partition does"
-            raise CheckpointCorruptedError(message, self._source.location)
-        self._position += count
-        return count
-
-    def readall(self) -> bytes:
-        return bytes(read_exactly(cast("BinaryIO", self), self._left()))
-
-    def _left(self) -> int:
-        end = self._offset + self._length
-        if self._offset < 0 or self._length < 0 or end > self._source.size:
-            message = (
-                f"partition from {self._offset} to {end} is outside of the "
-                f"{self._source.size} bytes of raw state"
-            )
-            raise CheckpointCorruptedError(message, self._source.location)
-        return max(0, self._length - self._position)

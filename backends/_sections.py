@@ -4,13 +4,15 @@ The IPC file format, not the stream format, because its footer leads to single r
 a reader that needs some of the rows can skip the rest.
 """
 
+import io
 from collections.abc import Sequence
 from typing import Literal
 
 import pyarrow as pa
 
+from holdfast.backends._bounded_stream import BoundedInputStream, StateSource
 from holdfast.errors import CheckpointCorruptedError
-from holdfast.locations import CheckpointStateOutputStream
+from holdfast.locations import CheckpointStateOutputStream, StreamStateHandle
 
 Compression = Literal["zstd", "lz4"]
 
@@ -56,6 +58,22 @@ def read_section(section: pa.Buffer, *, first: int, count: int, name: str) -> pa
         message = f"state {name!r} has {len(rows)} elements, expected {first + count}"
         raise CheckpointCorruptedError(message)
     return rows.slice(first, count)
+
+
+def read_schema(handle: StreamStateHandle, offset: int, length: int, *, name: str) -> pa.Schema:
+    """How the columns of a section are stored; reads its footer alone.
+
+    Raises:
+        CheckpointNotFoundError: The state file is gone.
+        CheckpointCorruptedError: It is no section.
+    """
+    try:
+        with StateSource(handle) as source:
+            section = io.BufferedReader(BoundedInputStream(source, offset, length))
+            with pa.ipc.open_file(pa.PythonFile(section)) as reader:
+                return reader.schema
+    except (pa.ArrowException, OSError) as error:
+        raise CheckpointCorruptedError(f"state {name!r} can't be decoded ({error})") from error
 
 
 class _Section:

@@ -1,5 +1,6 @@
 """A snapshot under way: taken at once, written when somebody runs it."""
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -18,6 +19,8 @@ from holdfast.locations import (
     OperatorStateHandle,
     StreamStateHandle,
 )
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +114,15 @@ class SnapshotStreams:
         scope = CheckpointedStateScope.EXCLUSIVE
         stream = self._factory.create_checkpoint_state_output_stream(scope)
         if self._local_factory is not None:
-            stream = DuplicatingCheckpointOutputStream(
-                stream, self._local_factory.create_checkpoint_state_output_stream(scope)
-            )
+            try:
+                local = self._local_factory.create_checkpoint_state_output_stream(scope)
+            except Exception:  # noqa: BLE001  # the copy is a luxury
+                _log.warning("there will be no local copy of state", exc_info=True)
+            except BaseException:
+                stream.close()
+                raise
+            else:
+                stream = DuplicatingCheckpointOutputStream(stream, local)
         with self._lock:
             if not self._is_closed:
                 self._open.append(stream)
@@ -130,10 +139,13 @@ class SnapshotStreams:
         if handle is not None:
             self._finished.append(handle)
             if isinstance(stream, DuplicatingCheckpointOutputStream):
-                with suppress(CheckpointError):  # it has said so in the log; the copy is a luxury
+                try:
                     local = stream.close_and_get_secondary_handle()
+                except Exception:  # noqa: BLE001  # the copy is a luxury
+                    _log.warning("there will be no local copy of state", exc_info=True)
         if local is not None:
             self._finished.append(local)
+        stream.close()  # a copy of nothing
         return handle, local
 
     def close(self) -> None:

@@ -95,6 +95,7 @@ from holdfast.locations.storages import (
     check_job_id,
     checkpoint_storage,
     load_checkpoint,
+    resolve_pointer,
 )
 
 __all__ = [
@@ -174,6 +175,7 @@ __all__ = [
     "load_checkpoints",
     "read_exactly",
     "register_file_system",
+    "resolve_pointer",
     "retry_deadline",
     "sweep",
     "unregister_file_system",

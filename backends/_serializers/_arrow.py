@@ -2,6 +2,7 @@
 
 import builtins
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -48,12 +49,17 @@ class ArrowSerializer(Serializer):
         return StoredSerializer("arrow", str(self._type))
 
     def encode(self, values: Elements) -> list[pa.Array]:
+        if type(values) is list and set(map(type, values)) == {self._native}:
+            # Arrow takes these as they are, or refuses: nothing is to be looked for in them.
+            with suppress(pa.ArrowException, OverflowError, ValueError):
+                column = pa.array(values, self._type)
+                return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         return chunks_of(values, self._type)
 
     def encode_one(self, value: Any) -> Any:
         if self._native is None:
             return scalar_of(value, self._type)
-        if type(value) is self._native and (type(value) is not int or -_2_63 <= value < _2_63):
+        if type(value) is self._native and _arrow_takes(value):
             return value  # a hundred times faster, and a column of nothing but these is, too
         return scalar_of(value, self._type).as_py()
 
@@ -70,6 +76,18 @@ class ArrowSerializer(Serializer):
         except NoWayError as error:
             return Compatibility.incompatible(str(error))
         return Compatibility(Outcome.AFTER_MIGRATION, migrate=_Migration(change, self._type))
+
+
+def _arrow_takes(value: Any) -> bool:
+    """Whether it is none of the few values of a native type that Arrow has no room for."""
+    if type(value) is int:
+        return -_2_63 <= value < _2_63
+    if type(value) is str and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # a lone surrogate
+            return False
+    return True
 
 
 class _Migration:

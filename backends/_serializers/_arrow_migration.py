@@ -47,6 +47,8 @@ def change_of(
     if not _holds_all(stored, wanted):
         message = f"{at or 'it'} was {stored}, and a {wanted} does not hold all of those"
         raise NoWayError(message)
+    if types.is_dictionary(stored):  # Arrow casts fewer dictionaries than what is in them
+        return lambda array: array.dictionary_decode().cast(wanted)
     return lambda array: array.cast(wanted)
 
 

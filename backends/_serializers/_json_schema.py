@@ -21,93 +21,109 @@ class _Comparison:
     def __init__(self, stored: _Schema, wanted: _Schema) -> None:
         self._stored = stored
         self._wanted = wanted
-        self._under_way: set[tuple[str, str]] = set()  # types that refer to themselves
+        self._assumed: set[tuple[str, str]] = set()  # pairs that fit, or are under way
 
     def misfit(self, stored: _Schema, wanted: _Schema, at: str) -> str:
-        names = (stored.get("$ref", ""), wanted.get("$ref", ""))
-        if all(names):
-            if names in self._under_way:
-                return ""
-            self._under_way.add(names)
-        stored, wanted = _resolved(stored, self._stored), _resolved(wanted, self._wanted)
-        if not wanted or not wanted.keys() - _WORDS_FOR_PEOPLE:  # anything at all
+        if not _resolved(wanted, self._wanted).keys() - _WORDS_FOR_PEOPLE:  # anything at all
             return ""
-        alternatives = [
-            [_resolved(one, defs) for one in schema.get("anyOf", [schema])]
-            for schema, defs in ((stored, self._stored), (wanted, self._wanted))
-        ]
-        for one in alternatives[0]:
-            reasons = [self._simple_misfit(one, other, at) for other in alternatives[1]]
+        others = _alternatives(wanted, self._wanted)
+        for one in _alternatives(stored, self._stored):
+            reasons = [self._pair_misfit(one, other, at) for other in others]
             if all(reasons):
                 return reasons[0]
         return ""
 
+    def _pair_misfit(self, stored: _Schema, wanted: _Schema, at: str) -> str:
+        simple = (_resolved(stored, self._stored), _resolved(wanted, self._wanted))
+        names = (stored.get("$ref", ""), wanted.get("$ref", ""))
+        if not all(names):
+            return self._simple_misfit(*simple, at)
+        if (
+            names in self._assumed
+        ):  # a type that refers to itself fits if nothing else is in the way
+            return ""
+        before = set(self._assumed)
+        self._assumed.add(names)
+        reason = self._simple_misfit(*simple, at)
+        if reason:
+            self._assumed = before  # what was found to fit meanwhile may have relied on this
+        return reason
+
     def _simple_misfit(self, stored: _Schema, wanted: _Schema, at: str) -> str:
         where = at or "it"
-        if "enum" in stored or "const" in stored or "enum" in wanted or "const" in wanted:
-            left = [one for one in _values(stored) or [] if one not in (_values(wanted) or [one])]
-            if _values(stored) is None or left:
-                return f"{where} could have other values than now"
-            if _values(wanted) is not None:
-                return ""
-        kinds = (stored.get("type"), wanted.get("type"))
+        values, allowed = _values(stored), _values(wanted)
+        if allowed is not None and (values is None or any(one not in allowed for one in values)):
+            return f"{where} could have other values than now"
+        if values is not None and allowed is not None:
+            return ""
+        kinds = (stored.get("type") or _type_of(values), wanted.get("type"))
         if kinds[0] != kinds[1] and kinds != ("integer", "number"):
-            return f"{where} was {kinds[0]}, and is {kinds[1]} now"
+            return f"{where} was {kinds[0] or 'anything'}, and is {kinds[1]} now"
+        for word in _BOUNDS:
+            if word in wanted and stored.get(word) != wanted[word]:
+                return f"{where} has another {word} now"
+        for word in _ENCODINGS:
+            if stored.get(word) != wanted.get(word) and not (_is_text(stored) and _is_text(wanted)):
+                return f"{where} was stored with {word} {stored.get(word)}"
         if kinds[1] == "object":
             return self._object_misfit(stored, wanted, at)
         if kinds[1] == "array":
             return self._array_misfit(stored, wanted, at)
-        for word in _BOUNDS:
-            if word in wanted and stored.get(word) != wanted[word]:
-                return f"{where} has another {word} now"
         return ""
 
     def _object_misfit(self, stored: _Schema, wanted: _Schema, at: str) -> str:
         before, now = stored.get("properties", {}), wanted.get("properties", {})
+        others = _others(wanted, is_ignored=True)
+        any_name = _others(stored, is_ignored=False)
+        fields = [(name, schema, now.get(name, others)) for name, schema in before.items()]
+        if any_name is not None:  # a dict: it could have had any of the names
+            fields += [(name, any_name, now[name]) for name in now.keys() - before.keys()]
+            fields.append(("*", any_name, others))
+        for name, schema, other in fields:
+            path = _below(at, name)
+            if other is None:
+                return f"{path} is unknown now, which is forbidden"
+            reason = self.misfit(schema, other, path)
+            if reason:
+                return reason
         for name in wanted.get("required", []):
             path = _below(at, name)
             if name not in before:
                 return f"{path} is new, and has no default"
             if name not in stored.get("required", []):
                 return f"{path} could be missing, and now must not"
-        others = wanted.get("additionalProperties", True)
-        for name, schema in before.items():
-            if name in now:
-                reason = self.misfit(schema, now[name], _below(at, name))
-            elif isinstance(others, dict):
-                reason = self.misfit(schema, others, _below(at, name))
-            else:
-                reason = "" if others else f"{_below(at, name)} is unknown now, which is forbidden"
-            if reason:
-                return reason
-        if isinstance(others, dict):  # a dict: all of its values
-            return self.misfit(stored.get("additionalProperties", {}), others, f"{at}[]")
         return ""
 
     def _array_misfit(self, stored: _Schema, wanted: _Schema, at: str) -> str:
+        where = at or "it"
         before, now = stored.get("prefixItems", []), wanted.get("prefixItems", [])
-        least = stored.get("minItems", 0)
-        if wanted.get("minItems", 0) > least:
-            return f"{at or 'it'} could have {least} elements, and now needs more"
-        most = stored.get("maxItems")
+        if wanted.get("minItems", 0) > stored.get("minItems", 0):
+            return f"{where} could have {stored.get('minItems', 0)} elements, and now needs more"
+        most = stored.get("maxItems", len(before) if "prefixItems" in stored else None)
         if "maxItems" in wanted and (most is None or most > wanted["maxItems"]):
-            return f"{at or 'it'} could have more elements than now"
-        for index, (one, other) in enumerate(zip(before, now, strict=False)):
-            reason = self.misfit(one, other, f"{at}[{index}]")
+            return f"{where} could have more elements than now"
+        if wanted.get("uniqueItems") and not stored.get("uniqueItems"):
+            return f"{where} could have the same element twice"
+        # What is behind the elements that have a schema of their own.
+        more = stored.get("items", False if "prefixItems" in stored else {})
+        others = wanted.get("items") or {}  # none are left if there must not be any
+        for index in range(max(len(before), len(now))):
+            one = before[index] if index < len(before) else more
+            other = now[index] if index < len(now) else others
+            reason = "" if one is False else self.misfit(one, other, f"{at}[{index}]")
             if reason:
                 return reason
-        items = (stored.get("items"), wanted.get("items"))
-        if isinstance(items[0], dict) and isinstance(items[1], dict):
-            return self.misfit(items[0], items[1], f"{at}[]")
-        return ""
+        return "" if more is False else self.misfit(more, others, f"{at}[]")
 
 
 _WORDS_FOR_PEOPLE = {"$defs", "title", "description", "default", "examples", "deprecated"}
 
+_ENCODINGS = ("contentEncoding", "format")
+"""Words for what is not stored as text, although it is a string in JSON."""
+
 _BOUNDS = (
     "format",
     "pattern",
-    "contentEncoding",
     "minimum",
     "maximum",
     "exclusiveMinimum",
@@ -115,6 +131,8 @@ _BOUNDS = (
     "multipleOf",
     "minLength",
     "maxLength",
+    "minProperties",
+    "maxProperties",
 )
 """Words that limit a value. Another limit may refuse what was stored."""
 
@@ -122,6 +140,40 @@ _BOUNDS = (
 def _resolved(schema: _Schema, definitions: _Schema) -> _Schema:
     reference = schema.get("$ref")
     return definitions[reference.removeprefix("#/$defs/")] if reference else schema
+
+
+def _alternatives(schema: _Schema, definitions: _Schema) -> list[_Schema]:
+    """What it is one of; references stay, because types may refer to themselves."""
+    alternatives = _resolved(schema, definitions).get("anyOf")
+    if alternatives is None:
+        return [schema]
+    return [one for inner in alternatives for one in _alternatives(inner, definitions)]
+
+
+def _others(schema: _Schema, *, is_ignored: bool) -> _Schema | None:
+    """What fields that are not listed have to be; None if there are none.
+
+    Args:
+        schema: Of a struct or dict.
+        is_ignored: Whether a struct that doesn't say takes no notice of them.
+    """
+    others = schema.get("additionalProperties", "properties" not in schema or is_ignored)
+    if isinstance(others, dict):
+        return others
+    return {} if others else None
+
+
+def _is_text(schema: _Schema) -> bool:
+    return "contentEncoding" not in schema and schema.get("format") != "date-time"
+
+
+def _type_of(values: list[Any] | None) -> str | None:
+    """The type of all of these values, as a schema names it; None if they have several."""
+    types = {_TYPES.get(type(one)) for one in values or ()}
+    return types.pop() if len(types) == 1 else None
+
+
+_TYPES = {str: "string", int: "integer", type(None): "null"}
 
 
 def _values(schema: _Schema) -> list[Any] | None:

@@ -1,6 +1,7 @@
 """Elements that are msgspec structs, dataclasses, or anything else that msgspec knows."""
 
-from typing import Any
+import builtins
+from typing import Any, is_typeddict
 
 import msgspec
 import pyarrow as pa
@@ -26,12 +27,15 @@ class MessagePackSerializer(BytesSerializer):
 
     def __init__(self, type: Any) -> None:
         self._type = type
+        # Any is a class since Python 3.11, and a TypedDict is one that nothing is an instance of.
+        is_class = isinstance(type, builtins.type) and type is not Any and not is_typeddict(type)
+        self._class = type if is_class else None
         if type is None:
             raise InvalidRequestError("None is no type of elements")
         try:
             self._decoder = msgspec.msgpack.Decoder(type)
             schema = msgspec.json.schema(type)
-        except (TypeError, ValueError, NameError, RecursionError) as error:
+        except (TypeError, ValueError, LookupError, NameError, RecursionError) as error:
             message = (
                 f"{_name_of(type)} is no type of elements ({error}); use an Arrow type, a msgspec "
                 "struct or a dataclass, or Pickled(...)"
@@ -39,6 +43,9 @@ class MessagePackSerializer(BytesSerializer):
             raise InvalidRequestError(message) from error
         self._encode = msgspec.msgpack.Encoder().encode
         self._schema = schema
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._type,)  # msgspec's decoders don't pickle
 
     @property
     def stored(self) -> StoredSerializer:
@@ -51,7 +58,7 @@ class MessagePackSerializer(BytesSerializer):
             raise MisfitError(message)
         # What msgspec writes it need not be able to read: it does not look at fields' types, and a
         # subclass has fields that the type has not.
-        if isinstance(self._type, type) and type(value) is not self._type:
+        if self._class is not None and type(value) is not self._class:
             message = f"{type(value).__name__} is no {_name_of(self._type)}"
             raise MisfitError(message)
         try:

@@ -5,6 +5,8 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 
+from holdfast.errors import CheckpointCorruptedError
+
 Kind = Literal["arrow", "messagepack", "pickle"]
 
 
@@ -23,12 +25,20 @@ class StoredSerializer(msgspec.Struct, frozen=True):
     schema: bytes = b""
 
 
-def stored_in(field: pa.Field) -> StoredSerializer:
-    """What the metadata of a stored column say. Raises `msgspec.MsgspecError`."""
+def stored_in(field: pa.Field, state: str) -> StoredSerializer:
+    """What a stored column of a state says of itself.
+
+    Raises:
+        CheckpointCorruptedError: It says what nobody has written.
+    """
     content = (field.metadata or {}).get(_KEY)
     if content is None:
         return StoredSerializer("arrow", str(field.type))
-    return msgspec.msgpack.decode(content, type=StoredSerializer)
+    try:
+        return msgspec.msgpack.decode(content, type=StoredSerializer)
+    except msgspec.MsgspecError as error:
+        message = f"state {state!r} does not say how it was stored ({error})"
+        raise CheckpointCorruptedError(message) from error
 
 
 def column(name: str, storage_type: pa.DataType, stored: StoredSerializer) -> pa.Field:

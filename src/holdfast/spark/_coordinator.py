@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 import msgspec
 
-from holdfast.backends import default_max_parallelism
+from holdfast.backends import OperatorSettings, assign, default_max_parallelism
 from holdfast.errors import (
     BatchGapError,
     CheckpointConflictError,
@@ -23,7 +23,7 @@ from holdfast.locations import (
     CompletedCheckpoint,
     CompletedCheckpointStore,
     JobOwnership,
-    OperatorStateHandle,
+    SubtaskState,
     complete_checkpoint,
     latest_checkpoint,
     load_checkpoint,
@@ -42,8 +42,8 @@ _ABORT_DEADLINE_S = 10.0
 _WRITER = f"holdfast {version('holdfast')}"
 _SPARK = "spark"
 
-Assigned = tuple[tuple[OperatorStateHandle, ...], ...]
-"""Handles to restore from, by subtask."""
+Assigned = tuple[SubtaskState, ...]
+"""What to restore from, by subtask."""
 
 
 class SparkProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class PendingCheckpoint:
         batch_id: The micro-batch that it will complete.
         location: Where it goes.
         restored_checkpoint_id: The checkpoint that the state comes from, or None.
-        assigned: Handles to restore from, by subtask.
+        assigned: What to restore from, by subtask.
         commit_token: Random; tells its own commit from others.
         started: `time.monotonic` of its beginning, seconds.
     """
@@ -290,12 +290,9 @@ class CheckpointCoordinator:
 
     def _assign(self, last: CompletedCheckpoint | None) -> Assigned:
         if last is None:
-            return ((),) * self._parallelism
-        subtasks = last.metadata.operators[self._uid].subtasks
-        return tuple(
-            subtasks[index].managed_operator if index in subtasks else ()
-            for index in range(self._parallelism)
-        )
+            return (SubtaskState(),) * self._parallelism
+        settings = OperatorSettings(self._parallelism)
+        return assign(last.metadata, {self._uid: settings})[self._uid].subtasks
 
     def _check_belongs(self, last: CompletedCheckpoint) -> None:
         """Refuse a checkpoint of another job, query, operator or parallelism."""

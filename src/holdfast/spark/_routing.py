@@ -66,10 +66,10 @@ def shared(session: SparkSession, assigned: Assigned) -> Iterator["Assigned | Br
     broadcast by itself, in every batch, and never delete the file.
     """
     inline = sum(
-        handle.size
-        for handles in assigned
-        for handle in handles
-        if isinstance(handle.stream, ByteStreamStateHandle)
+        stream.size
+        for state in assigned
+        for stream in state.streams()
+        if isinstance(stream, ByteStreamStateHandle)
     )
     if inline <= _MOST_BYTES_WITH_THE_FUNCTION:
         yield assigned

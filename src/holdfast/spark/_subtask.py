@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -11,17 +12,14 @@ from pyspark.accumulators import Accumulator
 from pyspark.core.broadcast import Broadcast
 
 from holdfast.backends import (
-    FunctionInitializationContext,
-    FunctionSnapshotContext,
     MisfitError,
-    OperatorStateBackend,
+    OperatorStateHandler,
     cast_rows,
 )
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 from holdfast.locations import (
     CheckpointStorage,
     CheckpointStorageLocationReference,
-    SubtaskState,
     SubtaskStatistics,
 )
 from holdfast.spark._acknowledgements import COLUMN, Acknowledgement
@@ -48,7 +46,7 @@ class SubtaskRunner:
         checkpoint_id: The checkpoint that is being taken.
         location_reference: Where its files go.
         restored_checkpoint_id: The checkpoint that the state comes from, or None.
-        assigned: Handles to restore from, by subtask.
+        assigned: What to restore from, by subtask.
         input_schema: Schema of the rows that come.
         output_schema: Schema of the rows that the operator yields.
         finished: Counts the subtasks that came to their end, over all jobs of the sink.
@@ -82,16 +80,14 @@ class SubtaskRunner:
 
         started = time.perf_counter()
         assigned = self.assigned.value if isinstance(self.assigned, Broadcast) else self.assigned
-        backend = OperatorStateBackend.restore(assigned[subtask])
+        handler = OperatorStateHandler.restore(self.function, assigned[subtask], uid=self.uid)
         restored = time.perf_counter()
-        self.function.initialize_state(
-            FunctionInitializationContext(
-                operator_state_store=backend,
-                restored_checkpoint_id=self.restored_checkpoint_id,
-                subtask_index=subtask,
-                parallelism=len(assigned),
-                input_schema=self.input_schema,
-            )
+        handler.initialize_state(
+            assigned[subtask],
+            restored_checkpoint_id=self.restored_checkpoint_id,
+            subtask_index=subtask,
+            parallelism=len(assigned),
+            input_schema=self.input_schema,
         )
         rows_out = 0
         for batch in self._batches(self.function.process(rows)):
@@ -104,23 +100,21 @@ class SubtaskRunner:
             )
             raise CheckpointDeclinedError(message)
         processed = time.perf_counter()
-        self.function.snapshot_state(FunctionSnapshotContext(self.checkpoint_id))
-        snapshot = backend.snapshot(factory)
+        snapshot = handler.snapshot_state(self.checkpoint_id, factory)
         captured = time.perf_counter()
-        result = snapshot.run()
+        state, _ = snapshot.run()
         written = time.perf_counter()
 
-        handle = result.job_manager_owned
         statistics = SubtaskStatistics(
             rows_in=rows.count,
             rows_out=rows_out,
-            state_bytes=result.state_bytes,
+            state_bytes=sum(stream.size for stream in state.streams()),
             restore_ms=1000 * (restored - started),
             process_ms=1000 * (processed - restored),
             sync_ms=1000 * (captured - processed),
             async_ms=1000 * (written - captured),
         )
-        state = SubtaskState((handle,) if handle else (), statistics)
+        state = msgspec.structs.replace(state, statistics=statistics)
         task = TaskContext.get()
         attempt = task.taskAttemptId() if task else -1
         yield self._acknowledge(Acknowledgement(subtask, attempt, state))

@@ -1,0 +1,162 @@
+"""One operator's subtask: what it is restored from, and how its snapshot is taken.
+
+Source:
+    Flink, StreamOperatorStateHandler.
+"""
+
+import threading
+from contextlib import closing
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from holdfast.backends._contexts import (
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    RawState,
+)
+from holdfast.backends._functions import CheckpointedFunction
+from holdfast.backends._key_groups import KeyGroupRange
+from holdfast.backends._operator_snapshot import CapturedStates
+from holdfast.backends._operator_state import OperatorStateBackend
+from holdfast.backends._raw_state import raw_key_groups, raw_operator_partitions
+from holdfast.backends._sections import Compression
+from holdfast.backends._snapshots import AsyncSnapshot
+from holdfast.errors import CheckpointDeclinedError
+from holdfast.locations import CheckpointStreamFactory, SubtaskState
+
+
+class OperatorSnapshot:
+    """All of a subtask's snapshot that is still to be written. `run` it once, or `cancel` it."""
+
+    def __init__(self, raw: RawState, managed: AsyncSnapshot[CapturedStates]) -> None:
+        self._raw = raw
+        self._managed = managed
+        self._lock = threading.Lock()
+
+    def run(self) -> tuple[SubtaskState, SubtaskState]:
+        """Write it: the state that the coordinator stores, and the copy that stays with the task.
+
+        Raises:
+            concurrent.futures.CancelledError: `cancel` came before or meanwhile.
+            StorageUnavailableError: The store did not take it.
+        """
+        raw = self._taken()
+        try:
+            result = self._managed.run()
+        except BaseException:
+            raw.discard_state()
+            raise
+        handle, local = result.job_manager_owned, result.task_local
+        return (
+            SubtaskState(
+                managed_operator=(handle,) if handle else (),
+                raw_operator=raw.operator,
+                raw_keyed=raw.keyed,
+            ),
+            SubtaskState(managed_operator=(local,) if local else ()),
+        )
+
+    def cancel(self) -> None:
+        """Give up, and discard what was written. Never raises."""
+        self._managed.cancel()
+        self._taken().discard_state()
+
+    def _taken(self) -> RawState:
+        """The raw state, for whoever comes first: `run` returns or discards it, `cancel` discards.
+
+        `cancel` comes here behind the managed part's `cancel`: if it is first, that part won't run.
+        """
+        with self._lock:
+            raw, self._raw = self._raw, RawState()
+        return raw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorStateHandler:
+    """Brings a function, its backend and the store together.
+
+    Attributes:
+        uid: The operator, for errors.
+        function: The user's code.
+        backend: The subtask's states.
+        key_groups: Those of a keyed operator's subtask.
+    """
+
+    uid: str
+    function: CheckpointedFunction
+    backend: OperatorStateBackend
+    key_groups: KeyGroupRange | None = None
+
+    @classmethod
+    def restore(
+        cls,
+        function: CheckpointedFunction,
+        state: SubtaskState,
+        *,
+        uid: str,
+        key_groups: KeyGroupRange | None = None,
+    ) -> "OperatorStateHandler":
+        """A handler whose backend has the state; `OperatorStateBackend.restore` says what it raises."""
+        backend = OperatorStateBackend.restore(state.managed_operator)
+        return cls(uid=uid, function=function, backend=backend, key_groups=key_groups)
+
+    def initialize_state(
+        self,
+        state: SubtaskState,
+        *,
+        restored_checkpoint_id: int | None,
+        subtask_index: int,
+        parallelism: int,
+        input_schema: pa.Schema,
+    ) -> None:
+        """Let the function get its states. Raw inputs are closed afterwards, whatever happens."""
+        with (
+            closing(raw_operator_partitions(state.raw_operator)) as operator_inputs,
+            closing(raw_key_groups(state.raw_keyed)) as keyed_inputs,
+        ):
+            self.function.initialize_state(
+                FunctionInitializationContext(
+                    operator_state_store=self.backend,
+                    restored_checkpoint_id=restored_checkpoint_id,
+                    subtask_index=subtask_index,
+                    parallelism=parallelism,
+                    input_schema=input_schema,
+                    raw_operator_state_inputs=operator_inputs,
+                    raw_keyed_state_inputs=keyed_inputs,
+                )
+            )
+
+    def snapshot_state(
+        self,
+        checkpoint_id: int,
+        factory: CheckpointStreamFactory,
+        *,
+        local_factory: CheckpointStreamFactory | None = None,
+        compression: Compression | None = None,
+    ) -> OperatorSnapshot:
+        """The synchronous part: the function's own, then raw state, then managed state.
+
+        Raises:
+            CheckpointDeclinedError: Any of that failed; nothing is left behind.
+        """
+        context = FunctionSnapshotContext(checkpoint_id, factory, self.key_groups)
+        raw = RawState()
+        try:
+            self.function.snapshot_state(context)
+            raw = context.finish()
+            managed = self.backend.snapshot(
+                factory,
+                local_factory=local_factory,
+                compression=compression,
+                checkpoint_id=checkpoint_id,
+            )
+        except Exception as error:
+            raw.discard_state()
+            message = (
+                f"could not complete snapshot {checkpoint_id} of operator {self.uid!r}: {error}"
+            )
+            raise CheckpointDeclinedError(message) from error
+        finally:
+            context.close()
+        return OperatorSnapshot(raw, managed)
