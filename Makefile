@@ -9,6 +9,10 @@ BIN := $(VENV)/bin
 DIR ?=
 STORAGE ?=
 
+# The version that figures are compared with, where its jars are kept.
+FLINK_VERSION := 2.3.0
+FLINK_LIBRARIES = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/holdfast/flink-$(FLINK_VERSION)
+
 # uv from the machine where there is one, else from PyPI into .tools
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 
@@ -67,6 +71,22 @@ bench-s3: setup ## S3 against s3fs, pyarrow and s3transfer; ARGS="--server minio
 .PHONY: bench-hdfs
 bench-hdfs: setup java ## HDFS against hdfs-native and Hadoop's own client; ARGS="--rounds 10"
 	$(BIN)/python -m benchmarks.hdfs $(ARGS)
+
+.PHONY: bench-flink
+bench-flink: setup java flink-libraries ## operator state against Flink's own backend, needs a JDK; ARGS="--rounds 3"
+	$(BIN)/python -m benchmarks.operator_state --flink-jars "$(FLINK_LIBRARIES)" $(ARGS)
+
+# A Python package of 330 MB, away from what Holdfast depends on. It is there whole or not at all.
+.PHONY: flink-libraries
+flink-libraries: setup | $(UV)
+	@test -d "$(FLINK_LIBRARIES)" || { \
+	  echo 'fetching the jars of Flink once, 330 MB' >&2; \
+	  mkdir -p "$(dir $(FLINK_LIBRARIES))"; \
+	  new=$$(mktemp -d "$(FLINK_LIBRARIES).XXXXXX"); \
+	  trap 'rm -rf "$$new"' EXIT; \
+	  $(UV) pip install --quiet --no-cache --no-deps --python $(BIN)/python --target "$$new/whole" \
+	    apache-flink-libraries==$(FLINK_VERSION); \
+	  mv "$$new/whole" "$(FLINK_LIBRARIES)"; }
 
 .PHONY: docs
 docs: setup ## write the pages that are made from code

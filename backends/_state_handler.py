@@ -7,6 +7,7 @@ Source:
 import threading
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,7 +16,7 @@ from holdfast.backends._contexts import (
     FunctionSnapshotContext,
     RawState,
 )
-from holdfast.backends._functions import CheckpointedFunction
+from holdfast.backends._functions import CheckpointedFunction, checkpointed_function
 from holdfast.backends._key_groups import KeyGroupRange
 from holdfast.backends._operator_snapshot import CapturedStates
 from holdfast.backends._operator_state import OperatorStateBackend
@@ -91,15 +92,27 @@ class OperatorStateHandler:
     @classmethod
     def restore(
         cls,
-        function: CheckpointedFunction,
+        function: Any,
         state: SubtaskState,
         *,
         uid: str,
         key_groups: KeyGroupRange | None = None,
     ) -> "OperatorStateHandler":
-        """A handler whose backend has the state; `OperatorStateBackend.restore` says what it raises."""
+        """A handler whose backend has the state; `OperatorStateBackend.restore` says what it raises.
+
+        Args:
+            function: The user's code, or what wraps it.
+            state: What its subtask is restored from.
+            uid: The operator, for errors.
+            key_groups: Those of a keyed operator's subtask.
+        """
         backend = OperatorStateBackend.restore(state.managed_operator)
-        return cls(uid=uid, function=function, backend=backend, key_groups=key_groups)
+        return cls(
+            uid=uid,
+            function=checkpointed_function(function),
+            backend=backend,
+            key_groups=key_groups,
+        )
 
     def initialize_state(
         self,

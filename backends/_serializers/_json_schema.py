@@ -72,6 +72,11 @@ class _Comparison:
         return ""
 
     def _object_misfit(self, stored: _Schema, wanted: _Schema, at: str) -> str:
+        text = {"type": "string"}
+        names, wanted_names = (one.get("propertyNames", text) for one in (stored, wanted))
+        reason = self.misfit(names, wanted_names, f"{at}[key]")
+        if reason:
+            return reason
         before, now = stored.get("properties", {}), wanted.get("properties", {})
         others = _others(wanted, is_ignored=True)
         any_name = _others(stored, is_ignored=False)
@@ -124,6 +129,7 @@ _ENCODINGS = ("contentEncoding", "format")
 _BOUNDS = (
     "format",
     "pattern",
+    "timeZone",
     "minimum",
     "maximum",
     "exclusiveMinimum",

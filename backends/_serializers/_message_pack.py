@@ -11,6 +11,7 @@ from holdfast.backends._elements import Elements
 from holdfast.backends._serializers._bytes import BytesSerializer
 from holdfast.backends._serializers._compatibility import AS_IS, Compatibility, Outcome
 from holdfast.backends._serializers._json_schema import misfit
+from holdfast.backends._serializers._message_pack_schema import schema_of
 from holdfast.backends._serializers._stored import StoredSerializer
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 
@@ -34,7 +35,7 @@ class MessagePackSerializer(BytesSerializer):
             raise InvalidRequestError("None is no type of elements")
         try:
             self._decoder = msgspec.msgpack.Decoder(type)
-            schema = msgspec.json.schema(type)
+            schema = schema_of(type)
         except (TypeError, ValueError, LookupError, NameError, RecursionError) as error:
             message = (
                 f"{_name_of(type)} is no type of elements ({error}); use an Arrow type, a msgspec "

@@ -247,7 +247,8 @@ class TestDescriptor:
         assert ListStateDescriptor("s", pa.schema(list(ROW))) == ListStateDescriptor("s", ROW)
 
     @pytest.mark.parametrize(
-        ("name", "element_type"), [(None, pa.int64()), (1, pa.int64()), ("s", object()), ("s", None)]
+        ("name", "element_type"),
+        [(None, pa.int64()), (1, pa.int64()), ("s", object()), ("s", None)],
     )
     def test_another_kind_of_name_or_type_is_refused(self, name: Any, element_type: Any) -> None:
         with pytest.raises(InvalidRequestError):
@@ -313,3 +314,34 @@ def test_numpy_columns_are_taken_as_they_are() -> None:
     assert state.get() == [0, 1, 2, 3, 4]
     with pytest.raises(InvalidRequestError):
         state.add_all(np.array([1.5]))
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfff", "ü\ud83d"])
+def test_a_lone_surrogate_is_refused_and_the_state_goes_on(text: str) -> None:
+    state = state_of(pa.string(), "before")
+    for call in (
+        lambda: state.add(text),
+        lambda: state.add_all([text]),
+        lambda: state.update(["x", text]),
+    ):
+        with pytest.raises(InvalidRequestError, match="'s'") as caught:
+            call()  # type: ignore[no-untyped-call]
+        assert text not in str(caught.value)
+    state.add("größe 🎉")
+    assert state.get() == ["before", "größe 🎉"]
+
+
+@pytest.mark.parametrize("native", [str, bytes, int, float, bool])
+def test_single_values_and_many_are_refused_alike(native: Any) -> None:
+    values: list[Any] = ["a", b"a", 1, 1.5, True, None, 2**63, "\ud800", [1], {"a": 1}]
+    for value in values:
+        outcomes: list[list[Any] | None] = []
+        for add in ("add", "add_all", "update"):
+            state = state_of(native)
+            try:
+                getattr(state, add)(value if add == "add" else [value])
+            except InvalidRequestError:
+                outcomes.append(None)
+            else:
+                outcomes.append(state.get())
+        assert outcomes[0] == outcomes[1] == outcomes[2], (native, value)

@@ -1,15 +1,36 @@
 import struct
+from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
-from contracts.elements import VALUES, backend_with, list_state, snapshot_of
+from contracts.elements import (
+    VALUES,
+    Plain,
+    Point,
+    backend_with,
+    broadcast_state,
+    list_state,
+    memory_factory,
+    restored,
+    snapshot_of,
+    union_state,
+)
 
-from holdfast.backends import OperatorStateBackend
+from holdfast.backends import (
+    Compression,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OperatorStateBackend,
+    Pickled,
+    redistribute,
+)
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
+    InvalidRequestError,
     StateMigrationError,
 )
 from holdfast.locations import (
@@ -288,3 +309,282 @@ def test_a_list_state_is_split_when_it_is_restored_elsewhere() -> None:
         "s": StatePartitions(OperatorStateMode.SPLIT_DISTRIBUTE, 0, length, 0, 2)
     }
     assert handle.size == length
+
+
+class TestUpstream:
+    """Flink's OperatorStateBackendTest."""
+
+    def test_a_fresh_backend_has_no_names(self) -> None:
+        backend = OperatorStateBackend()
+        assert backend.registered_state_names() == frozenset()
+        assert backend.registered_broadcast_state_names() == frozenset()
+
+    @pytest.mark.parametrize("element_type", [Point, Pickled(Plain), str])
+    def test_a_class_is_a_type(self, element_type: Any) -> None:
+        value = {Point: Point(1), str: "a"}.get(element_type, Plain(1))
+        state = list_state(OperatorStateBackend(), "s", element_type)
+        state.add(value)
+        assert state.get() == [value]
+
+    def test_states_are_registered_under_their_names(self) -> None:
+        backend = OperatorStateBackend()
+        assert list_state(backend, "test1").get() == []
+        list_state(backend, "test1").add_all([42, 4711])
+        assert backend.registered_state_names() == {"test1"}
+        list_state(backend, "test2").add_all([7, 13, 23])
+        union_state(backend, "test3").add_all([17, 18])
+        assert backend.registered_state_names() == {"test1", "test2", "test3"}
+        assert backend.registered_broadcast_state_names() == frozenset()
+        for get, name, values in (
+            (list_state, "test1", [42, 4711]),
+            (list_state, "test2", [7, 13, 23]),
+            (union_state, "test3", [17, 18]),
+        ):
+            assert get(backend, name).get() == values
+            assert get(backend, name) is get(backend, name)
+        list_state(backend, "test1").update([])
+        list_state(backend, "test2").update([5])
+        assert (list_state(backend, "test1").get(), list_state(backend, "test2").get()) == ([], [5])
+        broadcast = broadcast_state(backend, "test4")
+        assert broadcast is broadcast_state(backend, "test4")
+        assert backend.registered_broadcast_state_names() == {"test4"}
+        with pytest.raises(InvalidRequestError):
+            union_state(backend, "test2")
+        with pytest.raises(InvalidRequestError):
+            list_state(backend, "test3")
+
+    def test_broadcast_state_is_stored_without_list_state(self) -> None:
+        backend = OperatorStateBackend()
+        broadcast_state(backend, entries={1: 2, 3: 4, 5: 6})
+        backend = restored(backend)
+        state = broadcast_state(backend)
+        assert dict(state.entries()) == {1: 2, 3: 4, 5: 6}
+        state.remove(1)
+        backend = restored(backend)
+        assert dict(broadcast_state(backend).entries()) == {3: 4, 5: 6}
+        broadcast_state(backend).clear()
+        backend = restored(backend)
+        assert backend.registered_broadcast_state_names() == {"b"}
+        assert dict(broadcast_state(backend).entries()) == {}
+
+    @pytest.mark.parametrize("later", [False, True])
+    def test_three_list_and_three_broadcast_states_come_back(
+        self,
+        later: bool,  # noqa: FBT001
+    ) -> None:
+        backend = OperatorStateBackend()
+        list_state(backend, "l1", Point).add_all([Point(42), Point(4711)])
+        list_state(backend, "l2", Pickled(Plain)).add_all([Plain(7), Plain(13)])
+        union_state(backend, "u", Point).add_all([Point(17), Point(18), Point(19)])
+        broadcast_state(backend, "b1", (Point, Point), {Point(1): Point(2), Point(2): Point(5)})
+        broadcast_state(backend, "b2", (int, Pickled(Plain)), {2: Plain(5)})
+        broadcast_state(backend, "b3", (str, pa.struct({"a": pa.int8()})), {"k": {"a": 1}})
+        pending = backend.snapshot(memory_factory())
+        if later:
+            list_state(backend, "l1", Point).add(Point(77))
+            list_state(backend, "l2", Pickled(Plain)).update([Plain(1)])
+            union_state(backend, "u", Point).clear()
+            broadcast_state(backend, "b1", (Point, Point), {Point(32): Point(97)})
+            broadcast_state(backend, "b2", (int, Pickled(Plain))).remove(2)
+            broadcast_state(backend, "b3", (str, pa.struct({"a": pa.int8()}))).clear()
+            list_state(backend, "new").add(1)
+        handle = pending.run().job_manager_owned
+        assert handle is not None
+        backend.dispose()
+        backend = OperatorStateBackend.restore([handle])
+        assert backend.registered_state_names() == {"l1", "l2", "u"}
+        assert backend.registered_broadcast_state_names() == {"b1", "b2", "b3"}
+        assert list_state(backend, "l1", Point).get() == [Point(42), Point(4711)]
+        assert list_state(backend, "l2", Pickled(Plain)).get() == [Plain(7), Plain(13)]
+        assert union_state(backend, "u", Point).get() == [Point(17), Point(18), Point(19)]
+        b1 = broadcast_state(backend, "b1", (Point, Point))
+        assert dict(b1.entries()) == {Point(1): Point(2), Point(2): Point(5)}
+        assert broadcast_state(backend, "b2", (int, Pickled(Plain))).get(2) == Plain(5)
+        b3 = broadcast_state(backend, "b3", (str, pa.struct({"a": pa.int8()})))
+        assert dict(b3.entries()) == {"k": {"a": 1}}
+
+
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+class TestRestoreOperation:
+    """Flink's OperatorStateRestoreOperationTest."""
+
+    def test_lists_and_maps_are_restored_together(self, compression: Compression) -> None:
+        backend = backend_with(s1=(pa.int64(), range(1000)), s2=(Point, [Point(4)]))
+        broadcast_state(backend, "b", (int, int), {n: n * n for n in range(1000)})
+        handle = snapshot_of(backend, compression=compression)
+        backend = OperatorStateBackend.restore([handle])
+        assert list_state(backend, "s1").get() == list(range(1000))
+        assert list_state(backend, "s2", Point).get() == [Point(4)]
+        assert dict(broadcast_state(backend).entries()) == {n: n * n for n in range(1000)}
+
+    def test_two_handles_are_one_state(self, compression: Compression) -> None:
+        backends = [
+            backend_with(s1=(pa.int64(), [1, 2]), s2=(pa.int64(), [3])),
+            backend_with(s2=(pa.int64(), [4, 5]), s1=(pa.int64(), [6])),
+        ]
+        for entries, one in zip(({1: 1, 2: 2}, {2: 3, 4: 4}), backends, strict=True):
+            broadcast_state(one, entries=entries)
+            union_state(one).add_all(entries)
+        handles = [snapshot_of(one, compression=compression) for one in backends]
+        backend = OperatorStateBackend.restore(handles)
+        for _ in range(2):
+            assert list_state(backend, "s1").get() == [1, 2, 6]
+            assert list_state(backend, "s2").get() == [3, 4, 5]
+            assert union_state(backend).get() == [1, 2, 2, 4]
+            assert dict(broadcast_state(backend).entries()) == {1: 1, 2: 3, 4: 4}
+            # Nobody looked at these, and they are merged all the same.
+            backend = restored(OperatorStateBackend.restore(handles))
+
+    def test_empty_states_are_restored_next_to_others(self, compression: Compression) -> None:
+        backend = backend_with(empty=(Point, []), full=(pa.int64(), [1]))
+        union_state(backend, "empty union")
+        broadcast_state(backend, "empty map")
+        broadcast_state(backend, "map", entries={1: 2})
+        for _ in range(2):
+            handle = snapshot_of(backend, compression=compression)
+            backend = OperatorStateBackend.restore([handle])
+            assert backend.registered_state_names() == {"empty", "full", "empty union"}
+            assert backend.registered_broadcast_state_names() == {"empty map", "map"}
+        assert list_state(backend, "empty", Point).get() == []
+        assert list_state(backend, "full").get() == [1]
+        assert union_state(backend, "empty union").get() == []
+        assert dict(broadcast_state(backend, "empty map").entries()) == {}
+        assert dict(broadcast_state(backend, "map").entries()) == {1: 2}
+
+    @pytest.mark.parametrize("parallelism", [1, 2, 5, 10, 15])
+    def test_ten_elements_are_spread(self, compression: Compression, parallelism: int) -> None:
+        backend = backend_with(
+            s1=(pa.int64(), range(10)), s2=(Point, [Point(n) for n in range(10)])
+        )
+        handle = snapshot_of(backend, compression=compression)
+        parts = redistribute([[handle]], parallelism)
+        backends = [OperatorStateBackend.restore(part) for part in parts]
+        s1 = [list_state(one, "s1").get() for one in backends]
+        s2 = [list_state(one, "s2", Point).get() for one in backends]
+        assert sorted(chain.from_iterable(s1)) == list(range(10))
+        assert sorted(point.x for point in chain.from_iterable(s2)) == list(range(10))
+        sizes = [len(one) + len(other) for one, other in zip(s1, s2, strict=True)]
+        assert max(sizes) - min(sizes) <= 1
+
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "list": list_state,
+    "union": union_state,
+    "broadcast": broadcast_state,
+}
+
+
+class TestKinds:
+    @pytest.mark.parametrize("first", KINDS)
+    @pytest.mark.parametrize("second", KINDS)
+    @pytest.mark.parametrize("stored", [False, True])
+    @pytest.mark.parametrize("empty", [False, True])
+    def test_a_name_is_that_of_one_state(
+        self,
+        first: str,
+        second: str,
+        stored: bool,  # noqa: FBT001
+        empty: bool,  # noqa: FBT001
+    ) -> None:
+        backend = OperatorStateBackend()
+        state = KINDS[first](backend, "s")
+        if not empty:
+            state.put(1, 2) if first == "broadcast" else state.add(1)
+        if stored:
+            backend = restored(backend)
+        if first == second:
+            assert len(KINDS[second](backend, "s")) == (not empty)
+            return
+        for _ in range(2):
+            with pytest.raises(InvalidRequestError, match=r"'s' is a .* asked for as a "):
+                KINDS[second](backend, "s")
+        assert len(KINDS[first](backend, "s")) == (not empty)
+        assert KINDS[first](restored(backend), "s").name == "s"
+
+    @pytest.mark.parametrize("first", KINDS)
+    @pytest.mark.parametrize("second", KINDS)
+    def test_handles_with_different_kinds_of_one_state_are_refused(
+        self, first: str, second: str
+    ) -> None:
+        backends = [OperatorStateBackend(), OperatorStateBackend()]
+        for kind, one in zip((first, second), backends, strict=True):
+            KINDS[kind](one, "s")
+        if first == second:
+            restored(*backends)
+        else:
+            with pytest.raises(StateMigrationError, match="'s'"):
+                restored(*backends)
+
+    @pytest.mark.parametrize("first", KINDS)
+    def test_a_handle_that_says_another_kind_than_its_stream_is_corrupt(self, first: str) -> None:
+        backend = OperatorStateBackend()
+        KINDS[first](backend, "s")
+        handle = snapshot_of(backend)
+        modes = {OperatorStateMode.BROADCAST}
+        if first == "broadcast":
+            modes = {OperatorStateMode.SPLIT_DISTRIBUTE, OperatorStateMode.UNION}
+        for mode in modes:
+            wrong = msgspec.structs.replace(handle.states["s"], mode=mode)
+            with pytest.raises(CheckpointCorruptedError, match="'s'"):
+                OperatorStateBackend.restore([OperatorStateHandle({"s": wrong}, handle.stream)])
+
+    @pytest.mark.parametrize("name", [None, 1, b"s"])
+    def test_a_name_is_text(self, name: Any) -> None:
+        with pytest.raises(InvalidRequestError):
+            ListStateDescriptor(name, int)
+        with pytest.raises(InvalidRequestError):
+            MapStateDescriptor(name, int, int)
+
+    def test_an_empty_name_is_a_name(self) -> None:
+        backend = backend_with(**{"": (int, [1])})
+        assert list_state(restored(backend), "").get() == [1]
+
+
+class TestUntouched:
+    def test_types_whose_classes_are_gone_are_carried_on(self) -> None:
+        gone = msgspec.defstruct("Gone", [("a", int)])
+        backend = backend_with(s=(gone, [gone(1)]), other=(int, []))
+        union_state(backend, "u", gone).add(gone(2))
+        broadcast_state(backend, "b", (str, gone), {"k": gone(3)})
+        sizes = set()
+        for _ in range(3):
+            handle = snapshot_of(backend)
+            sizes.add(handle.size)
+            backend = OperatorStateBackend.restore([handle])
+            list_state(backend, "other", int)
+        assert len(sizes) == 1
+        again = msgspec.defstruct("Gone", [("a", int)])
+        assert list_state(backend, "s", again).get() == [again(1)]
+        assert union_state(backend, "u", again).get() == [again(2)]
+        assert broadcast_state(backend, "b", (str, again)).get("k") == again(3)
+
+    @pytest.mark.parametrize("parallelism", [1, 3])
+    def test_they_are_spread_as_any_other(self, parallelism: int) -> None:
+        handles = [snapshot_of(backend_with(s=(Point, [Point(n), Point(-n)]))) for n in (1, 2)]
+        for _ in range(2):  # at the second time from what was carried on
+            parts = redistribute([[handle] for handle in handles], parallelism)
+            backends = [OperatorStateBackend.restore(part) for part in parts]
+            handles = [snapshot_of(one) for one in backends if one.registered_state_names()]
+        found = [point.x for one in backends for point in list_state(one, "s", Point).get()]
+        assert found == [1, -1, 2, -2]
+
+
+class TestClose:
+    def test_close_takes_no_snapshots_any_more_and_keeps_the_states(self) -> None:
+        backend = backend_with(s=(int, [1]))
+        for _ in range(2):
+            backend.close()
+            with pytest.raises(InvalidRequestError, match="closed"):
+                backend.snapshot(memory_factory())
+        assert list_state(backend, "s").get() == [1]
+
+    def test_dispose_forgets_the_states(self) -> None:
+        backend = restored(backend_with(stored=(int, [1])))
+        list_state(backend, "s").add(1)
+        broadcast_state(backend, entries={1: 2})
+        for _ in range(2):
+            backend.dispose()
+            assert backend.registered_state_names() == frozenset()
+            assert backend.registered_broadcast_state_names() == frozenset()
+            with pytest.raises(InvalidRequestError, match="closed"):
+                backend.snapshot(memory_factory())

@@ -1,16 +1,35 @@
 import gc
 import weakref
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
-from contracts.elements import backend_with, list_state, memory_factory, snapshot_of
+from contracts.elements import (
+    backend_with,
+    broadcast_state,
+    list_state,
+    memory_factory,
+    snapshot_of,
+    union_state,
+)
+from contracts.values import files_below, read
 
-from holdfast.backends import OperatorStateBackend, SnapshotResult
-from holdfast.errors import InvalidRequestError, StorageUnavailableError
-from holdfast.locations import CheckpointStorageLocation, checkpoint_storage
+from holdfast.backends import AsyncSnapshot, OperatorStateBackend, SnapshotResult
+from holdfast.backends._snapshots import SnapshotStreams
+from holdfast.errors import InvalidRequestError, StorageFullError, StorageUnavailableError
+from holdfast.locations import (
+    CheckpointStorageLocation,
+    CheckpointStreamFactory,
+    FileStateHandle,
+    FileSystemCheckpointStorage,
+    OperatorStateHandle,
+    OperatorStateMode,
+    StatePartitions,
+    checkpoint_storage,
+)
 from holdfast.locations.file_systems import _memory as store
-from holdfast.testing import Faults
+from holdfast.testing import Faults, faulty_file_system
 
 LARGE = (pa.int64(), range(100_000))
 
@@ -141,3 +160,351 @@ def test_no_bytes_of_state_show_in_a_repr() -> None:
     handle = snapshot_of(backend_with(s=(pa.string(), ["somebody's secret"])))
     assert "secret" not in repr(handle)
     assert "secret" not in repr(SnapshotResult(handle))
+
+
+class Resources:
+    def __init__(self) -> None:
+        self.released = 0
+
+    def release(self) -> None:
+        self.released += 1
+
+
+class Strategy:
+    """Writes one stream, then another one; both get into the result's handle, as far as it goes."""
+
+    def __init__(self, between: Callable[[], object] = lambda: None) -> None:
+        self.between = between
+        self.resources = Resources()
+
+    def sync_prepare_resources(self, checkpoint_id: int) -> Resources:
+        return self.resources
+
+    def async_snapshot(self, resources: Resources, streams: SnapshotStreams) -> SnapshotResult:
+        assert resources.released == 0
+        handles = []
+        for act in (self.between, lambda: None):
+            with streams.open() as stream:
+                stream.write(bytes(100_000))
+                handles.append(streams.finish(stream))
+            act()
+        (_, _), (handle, local) = handles
+        assert handle is not None
+        partitions = {"s": StatePartitions(OperatorStateMode.UNION, 0, 1, 0, 0)}
+        result = OperatorStateHandle(partitions, handle)
+        return SnapshotResult(result, OperatorStateHandle(partitions, local) if local else None)
+
+
+def asynchronous(
+    strategy: Strategy,
+    factory: CheckpointStreamFactory,
+    local: CheckpointStreamFactory | None = None,
+) -> AsyncSnapshot[Resources]:
+    return AsyncSnapshot(
+        strategy, strategy.sync_prepare_resources(1), SnapshotStreams(factory, local)
+    )
+
+
+class TestAsyncSnapshot:
+    """Flink's AsyncSnapshotCallableTest, and what a failure after a finished stream leaves."""
+
+    def test_a_normal_run_releases_once(
+        self, faults: Faults, location: CheckpointStorageLocation
+    ) -> None:
+        strategy = Strategy()
+        snapshot = asynchronous(strategy, location)
+        assert snapshot.run().state_bytes == 100_000
+        snapshot.cancel()
+        snapshot.cancel()
+        assert strategy.resources.released == 1
+        assert len(files_in(faults)) == 2
+
+    @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()], ids=repr)
+    def test_an_error_behind_a_finished_stream_discards_it(
+        self, faults: Faults, location: CheckpointStorageLocation, error: BaseException
+    ) -> None:
+        seen = []
+
+        def fail() -> None:
+            seen.extend(files_in(faults))
+            raise error
+
+        strategy = Strategy(fail)
+        snapshot = asynchronous(strategy, location)
+        with pytest.raises(type(error)) as caught:
+            snapshot.run()
+        snapshot.cancel()
+        assert caught.value is error
+        assert len(seen) == 1
+        assert files_in(faults) == []
+        assert strategy.resources.released == 1
+
+    def test_a_store_that_fails_at_the_second_stream_keeps_nothing_of_the_first(
+        self, faults: Faults, location: CheckpointStorageLocation
+    ) -> None:
+        strategy = Strategy(lambda: faults.before("create", StorageFullError("full")))
+        with pytest.raises(StorageFullError):
+            asynchronous(strategy, location).run()
+        assert faults.calls.count("delete") == 1
+        assert files_in(faults) == []
+
+    def test_a_failure_to_discard_does_not_hide_the_first_error(
+        self, faults: Faults, location: CheckpointStorageLocation
+    ) -> None:
+        def fail() -> None:
+            faults.before("delete", StorageUnavailableError("out of reach"))
+            raise ValueError("mine")
+
+        with pytest.raises(ValueError, match="mine"):
+            asynchronous(Strategy(fail), location).run()
+
+    def test_a_cancel_between_two_streams_discards_the_first(
+        self, faults: Faults, location: CheckpointStorageLocation
+    ) -> None:
+        strategy = Strategy()
+        snapshot = asynchronous(strategy, location)
+        strategy.between = snapshot.cancel
+        with pytest.raises(CancelledError):
+            snapshot.run()
+        assert files_in(faults) == []
+        assert strategy.resources.released == 1
+
+    def test_a_cancel_before_the_run_releases_once(
+        self, faults: Faults, location: CheckpointStorageLocation
+    ) -> None:
+        strategy = Strategy()
+        snapshot = asynchronous(strategy, location)
+        faults.calls.clear()
+        snapshot.cancel()
+        assert strategy.resources.released == 1
+        for _ in range(2):
+            with pytest.raises(CancelledError):
+                snapshot.run()
+        snapshot.cancel()
+        assert strategy.resources.released == 1
+        assert faults.calls == []
+
+    @pytest.mark.parametrize("round_", range(20))
+    def test_a_cancel_at_any_time_leaves_a_result_or_nothing(
+        self, faults: Faults, location: CheckpointStorageLocation, round_: int
+    ) -> None:
+        strategy = Strategy()
+        snapshot = asynchronous(strategy, location)
+        with ThreadPoolExecutor(3) as pool:
+            cancels = [pool.submit(snapshot.cancel)]
+            running = pool.submit(snapshot.run)
+            cancels.append(pool.submit(snapshot.cancel))
+        assert [cancel.result() for cancel in cancels] == [None, None]
+        error = running.exception()
+        assert error is None or isinstance(error, CancelledError)
+        assert len(files_in(faults)) == (0 if error else 2)
+        assert strategy.resources.released == 1
+
+
+class TestClose:
+    def test_close_cancels_what_has_not_run(
+        self, faults: Faults, location: CheckpointStorageLocation
+    ) -> None:
+        backend = backend_with(s=LARGE)
+        snapshots = [backend.snapshot(location) for _ in range(3)]
+        snapshots[0].run()
+        for _ in range(2):
+            backend.close()
+        for snapshot in snapshots[1:]:
+            with pytest.raises(CancelledError):
+                snapshot.run()
+        assert len(files_in(faults)) == 1
+
+    @pytest.mark.parametrize("way", ["close", "dispose"])
+    @pytest.mark.parametrize("call", ["create", "write", "commit"])
+    def test_close_cancels_what_runs(
+        self, faults: Faults, location: CheckpointStorageLocation, call: str, way: str
+    ) -> None:
+        backend = backend_with(s=LARGE)
+        broadcast_state(backend, entries={1: 2})
+        snapshot = backend.snapshot(location)
+        reached, go_on = faults.blocking(call)
+        with ThreadPoolExecutor(2) as pool:
+            running = pool.submit(snapshot.run)
+            assert reached.wait(60)
+            closing = pool.submit(getattr(backend, way))
+            if call != "create":
+                closing.result(60)
+            go_on.set()
+            closing.result(60)
+            with pytest.raises(CancelledError):
+                running.result(60)
+        assert files_in(faults) == []
+        backend.dispose()
+
+
+def test_a_result_is_discarded_in_both_parts(
+    faults: Faults, location: CheckpointStorageLocation
+) -> None:
+    handles = [
+        snapshot_of(backend_with(s=LARGE), lambda: location),
+        snapshot_of(backend_with(s=LARGE), lambda: location),
+    ]
+    result = SnapshotResult(*handles)
+    assert result.state_bytes == handles[0].size
+    faults.before("delete", StorageUnavailableError("out of reach"))
+    with pytest.raises(StorageUnavailableError):
+        result.discard_state()
+    assert len(files_in(faults)) == 1
+    result.discard_state()
+    assert files_in(faults) == []
+    SnapshotResult().discard_state()
+
+
+class TestLocalCopies:
+    @pytest.fixture
+    def local(self, local_directory: str) -> Iterator[Faults]:
+        with faulty_file_system(local_directory) as faults:
+            yield faults
+
+    @pytest.fixture
+    def local_factory(self, local: Faults) -> CheckpointStorageLocation:
+        storage = FileSystemCheckpointStorage(local.directory, inline_threshold=0)
+        access = storage.create_checkpoint_storage("job")
+        return access.initialize_location_for_checkpoint(1)
+
+    @pytest.fixture
+    def backend(self) -> OperatorStateBackend:
+        backend = backend_with(s=LARGE, t=(pa.string(), ["a"]))
+        union_state(backend).add(1)
+        broadcast_state(backend, entries={1: 2})
+        return backend
+
+    def test_a_local_copy_restores_to_the_same(
+        self,
+        backend: OperatorStateBackend,
+        location: CheckpointStorageLocation,
+        local_factory: CheckpointStorageLocation,
+    ) -> None:
+        result = backend.snapshot(location, local_factory=local_factory).run()
+        assert result.job_manager_owned is not None
+        assert result.task_local is not None
+        remote, copy = result.job_manager_owned.stream, result.task_local.stream
+        assert isinstance(copy, FileStateHandle)
+        assert copy != remote
+        assert read(copy) == read(remote)
+        assert result.job_manager_owned.states == result.task_local.states
+        result.job_manager_owned.discard_state()
+        restored = OperatorStateBackend.restore([result.task_local])
+        assert list_state(restored).get() == list(range(100_000))
+        assert list_state(restored, "t", pa.string()).get() == ["a"]
+        assert union_state(restored).get() == [1]
+        assert dict(broadcast_state(restored).entries()) == {1: 2}
+
+    @pytest.mark.parametrize("call", ["create", "write", "commit"])
+    @pytest.mark.parametrize(
+        "error", [StorageFullError("full"), OSError(28, "No space left on device")], ids=repr
+    )
+    def test_a_failing_local_store_gives_the_coordinators_part_alone(
+        self,
+        *,
+        backend: OperatorStateBackend,
+        location: CheckpointStorageLocation,
+        local_factory: CheckpointStorageLocation,
+        local: Faults,
+        call: str,
+        error: Exception,
+    ) -> None:
+        local.before(call, error, "every")
+        result = backend.snapshot(location, local_factory=local_factory).run()
+        local.clear()
+        assert result.task_local is None
+        assert result.job_manager_owned is not None
+        restored = OperatorStateBackend.restore([result.job_manager_owned])
+        assert list_state(restored).get() == list(range(100_000))
+        assert files_below(local.behind) == set()
+
+    def test_a_local_store_without_streams_gives_the_coordinators_part_alone(
+        self, backend: OperatorStateBackend, location: CheckpointStorageLocation
+    ) -> None:
+        class Broken:
+            def create_checkpoint_state_output_stream(self, scope: object, /) -> object:
+                raise StorageUnavailableError("no local disk")
+
+        result = backend.snapshot(location, local_factory=Broken()).run()  # type: ignore[arg-type]
+        assert result.task_local is None
+        assert result.job_manager_owned is not None
+
+    @pytest.mark.parametrize("call", ["create", "write", "commit"])
+    def test_a_failing_store_leaves_no_local_copy(
+        self,
+        *,
+        backend: OperatorStateBackend,
+        location: CheckpointStorageLocation,
+        local_factory: CheckpointStorageLocation,
+        local: Faults,
+        faults: Faults,
+        call: str,
+    ) -> None:
+        faults.before(call, StorageUnavailableError("out of reach"))
+        with pytest.raises(StorageUnavailableError):
+            backend.snapshot(location, local_factory=local_factory).run()
+        assert files_below(local.behind) == set()
+        assert files_in(faults) == []
+
+    def test_a_failure_behind_both_copies_discards_both(
+        self,
+        location: CheckpointStorageLocation,
+        local_factory: CheckpointStorageLocation,
+        local: Faults,
+        faults: Faults,
+    ) -> None:
+        def fail() -> None:
+            assert len(files_below(local.behind)) == len(files_in(faults)) == 1
+            raise ValueError("mine")
+
+        strategy = Strategy(fail)
+        with pytest.raises(ValueError, match="mine"):
+            asynchronous(strategy, location, local_factory).run()
+        assert files_below(local.behind) == set()
+        assert files_in(faults) == []
+
+    @pytest.mark.parametrize("call", ["create", "write"])
+    def test_a_cancelled_snapshot_leaves_no_copy(
+        self,
+        *,
+        backend: OperatorStateBackend,
+        location: CheckpointStorageLocation,
+        local_factory: CheckpointStorageLocation,
+        local: Faults,
+        faults: Faults,
+        call: str,
+    ) -> None:
+        snapshot = backend.snapshot(location, local_factory=local_factory)
+        local.before(call, snapshot.cancel)
+        with pytest.raises(CancelledError):
+            snapshot.run()
+        assert files_below(local.behind) == set()
+        assert files_in(faults) == []
+
+    def test_a_snapshot_cancelled_when_only_the_copy_is_missing_goes_without(
+        self,
+        *,
+        backend: OperatorStateBackend,
+        location: CheckpointStorageLocation,
+        local_factory: CheckpointStorageLocation,
+        local: Faults,
+    ) -> None:
+        snapshot = backend.snapshot(location, local_factory=local_factory)
+        local.before("commit", snapshot.cancel)
+        result = snapshot.run()
+        assert result.task_local is None
+        assert result.job_manager_owned is not None
+        restored = OperatorStateBackend.restore([result.job_manager_owned])
+        assert list_state(restored).get() == list(range(100_000))
+        assert files_below(local.behind) == set()
+
+    def test_no_state_makes_no_copy(
+        self,
+        location: CheckpointStorageLocation,
+        local_factory: CheckpointStorageLocation,
+        local: Faults,
+    ) -> None:
+        result = OperatorStateBackend().snapshot(location, local_factory=local_factory).run()
+        assert result == SnapshotResult()
+        assert files_below(local.behind) == set()

@@ -1,16 +1,35 @@
-"""Any sequence of operations, compared with plain lists."""
+"""Any sequence of operations on several subtasks, compared with plain lists and dicts."""
 
 import tempfile
 import uuid
-from typing import Any
+from collections import Counter
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import pyarrow as pa
-from contracts.elements import list_state
+import pytest
+from contracts.elements import (
+    Circle,
+    Color,
+    Plain,
+    Point,
+    Square,
+    broadcast_state,
+    list_state,
+    union_state,
+)
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from holdfast.backends import AsyncSnapshot, OperatorStateBackend
+from holdfast.backends import (
+    AsyncSnapshot,
+    Compression,
+    OperatorStateBackend,
+    Pickled,
+    redistribute,
+)
 from holdfast.locations import (
     CheckpointStorage,
     MemoryCheckpointStorage,
@@ -19,99 +38,244 @@ from holdfast.locations import (
     file_system_for,
 )
 
-Model = dict[str, list[Any]]
+Kind = Literal["list", "union"]
 
-TYPES = {
+points = st.builds(Point, st.integers(-(2**63), 2**64 - 1))
+TYPES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "longs": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
-    "strings": (pa.string(), st.text(max_size=5)),
+    "strings": (str, st.text(max_size=5)),
     "lists": (pa.list_(pa.int8()), st.lists(st.integers(-128, 127), max_size=3)),
     "kinds": (pa.dictionary(pa.int32(), pa.string()), st.sampled_from("abc")),
+    "points": (Point, points),
+    "shapes": (
+        Circle | Square,
+        st.builds(Circle, st.floats(allow_nan=False))
+        | st.builds(Square, st.integers(0, 9), st.sampled_from(Color)),
+    ),
+    "pickled": (Pickled(), st.builds(Plain, st.integers())),
 }
-values = st.sampled_from(sorted(TYPES)).flatmap(
+ARROW = ("longs", "lists", "kinds")
+MAPS: dict[str, tuple[tuple[Any, Any], st.SearchStrategy[dict[Any, Any]]]] = {
+    "numbers": ((int, int), st.dictionaries(st.integers(0, 5), st.integers(0, 9), max_size=3)),
+    "places": ((str, Point), st.dictionaries(st.sampled_from("abc"), points, max_size=3)),
+    "names": ((Point, str), st.dictionaries(points, st.text(max_size=3), max_size=3)),
+}
+kinds: st.SearchStrategy[Kind] = st.sampled_from(("list", "union"))
+names = st.sampled_from(sorted(TYPES))
+maps = st.sampled_from(sorted(MAPS))
+elements = names.flatmap(
     lambda name: st.tuples(st.just(name), st.lists(TYPES[name][1], min_size=1, max_size=5))
 )
+entries = maps.flatmap(lambda name: st.tuples(st.just(name), MAPS[name][1]))
+subtasks = st.integers(0, 10)  # modulo the parallelism
+compressions: st.SearchStrategy[Compression | None] = st.sampled_from((None, "zstd", "lz4"))
+
+
+@dataclass
+class Model:
+    """What one subtask has; lists by kind and name."""
+
+    lists: dict[tuple[Kind, str], list[Any]] = field(default_factory=dict)
+    maps: dict[str, dict[Any, Any]] = field(default_factory=dict)
+
+    def copy(self) -> "Model":
+        return Model(
+            {key: list(one) for key, one in self.lists.items()},
+            {name: dict(one) for name, one in self.maps.items()},
+        )
+
+
+Captured = tuple[list[AsyncSnapshot[Any]], list[Model]]
+Stored = tuple[list[OperatorStateHandle | None], list[Model]]
 
 
 class OperatorStateMachine(RuleBasedStateMachine):
-    captured: Bundle[tuple[AsyncSnapshot[Any], Model]] = Bundle("captured")
-    stored: Bundle[tuple[OperatorStateHandle | None, Model]] = Bundle("stored")
+    captured: Bundle[Captured] = Bundle("captured")
+    stored: Bundle[Stored] = Bundle("stored")
 
     def storage(self) -> CheckpointStorage:
         raise NotImplementedError
 
-    @initialize()
-    def begin(self) -> None:
-        self.backend = OperatorStateBackend()
-        self.model: Model = {}
+    @initialize(parallelism=st.integers(1, 3))
+    def begin(self, parallelism: int) -> None:
+        self.backends = [OperatorStateBackend() for _ in range(parallelism)]
+        self.models = [Model() for _ in range(parallelism)]
         self.checkpoint_id = 0
         self.access = self.storage().create_checkpoint_storage("job")
         self.access.initialize_base_locations_for_checkpoint()
 
-    def state(self, name: str) -> Any:
-        self.model.setdefault(name, [])
-        return list_state(self.backend, name, TYPES[name][0])
+    def state(self, subtask: int, kind: Kind, name: str) -> tuple[Any, list[Any]]:
+        subtask %= len(self.backends)
+        model = self.models[subtask].lists.setdefault((kind, name), [])
+        return _list(self.backends[subtask], kind, name), model
 
-    @rule(added=values)
-    def add(self, added: tuple[str, list[Any]]) -> None:
-        name, elements = added
-        for element in elements:
-            self.state(name).add(element)
-        self.model[name] += elements
+    def map(self, subtask: int, name: str) -> tuple[Any, dict[Any, Any]]:
+        subtask %= len(self.backends)
+        model = self.models[subtask].maps.setdefault(name, {})
+        return _map(self.backends[subtask], name), model
 
-    @rule(added=values, as_array=st.booleans(), skip=st.integers(0, 2))
-    def add_all(self, added: tuple[str, list[Any]], skip: int, *, as_array: bool) -> None:
-        name, elements = added
-        array = pa.array(elements, TYPES[name][0])[skip:]
-        self.state(name).add_all(array if as_array else elements[skip:])
-        self.model[name] = self.model[name] + elements[skip:]
+    @rule(subtask=subtasks, kind=kinds, added=elements)
+    def add(self, subtask: int, kind: Kind, added: tuple[str, list[Any]]) -> None:
+        state, model = self.state(subtask, kind, added[0])
+        for element in added[1]:
+            state.add(element)
+        model += added[1]
 
-    @rule(added=values)
-    def update(self, added: tuple[str, list[Any]]) -> None:
-        name, elements = added
-        self.state(name).update(elements)
-        self.model[name] = list(elements)
+    @rule(
+        subtask=subtasks, kind=kinds, added=elements, as_array=st.booleans(), skip=st.integers(0, 2)
+    )
+    def add_all(
+        self, *, subtask: int, kind: Kind, added: tuple[str, list[Any]], skip: int, as_array: bool
+    ) -> None:
+        name, values = added
+        state, model = self.state(subtask, kind, name)
+        if as_array and name in ARROW:
+            state.add_all(pa.array(values, TYPES[name][0])[skip:])
+        else:
+            state.add_all(values[skip:])
+        model += values[skip:]
 
-    @rule(name=st.sampled_from(sorted(TYPES)))
-    def clear(self, name: str) -> None:
-        self.state(name).clear()
-        self.model[name] = []
+    @rule(subtask=subtasks, kind=kinds, added=elements)
+    def update(self, subtask: int, kind: Kind, added: tuple[str, list[Any]]) -> None:
+        state, model = self.state(subtask, kind, added[0])
+        state.update(added[1])
+        model[:] = added[1]
 
-    @rule(target=captured)
-    def capture(self) -> tuple[AsyncSnapshot[Any], Model]:
+    @rule(subtask=subtasks, kind=kinds, name=names)
+    def clear(self, subtask: int, kind: Kind, name: str) -> None:
+        state, model = self.state(subtask, kind, name)
+        state.clear()
+        model.clear()
+
+    @rule(subtask=subtasks, added=entries, at_once=st.booleans())
+    def put(self, subtask: int, added: tuple[str, dict[Any, Any]], *, at_once: bool) -> None:
+        state, model = self.map(subtask, added[0])
+        if at_once:
+            state.put_all(added[1])
+        else:
+            for key, value in added[1].items():
+                state.put(key, value)
+        model |= added[1]
+
+    @rule(subtask=subtasks, name=maps, data=st.data())
+    def remove(self, subtask: int, name: str, data: st.DataObject) -> None:
+        state, model = self.map(subtask, name)
+        if model:
+            key = data.draw(st.sampled_from(list(model)))
+            state.remove(key)
+            del model[key]
+
+    @rule(subtask=subtasks, name=maps)
+    def clear_map(self, subtask: int, name: str) -> None:
+        state, model = self.map(subtask, name)
+        state.clear()
+        model.clear()
+
+    @rule(target=captured, compression=compressions)
+    def capture(self, compression: Compression | None) -> Captured:
         self.checkpoint_id += 1
         location = self.access.initialize_location_for_checkpoint(self.checkpoint_id)
-        expected = {name: list(elements) for name, elements in self.model.items()}
-        return self.backend.snapshot(location), expected
+        snapshots = [one.snapshot(location, compression=compression) for one in self.backends]
+        return snapshots, [model.copy() for model in self.models]
 
     @rule(target=stored, pending=consumes(captured))
-    def run(
-        self, pending: tuple[AsyncSnapshot[Any], Model]
-    ) -> tuple[OperatorStateHandle | None, Model]:
-        snapshot, expected = pending
-        return snapshot.run().job_manager_owned, expected
+    def run(self, pending: Captured) -> Stored:
+        snapshots, models = pending
+        return [one.run().job_manager_owned for one in snapshots], models
 
-    @rule(first=stored, second=st.none() | stored)
-    def restore(
-        self,
-        first: tuple[OperatorStateHandle | None, Model],
-        second: tuple[OperatorStateHandle | None, Model] | None,
-    ) -> None:
-        parts = [first, second] if second else [first]
-        self.backend = OperatorStateBackend.restore(handle for handle, _ in parts if handle)
-        self.model = {}
-        for _, expected in parts:
-            for name, elements in expected.items():
-                self.model[name] = self.model.get(name, []) + elements
+    @rule(pending=consumes(captured))
+    def cancel(self, pending: Captured) -> None:
+        for snapshot in pending[0]:
+            snapshot.cancel()
+            with pytest.raises(CancelledError):
+                snapshot.run()
 
-    @invariant()
-    def the_states_are_those_of_the_model(self) -> None:
-        if not hasattr(self, "backend"):
-            return
-        assert self.backend.registered_state_names() == self.model.keys()
-        for name, expected in self.model.items():
-            state = list_state(self.backend, name, TYPES[name][0])
+    @rule(checkpoint=stored)
+    def restore(self, checkpoint: Stored) -> None:
+        handles, self.models = checkpoint[0], [model.copy() for model in checkpoint[1]]
+        self.backends = [OperatorStateBackend.restore([one] if one else []) for one in handles]
+
+    @rule(checkpoint=stored, parallelism=st.integers(1, 4))
+    def rescale(self, checkpoint: Stored, parallelism: int) -> None:
+        handles, before = checkpoint
+        parts = redistribute([[one] for one in handles], parallelism)
+        self.backends = [OperatorStateBackend.restore(part) for part in parts]
+        if parallelism == len(before):
+            self.models = [Model(dict(one.copy().lists)) for one in before]
+        else:
+            self.models = _split(before, parts)
+        for model in self.models:
+            for kind, name in {key for one in before for key in one.lists if key[0] == "union"}:
+                model.lists[kind, name] = [
+                    element for one in before for element in one.lists.get((kind, name), ())
+                ]
+        for name in {name for one in before for name in one.maps}:
+            copies = [one.maps[name] for one in before if name in one.maps]
+            for subtask, model in enumerate(self.models):
+                model.maps[name] = dict(copies[subtask % len(copies)])
+
+    @rule(subtask=subtasks)
+    def look(self, subtask: int) -> None:
+        subtask %= len(self.backends)
+        backend, model = self.backends[subtask], self.models[subtask]
+        for (kind, name), expected in model.lists.items():
+            state = _list(backend, kind, name)
             assert len(state) == len(expected)
             assert state.get() == expected
+        for name, expected_entries in model.maps.items():
+            entries = _map(backend, name)
+            assert len(entries) == len(expected_entries)
+            assert dict(entries.entries()) == expected_entries
+
+    @invariant()
+    def the_names_are_those_of_the_model(self) -> None:
+        # It asks for no state, so that some are carried on as they were restored.
+        for backend, model in zip(
+            getattr(self, "backends", ()), getattr(self, "models", ()), strict=True
+        ):
+            expected = {_name(kind, name) for kind, name in model.lists}
+            assert backend.registered_state_names() == expected
+            assert backend.registered_broadcast_state_names() == model.maps.keys()
+
+    def teardown(self) -> None:
+        for subtask in range(len(getattr(self, "backends", ()))):
+            self.look(subtask)
+
+
+def _name(kind: Kind, name: str) -> str:
+    return f"{kind} of {name}"
+
+
+def _list(backend: OperatorStateBackend, kind: Kind, name: str) -> Any:
+    get = list_state if kind == "list" else union_state
+    return get(backend, _name(kind, name), TYPES[name][0])
+
+
+def _map(backend: OperatorStateBackend, name: str) -> Any:
+    return broadcast_state(backend, name, MAPS[name][0])
+
+
+def _split(before: list[Model], parts: list[tuple[OperatorStateHandle, ...]]) -> list[Model]:
+    """Where the elements of list states went; nothing may be lost, doubled or out of order."""
+    models = [Model() for _ in parts]
+    taken: Counter[int] = Counter()
+    for key in dict.fromkeys(key for one in before for key in one.lists if key[0] == "list"):
+        kind, name = key
+        elements = [element for one in before for element in one.lists.get(key, ())]
+        runs: list[list[Any]] = []
+        for subtask, part in enumerate(parts):
+            backend = OperatorStateBackend.restore(part)
+            if _name(kind, name) in backend.registered_state_names():
+                models[subtask].lists[key] = _list(backend, kind, name).get()
+                runs.append(models[subtask].lists[key])
+                taken[subtask] += len(runs[-1])
+        assert runs  # also the type of an empty state is kept
+        # One run for each subtask, beginning at any of them.
+        rotations = [runs[first:] + runs[:first] for first in range(len(runs))]
+        assert elements in [[one for run in rotation for one in run] for rotation in rotations]
+    counts = [taken[subtask] for subtask in range(len(parts))]
+    assert max(counts) - min(counts) <= 1
+    return models
 
 
 class OnLocalDisk(OperatorStateMachine):
@@ -120,6 +284,7 @@ class OnLocalDisk(OperatorStateMachine):
         return checkpoint_storage(f"file://{self.directory.name}")
 
     def teardown(self) -> None:
+        super().teardown()
         if hasattr(self, "directory"):
             self.directory.cleanup()
 
@@ -130,6 +295,7 @@ class InMemoryFiles(OperatorStateMachine):
         return checkpoint_storage(self.uri)
 
     def teardown(self) -> None:
+        super().teardown()
         if hasattr(self, "uri"):
             file_system_for(self.uri).delete_tree(self.uri)
 

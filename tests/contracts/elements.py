@@ -1,13 +1,25 @@
-"""Element types and values of list states, and a place to write them to."""
+"""Element types and values of operator states, and a place to write them to."""
 
 import datetime as dt
-from collections.abc import Callable
+import enum
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
-from holdfast.backends import ListState, ListStateDescriptor, OperatorStateBackend
+from holdfast.backends import (
+    BroadcastState,
+    Compression,
+    ListState,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OperatorStateBackend,
+    Pickled,
+)
 from holdfast.locations import (
     CheckpointStreamFactory,
     MemoryCheckpointStorage,
@@ -52,6 +64,121 @@ VALUES: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Point(msgspec.Struct, frozen=True):
+    x: int
+    y: float = 0.5
+
+
+class Event(msgspec.Struct, rename="camel"):
+    event_id: int
+    at: dt.datetime
+    place: Point
+    color: Color = Color.RED
+    seen_by: dict[str, Point] = {}
+    tags: list[str] = []
+    note: str | None = None
+
+
+class Pair(msgspec.Struct, array_like=True, frozen=True):
+    left: int
+    right: str = "none"
+
+
+class Circle(msgspec.Struct, tag=True):
+    radius: float
+
+
+class Square(msgspec.Struct, tag=True):
+    side: int
+    color: Color = Color.BLUE
+
+
+class Node(msgspec.Struct):
+    value: int
+    next: "Node | None" = None
+    children: list["Node"] = []
+
+
+@dataclass
+class Order:
+    number: int
+    lines: list[str] = field(default_factory=list)
+
+
+class Range(NamedTuple):
+    start: int
+    stop: int = 0
+
+
+class Plain:
+    """What only pickle can store."""
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plain) and other.content == self.content
+
+    def __hash__(self) -> int:
+        return hash(self.content)
+
+
+NOON = dt.datetime(2024, 1, 1, 12, tzinfo=UTC)
+
+PYTHON_VALUES: dict[str, tuple[Any, list[Any]]] = {
+    "str": (str, ["", "größe", "\0", "x" * 1000]),
+    "bytes": (bytes, [b"", b"\xff\0"]),
+    "int": (int, [0, 2**63 - 1, -(2**63)]),
+    "float": (float, [0.0, -1.5, float("inf")]),
+    "bool": (bool, [True, False]),
+    "struct": (Point, [Point(1), Point(-(2**63), 1e300), Point(2**64 - 1)]),
+    "nested struct": (
+        Event,
+        [
+            Event(1, NOON, Point(1)),
+            Event(
+                2, NOON.replace(tzinfo=None), Point(2), Color.BLUE, {"a": Point(3)}, ["", "b"], "n"
+            ),
+        ],
+    ),
+    "struct that is an array": (Pair, [Pair(1), Pair(2, "two")]),
+    "tagged union": (Circle | Square, [Circle(1.5), Square(2, Color.RED), Circle(0.0)]),
+    "struct that refers to itself": (Node, [Node(1, Node(2, Node(3)), [Node(4), Node(5)])]),
+    "dataclass": (Order, [Order(1), Order(2, ["a", ""])]),
+    "named tuple": (Range, [Range(1), Range(2, 3)]),
+    "dict": (dict[str, int], [{}, {"a": 1, "": -1}]),
+    "dict by number": (dict[int, str], [{}, {1: "a", -1: ""}]),
+    "list": (list[float], [[], [1.5, 2.0]]),
+    "set": (set[str], [set(), {"a", "b"}]),
+    "tuple": (tuple[int, str], [(1, "a")]),
+    "optional": (dict[str, int | None], [{"a": None}, {"a": 1}]),
+    "enum": (Color, [Color.RED, Color.BLUE]),
+    "enum of ints": (Level, [Level.LOW, Level.HIGH]),
+    "datetime": (
+        dt.datetime,
+        [NOON, NOON.replace(microsecond=1), dt.datetime(1, 1, 1, tzinfo=UTC)],
+    ),
+    "date": (dt.date, [dt.date(1969, 12, 31)]),
+    "timedelta": (dt.timedelta, [dt.timedelta(days=-1, microseconds=1)]),
+    "UUID": (uuid.UUID, [uuid.UUID(int=1)]),
+    "decimal": (Decimal, [Decimal("1.10"), Decimal("1e-30")]),
+    "anything": (Any, [1, "a", [1, {"b": None}]]),
+    "pickled": (Pickled(), [Plain(1), {1, 2}, (1, "a"), 2**100, Plain([Plain(None)])]),
+    "pickled of a class": (Pickled(Plain), [Plain("a"), Plain((1, 2))]),
+}
+"""Types that are not Arrow's, with elements."""
+
+
 def backend_with(**states: tuple[Any, Any]) -> OperatorStateBackend:
     """A backend with list states of these types and elements."""
     backend = OperatorStateBackend()
@@ -64,7 +191,28 @@ def list_state(
     backend: OperatorStateBackend, name: str = "s", element_type: Any = None
 ) -> ListState:
     """A state of a backend; of longs unless told."""
-    return backend.get_list_state(ListStateDescriptor(name, element_type or pa.int64()))
+    element_type = pa.int64() if element_type is None else element_type
+    return backend.get_list_state(ListStateDescriptor(name, element_type))
+
+
+def union_state(
+    backend: OperatorStateBackend, name: str = "u", element_type: Any = None
+) -> ListState:
+    """A union state of a backend; of longs unless told."""
+    element_type = pa.int64() if element_type is None else element_type
+    return backend.get_union_list_state(ListStateDescriptor(name, element_type))
+
+
+def broadcast_state(
+    backend: OperatorStateBackend,
+    name: str = "b",
+    types: tuple[Any, Any] = (int, int),
+    entries: Mapping[Any, Any] | None = None,
+) -> BroadcastState:
+    """A broadcast state of a backend, with these entries added."""
+    state = backend.get_broadcast_state(MapStateDescriptor(name, *types))
+    state.put_all(entries or {})
+    return state
 
 
 def memory_factory() -> CheckpointStreamFactory:
@@ -74,9 +222,16 @@ def memory_factory() -> CheckpointStreamFactory:
 
 
 def snapshot_of(
-    backend: OperatorStateBackend, factory: Callable[[], CheckpointStreamFactory] = memory_factory
+    backend: OperatorStateBackend,
+    factory: Callable[[], CheckpointStreamFactory] = memory_factory,
+    compression: Compression | None = None,
 ) -> OperatorStateHandle:
     """Take a snapshot of a backend that has states."""
-    handle = backend.snapshot(factory()).run().job_manager_owned
+    handle = backend.snapshot(factory(), compression=compression).run().job_manager_owned
     assert handle is not None
     return handle
+
+
+def restored(*backends: OperatorStateBackend) -> OperatorStateBackend:
+    """A backend that goes on with the states of these."""
+    return OperatorStateBackend.restore(map(snapshot_of, backends))

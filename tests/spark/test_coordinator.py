@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from contracts.values import read
 
 from holdfast.errors import (
     BatchGapError,
@@ -15,6 +16,8 @@ from holdfast.locations import (
     CheckpointedStateScope,
     FileSystemCheckpointStorage,
     OperatorStateHandle,
+    OperatorStateMode,
+    StatePartitions,
     SubtaskState,
     file_system_for,
 )
@@ -58,7 +61,8 @@ def acknowledged(pending: PendingCheckpoint, subtasks: tuple[int, ...] = (0, 1))
             stream.write(b"state of %d" % subtask)
             handle = stream.close_and_get_handle()
         assert handle is not None
-        state = SubtaskState((OperatorStateHandle({}, handle),))
+        partitions = StatePartitions(OperatorStateMode.SPLIT_DISTRIBUTE, 0, handle.size, 0, 1)
+        state = SubtaskState((OperatorStateHandle({"s": partitions}, handle),))
         found.append(Acknowledgement(subtask, subtask, state))
     return found
 
@@ -93,7 +97,7 @@ def test_a_new_driver_goes_on_behind_the_last_checkpoint(memory_directory: str) 
     assert second.begin(1) is None
     pending = begun(second, 2)
     assert pending.restored_checkpoint_id == 2
-    contents = [handles[0].stream.open_input_stream().read() for handles in pending.assigned]
+    contents = [read(state.managed_operator[0].stream) for state in pending.assigned]
     assert contents == [b"state of 0", b"state of 1"]
 
 
@@ -120,7 +124,7 @@ def test_of_two_drivers_in_one_batch_the_older_loses_and_harms_nothing(
     older.abort(lost)
     assert len(files_below(memory_directory, 1)) == 3  # metadata and the winner's two files
     pending = begun(coordinator(memory_directory), 1)
-    assert all(handles[0].stream.open_input_stream().read() for handles in pending.assigned)
+    assert all(read(state.managed_operator[0].stream) for state in pending.assigned)
 
 
 def test_a_driver_that_lost_its_job_learns_it_before_the_sink_sees_a_batch(

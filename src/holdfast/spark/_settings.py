@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from holdfast.backends import Compression
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import (
     GRACE_S,
@@ -46,6 +47,13 @@ def _threshold(text: str) -> int:
     if threshold > MAX_INLINE_THRESHOLD_BYTES:
         raise ValueError(text)
     return threshold
+
+
+def _compression(text: str) -> Compression | None:
+    compressions: dict[str, Compression | None] = {"none": None, "lz4": "lz4", "zstd": "zstd"}
+    if text.lower() not in compressions:
+        raise ValueError(text)
+    return compressions[text.lower()]
 
 
 def _setting(default: Any, **columns: Any) -> Any:
@@ -116,6 +124,15 @@ class Settings:
         meaning="State of at most this size travels in `_metadata` instead of in a file.",
         flink="execution.checkpointing.data-inline-threshold",
         parse=_threshold,
+    )
+    compression: Compression | None = _setting(  # noqa: RUF009  # a field
+        None,
+        key="state.compression",
+        kind="`none`, `lz4` or `zstd`",
+        meaning="How state is compressed. What is stored can be read whatever it is set to.",
+        flink="execution.checkpointing.snapshot-compression",
+        parse=_compression,
+        default_text="none",
     )
     job_id: str | None = _setting(
         None,

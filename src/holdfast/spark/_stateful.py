@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from holdfast.backends import MAX_PARALLELISM
+from holdfast.backends import MAX_PARALLELISM, Compression
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError, OutcomeUnknownError
 from holdfast.locations import CheckpointStorage, sweep
 from holdfast.spark import _query
@@ -166,6 +166,7 @@ class _QueryRun:
     operator: _Operator
     storage: CheckpointStorage
     stores: Stores
+    compression: Compression | None
     job_id: str
     coordinator: CheckpointCoordinator
     finished: "Accumulator[int]"
@@ -194,6 +195,7 @@ class _QueryRun:
             operator=operator,
             storage=storage,
             stores=settings.stores,
+            compression=settings.compression,
             job_id=job_id,
             coordinator=coordinator,
             finished=session.sparkContext.accumulator(0),
@@ -281,6 +283,7 @@ class _QueryRun:
                 uid=self.operator.uid,
                 storage=self.storage,
                 stores=self.stores,
+                compression=self.compression,
                 job_id=self.job_id,
                 checkpoint_id=pending.checkpoint_id,
                 location_reference=pending.location.location_reference,

@@ -12,6 +12,7 @@ from pyspark.accumulators import Accumulator
 from pyspark.core.broadcast import Broadcast
 
 from holdfast.backends import (
+    Compression,
     MisfitError,
     OperatorStateHandler,
     cast_rows,
@@ -42,6 +43,7 @@ class SubtaskRunner:
         uid: Its name.
         storage: Where checkpoints go.
         stores: How to reach what checkpoints are in.
+        compression: How state is compressed.
         job_id: The job.
         checkpoint_id: The checkpoint that is being taken.
         location_reference: Where its files go.
@@ -56,6 +58,7 @@ class SubtaskRunner:
     uid: str
     storage: CheckpointStorage
     stores: Stores
+    compression: Compression | None
     job_id: str
     checkpoint_id: int
     location_reference: CheckpointStorageLocationReference
@@ -100,7 +103,7 @@ class SubtaskRunner:
             )
             raise CheckpointDeclinedError(message)
         processed = time.perf_counter()
-        snapshot = handler.snapshot_state(self.checkpoint_id, factory)
+        snapshot = handler.snapshot_state(self.checkpoint_id, factory, compression=self.compression)
         captured = time.perf_counter()
         state, _ = snapshot.run()
         written = time.perf_counter()

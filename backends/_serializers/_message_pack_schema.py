@@ -1,0 +1,161 @@
+"""What msgspec writes of a type as MessagePack, in the words of JSON schemas.
+
+msgspec's own JSON schemas say it of JSON, where a datetime is a string and all keys are strings.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import inspect
+
+Schema = dict[str, Any]
+
+_SIMPLE: dict[type[inspect.Type], Schema] = {
+    inspect.AnyType: {},
+    inspect.RawType: {},
+    inspect.NoneType: {"type": "null"},
+    inspect.BoolType: {"type": "boolean"},
+    inspect.IntType: {"type": "integer"},
+    inspect.FloatType: {"type": "number"},
+    inspect.StrType: {"type": "string"},
+    inspect.BytesType: {"type": "string", "contentEncoding": "binary"},
+    inspect.ByteArrayType: {"type": "string", "contentEncoding": "binary"},
+    inspect.MemoryViewType: {"type": "string", "contentEncoding": "binary"},
+    # An extension if it has a time zone, else a string.
+    inspect.DateTimeType: {"type": "string", "format": "date-time"},
+    inspect.TimeType: {"type": "string", "format": "time"},
+    inspect.DateType: {"type": "string", "format": "date"},
+    inspect.TimeDeltaType: {"type": "string", "format": "duration"},
+    inspect.UUIDType: {"type": "string", "format": "uuid"},
+    inspect.DecimalType: {"type": "string", "format": "decimal"},
+    inspect.ExtType: {"type": "extension"},
+}
+
+_BOUNDS = {
+    "gt": "exclusiveMinimum",
+    "ge": "minimum",
+    "lt": "exclusiveMaximum",
+    "le": "maximum",
+    "multiple_of": "multipleOf",
+    "min_length": "minLength",
+    "max_length": "maxLength",
+    "pattern": "pattern",
+    "tz": "timeZone",
+}
+
+
+def schema_of(type: Any) -> Schema:
+    """The schema; equal ones are equal dicts.
+
+    Raises:
+        TypeError: msgspec does not know the type, or something inside of it.
+    """
+    described = _Described()
+    schema = described.schema(inspect.type_info(type))
+    return {**schema, "$defs": described.definitions}
+
+
+class _Described:
+    def __init__(self) -> None:
+        self.definitions: Schema = {}
+        self._names: dict[int, str] = {}  # by identity: a type that refers to itself comes again
+        self._types: list[inspect.Type] = []  # keeps the identities
+
+    def schema(self, one: inspect.Type) -> Schema:
+        simple = _SIMPLE.get(type(one))
+        if simple is not None:
+            return simple | _bounds(one)
+        describe = _DESCRIBED.get(type(one))
+        if describe is not None:
+            return describe(self, one)
+        name = self._names.get(id(one))
+        if name is None:
+            name = self._name(one)
+            self.definitions[name] = self._named(one)
+        return {"$ref": f"#/$defs/{name}"}
+
+    def union(self, one: Any) -> Schema:
+        return {"anyOf": [self.schema(inner) for inner in one.types]}
+
+    def array(self, one: Any) -> Schema:
+        return {"type": "array", "items": self.schema(one.item_type)} | _limits(one, "Items")
+
+    def set(self, one: Any) -> Schema:
+        return self.array(one) | {"uniqueItems": True}
+
+    def tuple(self, one: Any) -> Schema:
+        items = [self.schema(inner) for inner in one.item_types]
+        bounds = {"minItems": len(items), "maxItems": len(items)}
+        return {"type": "array", "prefixItems": items, "items": False} | bounds
+
+    def dict(self, one: Any) -> Schema:
+        found: Schema = {"type": "object", "propertyNames": self.schema(one.key_type)}
+        return (
+            found
+            | _limits(one, "Properties")
+            | {"additionalProperties": self.schema(one.value_type)}
+        )
+
+    def _name(self, one: inspect.Type) -> str:
+        title = getattr(getattr(one, "cls", None), "__name__", "")
+        taken = set(self._names.values())
+        names = [title, *(f"{title}-{number}" for number in range(2, len(taken) + 3))]
+        name = self._names[id(one)] = next(name for name in names if name not in taken)
+        self._types.append(one)
+        return name
+
+    def _named(self, one: inspect.Type) -> Schema:
+        match one:
+            case inspect.EnumType(cls=cls):
+                return {"enum": sorted((member.value for member in cls), key=repr)}
+            case inspect.StructType(array_like=True) | inspect.NamedTupleType():
+                return self._tuple_like(one)
+            case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType():
+                return self._object(one)
+        raise TypeError(f"type {getattr(one, 'cls', one)!r} is not supported")
+
+    def _object(self, one: Any) -> Schema:
+        properties = {field.encode_name: self.schema(field.type) for field in one.fields}
+        required = [field.encode_name for field in one.fields if field.required]
+        if getattr(one, "tag", None) is not None:
+            properties[one.tag_field] = {"enum": [one.tag]}
+            required.append(one.tag_field)
+        found: Schema = {"type": "object", "properties": properties, "required": required}
+        if getattr(one, "forbid_unknown_fields", False):
+            found["additionalProperties"] = False
+        return found
+
+    def _tuple_like(self, one: Any) -> Schema:
+        items = [self.schema(field.type) for field in one.fields]
+        required = sum(field.required for field in one.fields)
+        if getattr(one, "tag", None) is not None:
+            items.insert(0, {"enum": [one.tag]})
+            required += 1
+        found: Schema = {"type": "array", "prefixItems": items, "minItems": required}
+        if isinstance(one, inspect.NamedTupleType) or one.forbid_unknown_fields:
+            found["maxItems"] = len(items)
+        return found
+
+
+def _bounds(one: Any) -> Schema:
+    found = {word: getattr(one, name, None) for name, word in _BOUNDS.items()}
+    return {word: bound for word, bound in found.items() if bound is not None}
+
+
+def _limits(one: Any, what: str) -> Schema:
+    found = {f"min{what}": one.min_length, f"max{what}": one.max_length}
+    return {word: bound for word, bound in found.items() if bound is not None}
+
+
+_DESCRIBED: dict[type[inspect.Type], Callable[[_Described, Any], Schema]] = {
+    inspect.Metadata: lambda described, one: described.schema(one.type),
+    inspect.UnionType: _Described.union,
+    inspect.LiteralType: lambda _, one: {"enum": list(one.values)},
+    inspect.ListType: _Described.array,
+    inspect.VarTupleType: _Described.array,
+    inspect.SetType: _Described.set,
+    inspect.FrozenSetType: _Described.set,
+    inspect.TupleType: _Described.tuple,
+    inspect.DictType: _Described.dict,
+}
+"""Types that are described where they stand; others have names, because they can hold themselves."""

@@ -1,0 +1,163 @@
+"""How fast is operator state kept, stored and restored, next to Flink's own backend?
+
+    python -m benchmarks.operator_state --flink-jars flink-libraries
+    python -m benchmarks.operator_state --rounds 3 --works strings,broadcast --parts times
+    python -m benchmarks.operator_state --works longs10 --parts times   # Flink takes minutes
+
+Holdfast works in this process, Flink's `DefaultOperatorStateBackend` in a JVM that runs all the
+time; they take turns round by round, another one begins each time, and each measures itself.
+Everybody has warmed up before, and compares what was restored with what was stored. Figures are
+medians by the clock; `Flink / Holdfast` is the median of the rounds' ratios, above 1 where Holdfast
+is faster. CPU is that of all threads of this process, and of Flink's one thread without its
+garbage collector and compiler.
+
+- `fill`: `add_all` of a list of Python objects, `put_all` of a dictionary. Flink keeps references to
+  its objects, so it does next to nothing; Holdfast makes columns of them, which makes its
+  snapshots short. `fill from Arrow`: of an array, as a stream's batches have.
+- `sync`, `async`: both parts of a snapshot.
+- `metadata`: written and loaded again. The restore is of the handle in there.
+- `restore`: until there is a state object. Its elements are verified columns in memory then.
+  `… to objects`: a restore until each element is a Python object; Flink's restore ends with
+  objects, so both are compared with the same figure.
+
+On disk both sides are at their defaults. Both sync each state file, and the metadata. Holdfast
+syncs the checkpoint's directory besides, so that the names last too, and its checksums are verified
+as a state is restored; Flink has neither. In memory both are allowed more than their usual 5 MiB.
+
+Ten times as much state is more than ten times the work where it is read or copied into new memory:
+malloc hands out blocks of up to 32 MiB again and again, but larger ones are new pages each time, whose
+faults take longer than to fill them.
+
+Flink's jars are in a Python package, and a JDK 17 has to be on the path; `make bench-flink` sees to
+the jars:
+
+    pip install --no-deps --target flink-libraries apache-flink-libraries
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks._turns import Cost, in_fresh_process, left_out_on_failure, some_of, take_turns
+from benchmarks.operator_state import _report
+from benchmarks.operator_state._flink import flink
+from benchmarks.operator_state._holdfast import Holdfast, growth_bytes_of
+from benchmarks.operator_state._works import (
+    LONGS,
+    TARGETS,
+    TEN_TIMES_LONGS,
+    WORKS,
+    Engine,
+    Work,
+)
+from benchmarks.state_files import flink_jars, flink_version, new_directory
+
+PARTS = ("times", "linear", "memory")
+
+TITLES = {"holdfast": "Holdfast", "flink": "Flink"}
+
+
+def main() -> None:
+    """Take turns and print the tables."""
+    options = _options()
+    jars = flink_jars(options.flink_jars)
+    scaled = {work.name: _scaled(work, options.scale) for work in [*WORKS, TEN_TIMES_LONGS]}
+    report = _report.Report()
+    with ExitStack() as stack:
+        temporary = tempfile.TemporaryDirectory(prefix="holdfast-benchmark-", dir=options.directory)
+        directory = Path(stack.enter_context(temporary)).resolve()
+        holdfast = Holdfast(new_directory(directory, "holdfast"))
+        engines: dict[str, Engine] = {"holdfast": holdfast}
+        with left_out_on_failure(TITLES["flink"], "flink", engines):
+            if jars is None:
+                print("no Flink here (see --help): Holdfast alone")
+            else:
+                print(f"Flink {flink_version(jars)}, ", end="")
+                where = new_directory(directory, "flink")
+                engines["flink"] = stack.enter_context(flink(where, jars))
+        print(f"Python {sys.version.split()[0]}, {os.cpu_count()} processors")
+        if "times" in options.parts:
+            for work in options.works:
+                report.add(_compared(scaled[work.name], engines, options))
+        if "linear" in options.parts:
+            works = {name: scaled[name] for name in (LONGS.name, TEN_TIMES_LONGS.name)}
+            report.add_linear(_growing(works, holdfast, options.rounds))
+        if "memory" in options.parts:
+            work = scaled[TEN_TIMES_LONGS.name]
+            growth = in_fresh_process(growth_bytes_of, work, directory / "growth")
+            report.add_growth(work, growth)
+    report.print_goals()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.operator_state",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="counted rounds")
+    parser.add_argument("--warm-up", type=int, default=3, help="rounds before them")
+    works = {work.name: work for work in [*WORKS, TEN_TIMES_LONGS]}
+    parser.add_argument("--works", type=some_of(works), default=WORKS, help=", ".join(works))
+    parts = {name: name for name in PARTS}
+    parser.add_argument("--parts", type=some_of(parts), default=PARTS, help=", ".join(parts))
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the elements; to try it")
+    parser.add_argument("--directory", type=Path, help="where to write; default: the system's own")
+    parser.add_argument(
+        "--flink-jars", type=Path, help="a folder with flink-dist-*.jar in or below it"
+    )
+    return parser.parse_args()
+
+
+def _scaled(work: Work, scale: float) -> Work:
+    if scale == 1:
+        return work
+    return replace(work, title=f"{work.title} x {scale:g}", count=int(work.count * scale))
+
+
+def _compared(
+    work: Work, engines: dict[str, Engine], options: argparse.Namespace
+) -> _report.Compared:
+    """All engines' rounds of one work; those that fail are left out."""
+    remaining = dict(engines)
+    sizes: dict[str, dict[str, int]] = {}
+
+    def costs_of(named: tuple[str, Engine]) -> dict[str, Cost]:
+        name, engine = named
+        costs = {}
+        for target in TARGETS:
+            measured = engine.measure(work, target)
+            costs.update(_report.in_target(target, measured.costs))
+            sizes.setdefault(name, {}).update(_report.in_target(target, measured.sizes))
+        return costs
+
+    named = {name: (name, engine) for name, engine in remaining.items()}
+    take_turns(named, costs_of, options.warm_up, TITLES)
+    rounds = take_turns(named, costs_of, options.rounds, TITLES)
+    compared = _report.Compared(work, rounds, sizes)
+    _report.print_compared(compared)
+    return compared
+
+
+def _growing(works: dict[str, Work], engine: Engine, rounds: int) -> _report.Linear:
+    """Rounds of works of different size, with one engine."""
+
+    def costs_of(work: Work) -> dict[str, Cost]:
+        costs = {}
+        for target in TARGETS:
+            costs.update(_report.in_target(target, engine.measure(work, target).costs))
+        return costs
+
+    titles = {name: work.title for name, work in works.items()}
+    take_turns(works, costs_of, 1, titles)
+    linear = _report.Linear(titles, take_turns(works, costs_of, rounds, titles))
+    _report.print_linear(linear)
+    return linear
+
+
+if __name__ == "__main__":
+    main()

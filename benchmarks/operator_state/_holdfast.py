@@ -1,0 +1,173 @@
+"""Holdfast's part."""
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks._turns import Cost, LeftOutError, peak_growth_bytes, timed
+from benchmarks.operator_state._works import TARGETS, Measured, Reading, Work, elements_of
+from holdfast.backends import (
+    BroadcastState,
+    ListState,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OperatorStateBackend,
+    SnapshotResult,
+)
+from holdfast.locations import (
+    CheckpointMetadata,
+    CheckpointStorage,
+    CheckpointStorageLocation,
+    CompletedCheckpoint,
+    FileSystemCheckpointStorage,
+    MemoryCheckpointStorage,
+    OperatorState,
+    OperatorStateHandle,
+    SubtaskState,
+    complete_checkpoint,
+    load_checkpoint,
+)
+
+_MAX_STATE_BYTES = 1 << 31
+"""Of memory storage; its default of 5 MiB is for less state than this."""
+
+
+class Holdfast:
+    """An engine: our own backend and storages, at their defaults.
+
+    Args:
+        directory: Where checkpoints on disk go.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        storages: dict[str, CheckpointStorage] = {
+            "disk": FileSystemCheckpointStorage(f"file://{directory}"),
+            "memory": MemoryCheckpointStorage(_MAX_STATE_BYTES),
+        }
+        self._accesses = {
+            target: storage.create_checkpoint_storage("benchmark")
+            for target, storage in storages.items()
+        }
+        for access in self._accesses.values():
+            access.initialize_base_locations_for_checkpoint()
+        self._checkpoint_id = 0
+
+    def measure(self, work: Work, target: str) -> Measured:
+        elements = elements_of(work.kind, work.count)
+        state = _STATES[work.kind]
+        costs: dict[str, Cost] = {}
+        backend = OperatorStateBackend()
+        costs["fill"], _ = timed(lambda: state.fill(state.of(backend), elements))
+        if work.in_arrow:
+            other = state.of(OperatorStateBackend())
+            columns = pa.array(elements, other.type)
+            costs["fill_arrow"], _ = timed(lambda: state.fill(other, columns))
+        location = self._begin(target)
+        costs["sync"], snapshot = timed(lambda: backend.snapshot(location))
+        costs["async"], result = timed(snapshot.run)
+        handle = _written(result)
+        sizes = {"stored": handle.size}
+        completed = None
+        if target == "disk":
+            costs["commit"], completed = timed(partial(self._commit, location, handle))
+            sizes["metadata"] = completed.metadata_bytes
+            costs["load"], handle = timed(partial(_loaded, completed))
+        costs["restore"], restored = timed(partial(state.restored, handle))
+        del restored  # nobody else has two
+        costs["objects"], objects = timed(lambda: state.objects(state.restored(handle)))
+        if objects != elements:
+            raise LeftOutError("what was restored is not what was stored")
+        if completed is not None:
+            completed.discard()
+        return Measured(costs, sizes)
+
+    def growth_bytes(self, work: Work, target: str) -> int:
+        """By how much this process grows at most during a snapshot, both parts of it."""
+        state = _STATES[work.kind]
+
+        def snapshot(backend: OperatorStateBackend) -> OperatorStateHandle:
+            return _written(backend.snapshot(self._begin(target)).run())
+
+        small, large = OperatorStateBackend(), OperatorStateBackend()
+        for backend, count in ((small, 100_000), (large, work.count)):
+            state.fill(state.of(backend), pa.array(range(count), pa.int64()))
+        snapshot(small)
+        growth, handle = peak_growth_bytes(partial(snapshot, large))
+        handle.discard_state()
+        return growth
+
+    def _begin(self, target: str) -> CheckpointStorageLocation:
+        self._checkpoint_id += 1
+        return self._accesses[target].initialize_location_for_checkpoint(self._checkpoint_id)
+
+    def _commit(
+        self, location: CheckpointStorageLocation, handle: OperatorStateHandle
+    ) -> CompletedCheckpoint:
+        metadata = CheckpointMetadata(
+            job_id="benchmark",
+            checkpoint_id=self._checkpoint_id,
+            commit_token=uuid.uuid4().hex,
+            created_ms=time.time_ns() // 1_000_000,
+            duration_ms=0.0,
+            writer="benchmark",
+            operators={"rows": OperatorState(1, 128, {0: SubtaskState((handle,))})},
+        )
+        return complete_checkpoint(location, metadata)
+
+
+def growth_bytes_of(work: Work, directory: Path) -> dict[str, int]:
+    """By how much this process grows at most during a snapshot, by target."""
+    directory.mkdir()
+    engine = Holdfast(directory)
+    return {target: engine.growth_bytes(work, target) for target in TARGETS}
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """How a kind of state is got, filled, and read as Python objects."""
+
+    of: Callable[[OperatorStateBackend], Any]
+    fill: Callable[[Any, Any], None]
+    objects: Callable[[Any], Any]
+
+    def restored(self, handle: OperatorStateHandle) -> Any:
+        """The state behind a handle."""
+        return self.of(OperatorStateBackend.restore([handle]))
+
+
+def _list_of(type: type) -> _State:
+    return _State(
+        lambda backend: backend.get_list_state(ListStateDescriptor("rows", type)),
+        ListState.add_all,
+        ListState.get,
+    )
+
+
+_STATES = {
+    "longs": _list_of(int),
+    "strings": _list_of(str),
+    "records": _list_of(Reading),
+    "broadcast": _State(
+        lambda backend: backend.get_broadcast_state(MapStateDescriptor("rules", str, bytes)),
+        BroadcastState.put_all,
+        BroadcastState.immutable_entries,
+    ),
+}
+
+
+def _written(result: SnapshotResult) -> OperatorStateHandle:
+    if result.job_manager_owned is None:
+        raise LeftOutError("it has stored nothing")
+    return result.job_manager_owned
+
+
+def _loaded(completed: CompletedCheckpoint) -> OperatorStateHandle:
+    (subtask,) = load_checkpoint(completed.location).metadata.operators["rows"].subtasks.values()
+    (handle,) = subtask.managed_operator
+    return handle

@@ -1,0 +1,195 @@
+"""Broadcast state: a map that is the same in every subtask."""
+
+from collections import ChainMap
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from contracts.elements import Node, Point, broadcast_state, list_state, restored, snapshot_of
+
+from holdfast.backends import OperatorStateBackend, redistribute
+from holdfast.errors import InvalidRequestError
+
+
+def contents(backend: OperatorStateBackend, types: tuple[Any, Any] = (int, int)) -> dict[Any, Any]:
+    return dict(broadcast_state(backend, types=types).entries())
+
+
+class TestMap:
+    def test_entries_are_put_replaced_and_removed(self) -> None:
+        state = broadcast_state(OperatorStateBackend(), types=(str, int))
+        assert (len(state), list(state), state.get("a"), state.get("a", 5)) == (0, [], None, 5)
+        state.put("a", 1)
+        state.put("b", 2)
+        state.put("a", 3)
+        assert dict(state.entries()) == {"a": 3, "b": 2}
+        assert list(state) == ["a", "b"]
+        assert (state.get("a"), state.contains("a"), "c" in state, len(state)) == (
+            3,
+            True,
+            False,
+            2,
+        )
+        state.put_all({"c": 4, "a": 5})
+        state.put_all({})
+        state.remove("b")
+        state.remove("not there")
+        assert dict(state.entries()) == {"a": 5, "c": 4}
+        state.clear()
+        assert len(state) == 0
+        state.put("d", 6)
+        assert dict(state.entries()) == {"d": 6}
+
+    def test_any_mapping_may_be_put(self) -> None:
+        state = broadcast_state(OperatorStateBackend())
+        state.put_all(ChainMap({1: 2}, {1: 3, 4: 5}))
+        assert dict(state.entries()) == {1: 2, 4: 5}
+
+    @pytest.mark.parametrize("entries", [None, [(1, 2)], 5, iter(())], ids=str)
+    def test_nothing_else_may_be(self, entries: Any) -> None:
+        state = broadcast_state(OperatorStateBackend(), entries={1: 1})
+        with pytest.raises(InvalidRequestError, match="'b'"):
+            state.put_all(entries)
+        assert dict(state.entries()) == {1: 1}
+
+    def test_immutable_entries_show_changes_and_allow_none(self) -> None:
+        state = broadcast_state(OperatorStateBackend(), entries={1: 2})
+        view = state.immutable_entries()
+        assert dict(view) == {1: 2}
+        with pytest.raises(TypeError):
+            view[1] = 3  # type: ignore[index]
+        state.put(3, 4)
+        assert dict(view) == {1: 2, 3: 4}
+
+    def test_entries_keep_their_order(self) -> None:
+        backend = OperatorStateBackend()
+        broadcast_state(backend, entries={n: -n for n in (5, 3, 9, 1)})
+        assert list(broadcast_state(restored(backend))) == [5, 3, 9, 1]
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [(None, 1), (1, None), ("1", 1), (1, "1"), (2**63, 1), (1, 2**63), (1.5, 1), ([1], 1)],
+        ids=repr,
+    )
+    def test_what_does_not_fit_changes_nothing(self, key: Any, value: Any) -> None:
+        backend = OperatorStateBackend()
+        state = broadcast_state(backend, entries={1: 2})
+        before = snapshot_of(backend)
+        with pytest.raises(InvalidRequestError, match="'b'"):
+            state.put(key, value)
+        if not isinstance(key, list):
+            with pytest.raises(InvalidRequestError, match="'b'"):
+                state.put_all({1: 5, 6: 7, key: value})
+        assert dict(state.entries()) == {1: 2}
+        assert snapshot_of(backend).states == before.states
+
+    @pytest.mark.parametrize(
+        ("key_type", "key"),
+        [(Node, Node(1)), (pa.list_(pa.int64()), [1]), (dict[str, int], {"a": 1})],
+    )
+    def test_a_key_that_is_not_hashable_is_refused(self, key_type: Any, key: Any) -> None:
+        state = broadcast_state(OperatorStateBackend(), types=(key_type, int))
+        with pytest.raises(InvalidRequestError, match="hashable"):
+            state.put(key, 1)
+        assert len(state) == 0
+
+    def test_numbers_of_numpy_are_numbers(self) -> None:
+        backend = OperatorStateBackend()
+        broadcast_state(backend, types=(int, float)).put(np.int64(1), np.float64(1.5))
+        assert contents(restored(backend), (int, float)) == {1: 1.5}
+
+
+class TestSnapshots:
+    def test_a_later_change_does_not_show(self) -> None:
+        backend = OperatorStateBackend()
+        state = broadcast_state(backend, entries={1: 2})
+        first = snapshot_of(backend)
+        state.put(1, 3)
+        second = snapshot_of(backend)
+        state.clear()
+        third = snapshot_of(backend)
+        found = [contents(OperatorStateBackend.restore([one])) for one in (first, second, third)]
+        assert found == [{1: 2}, {1: 3}, {}]
+
+    def test_an_object_changed_after_it_was_put_is_stored_as_it_is_then(self) -> None:
+        backend = OperatorStateBackend()
+        state = broadcast_state(backend, types=(int, Node))
+        node = Node(1)
+        state.put(1, node)
+        node.value = 2
+        first = snapshot_of(backend)
+        node.value = 3  # nothing was put since: this one does not show
+        second = snapshot_of(backend)
+        state.put(2, Node(0))
+        third = snapshot_of(backend)
+        found = [
+            contents(OperatorStateBackend.restore([one]), (int, Node))[1].value
+            for one in (first, second, third)
+        ]
+        assert found == [2, 2, 3]
+        assert state.get(1) is node
+
+    def test_an_object_that_no_longer_fits_fails_the_snapshot_until_it_does(self) -> None:
+        backend = OperatorStateBackend()
+        node = Node(1)
+        state = broadcast_state(backend, types=(int, Node), entries={1: node})
+        node.value = "no number"  # type: ignore[assignment]
+        for _ in range(2):
+            with pytest.raises(InvalidRequestError, match="'b'"):
+                snapshot_of(backend)
+        node.value = 2
+        assert contents(restored(backend), (int, Node)) == {1: Node(2)}
+        state.remove(1)
+        assert contents(restored(backend), (int, Node)) == {}
+
+    def test_restored_entries_are_not_read_before_somebody_looks(self) -> None:
+        backend = OperatorStateBackend()
+        broadcast_state(backend, types=(int, Point), entries={1: Point(1)})
+        backend = restored(backend)
+        state = broadcast_state(backend, types=(int, Point))
+        columns = state.columns()
+        snapshot_of(backend)
+        assert state.columns() is columns
+        assert state.get(1) == Point(1)
+        assert state.columns() is columns  # looking changes nothing
+        state.remove(7)
+        assert state.columns() is columns
+        state.remove(1)
+        assert state.columns() is not columns
+
+
+class TestRestore:
+    def test_entries_of_later_handles_replace_those_before(self) -> None:
+        backends = [OperatorStateBackend() for _ in range(3)]
+        for one, entries in zip(backends, ({1: 1, 2: 1}, {}, {2: 2, 3: 2}), strict=True):
+            broadcast_state(one, entries=entries)
+        assert contents(restored(*backends)) == {1: 1, 2: 2, 3: 2}
+        assert contents(restored(*backends[::-1])) == {1: 1, 2: 1, 3: 2}
+        assert contents(restored(restored(*backends))) == {1: 1, 2: 2, 3: 2}
+
+    @pytest.mark.parametrize("parallelism", [1, 2, 3, 7])
+    def test_every_subtask_gets_one_of_the_copies(self, parallelism: int) -> None:
+        backends = [OperatorStateBackend() for _ in range(3)]
+        for one in backends:
+            broadcast_state(one, entries={1: 2, 3: 4})
+            list_state(one).add(1)
+        handles = [[snapshot_of(one)] for one in backends]
+        for _ in range(2):
+            parts = redistribute(handles, parallelism)
+            news = [OperatorStateBackend.restore(part) for part in parts]
+            assert [contents(one) for one in news] == [{1: 2, 3: 4}] * parallelism
+            assert sum(len(list_state(one)) for one in news) == 3
+            handles = [[snapshot_of(one)] for one in news]
+
+    def test_a_map_does_not_grow_over_a_hundred_checkpoints(self) -> None:
+        backend = OperatorStateBackend()
+        broadcast_state(backend, entries=dict.fromkeys(range(100), 1))
+        sizes = set()
+        for n in range(100):
+            broadcast_state(backend).put(n, n)
+            handle = snapshot_of(backend)
+            sizes.add(handle.size)
+            backend = OperatorStateBackend.restore([handle])
+        assert len(sizes) == 1
+        assert contents(backend) == {n: n for n in range(100)}

@@ -1,0 +1,318 @@
+"""What `check` says of a checkpoint's states, and that a restore then does just that."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from contracts.elements import (
+    Order,
+    Plain,
+    Point,
+    broadcast_state,
+    list_state,
+    restored,
+    union_state,
+)
+
+from holdfast.backends import (
+    Compression,
+    Fate,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OperatorStateBackend,
+    Pickled,
+    StateCheck,
+    check,
+)
+from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, StateMigrationError
+from holdfast.locations import (
+    CheckpointMetadata,
+    FileStateHandle,
+    FileSystemCheckpointStorage,
+    OperatorState,
+    SubtaskState,
+    complete_checkpoint,
+    file_system_for,
+)
+from holdfast.testing import counting_file_system
+
+Backends = dict[str, Sequence[OperatorStateBackend | None]]
+
+
+def checkpoint(
+    directory: str,
+    backends: Backends,
+    *,
+    inline_threshold: int = 0,
+    compression: Compression | None = None,
+) -> CheckpointMetadata:
+    """Complete the first checkpoint of a job; returns what it holds."""
+    storage = FileSystemCheckpointStorage(directory, inline_threshold=inline_threshold)
+    access = storage.create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    location = access.initialize_location_for_checkpoint(1)
+    operators = {}
+    for uid, of_operator in backends.items():
+        subtasks = {}
+        for index, backend in enumerate(of_operator):
+            if backend is not None:
+                handle = backend.snapshot(location, compression=compression).run().job_manager_owned
+                subtasks[index] = SubtaskState(managed_operator=(handle,) if handle else ())
+        operators[uid] = OperatorState(len(of_operator), 128, subtasks)
+    metadata = CheckpointMetadata(
+        job_id="job",
+        checkpoint_id=1,
+        created_ms=0,
+        duration_ms=0.0,
+        writer="test",
+        operators=operators,
+    )
+    complete_checkpoint(location, metadata)
+    return metadata
+
+
+def with_states(*register: Callable[[OperatorStateBackend], Any]) -> OperatorStateBackend:
+    backend = OperatorStateBackend()
+    for one in register:
+        one(backend)
+    return backend
+
+
+def gone() -> Any:
+    return msgspec.defstruct("Gone", [("a", int)])
+
+
+def full() -> OperatorStateBackend:
+    return with_states(
+        lambda one: list_state(one, "longs", pa.int32()).add_all(range(100)),
+        lambda one: list_state(one, "points", Point).add(Point(1)),
+        lambda one: union_state(one, "union", pa.string()).add("a"),
+        lambda one: broadcast_state(one, "rules", (str, pa.int16()), {"a": 1}),
+        lambda one: list_state(one, "gone", gone()),
+        lambda one: list_state(one, "pickled", Pickled()).add(Plain(1)),
+        lambda one: list_state(one, "empty", pa.int64()),
+    )
+
+
+@pytest.fixture(params=["local_directory", "memory_directory"])
+def directory(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.mark.parametrize("inline_threshold", [0, 100_000], ids=["files", "inline"])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+class TestFates:
+    @pytest.fixture
+    def pointer(
+        self, directory: str, inline_threshold: int, compression: Compression | None
+    ) -> str:
+        checkpoint(
+            directory,
+            {"kept": [None, full(), full()], "removed": [full()], "stateless": [None]},
+            inline_threshold=inline_threshold,
+            compression=compression,
+        )
+        return f"{directory}/job/chk-1"
+
+    def fates(self, pointer: str, *descriptors: Any) -> dict[str, StateCheck]:
+        return {one.name: one for one in check(pointer, {"kept": descriptors}) if one.uid == "kept"}
+
+    def test_what_is_asked_for_as_it_was_stored_is_restored(self, pointer: str) -> None:
+        found = self.fates(
+            pointer,
+            ListStateDescriptor("longs", pa.int32()),
+            ListStateDescriptor("points", Point),
+            ListStateDescriptor("union", str),
+            MapStateDescriptor("rules", str, pa.int16()),
+            ListStateDescriptor("gone", gone()),
+            ListStateDescriptor("pickled", Pickled()),
+            ListStateDescriptor("empty", int),
+        )
+        assert {one.fate for one in found.values()} == {Fate.RESTORED}
+        assert len(found) == 7
+        rules = found["rules"]
+        assert (rules.stored, rules.wanted, rules.reason) == ("string to int16",) * 2 + ("",)
+        assert "Point" in found["points"].stored
+
+    def test_what_is_not_asked_for_is_carried_on(self, pointer: str) -> None:
+        found = self.fates(pointer)
+        assert len(found) == 7
+        assert {(one.fate, one.wanted) for one in found.values()} == {(Fate.RESTORED, "")}
+
+    def test_what_has_changed_is_migrated(self, pointer: str) -> None:
+        point = msgspec.defstruct("Point", [("x", int), ("z", int, 0)])
+        found = self.fates(
+            pointer,
+            ListStateDescriptor("longs", pa.int64()),
+            ListStateDescriptor("points", point),
+            MapStateDescriptor("rules", str, pa.int64()),
+        )
+        for name in ("longs", "points", "rules"):
+            assert found[name].fate is Fate.MIGRATED
+        assert (found["longs"].stored, found["longs"].wanted) == ("int32", "int64")
+
+    def test_what_does_not_fit_is_incompatible(self, pointer: str) -> None:
+        found = self.fates(
+            pointer,
+            ListStateDescriptor("longs", pa.int16()),
+            ListStateDescriptor("points", Order),
+            MapStateDescriptor("rules", int, pa.int16()),
+            MapStateDescriptor("union", str, str),
+            ListStateDescriptor("pickled", Point),
+        )
+        for name in ("longs", "points", "rules", "union", "pickled"):
+            assert found[name].fate is Fate.INCOMPATIBLE, name
+            assert found[name].reason
+            assert found[name].stored
+            assert found[name].wanted
+
+    def test_what_is_not_stored_is_new(self, pointer: str) -> None:
+        descriptors: dict[str, list[Any]] = {
+            "kept": [ListStateDescriptor("more", Point)],
+            "later": [MapStateDescriptor("b", int, str), ListStateDescriptor("c", int)],
+            "stateless": [ListStateDescriptor("d", int)],
+            "last": [ListStateDescriptor("e", int)],
+        }
+        new = [one for one in check(pointer, descriptors) if one.fate is Fate.NEW]
+        assert [(one.uid, one.name) for one in new] == [
+            ("kept", "more"),
+            ("stateless", "d"),
+            ("later", "b"),
+            ("later", "c"),
+            ("last", "e"),
+        ]
+        assert new[2] == StateCheck("later", "b", Fate.NEW, wanted="int64 to string")
+
+    def test_what_lost_its_operator_is_dropped(self, pointer: str) -> None:
+        found = check(pointer, {"kept": []})
+        dropped = [one for one in found if one.fate is Fate.DROPPED]
+        assert {one.uid for one in dropped} == {"removed"}
+        assert len(dropped) == 7
+        assert {one.wanted for one in dropped} == {""}
+
+    def test_a_restore_does_what_was_said(self, pointer: str) -> None:
+        point = msgspec.defstruct("Point", [("x", int)])
+        descriptors: list[Any] = [
+            ListStateDescriptor(name, type)
+            for name in ("longs", "points", "union", "pickled", "empty")
+            for type in (pa.int32(), int, float, str, Point, point, Order, Pickled())
+        ]
+        for descriptor in descriptors:
+            said = self.fates(pointer, descriptor)[descriptor.name].fate
+            backend = restored(full())
+            get = backend.get_list_state
+            if descriptor.name == "union":
+                get = backend.get_union_list_state
+            if said is Fate.INCOMPATIBLE:
+                with pytest.raises(StateMigrationError):
+                    get(descriptor)
+            else:
+                get(descriptor).get()
+
+
+def large() -> OperatorStateBackend:
+    return with_states(
+        lambda one: list_state(one, "longs").add_all(pa.array(range(1_000_000))),
+        lambda one: list_state(one, "kinds", pa.dictionary(pa.int32(), pa.string())).add("a"),
+    )
+
+
+class TestReading:
+    def test_no_elements_are_read(self, directory: str) -> None:
+        with counting_file_system(directory) as counts:
+            metadata = checkpoint(counts.directory, {"op": [large(), large()]})
+            counts.clear()
+            found = check(f"{counts.directory}/job/chk-1", {})
+            assert [one.fate for one in found] == [Fate.DROPPED] * 2
+            # Whole blocks, because each has a checksum: those of one subtask's footers.
+            assert counts.bytes_read <= 3 << 20
+            assert metadata.state_bytes > 16_000_000
+
+    def test_damage_among_the_elements_is_not_noticed(self, local_directory: str) -> None:
+        metadata = checkpoint(local_directory, {"op": [large()]})
+        (stream,) = metadata.streams()
+        assert isinstance(stream, FileStateHandle)
+        with open(stream.uri.removeprefix("file://"), "r+b") as file:
+            file.seek(3_000_000)
+            file.write(bytes(1000))
+        (longs, _) = check(f"{local_directory}/job/chk-1", {"op": []})
+        assert (longs.name, longs.fate, longs.stored) == ("longs", Fate.RESTORED, "int64")
+        with pytest.raises(CheckpointCorruptedError):
+            OperatorStateBackend.restore(metadata.operators["op"].subtasks[0].managed_operator)
+
+    def test_damage_of_the_footer_is(self, local_directory: str) -> None:
+        metadata = checkpoint(local_directory, {"op": [large()]})
+        (stream,) = metadata.streams()
+        assert isinstance(stream, FileStateHandle)
+        with open(stream.uri.removeprefix("file://"), "r+b") as file:
+            file.seek(stream.size - 10)
+            file.write(b"damage")
+        with pytest.raises(CheckpointCorruptedError):
+            check(f"{local_directory}/job/chk-1", {"op": []})
+
+    def test_a_missing_state_file_is_not_found(self, directory: str) -> None:
+        (stream,) = checkpoint(directory, {"op": [full()]}).streams()
+        assert isinstance(stream, FileStateHandle)
+        file_system_for(stream.uri).delete([stream.uri])
+        with pytest.raises(CheckpointNotFoundError):
+            check(f"{directory}/job/chk-1", {})
+
+    def test_a_missing_checkpoint_is_not_found(self, directory: str) -> None:
+        with pytest.raises(CheckpointNotFoundError):
+            check(f"{directory}/job/chk-1", {})
+
+    @pytest.mark.parametrize("cut", ["offset", "length"])
+    def test_a_section_that_is_none_is_corrupt(self, memory_directory: str, cut: str) -> None:
+        backend = full()
+        storage = FileSystemCheckpointStorage(memory_directory)
+        access = storage.create_checkpoint_storage("job")
+        access.initialize_base_locations_for_checkpoint()
+        location = access.initialize_location_for_checkpoint(1)
+        handle = backend.snapshot(location).run().job_manager_owned
+        assert handle is not None
+        for amount in (1, 8, 10**6):
+            states = {
+                name: msgspec.structs.replace(one, **{cut: getattr(one, cut) + amount})
+                for name, one in handle.states.items()
+            }
+            damaged = msgspec.structs.replace(handle, states=states)
+            operators = {"op": OperatorState(1, 1, {0: SubtaskState(managed_operator=(damaged,))})}
+            metadata = CheckpointMetadata(
+                job_id="job",
+                checkpoint_id=1,
+                created_ms=0,
+                duration_ms=0.0,
+                writer="test",
+                operators=operators,
+            )
+            complete_checkpoint(location, metadata)
+            with pytest.raises(CheckpointCorruptedError):
+                check(f"{memory_directory}/job/chk-1", {})
+            location = access.initialize_location_for_checkpoint(1)
+            file_system_for(memory_directory).delete([f"{memory_directory}/job/chk-1/_metadata"])
+
+    def test_elements_are_not_unpickled(self, memory_directory: str) -> None:
+        backend = with_states(lambda one: list_state(one, "s", Pickled()).add(Trap()))
+        checkpoint(memory_directory, {"op": [backend]})
+        descriptors = {"op": [ListStateDescriptor("s", Pickled())]}
+        (found,) = check(f"{memory_directory}/job/chk-1", descriptors)
+        assert found.fate is Fate.RESTORED
+
+    def test_the_metadata_file_is_a_pointer_too(self, local_directory: str) -> None:
+        checkpoint(local_directory, {"op": [full()]})
+        expected = check(f"{local_directory}/job/chk-1", {})
+        assert check(f"{local_directory}/job/chk-1/_metadata", {}) == expected
+        assert check(Path(local_directory.removeprefix("file://"), "job", "chk-1"), {}) == expected
+
+
+class Trap:
+    def __reduce__(self) -> Any:
+        return _fail, ()
+
+
+def _fail() -> None:
+    raise AssertionError("it was unpickled")

@@ -1,0 +1,654 @@
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from contracts.elements import memory_factory
+from contracts.values import EXCLUSIVE, files_below, read
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.backends import (
+    KeyedStateCheckpointOutputStream,
+    OperatorStateCheckpointOutputStream,
+    StatePartitionStream,
+)
+from holdfast.backends._key_groups import KeyGroupRange
+from holdfast.backends._raw_state import raw_key_groups, raw_operator_partitions
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    StorageUnavailableError,
+    StreamClosedError,
+)
+from holdfast.locations import (
+    ByteStreamStateHandle,
+    CheckpointStateOutputStream,
+    FileStateHandle,
+    FileSystemCheckpointStorage,
+    KeyGroupsStateHandle,
+    RawOperatorStateHandle,
+    StreamStateHandle,
+)
+from holdfast.testing import Faults
+
+Make = Callable[[], CheckpointStateOutputStream]
+THREE = KeyGroupRange(0, 2)
+
+
+def memory_stream() -> CheckpointStateOutputStream:
+    return memory_factory().create_checkpoint_state_output_stream(EXCLUSIVE)
+
+
+def file_stream(directory: str, buffer_bytes: int = 64) -> CheckpointStateOutputStream:
+    storage = FileSystemCheckpointStorage(
+        directory, inline_threshold=0, write_buffer_bytes=buffer_bytes
+    )
+    location = storage.create_checkpoint_storage("job").initialize_location_for_checkpoint(1)
+    return location.create_checkpoint_state_output_stream(EXCLUSIVE)
+
+
+@pytest.fixture(params=["memory", "file"])
+def make(request: pytest.FixtureRequest, local_directory: str) -> Make:
+    """Makes state streams in one of both places."""
+    if request.param == "memory":
+        return memory_stream
+    return lambda: file_stream(local_directory)
+
+
+def partitions_of(stream: CheckpointStateOutputStream, *parts: bytes) -> RawOperatorStateHandle:
+    out = OperatorStateCheckpointOutputStream(stream)
+    for part in parts:
+        out.start_new_partition()
+        out.write(part)
+    handle = out.close_and_get_handle()
+    assert handle is not None
+    return handle
+
+
+def groups_of(
+    stream: CheckpointStateOutputStream, key_groups: KeyGroupRange, parts: dict[int, bytes]
+) -> KeyGroupsStateHandle | None:
+    out = KeyedStateCheckpointOutputStream(stream, key_groups)
+    for key_group, part in parts.items():
+        out.start_new_key_group(key_group)
+        out.write(part)
+    return out.close_and_get_handle()
+
+
+def read_partitions(*handles: RawOperatorStateHandle) -> list[bytes]:
+    return [stream.read() for stream in raw_operator_partitions(handles)]
+
+
+def read_groups(*handles: KeyGroupsStateHandle) -> dict[int, bytes]:
+    return {stream.key_group: stream.read() for stream in raw_key_groups(handles)}
+
+
+class TestWritingOperatorState:
+    def test_what_is_written_is_read_back_by_partition(self, make: Make) -> None:
+        out = OperatorStateCheckpointOutputStream(make())
+        for n in range(3):
+            assert out.number_of_partitions == n
+            out.start_new_partition()
+            for digit in range(n + 1):
+                assert out.write(b"%d%d" % (n, digit)) == 2
+        assert out.number_of_partitions == 3
+        handle = out.close_and_get_handle()
+        assert handle is not None
+        assert handle.partitions == ((0, 2), (2, 4), (6, 6))
+        assert handle.size == 12
+        assert read_partitions(handle) == [b"00", b"1011", b"202122"]
+
+    def test_bytes_without_a_start_are_one_partition(self, make: Make) -> None:
+        out = OperatorStateCheckpointOutputStream(make())
+        out.write(b"")
+        assert out.number_of_partitions == 0
+        out.write(b"x" * 100)
+        out.write(b"y")
+        assert out.number_of_partitions == 1
+        handle = out.close_and_get_handle()
+        assert handle is not None
+        assert handle.partitions == ((0, 101),)
+        assert read_partitions(handle) == [b"x" * 100 + b"y"]
+
+    def test_bytes_before_the_first_start_are_a_partition_too(self, make: Make) -> None:
+        out = OperatorStateCheckpointOutputStream(make())
+        out.write(b"before")
+        out.start_new_partition()
+        out.write(b"behind")
+        handle = out.close_and_get_handle()
+        assert handle is not None
+        assert read_partitions(handle) == [b"before", b"behind"]
+
+    def test_a_stream_that_has_bytes_already_is_gone_on_with(self, make: Make) -> None:
+        stream = make()
+        stream.write(b"the system's")
+        out = OperatorStateCheckpointOutputStream(stream)
+        assert out.tell() == 0
+        out.write(b"the user's")
+        assert out.tell() == 10
+        handle = out.close_and_get_handle()
+        assert handle is not None
+        assert handle.partitions == ((12, 10),)
+        assert read_partitions(handle) == [b"the user's"]
+
+    def test_partitions_may_be_empty(self, make: Make) -> None:
+        handle = partitions_of(make(), b"", b"a", b"", b"")
+        assert read_partitions(handle) == [b"", b"a", b"", b""]
+
+    @pytest.mark.parametrize("starts", [0, 1, 3])
+    def test_no_bytes_make_no_handle_and_no_file(self, starts: int, local_directory: str) -> None:
+        stream = file_stream(local_directory)
+        out = OperatorStateCheckpointOutputStream(stream)
+        for _ in range(starts):
+            out.start_new_partition()
+        assert out.close_and_get_handle() is None
+        assert files_below(local_directory) == set()
+        with pytest.raises(StreamClosedError):
+            stream.write(b"1")
+
+    def test_nothing_is_added_to_what_is_complete(self, make: Make) -> None:
+        out = OperatorStateCheckpointOutputStream(make())
+        out.write(b"1")
+        out.close_and_get_handle()
+        for call in (out.start_new_partition, lambda: out.write(b"2"), out.close_and_get_handle):
+            with pytest.raises(StreamClosedError):
+                call()
+
+
+class TestWritingKeyedState:
+    @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1,)])
+    def test_what_is_written_is_read_back_by_key_group(
+        self, order: tuple[int, ...], make: Make
+    ) -> None:
+        parts = {key_group: b"%d" % key_group * 100 for key_group in order}
+        handle = groups_of(make(), THREE, parts)
+        assert handle is not None
+        assert handle.key_groups == (0, 2)
+        assert read_groups(handle) == parts
+        assert list(read_groups(handle)) == list(order), "read front to back"
+        for key_group, partition in enumerate(handle.partitions):
+            at = order.index(key_group) * 100 if key_group in order else None
+            assert partition == (None if at is None else (at, 100))
+
+    def test_a_key_group_may_be_empty(self, make: Make) -> None:
+        parts = {6: b"", 5: b"x", 7: b""}
+        handle = groups_of(make(), KeyGroupRange(5, 9), parts)
+        assert handle is not None
+        assert handle.partitions == ((0, 1), (0, 0), (1, 0), None, None)
+        assert read_groups(handle) == parts
+
+    def test_no_bytes_make_no_handle(self, make: Make) -> None:
+        assert groups_of(make(), THREE, {}) is None
+        assert groups_of(make(), THREE, {2: b"", 1: b""}) is None
+
+    def test_it_knows_which_key_groups_were_begun_and_which_are_done(self, make: Make) -> None:
+        out = KeyedStateCheckpointOutputStream(make(), THREE)
+        assert out.key_group_range == THREE
+        assert out.current_key_group is None
+        begun: list[int] = []
+        for key_group in (2, 0, 1):
+            assert not out.is_key_group_started(key_group)
+            out.start_new_key_group(key_group)
+            out.write(b"1")
+            assert out.current_key_group == key_group
+            assert out.is_key_group_started(key_group)
+            assert not out.is_key_group_finished(key_group)
+            assert all(map(out.is_key_group_finished, begun))
+            begun.append(key_group)
+        out.close_and_get_handle()
+        assert all(map(out.is_key_group_finished, begun))
+        assert not out.is_key_group_finished(3)
+        for key_group in begun:
+            with pytest.raises(StreamClosedError):
+                out.start_new_key_group(key_group)
+
+    def test_a_key_group_of_another_subtask_is_refused_with_a_hint(self, make: Make) -> None:
+        with make() as stream:
+            out = KeyedStateCheckpointOutputStream(stream, KeyGroupRange(3, 5))
+            for key_group in (2, 6, 4711, -1):
+                with pytest.raises(InvalidRequestError, match=f"{key_group} .*deterministic"):
+                    out.start_new_key_group(key_group)
+            assert out.current_key_group is None
+
+    def test_a_key_group_is_written_once(self, make: Make) -> None:
+        out = KeyedStateCheckpointOutputStream(make(), THREE)
+        for key_group in (1, 0):
+            out.start_new_key_group(key_group)
+            out.write(b"%d" % key_group)
+        for key_group in (0, 1):
+            with pytest.raises(InvalidRequestError, match=f"{key_group} already registered"):
+                out.start_new_key_group(key_group)
+        out.write(b"on")
+        handle = out.close_and_get_handle()
+        assert handle is not None
+        assert read_groups(handle) == {1: b"1", 0: b"0on"}
+
+    def test_a_key_group_can_be_a_number_of_numpy(self, make: Make) -> None:
+        numpy = pytest.importorskip("numpy")
+        handle = groups_of(make(), THREE, {numpy.int32(1): b"1"})
+        assert handle is not None
+        assert read_groups(handle) == {1: b"1"}
+
+    def test_bytes_before_the_first_key_group_are_refused(self, make: Make) -> None:
+        out = KeyedStateCheckpointOutputStream(make(), THREE)
+        with pytest.raises(InvalidRequestError, match="start"):
+            out.write(b"lost")
+        out.start_new_key_group(0)
+        out.write(b"kept")
+        handle = out.close_and_get_handle()
+        assert handle is not None
+        assert read(handle.stream) == b"kept"
+
+    def test_an_empty_range_is_refused(self, make: Make) -> None:
+        with closing(make()) as stream, pytest.raises(InvalidRequestError):
+            KeyedStateCheckpointOutputStream(stream, KeyGroupRange.EMPTY)
+
+
+def operator_output(
+    stream: CheckpointStateOutputStream,
+) -> OperatorStateCheckpointOutputStream:
+    out = OperatorStateCheckpointOutputStream(stream)
+    out.start_new_partition()
+    return out
+
+
+def keyed_output(stream: CheckpointStateOutputStream) -> KeyedStateCheckpointOutputStream:
+    out = KeyedStateCheckpointOutputStream(stream, THREE)
+    out.start_new_key_group(0)
+    return out
+
+
+Output = OperatorStateCheckpointOutputStream | KeyedStateCheckpointOutputStream
+OUTPUTS = pytest.mark.parametrize("output", [operator_output, keyed_output])
+
+
+@OUTPUTS
+class TestTheStreamInTheUsersHands:
+    def test_closing_it_does_nothing(
+        self, output: Callable[[CheckpointStateOutputStream], Output], make: Make
+    ) -> None:
+        out = output(make())
+        with out:
+            out.write(b"1")
+        out.close()
+        out.write(b"2")
+        assert not out.closed
+        handle = out.close_and_get_handle()
+        assert handle is not None
+        assert read(handle.stream) == b"12"
+        out.close()
+        del out
+        assert read(handle.stream) == b"12"
+
+    def test_it_is_a_binary_file_without_seek(
+        self, output: Callable[[CheckpointStateOutputStream], Output], make: Make
+    ) -> None:
+        out = output(make())
+        assert out.writable()
+        assert not out.readable()
+        assert not out.seekable()
+        pickle.dump({"a": 1}, out)
+        with io.TextIOWrapper(out, write_through=True) as text:  # type: ignore[type-var]
+            text.write("größe")
+        out.flush()
+        out.sync()
+        handle = out.close_and_get_handle()
+        assert handle is not None
+        assert read(handle.stream) == pickle.dumps({"a": 1}) + "größe".encode()
+
+    def test_the_system_discards_it_by_closing_its_own_stream(
+        self,
+        output: Callable[[CheckpointStateOutputStream], Output],
+        local_directory: str,
+    ) -> None:
+        stream = file_stream(local_directory, buffer_bytes=0)
+        out = output(stream)
+        out.write(b"1")
+        stream.close()
+        for call in (lambda: out.write(b"2"), out.flush, out.sync, out.close_and_get_handle):
+            with pytest.raises(StreamClosedError):
+                call()
+        assert files_below(local_directory) == set()
+
+    @pytest.mark.parametrize("call", ["create", "write", "commit"])
+    def test_a_store_that_fails_leaves_no_file_and_no_handle(
+        self,
+        output: Callable[[CheckpointStateOutputStream], Output],
+        call: str,
+        faults: Faults,
+    ) -> None:
+        out = output(file_stream(faults.directory))
+        faults.before(call, StorageUnavailableError("out of reach"))
+        out.write(b"1")
+        with pytest.raises(StorageUnavailableError):
+            out.close_and_get_handle()
+        with pytest.raises(StreamClosedError):
+            out.close_and_get_handle()
+        assert files_below(faults.behind) == set()
+
+
+TABLE = pa.table({"n": range(1000), "text": [str(n) for n in range(1000)]})
+
+
+def write_arrow(sink: pa.PythonFile) -> None:
+    with pa.ipc.new_file(sink, TABLE.schema) as writer:
+        writer.write_table(TABLE, max_chunksize=100)
+
+
+@pytest.mark.parametrize(
+    ("write", "read_back"),
+    [
+        (write_arrow, lambda source: pa.ipc.open_file(source).read_all()),
+        (lambda sink: pq.write_table(TABLE, sink), pq.read_table),
+    ],
+    ids=["Arrow", "Parquet"],
+)
+def test_formats_that_note_positions_can_be_in_any_partition(
+    write: Callable[[Any], None], read_back: Callable[[Any], pa.Table], make: Make
+) -> None:
+    out = OperatorStateCheckpointOutputStream(make())
+    for n in range(3):
+        out.start_new_partition()
+        assert out.tell() == 0
+        if n == 0:
+            out.write(b"odd")
+        else:
+            with pa.PythonFile(out, mode="w") as sink:
+                write(sink)
+    handle = out.close_and_get_handle()
+    assert handle is not None
+    found = [
+        stream.read() if n == 0 else read_back(pa.PythonFile(stream, mode="r"))
+        for n, stream in enumerate(raw_operator_partitions([handle]))
+    ]
+    assert found == [b"odd", TABLE, TABLE]
+
+
+class TestReading:
+    def test_a_stream_ends_where_its_partition_ends(self, make: Make) -> None:
+        handle = partitions_of(make(), b"abc", b"defg", b"h")
+        for stream, expected in zip(
+            raw_operator_partitions([handle]), [b"abc", b"defg", b"h"], strict=True
+        ):
+            assert stream.read(2) == expected[:2]
+            assert stream.read(100) == expected[2:]
+            assert stream.read(1) == b""
+            assert stream.readinto(bytearray(10)) == 0
+            assert stream.read() == b""
+
+    def test_a_stream_can_be_sought_in_and_not_be_left(self, make: Make) -> None:
+        handle = partitions_of(make(), b"before", b"0123456789", b"behind")
+        for n, stream in enumerate(raw_operator_partitions([handle])):
+            if n != 1:
+                continue
+            assert stream.seekable()
+            assert not stream.writable()
+            assert stream.seek(-3, io.SEEK_END) == 7
+            assert stream.read() == b"789"
+            assert stream.seek(4) == stream.tell() == 4
+            assert stream.read(2) == b"45"
+            assert stream.seek(-5, io.SEEK_CUR) == 1
+            assert stream.read(1) == b"1"
+            assert stream.seek(100) == 100
+            assert stream.read() == b""
+            for whence in (io.SEEK_CUR, io.SEEK_END, io.SEEK_SET):
+                with pytest.raises(ValueError, match=r"position|negative"):
+                    stream.seek(-1000, whence)
+            assert stream.seek(0) == 0
+            assert stream.read() == b"0123456789"
+
+    def test_text_is_read_by_line(self, make: Make) -> None:
+        handle = partitions_of(make(), b"a\nb\n", b"c")
+        streams = raw_operator_partitions([handle])
+        assert [list(io.TextIOWrapper(stream)) for stream in streams] == [["a\n", "b\n"], ["c"]]
+
+    def test_several_handles_are_read_one_after_the_other(self, make: Make) -> None:
+        handles = [partitions_of(make(), *parts) for parts in ([b"a", b"b"], [b"c"])]
+        assert read_partitions(*handles) == [b"a", b"b", b"c"]
+        assert read_partitions(*handles[::-1]) == [b"c", b"a", b"b"]
+        assert read_partitions() == []
+        keyed = [groups_of(make(), KeyGroupRange(n, n), {n: b"%d" % n}) for n in (7, 3)]
+        assert read_groups(*filter(None, keyed)) == {7: b"7", 3: b"3"}
+
+    def test_only_the_partitions_that_the_handle_names_are_read(self, make: Make) -> None:
+        handle = partitions_of(make(), b"ab", b"cd", b"ef")
+        some = RawOperatorStateHandle((handle.partitions[2], handle.partitions[0]), handle.stream)
+        assert read_partitions(some) == [b"ef", b"ab"]
+
+    def test_a_stream_is_closed_when_the_next_one_is_asked_for(self, make: Make) -> None:
+        handle = partitions_of(make(), b"ab", b"cd")
+        streams = list(raw_operator_partitions([handle]))
+        assert len(streams) == 2
+        for stream in streams:
+            with pytest.raises(ValueError, match="closed"):
+                stream.read()
+
+    def test_a_file_is_opened_by_the_first_read_and_once(self, faults: Faults) -> None:
+        handles = [partitions_of(file_stream(faults.directory), b"ab", b"", b"cd")] * 2
+        faults.calls.clear()
+        for _ in raw_operator_partitions(handles):
+            pass
+        assert faults.calls == []
+        assert read_partitions(*handles) == [b"ab", b"", b"cd"] * 2
+        assert faults.calls.count("open") == 2
+
+    def test_a_file_that_is_gone_is_not_found_when_it_is_read(self, local_directory: str) -> None:
+        handle = groups_of(file_stream(local_directory), THREE, {1: b"x", 2: b"y"})
+        assert handle is not None
+        handle.discard_state()
+        streams = raw_key_groups([handle])
+        for _ in range(2):
+            with pytest.raises(CheckpointNotFoundError):
+                next(streams).read()
+
+    @pytest.mark.parametrize("how", ["read", "break", "raise", "leave"])
+    def test_files_are_closed_whatever_happens(
+        self, how: str, local_directory: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        handle = groups_of(file_stream(local_directory), THREE, {1: b"x", 2: b"y"})
+        assert handle is not None
+        opened: list[Any] = []
+        real = FileStateHandle.open_input_stream
+
+        def noted(self: FileStateHandle) -> Any:
+            opened.append(real(self))
+            return opened[-1]
+
+        monkeypatch.setattr(FileStateHandle, "open_input_stream", noted)
+        with suppress(ZeroDivisionError), closing(raw_key_groups([handle])) as streams:
+            for stream in streams:
+                assert stream.read(1)
+                if how == "break":
+                    break
+                if how == "raise":
+                    raise ZeroDivisionError
+                if how == "leave":
+                    stream.close()
+        assert [one.closed for one in opened] == [True]
+        assert stream.closed
+
+
+def handle_of(
+    kind: str, stream: StreamStateHandle, partition: tuple[int, int]
+) -> Iterator[StatePartitionStream]:
+    if kind == "operator":
+        yield from raw_operator_partitions([RawOperatorStateHandle((partition,), stream)])
+    else:
+        yield from raw_key_groups([KeyGroupsStateHandle((3, 3), (partition,), stream)])
+
+
+READS: list[Callable[[Any], Any]] = [
+    lambda stream: stream.read(),
+    lambda stream: stream.read(1),
+    lambda stream: stream.readline(),
+    lambda stream: stream.readinto(bytearray(5)),
+]
+
+
+@pytest.mark.parametrize("kind", ["operator", "keyed"])
+class TestCorruption:
+    @pytest.mark.parametrize("partition", [(0, 11), (11, 1), (10**15, 10**15), (-1, 2), (1, -1)])
+    @pytest.mark.parametrize("read_some", READS, ids=["all", "one", "line", "into"])
+    def test_a_partition_outside_of_its_stream_is_corrupt(
+        self, kind: str, partition: tuple[int, int], read_some: Callable[[Any], Any], make: Make
+    ) -> None:
+        stream = partitions_of(make(), b"0123456789").stream
+        for one in handle_of(kind, stream, partition):
+            with pytest.raises(CheckpointCorruptedError) as caught:
+                read_some(one)
+            assert caught.value.location == getattr(stream, "uri", "")
+
+    @pytest.mark.parametrize("verified", [True, False])
+    def test_a_file_that_was_cut_is_corrupt(
+        self,
+        kind: str,
+        verified: bool,  # noqa: FBT001
+        local_directory: str,
+    ) -> None:
+        stream = partitions_of(file_stream(local_directory), b"x" * 1000).stream
+        assert isinstance(stream, FileStateHandle)
+        if not verified:
+            stream = FileStateHandle(stream.uri, stream.size)
+        path = stream.uri.removeprefix("file://")
+        for length in (999, 500, 0):
+            with open(path, "r+b") as file:
+                file.truncate(length)
+            for one in handle_of(kind, stream, (100, 900)):
+                with pytest.raises(CheckpointCorruptedError) as caught:
+                    one.read()
+                assert caught.value.location == stream.uri
+
+    def test_a_byte_changed_anywhere_is_corrupt(self, kind: str, local_directory: str) -> None:
+        stream = partitions_of(file_stream(local_directory), b"x" * 1000).stream
+        assert isinstance(stream, FileStateHandle)
+        with open(stream.uri.removeprefix("file://"), "r+b") as file:
+            file.seek(300)
+            file.write(b"y")
+        for one in handle_of(kind, stream, (100, 900)):
+            with pytest.raises(CheckpointCorruptedError):
+                one.read()
+
+    def test_state_in_a_handle_that_was_cut_is_corrupt(self, kind: str) -> None:
+        for one in handle_of(kind, ByteStreamStateHandle(b"12345"), (3, 3)):
+            with pytest.raises(CheckpointCorruptedError):
+                one.read()
+
+
+@pytest.mark.parametrize("partitions", [(), ((0, 1),), ((0, 1), None, (1, 1), None)])
+def test_a_handle_with_another_number_of_partitions_than_of_key_groups_is_corrupt(
+    partitions: tuple[tuple[int, int] | None, ...],
+) -> None:
+    handle = KeyGroupsStateHandle((3, 5), partitions, ByteStreamStateHandle(b"12"))
+    with pytest.raises(CheckpointCorruptedError):
+        list(raw_key_groups([handle]))
+
+
+# Parts that are larger than write buffers, read buffers and blocks of a checksum; each has
+# bytes of its own, so that a neighbour's show.
+_sizes = st.one_of(
+    st.integers(0, 40), st.sampled_from([8191, 8192, 8193, 65536, (1 << 20) - 1, 1 << 20])
+)
+_parts = st.lists(_sizes, max_size=8).map(
+    lambda sizes: [bytes([n + 1]) * size for n, size in enumerate(sizes)]
+)
+_steps = st.sampled_from([1 << 21, 100_000, 8192, 4099])
+_places = st.sampled_from(["memory", "file"])
+
+
+def stream_at(place: str, directory: str) -> CheckpointStateOutputStream:
+    return memory_stream() if place == "memory" else file_stream(directory)
+
+
+def in_steps(stream: io.BufferedIOBase, step: int) -> bytes:
+    return b"".join(iter(lambda: stream.read(step), b""))
+
+
+@given(parts=_parts, place=_places, step=_steps, handles=st.integers(1, 2), implicit=st.booleans())
+def test_any_partitions_come_back(
+    *,
+    parts: list[bytes],
+    place: str,
+    step: int,
+    handles: int,
+    implicit: bool,
+    local_directory: str,
+) -> None:
+    written = []
+    for _ in range(handles):
+        out = OperatorStateCheckpointOutputStream(stream_at(place, local_directory))
+        for n, part in enumerate(parts):
+            if n or not (implicit and part):
+                out.start_new_partition()
+            for at in range(0, len(part), step):
+                out.write(part[at : at + step])
+        written.append(out.close_and_get_handle())
+    found = [in_steps(one, step) for one in raw_operator_partitions(filter(None, written))]
+    assert found == (parts * handles if any(parts) else [])
+
+
+@given(
+    data=st.data(),
+    parts=_parts,
+    first=st.integers(0, 32760),
+    beyond=st.integers(0, 5),
+    place=_places,
+    step=_steps,
+)
+def test_any_key_groups_come_back(
+    *,
+    data: st.DataObject,
+    parts: list[bytes],
+    first: int,
+    beyond: int,
+    place: str,
+    step: int,
+    local_directory: str,
+) -> None:
+    key_groups = KeyGroupRange(first, first + len(parts) + beyond)
+    order = data.draw(st.permutations(list(key_groups)))[: len(parts)]
+    expected = dict(zip(order, parts, strict=True))
+    handle = groups_of(stream_at(place, local_directory), key_groups, expected)
+    if not any(parts):
+        assert handle is None
+        return
+    assert handle is not None
+    found = {one.key_group: in_steps(one, step) for one in raw_key_groups([handle])}
+    assert found == expected
+
+
+@given(
+    parts=st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=5),
+    calls=st.lists(
+        st.tuples(
+            st.sampled_from(["read", "readinto", "seek", "end", "readline", "peek", "read1"]),
+            st.integers(0, 40),
+        ),
+        max_size=10,
+    ),
+    place=_places,
+)
+def test_a_stream_does_what_a_file_of_its_bytes_does(
+    parts: list[bytes], calls: list[tuple[str, int]], place: str, local_directory: str
+) -> None:
+    handle = partitions_of(stream_at(place, local_directory), *parts)
+    streams = raw_operator_partitions([handle])
+    for stream, part in zip(streams, parts, strict=True):
+        file = io.BufferedReader(io.BytesIO(part))
+        for call, n in calls:
+            assert _outcome(stream, call, n) == _outcome(file, call, n)
+            assert stream.tell() == file.tell()
+
+
+def _outcome(stream: "io.BufferedReader[Any]", call: str, n: int) -> object:
+    if call == "readinto":
+        buffer = bytearray(n)
+        return stream.readinto(buffer), buffer
+    if call == "end":
+        return stream.seek(-min(n, stream.seek(0, io.SEEK_END)), io.SEEK_END)
+    return getattr(stream, call)(n)

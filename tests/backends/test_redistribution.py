@@ -1,0 +1,426 @@
+import itertools
+import random
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.backends._key_groups import KeyGroupRange, key_group_range
+from holdfast.backends._redistribution import intersect, redistribute, redistribute_raw
+from holdfast.errors import InvalidRequestError
+from holdfast.locations import (
+    ByteStreamStateHandle,
+    FileStateHandle,
+    KeyGroupsStateHandle,
+    OperatorStateHandle,
+    OperatorStateMode,
+    RawOperatorStateHandle,
+    StatePartitions,
+)
+
+SPLIT, UNION, BROADCAST = OperatorStateMode
+
+Handles = Sequence[Sequence[OperatorStateHandle | None]]
+
+# The state, the stream and the index there.
+Element = tuple[str, str, int]
+
+
+def handle(stream: str, **states: tuple[OperatorStateMode, int, int]) -> OperatorStateHandle:
+    """A handle to states given by mode, first and count."""
+    partitions = {
+        name: StatePartitions(mode, 100 * i, 100, first, count)
+        for i, (name, (mode, first, count)) in enumerate(states.items())
+    }
+    return OperatorStateHandle(partitions, FileStateHandle(stream, 100 * len(states)))
+
+
+def split(stream: str, **states: range) -> OperatorStateHandle:
+    ranges = {name: (SPLIT, rows.start, len(rows)) for name, rows in states.items()}
+    return handle(stream, **ranges)
+
+
+def parts(handles: Iterable[OperatorStateHandle]) -> list[tuple[str, dict[str, list[int]]]]:
+    """The handles of a subtask as the vectors are written."""
+    return [
+        (
+            one.stream.uri if isinstance(one.stream, FileStateHandle) else repr(one.stream),
+            {name: list(range(p.first, p.first + p.count)) for name, p in one.states.items()},
+        )
+        for one in handles
+    ]
+
+
+def elements(handles: Iterable[OperatorStateHandle]) -> list[Element]:
+    """What a subtask restores, in order."""
+    return [
+        (name, stream, index)
+        for stream, states in parts(handles)
+        for name, indexes in states.items()
+        for index in indexes
+    ]
+
+
+def raw(stream: str, partitions: int) -> RawOperatorStateHandle:
+    places = tuple((10 * i, 10) for i in range(partitions))
+    return RawOperatorStateHandle(places, FileStateHandle(stream, 10 * partitions))
+
+
+A = [[split("h0", s=range(10))]]
+B = [
+    [split("h0", s=range(3))],
+    [split("h1", s=range(2))],
+    [split("h2", s=range(5))],
+]
+C = [
+    [split("h0", a=range(4), b=range(10, 13))],
+    [split("h1", a=range(1), b=range(10, 12))],
+]
+G = [[split("h0", s=range(0))], [split("h1", s=range(2))]]
+
+# Each subtask's handles; a handle is its stream and, by name, the elements of its states.
+SPLIT_VECTORS: dict[str, tuple[Handles, list[Any]]] = {
+    "A to 2": (A, [[("h0", {"s": [0, 1, 2, 3, 4]})], [("h0", {"s": [5, 6, 7, 8, 9]})]]),
+    "A to 3": (
+        A,
+        [[("h0", {"s": [0, 1, 2, 3]})], [("h0", {"s": [4, 5, 6]})], [("h0", {"s": [7, 8, 9]})]],
+    ),
+    "A to 4": (
+        A,
+        [
+            [("h0", {"s": [0, 1, 2]})],
+            [("h0", {"s": [3, 4, 5]})],
+            [("h0", {"s": [6, 7]})],
+            [("h0", {"s": [8, 9]})],
+        ],
+    ),
+    "A to 10": (A, [[("h0", {"s": [i]})] for i in range(10)]),
+    "A to 12": (A, [*([("h0", {"s": [i]})] for i in range(10)), [], []]),
+    "B to 1": (
+        B,
+        [[("h0", {"s": [0, 1, 2]}), ("h1", {"s": [0, 1]}), ("h2", {"s": [0, 1, 2, 3, 4]})]],
+    ),
+    "B to 2": (
+        B,
+        [[("h0", {"s": [0, 1, 2]}), ("h1", {"s": [0, 1]})], [("h2", {"s": [0, 1, 2, 3, 4]})]],
+    ),
+    "B to 3": (B, [parts(one) for one in B]),
+    "B to 4": (
+        B,
+        [
+            [("h0", {"s": [0, 1, 2]})],
+            [("h1", {"s": [0, 1]}), ("h2", {"s": [0]})],
+            [("h2", {"s": [1, 2]})],
+            [("h2", {"s": [3, 4]})],
+        ],
+    ),
+    "B to 5": (
+        B,
+        [
+            [("h0", {"s": [0, 1]})],
+            [("h0", {"s": [2]}), ("h1", {"s": [0]})],
+            [("h1", {"s": [1]}), ("h2", {"s": [0]})],
+            [("h2", {"s": [1, 2]})],
+            [("h2", {"s": [3, 4]})],
+        ],
+    ),
+    "C to 3": (
+        C,
+        [
+            [("h0", {"a": [0, 1], "b": [12]}), ("h1", {"b": [10]})],
+            [("h0", {"a": [2, 3]}), ("h1", {"b": [11]})],
+            [("h0", {"b": [10, 11]}), ("h1", {"a": [0]})],
+        ],
+    ),
+    "C to 4": (
+        C,
+        [
+            [("h0", {"a": [0, 1]}), ("h1", {"b": [11]})],
+            [("h0", {"a": [2], "b": [10, 11]})],
+            [("h0", {"a": [3], "b": [12]})],
+            [("h1", {"a": [0], "b": [10]})],
+        ],
+    ),
+    "G to 1": (G, [[("h0", {"s": []}), ("h1", {"s": [0, 1]})]]),
+    "G to 2": (G, [parts(one) for one in G]),
+    "G to 3": (G, [[("h0", {"s": []}), ("h1", {"s": [0]})], [("h1", {"s": [1]})], []]),
+}
+
+
+@pytest.mark.parametrize(("handles", "expected"), SPLIT_VECTORS.values(), ids=SPLIT_VECTORS)
+def test_elements_are_dealt_as_in_flink(handles: Handles, expected: list[Any]) -> None:
+    assert [parts(subtask) for subtask in redistribute(handles, len(expected))] == expected
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_every_subtask_gets_the_whole_union(parallelism: int) -> None:
+    handles = [[handle("h0", s=(UNION, 0, 2))], [handle("h1", s=(UNION, 0, 1))]]
+    everything = (*handles[0], *handles[1])
+    assert redistribute(handles, parallelism) == [everything] * parallelism
+
+
+@pytest.mark.parametrize(
+    ("holders", "old", "expected"),
+    [
+        ([0, 1, 2], 3, [0]),
+        ([0, 1, 2], 3, [0, 1]),
+        ([0, 1, 2], 3, [0, 1, 2]),
+        ([0, 1, 2], 3, [0, 1, 2, 0, 1]),
+        ([0], 2, [0]),
+        ([0], 2, [0, 0]),
+        ([0], 2, [0, 0, 0]),
+        ([0, 2], 3, [0, 2, 0]),
+    ],
+)
+def test_every_subtask_gets_one_copy_of_a_broadcast_state(
+    holders: list[int], old: int, expected: list[int]
+) -> None:
+    copies = [handle(f"h{i}", s=(BROADCAST, 0, 3)) for i in range(old)]
+    handles = [[copy] if i in holders else [] for i, copy in enumerate(copies)]
+    assert redistribute(handles, len(expected)) == [(copies[i],) for i in expected]
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_all_modes_together_give_as_many_handles_as_in_flink(parallelism: int) -> None:
+    broadcast = dict.fromkeys(("t-4", "t-5", "t-6"), (BROADCAST, 0, 3))
+    union = {"t-1": (UNION, 0, 1)}
+    more = {"t-2": (UNION, 0, 2), "t-3": (SPLIT, 0, 2)}
+    handles = [
+        [handle("h0", **union, **more, **broadcast)],
+        [handle("h1", **union, **broadcast)],
+    ]
+    subtasks = redistribute(handles, parallelism)
+    names = [name for subtask in subtasks for one in subtask for name in one.states]
+    assert {name: names.count(name) for name in names} == {
+        "t-1": 2 * parallelism,
+        "t-2": parallelism,
+        "t-3": 2 if parallelism == 3 else 1,
+        **dict.fromkeys(broadcast, parallelism),
+    }
+    for subtask in subtasks:
+        assert len({one.stream for one in subtask}) == len(subtask)
+
+
+@pytest.mark.parametrize(("old", "new"), [(2, 1), (2, 3), (5, 2)])
+def test_two_states_with_two_elements_each_are_both_split(old: int, new: int) -> None:
+    handles: Handles = [[split("h0", t=range(2))], [split("h1", u=range(2))]] + [[]] * (old - 2)
+    subtasks = redistribute(handles, new)
+    for name in "tu":
+        holders = [one for subtask in subtasks for one in subtask if name in one.states]
+        assert len(holders) == min(2, new)
+
+
+@given(st.lists(st.integers(0, 3), max_size=5), st.integers(1, 6))
+def test_a_state_that_was_registered_is_never_forgotten(
+    counts: list[int], parallelism: int
+) -> None:
+    handles = [[split(f"h{i}", s=range(count))] for i, count in enumerate(counts)]
+    subtasks = redistribute(handles, parallelism)
+    streams = {stream for subtask in subtasks for stream, _ in parts(subtask)}
+    assert streams == {f"h{i}" for i in range(len(counts))}
+
+
+def test_a_state_without_any_element_is_carried_on_by_one_subtask() -> None:
+    handles = [[split("h0", a=range(1), s=range(0))], [split("h1", s=range(0))]]
+    assert [parts(subtask) for subtask in redistribute(handles, 3)] == [
+        [("h0", {"a": [0]})],
+        [("h0", {"s": []}), ("h1", {"s": []})],
+        [],
+    ]
+
+
+@pytest.mark.parametrize("handles", [[], [[]], [[None]], [[], [None], []]])
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_nothing_is_spread_as_nothing(handles: list[list[None]], parallelism: int) -> None:
+    assert redistribute(handles, parallelism) == [()] * parallelism
+    assert redistribute_raw(handles, parallelism) == [()] * parallelism
+
+
+def test_an_absent_handle_is_passed_over() -> None:
+    one = split("h0", s=range(2))
+    assert redistribute([[None, one], [None]], 2) == [(one,), ()]
+    assert redistribute([[None, one], [None]], 1) == [(one,)]
+
+
+@pytest.mark.parametrize("parallelism", [0, -1])
+def test_a_parallelism_below_one_is_refused(parallelism: int) -> None:
+    for function in (redistribute, redistribute_raw):
+        with pytest.raises(InvalidRequestError, match="below 1"):
+            function([], parallelism)
+
+
+def test_streams_with_the_same_bytes_are_still_two() -> None:
+    states = {"s": StatePartitions(SPLIT, 0, 4, 0, 2)}
+    same = [OperatorStateHandle(states, ByteStreamStateHandle(b"same")) for _ in range(2)]
+    assert redistribute([[one] for one in same], 1) == [tuple(same)]
+
+
+def test_a_piece_of_a_piece_counts_from_the_beginning_of_the_stream() -> None:
+    ((first,), (second,)) = redistribute([[split("h0", s=range(10, 20))]], 2)
+    assert parts([first, second]) == [
+        ("h0", {"s": [10, 11, 12, 13, 14]}),
+        ("h0", {"s": [15, 16, 17, 18, 19]}),
+    ]
+    assert first.states["s"].offset == 0
+    assert first.states["s"].length == 100
+    assert parts(redistribute([[first], [second]], 5)[2]) == [
+        ("h0", {"s": [14]}),
+        ("h0", {"s": [15]}),
+    ]
+
+
+def test_the_time_does_not_grow_with_the_elements() -> None:
+    handles = [[split("h0", s=range(10**12))]]
+    start = time.perf_counter()
+    subtasks = redistribute(handles, 3)
+    assert time.perf_counter() - start < 1
+    assert [subtask[0].states["s"].count for subtask in subtasks] == [
+        333333333334,
+        333333333333,
+        333333333333,
+    ]
+
+
+counts_by_subtask = st.lists(
+    st.dictionaries(st.sampled_from("abcd"), st.integers(0, 10)), min_size=1, max_size=10
+)
+
+
+def check_split(counts: Sequence[dict[str, int]], parallelism: int) -> None:
+    """What must hold, whatever is spread at a changed parallelism."""
+    handles = [
+        [split(f"h{i:02}", **{name: range(count) for name, count in of_subtask.items()})]
+        for i, of_subtask in enumerate(counts)
+    ]
+    old = [one for subtask in handles for one in elements(subtask)]
+    subtasks = redistribute(handles, parallelism)
+    new = [elements(subtask) for subtask in subtasks]
+
+    assert sorted(itertools.chain(*new)) == sorted(old), "an element is lost or doubled"
+    loads = [len(one) for one in new]
+    assert max(loads) - min(loads) <= 1, "the loads are uneven"
+    for subtask in subtasks:
+        streams = [stream for stream, _ in parts(subtask)]
+        assert streams == sorted(set(streams)), "handles are doubled or out of order"
+    for name in "abcd":
+        expected = [one for one in old if one[0] == name]
+        runs = [[one for one in subtask if one[0] == name] for subtask in new]
+        # The runs follow each other from some subtask on, where the dealing began.
+        begun = next((i for i, run in enumerate(runs) if expected and expected[0] in run), 0)
+        found = [*itertools.chain(*runs[begun:]), *itertools.chain(*runs[:begun])]
+        assert found == expected, "elements are out of order"
+
+
+@given(counts_by_subtask, st.integers(1, 12))
+def test_nothing_is_lost_doubled_or_out_of_order_and_loads_are_even(
+    counts: list[dict[str, int]], parallelism: int
+) -> None:
+    check_split(counts, parallelism + (parallelism == len(counts)))
+
+
+def test_ten_thousand_random_cases_hold_too() -> None:
+    pick = random.Random(6)
+    for _ in range(10_000):
+        old, new = pick.sample(range(1, 11), 2)
+        names = "abcd"[: pick.randint(0, 4)]
+        check_split([{name: pick.randint(1, 10) for name in names} for _ in range(old)], new)
+
+
+@given(counts_by_subtask)
+def test_at_an_unchanged_parallelism_elements_stay_where_they_were(
+    counts: list[dict[str, int]],
+) -> None:
+    handles = [
+        [split(f"h{i}", **{name: range(count) for name, count in of_subtask.items()})]
+        if of_subtask
+        else []
+        for i, of_subtask in enumerate(counts)
+    ]
+    assert redistribute(handles, len(handles)) == [tuple(subtask) for subtask in handles]
+
+
+def test_at_an_unchanged_parallelism_only_the_union_is_spread_anew() -> None:
+    handles = [
+        [handle("h0", s=(SPLIT, 0, 5), u=(UNION, 0, 1), b=(BROADCAST, 0, 1))],
+        [handle("h1", s=(SPLIT, 0, 1), u=(UNION, 0, 1), b=(BROADCAST, 0, 1))],
+    ]
+    assert [parts(subtask) for subtask in redistribute(handles, 2)] == [
+        [("h0", {"s": [0, 1, 2, 3, 4], "u": [0], "b": [0]}), ("h1", {"u": [0]})],
+        [("h0", {"u": [0]}), ("h1", {"s": [0], "u": [0], "b": [0]})],
+    ]
+
+
+class TestRaw:
+    @pytest.mark.parametrize("parallelism", range(1, 8))
+    def test_partitions_are_dealt_as_elements_are(self, parallelism: int) -> None:
+        counts = (3, 0, 2, 5)
+        managed = [[split(f"h{i}", s=range(count))] for i, count in enumerate(counts)]
+        expected = [parts(subtask) for subtask in redistribute(managed, parallelism)]
+        handles = [[raw(f"h{i}", count)] for i, count in enumerate(counts)]
+        found = [
+            [
+                (one.stream.uri, {"s": [offset // 10 for offset, _ in one.partitions]})
+                for one in subtask
+                if isinstance(one.stream, FileStateHandle)
+            ]
+            for subtask in redistribute_raw(handles, parallelism)
+        ]
+        assert found == expected
+
+    def test_at_an_unchanged_parallelism_they_stay_where_they_were(self) -> None:
+        handles = [[raw("h0", 5), raw("h1", 1)], [], [raw("h2", 0)]]
+        assert redistribute_raw(handles, 3) == [tuple(subtask) for subtask in handles]
+
+
+class TestIntersection:
+    stored = KeyGroupsStateHandle(
+        (10, 14), ((0, 5), None, (5, 1), (6, 0), (6, 4)), FileStateHandle("h0", 10)
+    )
+
+    @pytest.mark.parametrize(
+        ("key_groups", "expected"),
+        [
+            ((12, 13), (12, 13)),
+            ((0, 10), (10, 10)),
+            ((14, 99), (14, 14)),
+            ((0, 99), (10, 14)),
+            ((10, 14), (10, 14)),
+        ],
+    )
+    def test_it_has_the_common_key_groups_of_the_same_stream(
+        self, key_groups: tuple[int, int], expected: tuple[int, int]
+    ) -> None:
+        part = intersect(self.stored, KeyGroupRange(*key_groups))
+        first, last = expected
+        assert part == KeyGroupsStateHandle(
+            expected, self.stored.partitions[first - 10 : last - 9], self.stored.stream
+        )
+
+    @pytest.mark.parametrize(
+        "key_groups",
+        [KeyGroupRange(0, 9), KeyGroupRange(15, 20), KeyGroupRange.EMPTY],
+        ids=["before", "behind", "empty"],
+    )
+    def test_without_common_key_groups_there_is_none(self, key_groups: KeyGroupRange) -> None:
+        assert intersect(self.stored, key_groups) is None
+
+    @given(st.integers(1, 64), st.data())
+    def test_rescaled_key_groups_are_neither_lost_nor_doubled(
+        self, groups: int, data: st.DataObject
+    ) -> None:
+        old, new = data.draw(st.tuples(*[st.integers(1, groups)] * 2))
+        handles = []
+        for i in range(old):
+            owned = key_group_range(groups, old, i)
+            places = tuple((group, 1) for group in owned)
+            ends = owned.start_key_group, owned.end_key_group
+            handles.append(KeyGroupsStateHandle(ends, places, FileStateHandle(f"h{i}", groups)))
+        for i in range(new):
+            owned = key_group_range(groups, new, i)
+            found = [part for one in handles if (part := intersect(one, owned))]
+            assert [place for part in found for place in part.partitions] == [
+                (group, 1) for group in owned
+            ]

@@ -1,0 +1,437 @@
+"""One operator's subtask: the order of calls, raw state, and what a failure leaves behind."""
+
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from contracts.elements import broadcast_state, list_state
+from contracts.values import files_below, read
+
+from holdfast.backends import (
+    CheckpointedFunction,
+    CheckpointListener,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    OperatorStateBackend,
+    OperatorStateHandler,
+    checkpointed_function,
+)
+from holdfast.backends._key_groups import KeyGroupRange
+from holdfast.errors import (
+    CheckpointDeclinedError,
+    InvalidRequestError,
+    StorageUnavailableError,
+    StreamClosedError,
+)
+from holdfast.locations import (
+    CheckpointStorageLocation,
+    FileSystemCheckpointStorage,
+    SubtaskState,
+)
+from holdfast.testing import Faults
+
+KEY_GROUPS = KeyGroupRange.of(2, 4)
+ROWS = pa.schema([("a", pa.int64())])
+
+
+class Function(CheckpointedFunction):
+    """Does what a test tells it, and remembers what it was given."""
+
+    def __init__(
+        self,
+        snapshot: Callable[[FunctionSnapshotContext], object] = lambda _: None,
+        initialize: Callable[[FunctionInitializationContext], object] = lambda _: None,
+    ) -> None:
+        self.snapshot = snapshot
+        self.initialize = initialize
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        self.context = context
+        self.initialize(context)
+
+    def snapshot_state(self, context: FunctionSnapshotContext) -> None:
+        self.snapshot(context)
+
+
+def with_raw_state(context: FunctionSnapshotContext) -> None:
+    operator = context.raw_operator_state_output()
+    for number in range(3):
+        operator.start_new_partition()
+        operator.write(b"partition %d" % number * 1000)
+    keyed = context.raw_keyed_state_output()
+    for key_group in (4, 2):
+        keyed.start_new_key_group(key_group)
+        keyed.write(b"group %d" % key_group * 1000)
+
+
+@pytest.fixture
+def location(faults: Faults) -> CheckpointStorageLocation:
+    storage = FileSystemCheckpointStorage(faults.directory, inline_threshold=0)
+    access = storage.create_checkpoint_storage("job")
+    return access.initialize_location_for_checkpoint(7)
+
+
+def handler(function: CheckpointedFunction, **settings: Any) -> OperatorStateHandler:
+    return OperatorStateHandler(
+        uid="counter",
+        function=function,
+        backend=OperatorStateBackend(),
+        key_groups=settings.get("key_groups", KEY_GROUPS),
+    )
+
+
+def initialized(
+    handler: OperatorStateHandler, state: SubtaskState, checkpoint_id: int | None = 7
+) -> None:
+    handler.initialize_state(
+        state,
+        restored_checkpoint_id=checkpoint_id,
+        subtask_index=1,
+        parallelism=3,
+        input_schema=ROWS,
+    )
+
+
+class TestRoundTrip:
+    def test_managed_and_raw_state_come_back(self, location: CheckpointStorageLocation) -> None:
+        one = handler(Function(with_raw_state))
+        list_state(one.backend).add_all([1, 2])
+        state, local = one.snapshot_state(7, location).run()
+        assert local == SubtaskState()
+        assert [len(kind) for kind in (state.managed_operator, state.raw_operator)] == [1, 1]
+        assert (len(state.raw_keyed), state.managed_keyed) == (1, ())
+        found: dict[str, Any] = {}
+
+        def initialize(context: FunctionInitializationContext) -> None:
+            found["managed"] = list_state(context.operator_state_store).get()
+            found["partitions"] = [one.read() for one in context.raw_operator_state_inputs]
+            found["groups"] = {one.key_group: one.read() for one in context.raw_keyed_state_inputs}
+
+        again = OperatorStateHandler.restore(Function(initialize=initialize), state, uid="counter")
+        initialized(again, state)
+        assert found == {
+            "managed": [1, 2],
+            "partitions": [b"partition %d" % number * 1000 for number in range(3)],
+            "groups": {key_group: b"group %d" % key_group * 1000 for key_group in (2, 4)},
+        }
+
+    def test_a_fresh_start_has_nothing(self) -> None:
+        function = Function()
+        one = OperatorStateHandler.restore(function, SubtaskState(), uid="counter")
+        initialized(one, SubtaskState(), None)
+        context = function.context
+        assert (context.is_restored, context.restored_checkpoint_id) == (False, None)
+        assert (context.subtask_index, context.parallelism) == (1, 3)
+        assert context.input_schema == ROWS
+        assert context.operator_state_store is one.backend
+        assert list(context.raw_operator_state_inputs) == list(context.raw_keyed_state_inputs) == []
+
+    def test_a_restored_function_knows_the_checkpoint(self) -> None:
+        function = Function()
+        initialized(handler(function), SubtaskState())
+        assert (function.context.is_restored, function.context.restored_checkpoint_id) == (True, 7)
+
+    def test_nothing_written_is_nothing_stored(
+        self, location: CheckpointStorageLocation, faults: Faults
+    ) -> None:
+        def ask(context: FunctionSnapshotContext) -> None:
+            assert context.checkpoint_id == 7
+            assert context.raw_operator_state_output() is context.raw_operator_state_output()
+            assert context.raw_keyed_state_output() is context.raw_keyed_state_output()
+
+        state, _ = handler(Function(ask)).snapshot_state(7, location).run()
+        assert state == SubtaskState()
+        assert files_below(faults.behind) == set()
+
+    def test_a_local_copy_is_one_of_managed_state(
+        self, location: CheckpointStorageLocation, local_directory: str
+    ) -> None:
+        access = FileSystemCheckpointStorage(local_directory).create_checkpoint_storage("job")
+        local = access.initialize_location_for_checkpoint(7)
+        one = handler(Function(with_raw_state))
+        list_state(one.backend).add(1)
+        state, copy = one.snapshot_state(7, location, local_factory=local, compression="zstd").run()
+        assert (copy.raw_operator, copy.raw_keyed) == ((), ())
+        for part in (state, copy):
+            backend = OperatorStateBackend.restore(part.managed_operator)
+            assert list_state(backend).get() == [1]
+
+
+class TestOrder:
+    def test_the_function_comes_first_then_raw_keyed_raw_operator_and_managed_state(
+        self, location: CheckpointStorageLocation, faults: Faults
+    ) -> None:
+        def snapshot(context: FunctionSnapshotContext) -> None:
+            list_state(one.backend).update([1])  # in time for this checkpoint
+            with_raw_state(context)
+            faults.before("commit", lambda: order.append("keyed"), 1)
+            faults.before("commit", lambda: order.append("operator"), 2)
+            faults.before("commit", lambda: order.append("managed"), 3)
+            faults.calls.clear()
+            order.append("function")
+
+        order: list[str] = []
+        one = handler(Function(snapshot))
+        pending = one.snapshot_state(7, location)
+        assert order == ["function", "keyed", "operator"]
+        list_state(one.backend).update([2])  # too late
+        state, _ = pending.run()
+        assert order == ["function", "keyed", "operator", "managed"]
+        assert state.raw_keyed[0].size == len(b"group 4") * 2000
+        assert list_state(OperatorStateBackend.restore(state.managed_operator)).get() == [1]
+
+    def test_raw_streams_are_closed_when_the_function_has_returned(
+        self, location: CheckpointStorageLocation
+    ) -> None:
+        kept: list[Any] = []
+
+        def snapshot(context: FunctionSnapshotContext) -> None:
+            stream = context.raw_operator_state_output()
+            stream.write(b"a")
+            stream.close()  # does nothing: the stream is not the user's to end
+            stream.write(b"b")
+            kept.append(stream)
+
+        state, _ = handler(Function(snapshot)).snapshot_state(7, location).run()
+        assert state.raw_operator[0].size == 2
+        with pytest.raises((StreamClosedError, ValueError)):
+            kept[0].write(b"late")
+
+    def test_an_operator_without_keys_has_no_raw_keyed_state(
+        self, location: CheckpointStorageLocation
+    ) -> None:
+        function = Function(lambda context: context.raw_keyed_state_output())
+        with pytest.raises(CheckpointDeclinedError, match="operators with keys"):
+            handler(function, key_groups=None).snapshot_state(7, location)
+
+    def test_raw_state_needs_somewhere_to_go(self) -> None:
+        with pytest.raises(InvalidRequestError, match="nowhere"):
+            FunctionSnapshotContext(1).raw_operator_state_output()
+
+
+class TestFailures:
+    @pytest.mark.parametrize("written", [False, True])
+    def test_a_function_that_fails_declines_the_checkpoint(
+        self,
+        location: CheckpointStorageLocation,
+        faults: Faults,
+        written: bool,  # noqa: FBT001
+    ) -> None:
+        mine = ValueError("mine")
+
+        def fail(context: FunctionSnapshotContext) -> None:
+            if written:
+                with_raw_state(context)
+            raise mine
+
+        one = handler(Function(fail))
+        list_state(one.backend).add(1)
+        with pytest.raises(
+            CheckpointDeclinedError, match=r"snapshot 7 .*'counter'.*mine"
+        ) as caught:
+            one.snapshot_state(7, location)
+        assert caught.value.__cause__ is mine
+        assert files_below(faults.behind) == set()
+        one_more = handler(Function())
+        assert one_more.snapshot_state(8, location).run()[0] == SubtaskState()
+
+    @pytest.mark.parametrize("call", ["create", "write", "commit"])
+    @pytest.mark.parametrize("nth", [1, 2])
+    def test_a_raw_stream_that_fails_declines_the_checkpoint_and_leaves_nothing(
+        self, location: CheckpointStorageLocation, faults: Faults, call: str, nth: int
+    ) -> None:
+        one = handler(Function(with_raw_state))
+        list_state(one.backend).add(1)
+        faults.calls.clear()
+        faults.before(call, StorageUnavailableError("out of reach"), nth)
+        with pytest.raises(CheckpointDeclinedError, match="out of reach"):
+            one.snapshot_state(7, location)
+        assert files_below(faults.behind) == set()
+
+    def test_a_closed_backend_declines_the_checkpoint_and_leaves_nothing(
+        self, location: CheckpointStorageLocation, faults: Faults
+    ) -> None:
+        one = handler(Function(with_raw_state))
+        one.backend.close()
+        with pytest.raises(CheckpointDeclinedError, match="closed"):
+            one.snapshot_state(7, location)
+        assert files_below(faults.behind) == set()
+
+    def test_an_object_that_no_longer_fits_declines_the_checkpoint(
+        self, location: CheckpointStorageLocation, faults: Faults
+    ) -> None:
+        value: dict[str, Any] = {"a": 1}
+        one = handler(Function(with_raw_state))
+        broadcast_state(one.backend, types=(int, dict[str, int]), entries={1: value})
+        value["a"] = "no number"
+        with pytest.raises(CheckpointDeclinedError, match="'b'"):
+            one.snapshot_state(7, location)
+        assert files_below(faults.behind) == set()
+
+    @pytest.mark.parametrize("call", ["create", "write", "commit"])
+    def test_managed_state_that_fails_takes_raw_state_with_it(
+        self, location: CheckpointStorageLocation, faults: Faults, call: str
+    ) -> None:
+        one = handler(Function(with_raw_state))
+        list_state(one.backend).add(1)
+        pending = one.snapshot_state(7, location)
+        assert len(files_below(faults.behind)) == 2
+        faults.before(call, StorageUnavailableError("out of reach"))
+        with pytest.raises(StorageUnavailableError):
+            pending.run()
+        assert files_below(faults.behind) == set()
+        pending.cancel()
+
+
+class TestCancel:
+    @pytest.fixture
+    def one(self) -> OperatorStateHandler:
+        one = handler(Function(with_raw_state))
+        list_state(one.backend).add(1)
+        return one
+
+    def test_before_it_ran_it_leaves_nothing(
+        self, one: OperatorStateHandler, location: CheckpointStorageLocation, faults: Faults
+    ) -> None:
+        pending = one.snapshot_state(7, location)
+        for _ in range(2):
+            pending.cancel()
+            assert files_below(faults.behind) == set()
+        with pytest.raises(CancelledError):
+            pending.run()
+
+    @pytest.mark.parametrize("call", ["write", "commit"])
+    def test_while_it_runs_it_leaves_nothing(
+        self,
+        *,
+        one: OperatorStateHandler,
+        location: CheckpointStorageLocation,
+        faults: Faults,
+        call: str,
+    ) -> None:
+        pending = one.snapshot_state(7, location)
+        faults.before(call, pending.cancel)
+        with pytest.raises(CancelledError):
+            pending.run()
+        assert files_below(faults.behind) == set()
+
+    def test_after_it_ran_it_takes_nothing_away(
+        self, one: OperatorStateHandler, location: CheckpointStorageLocation, faults: Faults
+    ) -> None:
+        pending = one.snapshot_state(7, location)
+        state, _ = pending.run()
+        pending.cancel()
+        assert len(files_below(faults.behind)) == 3
+        with pytest.raises(InvalidRequestError):
+            pending.run()
+        assert len(files_below(faults.behind)) == 3
+        assert [len(read(stream)) for stream in state.streams()] == [
+            stream.size for stream in state.streams()
+        ]
+
+    def test_closing_the_backend_cancels_it(
+        self, one: OperatorStateHandler, location: CheckpointStorageLocation, faults: Faults
+    ) -> None:
+        pending = one.snapshot_state(7, location)
+        one.backend.close()
+        with pytest.raises(CancelledError):
+            pending.run()
+        assert files_below(faults.behind) == set()
+
+
+class TestInitialize:
+    @pytest.fixture
+    def state(self, location: CheckpointStorageLocation) -> SubtaskState:
+        state, _ = handler(Function(with_raw_state)).snapshot_state(7, location).run()
+        return state
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_raw_inputs_are_closed_afterwards_whatever_happens(
+        self,
+        state: SubtaskState,
+        fails: bool,  # noqa: FBT001
+    ) -> None:
+        kept: list[Any] = []
+
+        def initialize(context: FunctionInitializationContext) -> None:
+            for inputs in (context.raw_operator_state_inputs, context.raw_keyed_state_inputs):
+                stream = next(inputs)
+                assert stream.read(5) in {b"parti", b"group"}
+                kept.append(stream)
+            if fails:
+                raise ValueError("mine")
+
+        function = Function(initialize=initialize)
+        if fails:
+            with pytest.raises(ValueError, match="mine"):
+                initialized(handler(function), state)
+        else:
+            initialized(handler(function), state)
+        assert len(kept) == 2
+        assert all(stream.closed for stream in kept)
+        assert list(function.context.raw_operator_state_inputs) == []
+        assert list(function.context.raw_keyed_state_inputs) == []
+
+    def test_raw_state_that_nobody_reads_is_not_opened(
+        self, state: SubtaskState, faults: Faults
+    ) -> None:
+        faults.calls.clear()
+        initialized(handler(Function()), state)
+        assert faults.calls == []
+
+
+class Wrapper:
+    def __init__(self, inner: Any) -> None:
+        self.wrapped_function = inner
+
+
+class Decorated:
+    def __init__(self, inner: Any) -> None:
+        self.__wrapped__ = inner
+
+
+class TestFunctions:
+    def test_a_function_is_found_inside_of_its_wrappers(self) -> None:
+        function = Function()
+        for wrapped in (
+            function,
+            Wrapper(function),
+            Decorated(function),
+            Wrapper(Decorated(Wrapper(function))),
+        ):
+            assert checkpointed_function(wrapped) is function
+
+    def test_the_outermost_one_counts(self) -> None:
+        outer = Function()
+        outer.wrapped_function = Function()  # type: ignore[attr-defined]
+        assert checkpointed_function(Wrapper(outer)) is outer
+
+    def test_no_function_with_state_is_refused(self) -> None:
+        circle = Wrapper(None)
+        circle.wrapped_function = Wrapper(circle)
+        for function in (None, 5, Wrapper(None), Wrapper(Decorated(len)), circle):
+            with pytest.raises(InvalidRequestError, match=type(function).__name__):
+                checkpointed_function(function)
+        with pytest.raises(InvalidRequestError, match="Wrapper, which wraps Decorated"):
+            checkpointed_function(Wrapper(Decorated(len)))
+
+    def test_snapshot_state_may_be_left_out(self, location: CheckpointStorageLocation) -> None:
+        class Simple(CheckpointedFunction):
+            def initialize_state(self, context: FunctionInitializationContext) -> None:
+                list_state(context.operator_state_store).add(1)
+
+        one = handler(Simple())
+        initialized(one, SubtaskState(), None)
+        state, _ = one.snapshot_state(7, location).run()
+        assert list_state(OperatorStateBackend.restore(state.managed_operator)).get() == [1]
+
+    def test_a_listener_is_what_has_both_calls(self) -> None:
+        class Listener:
+            def notify_checkpoint_complete(self, checkpoint_id: int) -> None: ...
+
+            def notify_checkpoint_aborted(self, checkpoint_id: int) -> None: ...
+
+        assert isinstance(Listener(), CheckpointListener)
+        assert not isinstance(Function(), CheckpointListener)
