@@ -1,6 +1,7 @@
 """Broadcast state: a map that is the same in every subtask."""
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -38,6 +39,7 @@ class BroadcastState:
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
         self._entries: dict[Any, Any] | None = None  # not made before somebody looks
+        self._captured: _Later | None = None  # by the last snapshot, if nothing has changed since
         self._stored: Columns | None = (list(stored[0]), list(stored[1]))
 
     @property
@@ -82,7 +84,7 @@ class BroadcastState:
         """
         self._check(key, value)
         self._map()[key] = value
-        self._stored = None
+        self._stored = self._captured = None
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
         """Give each key its value.
@@ -93,20 +95,23 @@ class BroadcastState:
         if not isinstance(entries, Mapping):
             raise self._refused(MisfitError(f"{type(entries).__name__} is no mapping"))
         entries = dict(entries.items())  # what is checked is what is put
-        for key, value in entries.items():
-            self._check(key, value)
+        try:
+            self._key_serializer.check(entries.keys())
+            self._value_serializer.check(entries.values())
+        except MisfitError as error:
+            raise self._refused(error) from None
         self._map().update(entries)
-        self._stored = None
+        self._stored = self._captured = None
 
     def remove(self, key: Any) -> None:
         """Remove the key, if it is there."""
         if self._map().pop(key, self) is not self:
-            self._stored = None
+            self._stored = self._captured = None
 
     def clear(self) -> None:
         """Remove all entries."""
         self._entries = {}
-        self._stored = None
+        self._stored = self._captured = None
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
         """Keys with their values."""
@@ -116,8 +121,21 @@ class BroadcastState:
         """A view of the map that can't change it."""
         return MappingProxyType(self._map())
 
-    def columns(self) -> Columns:
-        """Keys and values as they are stored; what a snapshot shares."""
+    def captured(self) -> Callable[[], Columns]:
+        """What a snapshot holds: the columns of the entries as they are now.
+
+        If they can't change they are made of them when somebody asks, which is not while data is
+        processed; else at once.
+        """
+        is_constant = self._key_serializer.is_native and self._value_serializer.is_native
+        if self._stored is None and is_constant:
+            if self._captured is None:
+                self._captured = _Later(dict(self._map()), self._encoded)
+            return self._captured
+        columns = self._columns()
+        return lambda: columns
+
+    def _columns(self) -> Columns:
         if self._stored is None:
             entries = self._map()
             self._stored = self._encoded(list(entries.keys()), list(entries.values()))
@@ -125,7 +143,7 @@ class BroadcastState:
 
     def _map(self) -> dict[Any, Any]:
         if self._entries is None:
-            keys, values = self.columns()
+            keys, values = self._columns()
             self._entries = dict(
                 zip(
                     self._key_serializer.decode(
@@ -160,3 +178,22 @@ class BroadcastState:
         types = f"{self._key_serializer.name} to {self._value_serializer.name}"
         message = f"entries don't fit broadcast state {self._name!r} of type {types}: {error}"
         return InvalidRequestError(message)
+
+
+class _Later:
+    """The columns of some entries, made once, by whoever asks first."""
+
+    def __init__(
+        self, entries: dict[Any, Any], encoded: Callable[[list[Any], list[Any]], Columns]
+    ) -> None:
+        self._entries = entries
+        self._encoded = encoded
+        self._lock = threading.Lock()
+        self._columns: Columns | None = None
+
+    def __call__(self) -> Columns:
+        with self._lock:
+            if self._columns is None:
+                entries, self._entries = self._entries, {}
+                self._columns = self._encoded(list(entries.keys()), list(entries.values()))
+            return self._columns

@@ -35,9 +35,16 @@ def chunks_of(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
     return [chunk for chunk in chunks if len(chunk)]
 
 
-def compacted(elements: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The elements in as few chunks as their size allows; else each restore would add some."""
+def compacted(elements: pa.ChunkedArray, *, shared_bytes: int) -> pa.ChunkedArray:
+    """The elements in as few chunks as their size allows; else each restore would add some.
+
+    Args:
+        elements: What was restored.
+        shared_bytes: Size of the memory that they are part of, and keep.
+    """
     elements = elements.unify_dictionaries()
+    if elements.num_chunks == 1 and 2 * elements.nbytes >= shared_bytes:
+        return elements
     groups: list[list[pa.Array]] = []
     group_bytes = 0
     for chunk in elements.chunks:

@@ -12,11 +12,17 @@ from holdfast.locations import OperatorStateHandle, OperatorStateMode, StatePart
 
 @dataclass(frozen=True, slots=True)
 class CapturedState:
-    """One state as it was when the snapshot was taken; the chunks are shared, not copied."""
+    """One state as it was when the snapshot was taken; the chunks are shared, not copied.
+
+    Attributes:
+        mode: How its elements are spread.
+        schema: How its columns are stored.
+        columns: Gives their chunks; may make them first.
+    """
 
     mode: OperatorStateMode
     schema: pa.Schema
-    columns: Sequence[Sequence[pa.Array]]
+    columns: Callable[[], Sequence[Sequence[pa.Array]]]
 
 
 class CapturedStates:
@@ -53,8 +59,9 @@ class OperatorStateSnapshotStrategy:
         with streams.open() as stream:
             for name, state in captured.items():
                 offset = stream.tell()
-                length = write_section(stream, state.schema, state.columns, self.compression)
-                count = sum(map(len, state.columns[0]))
+                columns = state.columns()
+                length = write_section(stream, state.schema, columns, self.compression)
+                count = sum(map(len, columns[0]))
                 states[name] = StatePartitions(state.mode, offset, length, first=0, count=count)
             handle, local = streams.finish(stream)
         if handle is None:

@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -21,6 +22,7 @@ from holdfast.backends._sections import (
     MAP_COLUMNS,
     Compression,
     read_section,
+    section_of,
 )
 from holdfast.backends._serializers import Outcome, Serializer, column, stored_in
 from holdfast.backends._snapshots import AsyncSnapshot, SnapshotStreams
@@ -34,7 +36,6 @@ from holdfast.locations import (
     OperatorStateHandle,
     OperatorStateMode,
     StatePartitions,
-    read_exactly,
 )
 
 _KINDS = {
@@ -89,8 +90,9 @@ class OperatorStateBackend:
                 in_order = sorted(handle.states.items(), key=lambda item: item[1].offset)
                 for name, partitions in in_order:
                     try:
-                        stream.seek(partitions.offset)
-                        section = pa.py_buffer(read_exactly(stream, partitions.length))
+                        section = section_of(
+                            handle.stream, stream, partitions.offset, partitions.length
+                        )
                     except (EOFError, InvalidRequestError) as error:
                         message = f"state {name!r} can't be read ({error})"
                         raise CheckpointCorruptedError(message) from error
@@ -228,17 +230,15 @@ class OperatorStateBackend:
     def _captured(self) -> dict[str, CapturedState]:
         """All states in the order in which they came to be, restored ones first."""
         captured = {
-            name: CapturedState(
-                one.mode, one.rows.schema, [column.chunks for column in one.rows.columns]
-            )
+            name: CapturedState(one.mode, one.rows.schema, partial(_chunks, one.rows))
             for name, one in self._stored.items()
         }
         for name, (mode, state) in self._lists.items():
             schema = _schema(LIST_COLUMNS, (state.serializer,))
-            captured[name] = CapturedState(mode, schema, [state.chunks()])
+            captured[name] = CapturedState(mode, schema, partial(tuple, (state.chunks(),)))
         for name, entries in self._maps.items():
             schema = _schema(MAP_COLUMNS, (entries.key_serializer, entries.value_serializer))
-            captured[name] = CapturedState(OperatorStateMode.BROADCAST, schema, entries.columns())
+            captured[name] = CapturedState(OperatorStateMode.BROADCAST, schema, entries.captured())
         return captured
 
     def _restore(self, name: str, partitions: StatePartitions, section: pa.Buffer) -> None:
@@ -262,7 +262,7 @@ class OperatorStateBackend:
                 )
                 raise StateMigrationError(message)
             rows = pa.concat_tables([known.rows, rows])
-        columns = [compacted(one) for one in rows.columns]
+        columns = [compacted(one, shared_bytes=section.size) for one in rows.columns]
         self._stored[name] = _Stored(partitions.mode, pa.table(columns, rows.schema))
 
 
@@ -304,6 +304,10 @@ def _schema(names: tuple[str, ...], serializers: tuple[Serializer, ...]) -> pa.S
             for name, one in zip(names, serializers, strict=True)
         ]
     )
+
+
+def _chunks(rows: pa.Table) -> list[list[pa.Array]]:
+    return [column.chunks for column in rows.columns]
 
 
 def _is_map(stored: _Stored) -> bool:

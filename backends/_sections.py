@@ -6,13 +6,18 @@ a reader that needs some of the rows can skip the rest.
 
 import io
 from collections.abc import Sequence
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import pyarrow as pa
 
 from holdfast.backends._bounded_stream import BoundedInputStream, StateSource
 from holdfast.errors import CheckpointCorruptedError
-from holdfast.locations import CheckpointStateOutputStream, StreamStateHandle
+from holdfast.locations import (
+    ByteStreamStateHandle,
+    CheckpointStateOutputStream,
+    StreamStateHandle,
+    read_into,
+)
 
 Compression = Literal["zstd", "lz4"]
 
@@ -58,6 +63,20 @@ def read_section(section: pa.Buffer, *, first: int, count: int, name: str) -> pa
         message = f"state {name!r} has {len(rows)} elements, expected {first + count}"
         raise CheckpointCorruptedError(message)
     return rows.slice(first, count)
+
+
+def section_of(handle: StreamStateHandle, stream: BinaryIO, offset: int, length: int) -> pa.Buffer:
+    """The bytes of a section: those of the handle itself, or read into memory of Arrow's.
+
+    Raises:
+        EOFError: The stream ends before.
+    """
+    if isinstance(handle, ByteStreamStateHandle) and offset + length <= handle.size:
+        return pa.py_buffer(handle.data).slice(offset, length)
+    section = pa.allocate_buffer(length)  # from a pool: new pages would cost more than reading
+    stream.seek(offset)
+    read_into(stream, memoryview(section).cast("B"))
+    return section
 
 
 def read_schema(handle: StreamStateHandle, offset: int, length: int, *, name: str) -> pa.Schema:

@@ -24,7 +24,7 @@ from holdfast.locations._metadata import (
     decode_metadata,
     encode_metadata,
 )
-from holdfast.locations._reading import read_exactly
+from holdfast.locations._reading import read_exactly, read_into
 from holdfast.locations.coordination import (
     GRACE_S,
     NEVER_RETAIN,
@@ -174,6 +174,7 @@ __all__ = [
     "load_checkpoint",
     "load_checkpoints",
     "read_exactly",
+    "read_into",
     "register_file_system",
     "resolve_pointer",
     "retry_deadline",

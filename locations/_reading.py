@@ -22,8 +22,17 @@ def read_exactly(stream: BinaryIO, length: int) -> bytearray:
     """
     data = bytearray(length)
     with memoryview(data) as view:
-        filled = fill(stream, view)
-    if filled < length:
-        message = f"stream ended {length - filled} bytes early"
-        raise EOFError(message)
+        read_into(stream, view)
     return data
+
+
+def read_into(stream: BinaryIO, view: memoryview) -> None:
+    """Fill a buffer of bytes from where the stream stands.
+
+    Raises:
+        EOFError: The stream ends before.
+    """
+    filled = fill(stream, view)
+    if filled < len(view):
+        message = f"stream ended {len(view) - filled} bytes early"
+        raise EOFError(message)

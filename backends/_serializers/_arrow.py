@@ -1,7 +1,7 @@
 """Elements of an Arrow type: they are what is in the column."""
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -63,7 +63,19 @@ class ArrowSerializer(Serializer):
             return value  # a hundred times faster, and a column of nothing but these is, too
         return scalar_of(value, self._type).as_py()
 
+    @property
+    def is_native(self) -> bool:
+        return self._native is not None
+
+    def check(self, values: Collection[Any]) -> None:
+        if set(map(type, values)) != {self._native} or not _arrow_takes_all(values, self._native):
+            super().check(values)
+
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
+        if self._native in (int, float) and not column.null_count:
+            # numpy makes all objects in one go.
+            chunks = [chunk.to_numpy().tolist() for chunk in column.chunks]
+            return chunks[0] if len(chunks) == 1 else [one for chunk in chunks for one in chunk]
         return list(column.to_pylist())
 
     def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
@@ -76,6 +88,13 @@ class ArrowSerializer(Serializer):
         except NoWayError as error:
             return Compatibility.incompatible(str(error))
         return Compatibility(Outcome.AFTER_MIGRATION, migrate=_Migration(change, self._type))
+
+
+def _arrow_takes_all(values: Collection[Any], native: builtins.type | None) -> bool:
+    """The same for many values of a native type, sooner."""
+    if native is int:
+        return _arrow_takes(min(values)) and _arrow_takes(max(values))
+    return native is not str or _arrow_takes("".join(values))
 
 
 def _arrow_takes(value: Any) -> bool:

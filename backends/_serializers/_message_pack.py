@@ -35,6 +35,7 @@ class MessagePackSerializer(BytesSerializer):
             raise InvalidRequestError("None is no type of elements")
         try:
             self._decoder = msgspec.msgpack.Decoder(type)
+            self._list_decoder = msgspec.msgpack.Decoder(list[type])
             schema = schema_of(type)
         except (TypeError, ValueError, LookupError, NameError, RecursionError) as error:
             message = (
@@ -85,10 +86,21 @@ class MessagePackSerializer(BytesSerializer):
 
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
         try:
-            return list(map(self._decoder.decode, self.views(column)))
+            return [one for chunk in column.chunks for one in self._decoded(chunk)]
         except (msgspec.MsgspecError, TypeError, ValueError) as error:
             message = f"elements can't be read as {_name_of(self._type)} ({error})"
             raise CheckpointCorruptedError(message) from error
+
+    def _decoded(self, chunk: pa.Array) -> list[Any]:
+        """All at once: their bytes, one behind the other, are the inside of MessagePack's array."""
+        if chunk.type != self.storage_type:
+            raise ValueError(f"column is {chunk.type}")
+        _, offsets, data = chunk.buffers()
+        ends = memoryview(offsets).cast("q")[chunk.offset : chunk.offset + len(chunk) + 1]
+        inside = memoryview(data)[ends[0] : ends[-1]] if data is not None else b""
+        content = b"".join((b"\xdd", len(chunk).to_bytes(4, "big"), inside))
+        found: list[Any] = self._list_decoder.decode(content)
+        return found
 
     def compatibility(
         self,

@@ -1,6 +1,7 @@
 """What every serializer can do."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -52,6 +53,16 @@ class Serializer(ABC):
     @abstractmethod
     def encode_one(self, value: Any) -> Any:
         """What `pa.array` makes one row of. Raises `MisfitError`, also for None."""
+
+    @property
+    def is_native(self) -> bool:
+        """Whether elements are immutable objects of Python's own, which may be encoded later."""
+        return False
+
+    def check(self, values: Collection[Any]) -> None:
+        """Raises `MisfitError` if one of them can't be encoded."""
+        for value in values:
+            self.encode_one(value)
 
     @abstractmethod
     def decode(self, column: pa.ChunkedArray) -> list[Any]:

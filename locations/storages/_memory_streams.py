@@ -1,5 +1,6 @@
 """State streams that end up in handles."""
 
+import io
 import threading
 from dataclasses import dataclass
 
@@ -20,24 +21,24 @@ class MemoryCheckpointOutputStream(DiscardedUnlessKept):
 
     def __init__(self, max_state_bytes: int) -> None:
         self._max_state_bytes = max_state_bytes
-        self._data = bytearray()
+        self._data = io.BytesIO()
         self._lock = threading.Lock()
 
     def write(self, data: BytesLike, /) -> int:
         view = memoryview(data).cast("B")
         with self._lock:
             self._check_open()
-            if len(self._data) + len(view) > self._max_state_bytes:
+            if self._data.tell() + len(view) > self._max_state_bytes:
                 message = (
                     f"state has more than the {self._max_state_bytes} bytes that memory storage "
                     "takes for one state; use a checkpoint directory"
                 )
                 raise InvalidRequestError(message)
-            self._data += view
+            self._data.write(view)
         return len(view)
 
     def tell(self) -> int:
-        return len(self._data)
+        return self._data.tell()
 
     def flush(self) -> None:
         """Nothing to hand on: memory has no files."""
@@ -50,12 +51,13 @@ class MemoryCheckpointOutputStream(DiscardedUnlessKept):
         with self._lock:
             self._check_open()
             self._finished = True
-            return ByteStreamStateHandle(bytes(self._data)) if self._data else None
+            content = self._data.getvalue()  # shared, not copied
+            return ByteStreamStateHandle(content) if content else None
 
     def close(self) -> None:
         with self._lock:
             self._finished = True
-            self._data = bytearray()
+            self._data = io.BytesIO()
 
     def _check_open(self) -> None:
         if self._finished:

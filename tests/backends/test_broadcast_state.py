@@ -148,15 +148,15 @@ class TestSnapshots:
         broadcast_state(backend, types=(int, Point), entries={1: Point(1)})
         backend = restored(backend)
         state = broadcast_state(backend, types=(int, Point))
-        columns = state.columns()
+        columns = state.captured()()
         snapshot_of(backend)
-        assert state.columns() is columns
+        assert state.captured()() is columns
         assert state.get(1) == Point(1)
-        assert state.columns() is columns  # looking changes nothing
+        assert state.captured()() is columns  # looking changes nothing
         state.remove(7)
-        assert state.columns() is columns
+        assert state.captured()() is columns
         state.remove(1)
-        assert state.columns() is not columns
+        assert state.captured()() is not columns
 
 
 class TestRestore:
