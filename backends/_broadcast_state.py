@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -21,8 +20,8 @@ class BroadcastState:
     It is for whoever uses it to change it in the same way in every subtask. After a restore each
     subtask has the entries of one of those that there were before.
 
-    Keys and values are kept as they were put: an object that is changed afterwards is stored as it is
-    when the next snapshot is taken, if any entry was put or removed since the last one.
+    Entries are values: what `get` returns is another object than what was put, unless it can't change,
+    and changing either changes nothing here.
 
     Source:
         Flink, BroadcastState and HeapBroadcastState.
@@ -33,14 +32,15 @@ class BroadcastState:
         name: str,
         key_serializer: Serializer,
         value_serializer: Serializer,
-        stored: Columns = ((), ()),  # type: ignore[assignment]
+        stored: Columns | None = None,
     ) -> None:
         self._name = name
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
-        self._entries: dict[Any, Any] | None = None  # not made before somebody looks
-        self._captured: _Later | None = None  # by the last snapshot, if nothing has changed since
-        self._stored: Columns | None = (list(stored[0]), list(stored[1]))
+        # Keys as they are when decoded, values encoded; not made before somebody looks.
+        self._entries: dict[Any, Any] | None = None if stored else {}
+        self._later: _Later | None = None  # of the last snapshot, if nothing has changed since
+        self._stored = stored  # if nothing has changed since
 
     @property
     def name(self) -> str:
@@ -70,21 +70,35 @@ class BroadcastState:
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value of a key, or the default."""
-        return self._map().get(key, default)
+        entries = self._map()
+        try:
+            key = self._key(key)
+            if key not in entries:
+                return default
+        except MisfitError:  # no entry can have it
+            return default
+        return self._value_serializer.decode_one(entries[key])
 
     def contains(self, key: Any) -> bool:
         """Whether the key has a value."""
-        return key in self._map()
+        try:
+            return self._key(key) in self._map()
+        except MisfitError:
+            return False
 
     def put(self, key: Any, value: Any) -> None:
         """Give the key this value.
 
         Raises:
-            InvalidRequestError: One of them is None or of another type; nothing is changed then.
+            InvalidRequestError: One of them is None or of another type, or the key is none that can
+                be looked up; nothing is changed then.
         """
-        self._check(key, value)
-        self._map()[key] = value
-        self._stored = self._captured = None
+        try:
+            key, encoded = self._key(key), self._value_serializer.encode_one(value)
+        except MisfitError as error:
+            raise self._refused(error) from None
+        self._map()[key] = encoded
+        self._changed()
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
         """Give each key its value.
@@ -94,85 +108,79 @@ class BroadcastState:
         """
         if not isinstance(entries, Mapping):
             raise self._refused(MisfitError(f"{type(entries).__name__} is no mapping"))
-        entries = dict(entries.items())  # what is checked is what is put
+        keys, values = list(entries.keys()), list(entries.values())
         try:
-            self._key_serializer.check(entries.keys())
-            self._value_serializer.check(entries.values())
+            if not self._key_serializer.are_native(keys):
+                keys = [self._key(key) for key in keys]
+            if not self._value_serializer.are_native(values):
+                values = [self._value_serializer.encode_one(value) for value in values]
         except MisfitError as error:
             raise self._refused(error) from None
-        self._map().update(entries)
-        self._stored = self._captured = None
+        self._map().update(zip(keys, values, strict=True))
+        self._changed()
 
     def remove(self, key: Any) -> None:
         """Remove the key, if it is there."""
-        if self._map().pop(key, self) is not self:
-            self._stored = self._captured = None
+        if self.contains(key):
+            del self._map()[self._key(key)]
+            self._changed()
 
     def clear(self) -> None:
         """Remove all entries."""
         self._entries = {}
-        self._stored = self._captured = None
+        self._changed()
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
         """Keys with their values."""
-        return iter(self._map().items())
+        decode = self._value_serializer.decode_one
+        return ((key, decode(value)) for key, value in self._map().items())
 
     def immutable_entries(self) -> Mapping[Any, Any]:
         """A view of the map that can't change it."""
-        return MappingProxyType(self._map())
+        return _View(self)
 
     def captured(self) -> Callable[[], Columns]:
-        """What a snapshot holds: the columns of the entries as they are now.
+        """What a snapshot holds: the entries as they are now, as columns when somebody asks.
 
-        If they can't change they are made of them when somebody asks, which is not while data is
-        processed; else at once.
+        Not while data is processed; and what is captured can't change.
         """
-        is_constant = self._key_serializer.is_native and self._value_serializer.is_native
-        if self._stored is None and is_constant:
-            if self._captured is None:
-                self._captured = _Later(dict(self._map()), self._encoded)
-            return self._captured
-        columns = self._columns()
-        return lambda: columns
+        if self._stored is not None:
+            stored = self._stored
+            return lambda: stored
+        if self._later is None:
+            self._later = _Later(self._map().copy(), self._columns)
+        return self._later
 
-    def _columns(self) -> Columns:
-        if self._stored is None:
-            entries = self._map()
-            self._stored = self._encoded(list(entries.keys()), list(entries.values()))
-        return self._stored
+    def _changed(self) -> None:
+        self._stored = self._later = None
+
+    def _key(self, key: Any) -> Any:
+        """The key as it will be when it is decoded."""
+        key = self._key_serializer.decode_one(self._key_serializer.encode_one(key))
+        try:
+            hash(key)
+        except TypeError:
+            message = f"a key of type {type(key).__name__} can't be looked up"
+            raise MisfitError(message) from None
+        return key
 
     def _map(self) -> dict[Any, Any]:
         if self._entries is None:
-            keys, values = self._columns()
+            keys, values = self._stored or ([], [])
+            key_type = self._key_serializer.storage_type
+            value_type = self._value_serializer.storage_type
             self._entries = dict(
                 zip(
-                    self._key_serializer.decode(
-                        pa.chunked_array(keys, self._key_serializer.storage_type)
-                    ),
-                    self._value_serializer.decode(
-                        pa.chunked_array(values, self._value_serializer.storage_type)
-                    ),
+                    self._key_serializer.decode(pa.chunked_array(keys, key_type)),
+                    self._value_serializer.encoded_in(pa.chunked_array(values, value_type)),
                     strict=True,
                 )
             )
         return self._entries
 
-    def _check(self, key: Any, value: Any) -> None:
-        try:
-            hash(key)
-        except TypeError:
-            raise self._refused(MisfitError("a key is not hashable")) from None
-        try:
-            self._key_serializer.encode_one(key)
-            self._value_serializer.encode_one(value)
-        except MisfitError as error:
-            raise self._refused(error) from None
-
-    def _encoded(self, keys: list[Any], values: list[Any]) -> Columns:
-        try:
-            return self._key_serializer.encode(keys), self._value_serializer.encode(values)
-        except MisfitError as error:
-            raise self._refused(error) from None
+    def _columns(self, entries: dict[Any, Any]) -> Columns:
+        keys = self._key_serializer.encode(list(entries))
+        return keys, self._value_serializer.column_of(list(entries.values()))
 
     def _refused(self, error: MisfitError) -> InvalidRequestError:
         types = f"{self._key_serializer.name} to {self._value_serializer.name}"
@@ -180,20 +188,36 @@ class BroadcastState:
         return InvalidRequestError(message)
 
 
+class _View(Mapping[Any, Any]):
+    def __init__(self, state: BroadcastState) -> None:
+        self._state = state
+
+    def __getitem__(self, key: Any) -> Any:
+        if key not in self._state:
+            raise KeyError(key)
+        return self._state.get(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+
 class _Later:
     """The columns of some entries, made once, by whoever asks first."""
 
     def __init__(
-        self, entries: dict[Any, Any], encoded: Callable[[list[Any], list[Any]], Columns]
+        self, entries: dict[Any, Any], columns_of: Callable[[dict[Any, Any]], Columns]
     ) -> None:
         self._entries = entries
-        self._encoded = encoded
+        self._columns_of = columns_of
         self._lock = threading.Lock()
         self._columns: Columns | None = None
 
     def __call__(self) -> Columns:
         with self._lock:
             if self._columns is None:
-                entries, self._entries = self._entries, {}
-                self._columns = self._encoded(list(entries.keys()), list(entries.values()))
+                self._columns = self._columns_of(self._entries)
+                self._entries = {}
             return self._columns

@@ -10,6 +10,7 @@ import pyarrow as pa
 from holdfast.backends._descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends._sections import read_schema
 from holdfast.backends._serializers import Outcome, Serializer, stored_in
+from holdfast.errors import InvalidRequestError
 from holdfast.locations import OperatorState, load_checkpoint, resolve_pointer
 
 Descriptor = ListStateDescriptor | MapStateDescriptor
@@ -62,13 +63,14 @@ def check(
         One for each state that is stored or asked for, in that order.
 
     Raises:
+        InvalidRequestError: Two descriptors of an operator have one name.
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: What was read is not what was written.
     """
     stored = load_checkpoint(resolve_pointer(pointer)).metadata.operators
     checks: list[StateCheck] = []
     for uid, operator in stored.items():
-        left = {one.name: one for one in descriptors.get(uid, ())}
+        left = _by_name(uid, descriptors.get(uid, ()))
         for name, schema in _schemas(operator).items():
             is_there = uid in descriptors
             checks.append(_checked(uid, name, schema, left.pop(name, None), is_there=is_there))
@@ -76,6 +78,14 @@ def check(
     return checks + [
         _new(uid, one) for uid, wanted in descriptors.items() if uid not in stored for one in wanted
     ]
+
+
+def _by_name(uid: str, descriptors: Sequence[Descriptor]) -> dict[str, Descriptor]:
+    by_name = {one.name: one for one in descriptors}
+    if len(by_name) < len(descriptors):
+        message = f"operator {uid!r} has two descriptors of one name among {sorted(by_name)}"
+        raise InvalidRequestError(message)
+    return by_name
 
 
 def _schemas(operator: OperatorState) -> dict[str, pa.Schema]:

@@ -1,6 +1,6 @@
 """Turns what users hand over into Arrow arrays of a state's type, without changing any value."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -65,11 +65,11 @@ def _arrays(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
         return list(values.chunks)
     if isinstance(values, pa.Array):
         return [values]
-    if not isinstance(values, Iterable):
+    if not isinstance(values, Iterable) or isinstance(values, (str, bytes, Mapping)):
         message = f"{type(values).__name__} is no list of elements"
         raise MisfitError(message)
-    if hasattr(values, "__array__"):  # numpy, pandas: columns already
-        return [_converted(values)]
+    if hasattr(values, "__array__"):  # numpy, pandas: columns already, which are theirs to change
+        return [pa.concat_arrays([_converted(values)])]
     objects = list(values)
     if objects and all(isinstance(one, pa.Scalar) for one in objects):
         return [_converted(objects)]

@@ -10,6 +10,8 @@ from holdfast.backends._elements import Elements
 from holdfast.backends._serializers import Serializer
 from holdfast.errors import InvalidRequestError
 
+_MOST_PENDING = 1 << 16
+
 
 class ListState:
     """A list of elements of one type, spread over subtasks when a job is rescaled.
@@ -84,6 +86,8 @@ class ListState:
         """
         try:
             self._pending.append(self._serializer.encode_one(value))
+            if len(self._pending) >= _MOST_PENDING:
+                self._chunk_pending()
         except MisfitError as error:
             raise self._refused(error) from None
 

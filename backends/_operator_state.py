@@ -8,7 +8,6 @@ from functools import partial
 import pyarrow as pa
 
 from holdfast.backends._broadcast_state import BroadcastState
-from holdfast.backends._casts import MisfitError
 from holdfast.backends._descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends._elements import compacted
 from holdfast.backends._list_state import ListState
@@ -50,7 +49,16 @@ class _Stored:
     """A state as it was restored, until somebody asks for it."""
 
     mode: OperatorStateMode
-    rows: pa.Table
+    parts: list[pa.Table]  # of one schema, one of each handle
+    shared_bytes: int  # size of the memory that they are part of
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.parts[0].schema
+
+    def columns(self) -> list[pa.ChunkedArray]:
+        rows = pa.concat_tables(self.parts)
+        return [compacted(one, shared_bytes=self.shared_bytes) for one in rows.columns]
 
 
 class OperatorStateBackend:
@@ -154,7 +162,10 @@ class OperatorStateBackend:
         compression: Compression | None = None,
         checkpoint_id: int = 0,
     ) -> AsyncSnapshot[CapturedStates]:
-        """The synchronous part of a snapshot: takes what is there now, in time O(chunks).
+        """The synchronous part of a snapshot: takes what is there now.
+
+        It takes time for each chunk of a list, each element that was added singly since the last
+        snapshot, and each entry of a broadcast state that has changed; none for their bytes.
 
         Args:
             factory: Where its asynchronous part will write.
@@ -223,14 +234,16 @@ class OperatorStateBackend:
         if stored is None:
             return [[] for _ in names]
         return [
-            migrated(name, stored.rows.field(one), stored.rows.column(one), serializer).chunks
-            for one, serializer in zip(names, serializers, strict=True)
+            migrated(name, field, column, serializer).chunks
+            for field, column, serializer in zip(
+                stored.schema, stored.columns(), serializers, strict=True
+            )
         ]
 
     def _captured(self) -> dict[str, CapturedState]:
         """All states in the order in which they came to be, restored ones first."""
         captured = {
-            name: CapturedState(one.mode, one.rows.schema, partial(_chunks, one.rows))
+            name: CapturedState(one.mode, one.schema, partial(_chunks, one))
             for name, one in self._stored.items()
         }
         for name, (mode, state) in self._lists.items():
@@ -255,15 +268,15 @@ class OperatorStateBackend:
                     f"{_KINDS[partitions.mode]} by another one"
                 )
                 raise StateMigrationError(message)
-            if not known.rows.schema.equals(rows.schema, check_metadata=True):
+            if not known.schema.equals(rows.schema, check_metadata=True):
                 message = (
-                    f"state {name!r} is stored as {_types(name, known.rows.schema)} by one subtask "
+                    f"state {name!r} is stored as {_types(name, known.schema)} by one subtask "
                     f"and as {_types(name, rows.schema)} by another one"
                 )
                 raise StateMigrationError(message)
-            rows = pa.concat_tables([known.rows, rows])
-        columns = [compacted(one, shared_bytes=section.size) for one in rows.columns]
-        self._stored[name] = _Stored(partitions.mode, pa.table(columns, rows.schema))
+        parts = [*(known.parts if known else ()), rows]
+        shared_bytes = section.size + (known.shared_bytes if known else 0)
+        self._stored[name] = _Stored(partitions.mode, parts, shared_bytes)
 
 
 def migrated(
@@ -281,8 +294,8 @@ def migrated(
     if compatibility.outcome is not Outcome.INCOMPATIBLE:
         try:
             return compatibility.migrate(stored)
-        except MisfitError as error:
-            reason = str(error)
+        except pa.ArrowException:
+            reason = "Arrow can't do this"
     message = (
         f"state {name!r} is stored with type {how.name}, but type {serializer.name} is asked "
         f"for: {reason}"
@@ -306,8 +319,8 @@ def _schema(names: tuple[str, ...], serializers: tuple[Serializer, ...]) -> pa.S
     )
 
 
-def _chunks(rows: pa.Table) -> list[list[pa.Array]]:
-    return [column.chunks for column in rows.columns]
+def _chunks(stored: _Stored) -> list[list[pa.Array]]:
+    return [column.chunks for column in stored.columns()]
 
 
 def _is_map(stored: _Stored) -> bool:

@@ -59,7 +59,7 @@ def read_section(section: pa.Buffer, *, first: int, count: int, name: str) -> pa
     if names not in (LIST_COLUMNS, MAP_COLUMNS):
         message = f"state {name!r} has columns {names}, which no state has"
         raise CheckpointCorruptedError(message)
-    if first + count > len(rows):
+    if first < 0 or count < 0 or first + count > len(rows):
         message = f"state {name!r} has {len(rows)} elements, expected {first + count}"
         raise CheckpointCorruptedError(message)
     return rows.slice(first, count)

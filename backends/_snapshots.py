@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -53,10 +53,15 @@ class SnapshotResult:
         Raises:
             CheckpointError: The first failure, after both were tried.
         """
-        with ExitStack() as stack:
-            for part in (self.task_local, self.job_manager_owned):
+        failures: list[CheckpointError] = []
+        for part in (self.job_manager_owned, self.task_local):
+            try:
                 if part is not None:
-                    stack.callback(part.discard_state)
+                    part.discard_state()
+            except CheckpointError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
 
 class SnapshotResources(Protocol):

@@ -164,8 +164,10 @@ class OperatorStateHandler:
                 compression=compression,
                 checkpoint_id=checkpoint_id,
             )
-        except Exception as error:
+        except BaseException as error:
             raw.discard_state()
+            if not isinstance(error, Exception):
+                raise
             message = (
                 f"could not complete snapshot {checkpoint_id} of operator {self.uid!r}: {error}"
             )

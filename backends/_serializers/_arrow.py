@@ -1,7 +1,7 @@
 """Elements of an Arrow type: they are what is in the column."""
 
 import builtins
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -63,13 +63,14 @@ class ArrowSerializer(Serializer):
             return value  # a hundred times faster, and a column of nothing but these is, too
         return scalar_of(value, self._type).as_py()
 
-    @property
-    def is_native(self) -> bool:
-        return self._native is not None
+    def decode_one(self, encoded: Any) -> Any:
+        return encoded if self._native is not None else encoded.as_py()
 
-    def check(self, values: Collection[Any]) -> None:
-        if set(map(type, values)) != {self._native} or not _arrow_takes_all(values, self._native):
-            super().check(values)
+    def are_native(self, values: list[Any]) -> bool:
+        return set(map(type, values)) == {self._native} and _arrow_takes_all(values, self._native)
+
+    def encoded_in(self, column: pa.ChunkedArray) -> list[Any]:
+        return list(column) if self._native is None else self.decode(column)
 
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
         if self._native in (int, float) and not column.null_count:
@@ -90,7 +91,7 @@ class ArrowSerializer(Serializer):
         return Compatibility(Outcome.AFTER_MIGRATION, migrate=_Migration(change, self._type))
 
 
-def _arrow_takes_all(values: Collection[Any], native: builtins.type | None) -> bool:
+def _arrow_takes_all(values: list[Any], native: builtins.type | None) -> bool:
     """The same for many values of a native type, sooner."""
     if native is int:
         return _arrow_takes(min(values)) and _arrow_takes(max(values))

@@ -1,7 +1,6 @@
 """What serializers share that store each element as bytes."""
 
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -19,26 +18,18 @@ class BytesSerializer(Serializer):
         return pa.large_binary()  # binary would count in 32 bits
 
     @staticmethod
-    def objects(values: Elements) -> list[Any]:
+    def _objects(values: Elements) -> list[Any]:
         """Elements as objects. Raises `MisfitError`."""
         if isinstance(values, (pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table)):
             message = "Arrow data is for states of an Arrow type"
             raise MisfitError(message)
-        if not isinstance(values, Iterable):
+        if not isinstance(values, Iterable) or isinstance(values, (str, bytes, Mapping)):
             message = f"{type(values).__name__} is no list of elements"
             raise MisfitError(message)
         return list(values)
 
-    def column(self, encoded: list[bytes]) -> list[pa.Array]:
-        """The column of these bytes; none if there are none."""
-        return [pa.array(encoded, self.storage_type)] if encoded else []
+    def encode(self, values: Elements) -> list[pa.Array]:
+        return self.column_of([self.encode_one(value) for value in self._objects(values)])
 
-    @staticmethod
-    def views(column: pa.ChunkedArray) -> Iterator[memoryview]:
-        """The bytes of each element, without a copy."""
-        for chunk in column.chunks:
-            _, offsets, data = chunk.buffers()
-            ends = memoryview(offsets).cast("q")[chunk.offset : chunk.offset + len(chunk) + 1]
-            bytes_ = memoryview(data) if data is not None else memoryview(b"")
-            for start, end in pairwise(ends):
-                yield bytes_[start:end]
+    def encoded_in(self, column: pa.ChunkedArray) -> list[bytes]:
+        return list(column.to_pylist())

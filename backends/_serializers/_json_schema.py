@@ -88,6 +88,8 @@ class _Comparison:
             path = _below(at, name)
             if other is None:
                 return f"{path} is unknown now, which is forbidden"
+            if name in now and _DEFAULT in schema and other.get(_DEFAULT, self) != schema[_DEFAULT]:
+                return f"{path} was left out where it was the default, which is another one now"
             reason = self.misfit(schema, other, path)
             if reason:
                 return reason
@@ -125,6 +127,9 @@ _WORDS_FOR_PEOPLE = {"$defs", "title", "description", "default", "examples", "de
 
 _ENCODINGS = ("contentEncoding", "format")
 """Words for what is not stored as text, although it is a string in JSON."""
+
+_DEFAULT = "leftOut"
+"""Our own word: what a field is that is not written."""
 
 _BOUNDS = (
     "format",

@@ -7,7 +7,6 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.backends._casts import MisfitError
-from holdfast.backends._elements import Elements
 from holdfast.backends._serializers._bytes import BytesSerializer
 from holdfast.backends._serializers._compatibility import AS_IS, Compatibility, Outcome
 from holdfast.backends._serializers._json_schema import misfit
@@ -73,23 +72,19 @@ class MessagePackSerializer(BytesSerializer):
             OverflowError,
             RecursionError,
         ) as error:
-            message = f"not every value is a {_name_of(self._type)}"
-            if isinstance(
-                error, msgspec.ValidationError
-            ):  # its text has types and fields, no values
-                message += f" ({error})"
+            message = f"not every value is a {_name_of(self._type)}{_place_of(error)}"
             raise MisfitError(message) from None
         return encoded
 
-    def encode(self, values: Elements) -> list[pa.Array]:
-        return self.column([self.encode_one(value) for value in self.objects(values)])
+    def decode_one(self, encoded: Any) -> Any:
+        return self._decoder.decode(encoded)
 
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
         try:
             return [one for chunk in column.chunks for one in self._decoded(chunk)]
         except (msgspec.MsgspecError, TypeError, ValueError) as error:
-            message = f"elements can't be read as {_name_of(self._type)} ({error})"
-            raise CheckpointCorruptedError(message) from error
+            message = f"elements can't be read as {_name_of(self._type)}{_place_of(error)}"
+            raise CheckpointCorruptedError(message) from None
 
     def _decoded(self, chunk: pa.Array) -> list[Any]:
         """All at once: their bytes, one behind the other, are the inside of MessagePack's array."""
@@ -111,7 +106,12 @@ class MessagePackSerializer(BytesSerializer):
             return Compatibility.incompatible(f"it was stored by {stored.kind}")
         if stored.schema == self.stored.schema:
             return AS_IS
-        reason = misfit(msgspec.json.decode(stored.schema), self._schema)
+        try:
+            schema = msgspec.json.decode(stored.schema)
+        except msgspec.MsgspecError as error:
+            message = f"elements don't say what they are ({error})"
+            raise CheckpointCorruptedError(message) from error
+        reason = misfit(schema, self._schema)
         if reason:
             return Compatibility.incompatible(reason)
         return Compatibility(Outcome.AFTER_MIGRATION, migrate=self._rewritten)
@@ -119,7 +119,13 @@ class MessagePackSerializer(BytesSerializer):
     def _rewritten(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """As this type would write it: what has no new field must not be taken for one that has."""
         encoded = [self._encode(one) for one in self.decode(column)]
-        return pa.chunked_array(self.column(encoded), self.storage_type)
+        return pa.chunked_array(self.column_of(encoded), self.storage_type)
+
+
+def _place_of(error: Exception) -> str:
+    """Where in an element it failed. The rest of the text may hold data."""
+    _, at, place = str(error).rpartition(" - at ")
+    return f" (at {place})" if at and isinstance(error, msgspec.MsgspecError) else ""
 
 
 def _name_of(one: Any) -> str:

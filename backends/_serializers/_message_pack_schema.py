@@ -6,6 +6,7 @@ msgspec's own JSON schemas say it of JSON, where a datetime is a string and all 
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from msgspec import inspect
 
 Schema = dict[str, Any]
@@ -116,6 +117,9 @@ class _Described:
 
     def _object(self, one: Any) -> Schema:
         properties = {field.encode_name: self.schema(field.type) for field in one.fields}
+        if isinstance(one, inspect.StructType) and one.cls.__struct_config__.omit_defaults:
+            for field in one.fields:
+                properties[field.encode_name] |= _left_out(field)
         required = [field.encode_name for field in one.fields if field.required]
         if getattr(one, "tag", None) is not None:
             properties[one.tag_field] = {"enum": [one.tag]}
@@ -140,6 +144,15 @@ class _Described:
 def _bounds(one: Any) -> Schema:
     found = {word: getattr(one, name, None) for name, word in _BOUNDS.items()}
     return {word: bound for word, bound in found.items() if bound is not None}
+
+
+def _left_out(field: inspect.Field) -> Schema:
+    """What is not written, because it is the default."""
+    if field.default_factory is not msgspec.NODEFAULT:
+        return {"leftOut": msgspec.to_builtins(field.default_factory())}
+    if field.default is not msgspec.NODEFAULT:
+        return {"leftOut": msgspec.to_builtins(field.default)}
+    return {}
 
 
 def _limits(one: Any, what: str) -> Schema:

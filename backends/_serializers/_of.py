@@ -27,6 +27,9 @@ _NATIVE = {
 }
 
 
+_INDEX_BITS = 32
+
+
 def serializer_of(type: ElementType, defaults: Mapping[str, Any]) -> Serializer:
     """The serializer of a type.
 
@@ -46,10 +49,25 @@ def serializer_of(type: ElementType, defaults: Mapping[str, Any]) -> Serializer:
         if native is None:
             return _without(defaults, MessagePackSerializer(type))
         type = native
+    _check_storable(type)
     return ArrowSerializer(type, _scalars(defaults, type))
 
 
 _HASHABLE_TYPE = builtins.type  # `type` is a parameter here
+
+
+def _check_storable(type: pa.DataType) -> None:
+    """Refuse types of which not every value that is accepted can be stored."""
+    if pa.types.is_run_end_encoded(type) or pa.types.is_union(type):
+        raise InvalidRequestError(
+            f"{type} is no type of elements; take the type that is inside of it"
+        )
+    if pa.types.is_dictionary(type) and type.index_type.bit_width < _INDEX_BITS:
+        message = f"{type} has room for few values only; take an index of 32 bits"
+        raise InvalidRequestError(message)
+    inner = [type.value_type] if pa.types.is_dictionary(type) else []
+    for one in [*inner, *(type.field(index).type for index in range(type.num_fields))]:
+        _check_storable(one)
 
 
 def _without(defaults: Mapping[str, Any], serializer: Serializer) -> Serializer:

@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.backends._casts import MisfitError
-from holdfast.backends._elements import Elements
 from holdfast.backends._serializers._bytes import BytesSerializer
 from holdfast.backends._serializers._compatibility import AS_IS, Compatibility
 from holdfast.backends._serializers._stored import StoredSerializer
@@ -51,15 +50,16 @@ class PickleSerializer(BytesSerializer):
             message = f"{type(value).__name__} can't be pickled ({type(error).__name__})"
             raise MisfitError(message) from None
 
-    def encode(self, values: Elements) -> list[pa.Array]:
-        return self.column([self.encode_one(value) for value in self.objects(values)])
+    def decode_one(self, encoded: Any) -> Any:
+        try:
+            return pickle.loads(encoded)  # noqa: S301  # named by the job
+        except Exception as error:  # noqa: BLE001  # of any class's own code; its text may hold data
+            which = f": {error}" if isinstance(error, (ImportError, AttributeError)) else ""
+            message = f"a pickled element can't be read ({type(error).__name__}{which})"
+            raise CheckpointCorruptedError(message) from None
 
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
-        try:
-            return [pickle.loads(one) for one in self.views(column)]  # noqa: S301  # named by the job
-        except Exception as error:
-            message = f"pickled elements can't be read ({type(error).__name__}: {error})"
-            raise CheckpointCorruptedError(message) from error
+        return [self.decode_one(one) for one in column.to_pylist()]
 
     def compatibility(
         self,
@@ -68,4 +68,6 @@ class PickleSerializer(BytesSerializer):
     ) -> Compatibility:
         if stored.kind != "pickle":
             return Compatibility.incompatible(f"it was stored by {stored.kind}, not pickled")
+        if self._type is not object and stored.name != self.stored.name:
+            return Compatibility.incompatible("pickles of another class can't be made these")
         return AS_IS

@@ -1,7 +1,6 @@
 """What every serializer can do."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -54,15 +53,23 @@ class Serializer(ABC):
     def encode_one(self, value: Any) -> Any:
         """What `pa.array` makes one row of. Raises `MisfitError`, also for None."""
 
-    @property
-    def is_native(self) -> bool:
-        """Whether elements are immutable objects of Python's own, which may be encoded later."""
+    @abstractmethod
+    def decode_one(self, encoded: Any) -> Any:
+        """The element that `encode_one` was given; a new object, unless it can't change."""
+
+    def are_native(self, values: list[Any]) -> bool:  # noqa: ARG002  # others have no such types
+        """Whether they are elements, and for each `encode_one` and `decode_one` are the identity."""
         return False
 
-    def check(self, values: Collection[Any]) -> None:
-        """Raises `MisfitError` if one of them can't be encoded."""
-        for value in values:
-            self.encode_one(value)
+    def column_of(self, encoded: list[Any]) -> list[pa.Array]:
+        """The column of what `encode_one` has returned."""
+        column = pa.array(encoded, self.storage_type)
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        return [chunk for chunk in chunks if len(chunk)]
+
+    @abstractmethod
+    def encoded_in(self, column: pa.ChunkedArray) -> list[Any]:
+        """The opposite: each row as `encode_one` would return it."""
 
     @abstractmethod
     def decode(self, column: pa.ChunkedArray) -> list[Any]:

@@ -270,7 +270,7 @@ NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
         (pa.map_(pa.string(), pa.struct({"x": pa.int64()})), {"a": {"x": 1, "y": 2}}),
         (pa.struct({"a": pa.int64()}), (1.5,)),
         (pa.struct([pa.field("a", pa.int64(), nullable=False)]), {"a": None}),
-        (pa.dictionary(pa.int8(), pa.int64()), 1.5),
+        (pa.dictionary(pa.int32(), pa.int64()), 1.5),
         (pa.date32(), NOON),
         (pa.date32(), 3.5),
         (UTC_MS, NOON.replace(microsecond=1)),
@@ -345,3 +345,44 @@ def test_single_values_and_many_are_refused_alike(native: Any) -> None:
             else:
                 outcomes.append(state.get())
         assert outcomes[0] == outcomes[1] == outcomes[2], (native, value)
+
+
+class TestOwnership:
+    """What is in a state no longer depends on what it was made of."""
+
+    @pytest.mark.parametrize("as_column", [np.array, pd.Series])
+    def test_a_column_of_numpy_changed_afterwards_changes_nothing(self, as_column: Any) -> None:
+        state = state_of(pa.int64())
+        column = as_column([1, 2, 3])
+        for change in (state.update, state.add_all):
+            change(column)
+            column[:] = 9
+            assert state.get() == [1, 2, 3]
+            column[:] = [1, 2, 3]
+            state.clear()
+
+    @pytest.mark.parametrize("values", ["abc", b"abc", {"a": 1}], ids=repr)
+    def test_what_is_iterable_by_accident_is_no_list_of_elements(self, values: Any) -> None:
+        state = state_of(pa.string())
+        with pytest.raises(InvalidRequestError, match="no list of elements"):
+            state.add_all(values)
+        assert state.get() == []
+
+    def test_many_single_elements_are_as_they_were_added(self) -> None:
+        state = state_of(pa.int64())
+        for number in range(70_000):
+            state.add(number)
+        assert state.get() == list(range(70_000))
+
+    @pytest.mark.parametrize(
+        "element_type",
+        [
+            pa.dictionary(pa.int8(), pa.string()),
+            pa.list_(pa.dictionary(pa.int16(), pa.string())),
+            pa.run_end_encoded(pa.int32(), pa.string()),
+        ],
+        ids=str,
+    )
+    def test_a_type_without_room_for_all_values_is_refused(self, element_type: Any) -> None:
+        with pytest.raises(InvalidRequestError, match="'s'"):
+            ListStateDescriptor("s", element_type)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
 from types import ModuleType
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import msgspec
 import pyarrow as pa
@@ -34,7 +34,7 @@ from holdfast.backends import (
 )
 from holdfast.backends._serializers import Outcome, serializer_of
 from holdfast.backends._serializers._arrow_migration import NoWayError, change_of
-from holdfast.errors import StateMigrationError
+from holdfast.errors import InvalidRequestError, StateMigrationError
 
 
 def migrated(
@@ -94,7 +94,7 @@ class TestArrowStructs:
             (struct(x=pa.int8()), {"x": 1}),
             (pa.map_(pa.string(), pa.int8()), [("a", 1)]),
             (pa.decimal128(5, 2), Decimal("1.50")),
-            (pa.dictionary(pa.int8(), pa.string()), "a"),
+            (pa.dictionary(pa.int32(), pa.string()), "a"),
         ],
         ids=str,
     )
@@ -271,7 +271,7 @@ class TestArrowNumbers:
             refused(pa.decimal128(5, 2), wanted, values)
 
 
-CATEGORY = pa.dictionary(pa.int8(), pa.string())
+CATEGORY = pa.dictionary(pa.int32(), pa.string())
 
 
 class TestOtherArrowTypes:
@@ -285,7 +285,7 @@ class TestOtherArrowTypes:
             (CATEGORY, pa.string(), ["a", "b", "a"]),
             (CATEGORY, pa.large_string(), ["a", "b", "a"]),
             (CATEGORY, pa.string_view(), ["a", "b", "a"]),
-            (pa.dictionary(pa.int8(), pa.int32()), pa.float64(), [1, 2, 1]),
+            (pa.dictionary(pa.int32(), pa.int32()), pa.float64(), [1, 2, 1]),
             (pa.list_(pa.int8()), pa.list_(pa.int64()), [[1, None], []]),
             (pa.list_(pa.int8()), pa.large_list(pa.int8()), [[1, None], []]),
             (pa.list_(pa.int8(), 2), pa.list_(pa.int8()), [[1, None], [2, 3]]),
@@ -805,3 +805,31 @@ class TestBackend:
         again = restored(backend)
         assert list_state(again, "s", V1).get() == [V1(1, "x")]
         assert broadcast_state(again, "b", (str, V1)).get("k") == V1(2, "y")
+
+
+class _LeftOutFive(msgspec.Struct, omit_defaults=True):
+    a: int
+    b: int = 5
+
+
+class _LeftOutSix(msgspec.Struct, omit_defaults=True):
+    a: int
+    b: int = 6
+
+
+def test_a_default_that_was_left_out_must_not_change() -> None:
+    backend = OperatorStateBackend()
+    list_state(backend, "s", _LeftOutFive).add(_LeftOutFive(1))
+    with pytest.raises(StateMigrationError, match="b was left out"):
+        list_state(restored(backend), "s", _LeftOutSix)
+
+
+def test_no_error_quotes_an_element() -> None:
+    class Picky(msgspec.Struct):
+        kind: Literal["a"]
+
+    state = OperatorStateBackend().get_list_state(ListStateDescriptor("s", Picky))
+    with pytest.raises(InvalidRequestError) as caught:
+        state.add(Picky(kind="secret"))  # type: ignore[arg-type]
+    assert "secret" not in str(caught.value)
+    assert "$.kind" in str(caught.value)

@@ -424,7 +424,7 @@ class TestRestoreOperation:
         ]
         for entries, one in zip(({1: 1, 2: 2}, {2: 3, 4: 4}), backends, strict=True):
             broadcast_state(one, entries=entries)
-            union_state(one).add_all(entries)
+            union_state(one).add_all(list(entries))
         handles = [snapshot_of(one, compression=compression) for one in backends]
         backend = OperatorStateBackend.restore(handles)
         for _ in range(2):

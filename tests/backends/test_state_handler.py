@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from contracts.elements import broadcast_state, list_state
+from contracts.elements import list_state
 from contracts.values import files_below, read
 
 from holdfast.backends import (
@@ -259,14 +259,15 @@ class TestFailures:
             one.snapshot_state(7, location)
         assert files_below(faults.behind) == set()
 
-    def test_an_object_that_no_longer_fits_declines_the_checkpoint(
-        self, location: CheckpointStorageLocation, faults: Faults
+    def test_an_interrupt_takes_raw_state_with_it(
+        self, location: CheckpointStorageLocation, faults: Faults, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        value: dict[str, Any] = {"a": 1}
+        def interrupted(*_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
         one = handler(Function(with_raw_state))
-        broadcast_state(one.backend, types=(int, dict[str, int]), entries={1: value})
-        value["a"] = "no number"
-        with pytest.raises(CheckpointDeclinedError, match="'b'"):
+        monkeypatch.setattr(type(one.backend), "snapshot", interrupted)
+        with pytest.raises(KeyboardInterrupt):
             one.snapshot_state(7, location)
         assert files_below(faults.behind) == set()
 

@@ -122,6 +122,7 @@ class CheckpointCoordinator:
         self._query_id = query_id
         self._uid = uid
         self._parallelism = parallelism
+        self._is_ours = False  # the last checkpoint: this run has completed it
         self._num_retained = num_retained
         self._ownership: JobOwnership | None = None
         self._store = CompletedCheckpointStore(num_retained, _CLEANER)
@@ -236,6 +237,7 @@ class CheckpointCoordinator:
         with retry_deadline(_COMMIT_DEADLINE_S):
             completed = self._commit(pending, metadata, ownership)
         self._store.add(completed)
+        self._is_ours = True
         _log.info(
             "completed checkpoint %d of job %s (batch %d) in %.0f ms: %d bytes of state, "
             "%d bytes of metadata",
@@ -291,6 +293,10 @@ class CheckpointCoordinator:
     def _assign(self, last: CompletedCheckpoint | None) -> Assigned:
         if last is None:
             return (SubtaskState(),) * self._parallelism
+        if self._is_ours:
+            # Nothing was restarted. Spread anew, a union state would be stored by each subtask whole.
+            subtasks = last.metadata.operators[self._uid].subtasks
+            return tuple(subtasks.get(index, SubtaskState()) for index in range(self._parallelism))
         settings = OperatorSettings(self._parallelism)
         return assign(last.metadata, {self._uid: settings})[self._uid].subtasks
 
