@@ -51,7 +51,11 @@ def begun(driver: CheckpointCoordinator, batch_id: int) -> PendingCheckpoint:
     return pending
 
 
-def acknowledged(pending: PendingCheckpoint, subtasks: tuple[int, ...] = (0, 1)) -> list[Any]:
+def acknowledged(
+    pending: PendingCheckpoint,
+    subtasks: tuple[int, ...] = (0, 1),
+    mode: OperatorStateMode = OperatorStateMode.SPLIT_DISTRIBUTE,
+) -> list[Any]:
     """What subtasks report after each has written a state file."""
     found = []
     for subtask in subtasks:
@@ -61,7 +65,7 @@ def acknowledged(pending: PendingCheckpoint, subtasks: tuple[int, ...] = (0, 1))
             stream.write(b"state of %d" % subtask)
             handle = stream.close_and_get_handle()
         assert handle is not None
-        partitions = StatePartitions(OperatorStateMode.SPLIT_DISTRIBUTE, 0, handle.size, 0, 1)
+        partitions = StatePartitions(mode, 0, handle.size, 0, 1)
         state = SubtaskState((OperatorStateHandle({"s": partitions}, handle),))
         found.append(Acknowledgement(subtask, subtask, state))
     return found
@@ -99,6 +103,24 @@ def test_a_new_driver_goes_on_behind_the_last_checkpoint(memory_directory: str) 
     assert pending.restored_checkpoint_id == 2
     contents = [read(state.managed_operator[0].stream) for state in pending.assigned]
     assert contents == [b"state of 0", b"state of 1"]
+
+
+def test_union_state_is_spread_when_a_job_starts_and_not_in_each_batch(
+    memory_directory: str,
+) -> None:
+    def contents(pending: PendingCheckpoint) -> list[list[bytes]]:
+        return [
+            [read(handle.stream) for handle in state.managed_operator] for state in pending.assigned
+        ]
+
+    states = [b"state of 0", b"state of 1"]
+    first = coordinator(memory_directory)
+    for batch_id in range(3):
+        pending = begun(first, batch_id)
+        assert contents(pending) == ([[], []] if batch_id == 0 else [[one] for one in states])
+        done = acknowledged(pending, mode=OperatorStateMode.UNION)
+        first.complete(pending, done, progress(batch_id))
+    assert contents(begun(coordinator(memory_directory), 3)) == [states, states]
 
 
 @pytest.mark.parametrize("batch_id", [0, 3, 17])
