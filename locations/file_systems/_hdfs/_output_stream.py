@@ -64,15 +64,17 @@ class HdfsOutputStream:
         left = memoryview(data).cast("B")
         with self._writing():
             while left:
-                piece = bytes(left[: self._room()])  # other buffers it would take byte by byte
+                room = self._room()
+                if isinstance(data, bytes) and len(left) == len(data) <= room:
+                    piece = data
+                else:  # views it would take byte by byte
+                    piece = bytes(left[:room])
                 if self._length == 0:
                     self._retrier.call("write", partial(self._begin, piece))
                 else:
                     self._send(piece)
-                left = left[len(piece) :]
                 self._length += len(piece)
-                if self._length >= _SMALLEST_BLOCK and self._left_of_block() == 0:
-                    self._sync()  # later it would be another block that is synced
+                left = left[len(piece) :]
 
     def sync(self) -> None:
         with self._writing():
@@ -136,17 +138,17 @@ class HdfsOutputStream:
             raise
 
     def _room(self) -> int:
-        """Bytes that may be sent at once."""
+        """Bytes that may be sent at once; a block that is full is on disks before the next one."""
         if self._length == 0:
             return _FIRST_PIECE
         if self._length < _SMALLEST_BLOCK:
             return _SMALLEST_BLOCK - self._length
-        return min(_PIECE, self._left_of_block() or _PIECE)
-
-    def _left_of_block(self) -> int:
         if not self._block_bytes:
             self._block_bytes = int(self._calls.get_file_info(self._path).blocksize)
-        return -self._length % self._block_bytes
+        in_block = self._length % self._block_bytes
+        if in_block == 0:
+            self._sync()
+        return min(_PIECE, self._block_bytes - in_block)
 
     def _send(self, piece: bytes) -> None:
         with translated(self._uri):
