@@ -59,14 +59,18 @@ class HdfsFileSystem:
 
     def create(self, uri: str, /) -> FileOutputStream:
         stream = client_for(uri, self._options, for_streams=True)
-        return HdfsOutputStream(uri, calls=self._client(uri), stream=stream, retrier=self._retrier)
+        path = _uris.local_path(uri)
+        return HdfsOutputStream(
+            uri, path, calls=self._client(uri), stream=stream, retrier=self._retrier
+        )
 
     def publish(self, uri: str, data: bytes, /) -> None:
         in_progress = _uris.join(
             _uris.parent(uri), f".{_uris.name(uri)}.{uuid.uuid4().hex}.inprogress"
         )
         client = self._client(uri)
-        stream = HdfsOutputStream(in_progress, calls=client, stream=client, retrier=_ONCE)
+        path = _uris.local_path(in_progress)
+        stream = HdfsOutputStream(uri, path, calls=client, stream=client, retrier=_ONCE)
         try:
             stream.write(data)
             stream.commit()

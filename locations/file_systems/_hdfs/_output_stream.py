@@ -16,7 +16,6 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations import _uris
 from holdfast.locations.file_systems._hdfs._bounded import bounded
 from holdfast.locations.file_systems._hdfs._client import HdfsClient
 from holdfast.locations.file_systems._hdfs._errors import lost_data, translated, was_refused
@@ -45,6 +44,10 @@ sync, so this must leave time for others."""
 _FREE_S = 2.0
 
 
+def _is_refused(error: BaseException) -> bool:
+    return isinstance(error, StorageUnavailableError) and was_refused(error)
+
+
 class HdfsOutputStream:
     """Written in place: its name is random, and told to nobody before it is closed.
 
@@ -52,19 +55,20 @@ class HdfsOutputStream:
     lease.
 
     Args:
-        uri: Its normalized URI.
+        uri: Its normalized URI, for errors.
+        path: Its path.
         calls: The client that makes single calls.
         stream: The client that writes.
         retrier: Repeats what a stream can repeat: its creation, its head, and its end.
     """
 
     def __init__(
-        self, uri: str, *, calls: HdfsClient, stream: HdfsClient, retrier: Retrier
+        self, uri: str, path: str, *, calls: HdfsClient, stream: HdfsClient, retrier: Retrier
     ) -> None:
         self._is_finished = True  # there is nothing to delete yet
         self._process = os.getpid()
         self._uri = uri
-        self._path = _uris.local_path(uri)
+        self._path = path
         self._calls = calls
         self._stream = stream
         self._retrier = retrier
@@ -186,8 +190,8 @@ class HdfsOutputStream:
             status = self._retrier.call("status", self._status)
             self._block_bytes = int(status.blocksize)
         in_block = self._length % self._block_bytes
-        if in_block == 0:
-            self._sync()
+        if in_block == 0:  # later it would be another block that is synced
+            self._retrier.call("sync", self._sync, is_transient=_is_refused)
         return min(_PIECE_BYTES, self._block_bytes - in_block)
 
     def _status(self) -> Any:
