@@ -2,10 +2,12 @@
 
 import functools
 import logging
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -457,6 +459,54 @@ def check(directory: HdfsDirectory, data: bytes, ended: set[Lengths]) -> None:
     assert set(directory.files()) == {f"{before}-{after}" for before, after in ended}
     for before, after in ended:
         assert directory.read(f"{before}-{after}") == data[:after]
+
+
+def test_a_name_node_that_does_not_answer_is_given_up(
+    directory: str, proxy: NameNodeProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call after it has a connection of its own."""
+    monkeypatch.setattr(_client, "_CALL_S", 0.5)
+    answered = threading.Event()
+    file_system = HdfsFileSystem()
+    for _ in range(2):
+        proxy.interrupt("getListing", answered.wait)
+        with pytest.raises(StorageUnavailableError, match=r"no answer in 0\.5 s"):
+            file_system.list(directory)
+    assert list(file_system.list(directory)) == []
+    answered.set()
+
+
+def test_streams_that_are_given_up_keep_no_connection(hdfs_directory: HdfsDirectory) -> None:
+    file_system = HdfsFileSystem()
+
+    def begin() -> list[Any]:
+        streams: list[Any] = []
+        for number in range(10):
+            stream: Any = file_system.create(f"{hdfs_directory.uri}/{number}")
+            stream.write(b"1")
+            stream.sync()
+            streams.append(stream)
+        return streams
+
+    before = n_sockets()
+    streams = begin()
+    assert n_sockets() >= before + 10
+    for stream in streams:
+        stream.abort()
+    deadline = time.monotonic() + 30
+    while n_sockets() > before + 2:  # hdfs-native closes them behind our back
+        assert time.monotonic() < deadline, "connections are kept"
+        time.sleep(0.05)
+    assert hdfs_directory.files() == []
+
+
+def n_sockets() -> int:
+    """Connections of this process."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+    return found
 
 
 class TestNameNodeIsDown:

@@ -41,10 +41,10 @@ class HdfsClient:
         self.raw = raw
         self._forget = forget
 
-    def run(self, call: Callable[[Any], _Result], seconds: float = _CALL_S) -> _Result:
+    def run(self, call: Callable[[Any], _Result], seconds: float | None = None) -> _Result:
         """The result of one call to the NameNode. Raises `TimeoutError` too."""
         try:
-            return bounded(lambda: call(self.raw), seconds)
+            return bounded(lambda: call(self.raw), _CALL_S if seconds is None else seconds)
         except TimeoutError:
             self._forget()
             raise
