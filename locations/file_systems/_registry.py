@@ -114,6 +114,7 @@ def use_s3(
 def use_hdfs(options: Mapping[str, str], *, retries: RetryPolicy = _DEFAULT_POLICY) -> None:
     """Reach `hdfs://` and `viewfs://` by these options from now on, in this process.
 
+    They come on top of those that were given before: queries of one driver may use several clusters.
     A scheme for which somebody has registered an adapter of his own is left to it.
 
     Args:
@@ -124,7 +125,9 @@ def use_hdfs(options: Mapping[str, str], *, retries: RetryPolicy = _DEFAULT_POLI
     """
     with _LOCK:
         for scheme in ("hdfs", "viewfs"):
-            _use(scheme, scheme, _Hdfs(tuple(sorted(options.items())), retries))
+            known, _ = _FACTORIES[scheme]
+            before = dict(known.options) if isinstance(known, _Hdfs) else {}
+            _use(scheme, scheme, _Hdfs(tuple(sorted({**before, **options}.items())), retries))
 
 
 def _use(root: str, scheme: str, factory: _S3 | _Hdfs) -> None:

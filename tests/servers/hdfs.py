@@ -7,11 +7,13 @@ tests are skipped and say why.
 
 import os
 import shlex
+import socket
 import subprocess
 import sys
+import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +24,9 @@ _INFRA = Path(__file__).parents[2] / "infra" / "hdfs"
 
 _UNAVAILABLE = 3
 """What `infra/hdfs/start` exits with where there can be no servers."""
+
+_GREETING_BYTES = 7
+"""What a client sends before its first call: magic, version, service class, protocol."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,6 +171,182 @@ def hdfs_server() -> Iterator[HdfsServer]:
         )
     finally:
         _run("stop", directory)
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(slots=True)
+class _Fault:
+    """What happens to a call of the NameNode, by default nothing."""
+
+    is_done: bool = True
+    is_answered: bool = True
+    meanwhile: Callable[[], object] = _nothing
+    times: int = 1
+
+
+@dataclass(slots=True)
+class NameNodeProxy:
+    """Stands between clients and the NameNode, and loses calls, or their answers, when told to.
+
+    DataNodes are reached past it. Without Kerberos, whose calls it could not read.
+
+    Attributes:
+        server: Whose NameNode.
+        calls: The methods that clients have called so far, in order.
+    """
+
+    server: HdfsServer
+    calls: list[str] = field(default_factory=list)
+    _address: tuple[str, int] = ("127.0.0.1", 0)
+    _faults: dict[str, _Fault] = field(default_factory=dict)
+    _listener: socket.socket | None = None
+    _open: set[socket.socket] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def uri(self) -> str:
+        return f"hdfs://127.0.0.1:{self._address[1]}"
+
+    def lose(
+        self,
+        method: str,
+        *,
+        is_done: bool,
+        times: int = 1,
+        meanwhile: Callable[[], object] = _nothing,
+    ) -> None:
+        """Cut the connection instead of answering the next calls of a method.
+
+        Args:
+            method: Its name in Hadoop's `ClientNamenodeProtocol`.
+            is_done: Whether the NameNode does what it is asked for.
+            times: How many calls.
+            meanwhile: Done before the connection is cut, behind what the NameNode does.
+        """
+        self._faults[method] = _Fault(is_done, False, meanwhile, times)
+
+    def interrupt(self, method: str, meanwhile: Callable[[], object]) -> None:
+        """Do something before the next call of a method reaches the NameNode, while it waits."""
+        self._faults[method] = _Fault(meanwhile=meanwhile)
+
+    def pending(self) -> set[str]:
+        """The methods that were not called as often as something was to happen to them."""
+        return {method for method, fault in self._faults.items() if fault.times > 0}
+
+    def clear(self) -> None:
+        """Let all be well, and forget the calls."""
+        self._faults.clear()
+        self.calls.clear()
+
+    def start(self) -> None:
+        """Listen, where it did before."""
+        self._listener = socket.create_server(self._address)
+        self._address = self._listener.getsockname()
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Be as a NameNode that is down: all connections end, and new ones are refused."""
+        if self._listener is not None:
+            _close(self._listener)
+        with self._lock:
+            _close(*self._open)
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        host, _, port = self.server.uri.removeprefix("hdfs://").rpartition(":")
+        try:
+            name_node = socket.create_connection((host, int(port)))
+        except OSError:
+            _close(client)
+            return
+        with self._lock:
+            self._open |= {client, name_node}
+        lost: list[_Fault] = []  # whose answer comes next
+        answers = threading.Thread(target=self._answer, args=(name_node, client, lost), daemon=True)
+        answers.start()
+        try:
+            name_node.sendall(client.recv(_GREETING_BYTES, socket.MSG_WAITALL))
+            while (call := _message(client)) is not None and not lost:
+                fault = self._fault_of(_method(call))
+                if not fault.is_answered:
+                    if not fault.is_done:
+                        fault.meanwhile()
+                        break
+                    lost.append(fault)
+                else:
+                    fault.meanwhile()
+                name_node.sendall(call)
+            if lost:
+                answers.join()
+        except OSError:
+            pass
+        finally:
+            _close(client, name_node)
+            with self._lock:
+                self._open -= {client, name_node}
+
+    def _fault_of(self, method: str) -> _Fault:
+        with self._lock:
+            self.calls.append(method)
+            fault = self._faults.get(method)
+            if fault is None or fault.times == 0:
+                return _Fault()
+            fault.times -= 1
+            return fault
+
+    @staticmethod
+    def _answer(name_node: socket.socket, client: socket.socket, lost: list[_Fault]) -> None:
+        with suppress(OSError):
+            while (answer := _message(name_node)) is not None and not lost:
+                client.sendall(answer)
+        if lost:
+            lost[0].meanwhile()
+        _close(client, name_node)
+
+
+def _message(connection: socket.socket) -> bytes | None:
+    """The next one with its length in front, or None at the end."""
+    head = connection.recv(4, socket.MSG_WAITALL)
+    size = int.from_bytes(head)
+    body = connection.recv(size, socket.MSG_WAITALL) if len(head) == 4 else b""
+    return head + body if body and len(body) == size else None
+
+
+def _method(call: bytes) -> str:
+    """Its method, or empty if it is none of a file system.
+
+    Behind the length stand two protobufs with a length of one byte each: a header of the call,
+    and a header of the request, whose first field is the method's name.
+    """
+    request = call[5 + call[4] :]
+    is_call = b"ClientProtocol" in request and request[1:2] == b"\x0a"
+    return request[3 : 3 + request[2]].decode() if is_call else ""
+
+
+def _close(*connections: socket.socket) -> None:
+    for connection in connections:
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
+
+
+@contextmanager
+def name_node_proxy(server: HdfsServer) -> Iterator[NameNodeProxy]:
+    """A proxy of its own for the block."""
+    proxy = NameNodeProxy(server)
+    proxy.start()
+    try:
+        yield proxy
+    finally:
+        proxy.stop()
 
 
 def _run(command: str, *arguments: str) -> None:

@@ -1,46 +1,69 @@
 """hdfs-native's clients, two for each cluster and process."""
 
+import ctypes
 import os
-import sys
 import threading
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from holdfast.errors import InvalidRequestError
+from holdfast.locations.file_systems._hdfs._bounded import bounded
 
-_LOCK = threading.Lock()
-_CLIENTS: dict[tuple[str, "Options", bool], Any] = {}
-_was_forked = False
+_Result = TypeVar("_Result")
 
 Options = tuple[tuple[str, str], ...]
 """Hadoop's options that win over those in its files, by name, sorted."""
 
-_PATIENCE = "dfs.client.failover.max.attempts"
+_CALL_S = 20.0
+"""How long the NameNode may take for one call; hdfs-native itself would wait for ever."""
 
-_FOR_CALLS = {
-    _PATIENCE: "4",
-    "dfs.client.failover.sleep.base.millis": "50",
-    "dfs.client.failover.sleep.max.millis": "500",
-}
+_MAX_ATTEMPTS = "dfs.client.failover.max.attempts"
+_FIRST_SLEEP = "dfs.client.failover.sleep.base.millis"
+_LONGEST_SLEEP = "dfs.client.failover.sleep.max.millis"
+
+_FOR_CALLS = {_MAX_ATTEMPTS: "4", _FIRST_SLEEP: "50", _LONGEST_SLEEP: "500"}
 """Enough to find the active one of some NameNodes; who calls repeats what fails. Hadoop's own patience
 with a NameNode that is down is three minutes."""
 
-_FOR_STREAMS = {
-    _PATIENCE: "60",
-    "dfs.client.failover.sleep.base.millis": "100",
-    "dfs.client.failover.sleep.max.millis": "2000",
-}
-"""About a minute with a pair of NameNodes, for nobody can repeat a stream. It sleeps after all were
-tried once."""
+_FOR_STREAMS = {_MAX_ATTEMPTS: "60", _FIRST_SLEEP: "100", _LONGEST_SLEEP: "2000"}
+"""A minute or two, for what is in the middle of a stream can't be repeated."""
 
-_ONE_NAME_NODE = {_PATIENCE: "30"}
+
+class HdfsClient:
+    """A client whose calls end in time.
+
+    Args:
+        raw: hdfs-native's.
+        forget: Called when it did not answer: the next attempt is to have a new connection.
+    """
+
+    def __init__(self, raw: Any, forget: Callable[[], object]) -> None:
+        self.raw = raw
+        self._forget = forget
+
+    def run(self, call: Callable[[Any], _Result], seconds: float | None = None) -> _Result:
+        """The result of one call to the NameNode. Raises `TimeoutError` too."""
+        try:
+            return bounded(lambda: call(self.raw), _CALL_S if seconds is None else seconds)
+        except TimeoutError:
+            self._forget()
+            raise
+
+
+_LOCK = threading.Lock()
+_CLIENTS: dict[tuple[str, Options, bool], HdfsClient] = {}
+_was_forked = False
 
 
 def _note_fork() -> None:
     global _LOCK, _was_forked  # noqa: PLW0603  # of the process
     _LOCK = threading.Lock()
-    # Its threads are not in this process, and it would wait for them for ever.
-    _was_forked = _was_forked or "hdfs_native" in sys.modules
+    if _CLIENTS:
+        # Their threads are not in this process: using or freeing them would wait for ever.
+        _was_forked = True
+        for client in _CLIENTS.values():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+        _CLIENTS.clear()
 
 
 os.register_at_fork(after_in_child=_note_fork)
@@ -51,7 +74,7 @@ def options_of(options: Mapping[str, str]) -> Options:
     return tuple(sorted(options.items()))
 
 
-def client_for(uri: str, options: Options, *, patient: bool = False) -> Any:
+def client_for(uri: str, options: Options, *, for_streams: bool = False) -> HdfsClient:
     """A client of the cluster that a URI names; of the default one if it names none.
 
     It finds its settings where Hadoop's own clients do: `HADOOP_CONF_DIR`, `HADOOP_USER_NAME`,
@@ -60,7 +83,7 @@ def client_for(uri: str, options: Options, *, patient: bool = False) -> Any:
     Args:
         uri: Normalized URI of a file or directory.
         options: Hadoop's options that win over those in its files.
-        patient: Whether calls wait for a NameNode that is down, about a minute.
+        for_streams: Whether it waits for a NameNode that is down.
 
     Raises:
         InvalidRequestError: hdfs-native is missing, can't be used here, or refuses the settings.
@@ -70,24 +93,22 @@ def client_for(uri: str, options: Options, *, patient: bool = False) -> Any:
         raise InvalidRequestError(message, uri)
     scheme, _, rest = uri.partition("://")
     authority = rest.partition("/")[0]
-    cluster = f"{scheme}://{authority}" if authority else ""
-    key = (cluster, options, patient)
+    key = (f"{scheme}://{authority}" if authority else "", options, for_streams)
     found = _CLIENTS.get(key)
     if found is None:
         with _LOCK:
             found = _CLIENTS.get(key)
             if found is None:
-                found = _CLIENTS[key] = _make(
-                    cluster, dict(options) | _patience(authority, patient=patient), uri
-                )
+                ours = _FOR_STREAMS if for_streams else _FOR_CALLS
+                raw = _make(key[0], dict(options) | _active_alone(authority) | ours, uri)
+                found = _CLIENTS[key] = HdfsClient(raw, lambda: _CLIENTS.pop(key, None))
     return found
 
 
-def _patience(authority: str, *, patient: bool) -> dict[str, str]:
-    if not patient:
-        return _FOR_CALLS
-    _, _, port = authority.rpartition(":")
-    return _FOR_STREAMS | (_ONE_NAME_NODE if port.isdecimal() else {})
+def _active_alone(authority: str) -> dict[str, str]:
+    """Not to ask observers, which may not know yet what another process has written."""
+    provider = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+    return {f"dfs.client.failover.proxy.provider.{authority}": provider}
 
 
 def _make(cluster: str, options: dict[str, str], uri: str) -> Any:

@@ -20,19 +20,38 @@ _ANSWER = re.compile(
 )
 _LONGEST_TEXT = 300
 
-_FULL = {"DSQuotaExceededException", "NSQuotaExceededException", "QuotaExceededException"}
+_FULL = {
+    "DSQuotaExceededException",
+    "NSQuotaExceededException",
+    "QuotaByStorageTypeExceededException",
+    "QuotaExceededException",
+}
 _REFUSED = {
     "AccessControlException",
     "AuthorizationException",
     "FSLimitException$MaxDirectoryItemsExceededException",
     "FSLimitException$PathComponentTooLongException",
+    "HadoopIllegalArgumentException",
+    "IllegalArgumentException",
     "InvalidPathException",
     "ParentNotDirectoryException",
+    "PathIsNotEmptyDirectoryException",
     "SecretManager$InvalidToken",
+    "SnapshotAccessControlException",
+    "SnapshotException",
     "UnresolvedPathException",
+    "UnsupportedOperationException",
 }
 _GONE = {"FileNotFoundException", "LeaseExpiredException"}
 _TAKEN = {"AlreadyBeingCreatedException", "FileAlreadyExistsException"}
+
+_NOT_NOW = {
+    "ObserverRetryOnActiveException",
+    "RetriableException",
+    "SafeModeException",
+    "StandbyException",
+}
+"""With these the NameNode itself has refused. Others may be a router's, which has not heard of it."""
 
 _NO_IDENTITY = ("SASLError", "GSSAPIError", "NoSASLMechanism")
 _NO_DATA_NODE = ("DataTransferError", "BlocksNotFound")
@@ -47,6 +66,10 @@ def translated(uri: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise error_for(error, uri) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # hdfs-native's, on a damaged token file
+            raise
+        raise InvalidRequestError(f"hdfs-native broke down ({error})", uri) from error
 
 
 def java_class(error: BaseException | None) -> str:
@@ -78,9 +101,9 @@ def error_for(error: Exception, uri: str) -> CheckpointError:
     return StorageUnavailableError(f"HDFS failed ({text})", uri)
 
 
-def was_answered(error: CheckpointError) -> bool:
+def was_refused(error: CheckpointError) -> bool:
     """Whether the NameNode said no, so that the call surely changed nothing."""
-    return bool(java_class(error.__cause__))
+    return java_class(error.__cause__) in _NOT_NOW
 
 
 def lost_data(error: CheckpointError) -> bool:

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -15,8 +15,8 @@ from holdfast.errors import (
 )
 from holdfast.locations import _uris
 from holdfast.locations._tried import raise_first, tried
-from holdfast.locations.file_systems._hdfs._client import client_for, options_of
-from holdfast.locations.file_systems._hdfs._errors import java_class, translated, was_answered
+from holdfast.locations.file_systems._hdfs._client import HdfsClient, client_for, options_of
+from holdfast.locations.file_systems._hdfs._errors import java_class, translated, was_refused
 from holdfast.locations.file_systems._hdfs._input_stream import HdfsInputStream
 from holdfast.locations.file_systems._hdfs._output_stream import HdfsOutputStream
 from holdfast.locations.file_systems._port import FileOutputStream, FileStatus
@@ -47,35 +47,43 @@ class HdfsFileSystem:
         self._retrier = Retrier(retries or RetryPolicy())
 
     def prepare_directory(self, uri: str, /) -> None:
+        path = _uris.local_path(uri)
         try:
             with translated(uri):
-                self._client(uri).mkdirs(_uris.local_path(uri), _DIRECTORY_MODE, create_parent=True)
+                self._client(uri).run(
+                    lambda raw: raw.mkdirs(path, _DIRECTORY_MODE, create_parent=True)
+                )
         except CheckpointConflictError as error:
             message = "a file stands where a directory is wanted"
             raise InvalidRequestError(message, uri) from error
 
     def create(self, uri: str, /) -> FileOutputStream:
-        stream = client_for(uri, self._options, patient=True)
-        return HdfsOutputStream(uri, calls=self._client(uri), stream=stream, retrier=self._retrier)
+        stream = client_for(uri, self._options, for_streams=True)
+        path = _uris.local_path(uri)
+        return HdfsOutputStream(
+            uri, path, calls=self._client(uri), stream=stream, retrier=self._retrier
+        )
 
     def publish(self, uri: str, data: bytes, /) -> None:
         in_progress = _uris.join(
             _uris.parent(uri), f".{_uris.name(uri)}.{uuid.uuid4().hex}.inprogress"
         )
         client = self._client(uri)
-        stream = HdfsOutputStream(in_progress, calls=client, stream=client, retrier=_ONCE)
+        path = _uris.local_path(in_progress)
+        stream = HdfsOutputStream(uri, path, calls=client, stream=client, retrier=_ONCE)
         try:
             stream.write(data)
             stream.commit()
             self._rename(in_progress, uri)
         except BaseException:
             stream.abort()
-            self._remove(in_progress)
+            with suppress(CheckpointError):
+                self._delete(in_progress)
             raise
 
     def open(self, uri: str, /) -> BinaryIO:
         with translated(uri):
-            reader = self._client(uri).read(_uris.local_path(uri))
+            reader = self._client(uri).run(lambda raw: raw.read(_uris.local_path(uri)))
         return cast("BinaryIO", HdfsInputStream(reader, uri))
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
@@ -88,17 +96,17 @@ class HdfsFileSystem:
                     modified_ms=entry.modification_time,
                     is_directory=entry.isdir,
                 )
-                for entry in self._client(uri).list_status(path)
+                for entry in self._client(uri).run(lambda raw: list(raw.list_status(path)))
                 if entry.path.rstrip("/") != path.rstrip("/")  # of a file: itself
             ]
         return []
 
     def delete(self, uris: Iterable[str], /) -> None:
-        raise_first(tried(self._delete_file, uris))
+        raise_first(tried(self._delete, uris))
 
     def delete_empty_directory(self, uri: str, /) -> None:
         try:
-            self._delete(uri, recursive=False)
+            self._delete(uri)
         except CheckpointError as error:
             if java_class(error.__cause__) != "PathIsNotEmptyDirectoryException":
                 raise
@@ -106,31 +114,24 @@ class HdfsFileSystem:
     def delete_tree(self, uri: str, /) -> None:
         self._delete(uri, recursive=True)
 
-    def _delete_file(self, uri: str) -> None:
-        self._delete(uri, recursive=False)
-
-    def _delete(self, uri: str, *, recursive: bool) -> None:
+    def _delete(self, uri: str, *, recursive: bool = False) -> None:
+        path = _uris.local_path(uri)
         with suppress(CheckpointNotFoundError), translated(uri):
-            self._client(uri).delete(_uris.local_path(uri), recursive)
+            self._client(uri).run(lambda raw: raw.delete(path, recursive))
 
-    def _remove(self, uri: str) -> None:
-        with suppress(CheckpointError):
-            self._delete_file(uri)
-
-    def _client(self, uri: str) -> Any:
+    def _client(self, uri: str) -> HdfsClient:
         return client_for(uri, self._options)
 
     def _rename(self, source: str, target: str) -> None:
+        paths = (_uris.local_path(source), _uris.local_path(target))
         try:
             with translated(target):
-                self._client(target).rename(
-                    _uris.local_path(source), _uris.local_path(target), overwrite=False
-                )
+                self._client(target).run(lambda raw: raw.rename(*paths, overwrite=False))
         except StorageUnavailableError as error:
             if "must both be directories" in str(error.__cause__):
                 message = "a directory stands where a file is wanted"
                 raise CheckpointConflictError(message, target) from error
-            if was_answered(error):
+            if was_refused(error):
                 raise
             message = "HDFS did not say whether the file was renamed"
             raise OutcomeUnknownError(message, target) from error

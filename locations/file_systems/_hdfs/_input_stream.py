@@ -41,19 +41,31 @@ class HdfsInputStream(io.RawIOBase):
     def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer
         if self.closed:
             raise StreamClosedError("stream is closed", self._uri)
-        view = memoryview(buffer).cast("B")
-        if self._position >= self._size or not view:
-            return 0
-        if not self._left:
+        view = memoryview(buffer).cast("B")[: max(0, self._size - self._position)]
+        filled = 0
+        try:
             with translated(self._uri):
-                if self._chunks is None:
-                    length = self._size - self._position
-                    self._chunks = self._reader.read_range_stream(self._position, length)
-                self._left = memoryview(next(self._chunks, b""))
-        data, self._left = self._left[: len(view)], self._left[len(view) :]
-        view[: len(data)] = data
-        self._position += len(data)
-        return len(data)
+                while filled < len(view):
+                    part = self._piece()[: len(view) - filled]
+                    if not part:
+                        break
+                    view[filled : filled + len(part)] = part
+                    self._left = self._left[len(part) :]
+                    filled += len(part)
+        except BaseException:
+            self._forget()  # pieces are ahead of the position
+            raise
+        self._position += filled
+        return filled
+
+    def _piece(self) -> memoryview:
+        """What has come and was not given out yet; the next one if there is nothing."""
+        if not self._left:
+            if self._chunks is None:
+                length = self._size - self._position
+                self._chunks = self._reader.read_range_stream(self._position, length)
+            self._left = memoryview(next(self._chunks, b""))
+        return self._left
 
     def close(self) -> None:
         self._forget()

@@ -1,5 +1,7 @@
 """A file in HDFS that counts once it is closed."""
 
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,21 +16,36 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations import _uris
-from holdfast.locations.file_systems._hdfs._errors import lost_data, translated, was_answered
+from holdfast.locations.file_systems._hdfs._bounded import bounded
+from holdfast.locations.file_systems._hdfs._client import HdfsClient
+from holdfast.locations.file_systems._hdfs._errors import lost_data, translated, was_refused
 from holdfast.locations.file_systems._port import BytesLike
 from holdfast.locations.file_systems._retries import ABORT_DEADLINE_S, Retrier, retry_deadline
 
 _FILE_MODE = 0o600
 
-_PIECE = 4 << 20
+_HEAD_BYTES = 1 << 20
+"""What is kept until DataNodes have it on their disks, so that it can be sent to others; all of most
+files. Hadoop's least block has as many bytes."""
+
+_PIECE_BYTES = 4 << 20
 """hdfs-native copies what it is given, all at once."""
 
-_FIRST_PIECE = 4 << 10
-"""Less than a packet: none of it is on its way when the first block can't be had."""
+_WRITE_S = 120.0
+"""For a piece; its pipeline may lose a DataNode meanwhile, which takes a minute to notice."""
 
-_SMALLEST_BLOCK = 1 << 20
-"""Hadoop's dfs.namenode.fs-limits.min-block-size, bytes; whose block ends earlier is not asked."""
+_END_S = 60.0
+"""For the last sync, and for closing."""
+
+_HEAD_S = 15.0
+"""For the head, which can be sent again. When a DataNode dies hdfs-native 0.14 may wait for ever in a
+sync, so this must leave time for others."""
+
+_FREE_S = 2.0
+
+
+def _is_refused(error: BaseException) -> bool:
+    return isinstance(error, StorageUnavailableError) and was_refused(error)
 
 
 class HdfsOutputStream:
@@ -38,56 +55,71 @@ class HdfsOutputStream:
     lease.
 
     Args:
-        uri: Its normalized URI.
+        uri: Its normalized URI, for errors.
+        path: Its path.
         calls: The client that makes single calls.
-        stream: The client that writes, which waits for a NameNode that is down.
-        retrier: Repeats what a stream can repeat: its creation, its first block, and its end.
+        stream: The client that writes.
+        retrier: Repeats what a stream can repeat: its creation, its head, and its end.
     """
 
-    def __init__(self, uri: str, *, calls: Any, stream: Any, retrier: Retrier) -> None:
+    def __init__(
+        self, uri: str, path: str, *, calls: HdfsClient, stream: HdfsClient, retrier: Retrier
+    ) -> None:
         self._is_finished = True  # there is nothing to delete yet
+        self._process = os.getpid()
         self._uri = uri
-        self._path = _uris.local_path(uri)
+        self._path = path
         self._calls = calls
+        self._stream = stream
         self._retrier = retrier
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held for moments only
+        self._is_writing = False
+        self._head: bytearray | None = bytearray()  # until DataNodes have it
         self._length = 0
+        self._synced_length = 0
         self._block_bytes = 0
         self._can_sync = True
-        self._stream = stream
-        self._writer: Any = None
         self._may_be_ours = False
-        retrier.call("create", self._create)
+        self._writer: Any = None
+        try:
+            retrier.call("create", self._create)
+        except CheckpointError:
+            if self._may_be_ours:
+                self._delete()
+            raise
         self._is_finished = False
 
     def write(self, data: BytesLike, /) -> None:
         left = memoryview(data).cast("B")
         with self._writing():
+            if self._head is not None:
+                room = _HEAD_BYTES - len(self._head)
+                self._head += left[:room]
+                left = left[room:]
+                if not left:
+                    return
+                self._send_head()
             while left:
-                piece = bytes(left[: self._room()])  # other buffers it would take byte by byte
-                if self._length == 0:
-                    self._retrier.call("write", partial(self._begin, piece))
-                else:
-                    self._send(piece)
+                piece = bytes(left[: self._room()])  # views it would take byte by byte
+                self._send(piece)
                 left = left[len(piece) :]
-                self._length += len(piece)
-                if self._length >= _SMALLEST_BLOCK and self._left_of_block() == 0:
-                    self._sync()  # later it would be another block that is synced
 
     def sync(self) -> None:
         with self._writing():
-            self._sync()
+            self._sync_all()
 
     def commit(self, *, durable_name: bool = True) -> None:  # noqa: ARG002  # every name lasts
         with self._writing():
             try:
-                with translated(self._uri):
-                    self._sync()
-                    self._writer.close()
+                self._sync_all()
+                self._bounded(self._writer.close, _END_S)
             except StorageUnavailableError as error:
-                if isinstance(error, StorageFullError) or lost_data(error):
+                if self._head is not None or isinstance(error, StorageFullError):
                     raise
-                self._recover()
+                if lost_data(error):
+                    raise
+                self._recover(error)
+            self._writer = None
         with self._lock:
             was_aborted, self._is_finished = self._is_finished, True
         if was_aborted:
@@ -95,13 +127,19 @@ class HdfsOutputStream:
             raise StreamClosedError("stream was discarded", self._uri)
 
     def abort(self) -> None:
+        if os.getpid() != self._process:
+            return  # it is the parent's
         with self._lock:
             was_finished, self._is_finished = self._is_finished, True
+            is_free = not self._is_writing
         if not was_finished:
             self._delete()
+            if is_free:  # else the one who writes does it
+                self._free(self._writer)
 
     def __del__(self) -> None:
-        if not getattr(self, "_is_finished", True):
+        # At the end of the interpreter no thread answers any more.
+        if not getattr(self, "_is_finished", True) and not sys.is_finalizing():
             self.abort()
 
     def _create(self) -> None:
@@ -114,14 +152,20 @@ class HdfsOutputStream:
             # Not hdfs-native's own writer, which closes the file, and so makes it whole, when it is
             # collected as garbage; and waits for a NameNode that is down to do so.
             with translated(self._uri):
-                self._writer = self._stream.inner.create(self._path, options)
+                self._writer = self._stream.run(lambda raw: raw.inner.create(self._path, options))
         except StorageUnavailableError as error:
-            self._may_be_ours = self._may_be_ours or not was_answered(error)
+            self._may_be_ours = self._may_be_ours or not was_refused(error)
             raise
         self._may_be_ours = True
 
-    def _begin(self, piece: bytes) -> None:
-        """Have a first block with these bytes, on other DataNodes each time that it fails.
+    def _send_head(self) -> None:
+        head = bytes(self._head or b"")
+        if head:
+            self._retrier.call("write", partial(self._begin, head))
+        self._head = None
+
+    def _begin(self, head: bytes) -> None:
+        """Bring the head to disks; to those of other DataNodes each time that it fails.
 
         For the same file the NameNode gives the same ones again, even if one of them is gone.
         """
@@ -129,85 +173,123 @@ class HdfsOutputStream:
             raise StreamClosedError("stream was discarded", self._uri)
         if self._writer is None:
             self._create()
+        self._length = self._synced_length = 0
         try:
-            self._send(piece)
+            self._send(head, _HEAD_S)
+            self._sync(_HEAD_S)
         except StorageUnavailableError:
-            self._writer = None
+            writer, self._writer = self._writer, None
+            with suppress(CheckpointError):
+                self._delete_once()
+                self._free(writer)
             raise
 
     def _room(self) -> int:
-        """Bytes that may be sent at once."""
-        if self._length == 0:
-            return _FIRST_PIECE
-        if self._length < _SMALLEST_BLOCK:
-            return _SMALLEST_BLOCK - self._length
-        return min(_PIECE, self._left_of_block() or _PIECE)
-
-    def _left_of_block(self) -> int:
+        """Bytes that may be sent at once; a block that is full is on disks before the next one."""
         if not self._block_bytes:
-            self._block_bytes = int(self._calls.get_file_info(self._path).blocksize)
-        return -self._length % self._block_bytes
+            status = self._retrier.call("status", self._status)
+            self._block_bytes = int(status.blocksize)
+        in_block = self._length % self._block_bytes
+        if in_block == 0:  # later it would be another block that is synced
+            self._retrier.call("sync", self._sync, is_transient=_is_refused)
+        return min(_PIECE_BYTES, self._block_bytes - in_block)
 
-    def _send(self, piece: bytes) -> None:
+    def _status(self) -> Any:
         with translated(self._uri):
-            self._writer.write(piece)
+            return self._stream.run(lambda raw: raw.get_file_info(self._path))
 
-    def _sync(self) -> None:
+    def _send(self, piece: bytes, seconds: float = _WRITE_S) -> None:
+        self._bounded(lambda: self._writer.write(piece), seconds)
+        self._length += len(piece)
+
+    def _sync_all(self) -> None:
+        if self._head is not None:
+            self._send_head()
+        self._sync()
+
+    def _sync(self, seconds: float = _END_S) -> None:
         """Have the DataNodes write to their disks; closing alone leaves it in their memories."""
-        if not self._can_sync or self._length == 0:
+        if not self._can_sync or self._length == self._synced_length:
             return
         try:
-            self._writer.hsync()
-        except Exception as error:
-            if "not supported for erasure-coded" not in str(error):
+            self._bounded(self._writer.hsync, seconds)
+        except CheckpointError as error:
+            if "not supported for erasure-coded" not in str(error.__cause__):
                 raise
             self._can_sync = False
+        self._synced_length = self._length
 
-    def _recover(self) -> None:
+    def _bounded(self, call: Any, seconds: float) -> None:
+        with translated(self._uri):
+            bounded(call, seconds)
+
+    def _recover(self, error: StorageUnavailableError) -> None:
         """Have the NameNode close the file, whose writer doesn't know whether it is.
 
-        All bytes have been acknowledged, so that the DataNodes agree on its length.
+        The DataNodes agree on what they have; it is all, or the file does not count.
         """
-        length = self._retrier.call("commit", self._closed_length)
+        try:
+            length = self._retrier.call("commit", self._closed_length)
+        except StorageUnavailableError:
+            raise error from error.__cause__
         if length != self._length:
-            message = f"HDFS has closed the file with {length} of {self._length} bytes"
-            raise StorageUnavailableError(message, self._uri)
+            message = f"HDFS has closed the file with {length} of {self._length} bytes, after {error.args[0]}"
+            raise StorageUnavailableError(message, self._uri) from error
 
     def _closed_length(self) -> int:
         if self._is_finished:
             raise StreamClosedError("stream was discarded", self._uri)
         try:
             with translated(self._uri):
-                is_closed = self._calls.recover_lease(self._path)
-                length = int(self._calls.get_file_info(self._path).length)
+                is_closed = self._calls.run(lambda raw: raw.recover_lease(self._path))
+                status = self._calls.run(lambda raw: raw.get_file_info(self._path))
         except CheckpointConflictError as error:  # it waits for a DataNode's report
             raise StorageUnavailableError("HDFS has not closed the file yet", self._uri) from error
         if not is_closed:
             raise StorageUnavailableError("HDFS has not closed the file yet", self._uri)
-        return length
+        return int(status.length)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """What is missing a piece must not be committed."""
-        if self._is_finished:
-            raise StreamClosedError("stream is finished or discarded", self._uri)
+        with self._lock:
+            if self._is_finished:
+                raise StreamClosedError("stream is finished or discarded", self._uri)
+            self._is_writing = True
+        failure: BaseException | None = None
         try:
-            with translated(self._uri):
-                yield
-        except BaseException as error:
-            if self._is_finished:  # by another thread, which may have deleted it before it was made
-                self._delete()
-                raise StreamClosedError("stream was discarded", self._uri) from error
-            self.abort()
-            if isinstance(error, CheckpointNotFoundError):
-                message = "file was deleted while it was written, by another driver or a cleanup"
-                raise CheckpointNotFoundError(message, self._uri) from error
-            raise
+            yield
+        except BaseException as error:  # noqa: BLE001  # raised below
+            failure = error
+        with self._lock:
+            was_aborted, self._is_finished = self._is_finished, self._is_finished or bool(failure)
+            self._is_writing = False
+        if failure is None and not was_aborted:
+            return
+        # Again, if it was aborted: a head that was sent anew may have made it once more.
+        self._delete()
+        self._free(self._writer)
+        if was_aborted:  # by another thread
+            raise StreamClosedError("stream was discarded", self._uri) from failure
+        if isinstance(failure, CheckpointNotFoundError):
+            message = "file was deleted while it was written, by another driver or a cleanup"
+            raise CheckpointNotFoundError(message, self._uri) from failure
+        if failure is not None:
+            raise failure
 
     def _delete(self) -> None:
         with suppress(CheckpointError), retry_deadline(ABORT_DEADLINE_S):
             self._retrier.call("delete", self._delete_once)
 
     def _delete_once(self) -> None:
-        with translated(self._uri):
-            self._calls.delete(self._path)
+        with suppress(CheckpointNotFoundError), translated(self._uri):
+            self._calls.run(lambda raw: raw.delete(self._path), ABORT_DEADLINE_S)
+
+    def _free(self, writer: Any) -> None:
+        """Let go of the connections of a file that was deleted, which a writer keeps otherwise.
+
+        Closing it makes nothing whole then: the NameNode knows no such file.
+        """
+        if writer is not None:
+            with suppress(CheckpointError):
+                self._bounded(writer.close, _FREE_S)

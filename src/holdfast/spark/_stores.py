@@ -32,13 +32,13 @@ class Stores:
             InvalidRequestError: A setting of S3 is of another kind, or some don't go together.
         """
         is_hdfs = any((uri or "").lower().startswith(("hdfs:", "viewfs:")) for uri in uris)
-        hdfs = {
+        hadoop = {
             key.removeprefix(_HADOOP): text
             for key, text in configuration.items()
-            if is_hdfs and key.removeprefix(_HADOOP).startswith(_HDFS_OPTIONS)
             if key.startswith(_HADOOP)
         }
-        return cls(s3=s3_settings(configuration, *uris), hdfs=hdfs)
+        hdfs = {key: text for key, text in hadoop.items() if key.startswith(_HDFS_OPTIONS)}
+        return cls(s3=s3_settings(configuration, *uris), hdfs=hdfs if is_hdfs else {})
 
     def use(self) -> None:
         """Reach them this way from now on, in this process."""

@@ -3,7 +3,7 @@
 import io
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -48,6 +48,11 @@ class FileSystemContract:
     def put(self, uri: str, data: bytes) -> None:
         """Store a file in a directory that is there, behind the adapter's back."""
         raise NotImplementedError
+
+    def put_all(self, uris: Iterable[str], data: bytes) -> None:
+        """Store many of them."""
+        for uri in uris:
+            self.put(uri, data)
 
     # Directories
 
@@ -122,8 +127,7 @@ class FileSystemContract:
 
     def test_list_finds_every_one_of_many(self, file_system: FileSystem, directory: str) -> None:
         names = {f"{directory}/{number}" for number in range(1100)}  # stores page by 1000
-        for name in names:
-            self.put(name, b"1")
+        self.put_all(names, b"1")
         assert sorted(entry.uri for entry in file_system.list(directory)) == sorted(names)
 
     def test_a_missing_directory_has_no_entries(
