@@ -156,7 +156,7 @@ _STATES = {
     "broadcast": _State(
         lambda backend: backend.get_broadcast_state(MapStateDescriptor("rules", str, bytes)),
         BroadcastState.put_all,
-        BroadcastState.immutable_entries,
+        lambda state: dict(state.entries()),
     ),
 }
 
