@@ -8,6 +8,7 @@ from holdfast.locations import BytesLike, StreamStateHandle, read_exactly
 
 
 def location_of(handle: StreamStateHandle) -> str:
+    """Where its bytes are, for errors; nowhere if they are in the handle."""
     return getattr(handle, "uri", "")
 
 
@@ -64,7 +65,7 @@ class BoundedInputStream(io.RawIOBase):
             return 0
         count = self._source.readinto(self._offset + self._position, wanted)
         if not count:
-            message = f"raw state ends {self._left()} bytes before its partition does"
+            message = f"state ends {self._left()} bytes before its partition does"
             raise CheckpointCorruptedError(message, self._source.location)
         self._position += count
         return count
@@ -77,7 +78,7 @@ class BoundedInputStream(io.RawIOBase):
         if self._offset < 0 or self._length < 0 or end > self._source.size:
             message = (
                 f"partition from {self._offset} to {end} is outside of the "
-                f"{self._source.size} bytes of raw state"
+                f"{self._source.size} bytes of state"
             )
             raise CheckpointCorruptedError(message, self._source.location)
         return max(0, self._length - self._position)

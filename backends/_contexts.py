@@ -1,8 +1,8 @@
 """What user code is given to keep state."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,13 +15,14 @@ from holdfast.backends._raw_state import (
     OperatorStateCheckpointOutputStream,
     StatePartitionStream,
 )
-from holdfast.errors import CheckpointError, InvalidRequestError
+from holdfast.errors import InvalidRequestError
 from holdfast.locations import (
     CheckpointedStateScope,
     CheckpointStateOutputStream,
     CheckpointStreamFactory,
     KeyGroupsStateHandle,
     RawOperatorStateHandle,
+    tried,
 )
 
 
@@ -68,9 +69,7 @@ class RawState:
     def discard_state(self) -> None:
         """Delete the bytes, as far as possible. Never raises."""
         handles: list[RawOperatorStateHandle | KeyGroupsStateHandle] = [*self.operator, *self.keyed]
-        for handle in handles:
-            with suppress(CheckpointError):
-                handle.discard_state()
+        tried(lambda handle: handle.discard_state(), handles)
 
 
 class FunctionSnapshotContext:
@@ -126,14 +125,13 @@ class FunctionSnapshotContext:
     def finish(self) -> RawState:
         """Close what was asked for, keyed state first: the handles to what is in it."""
         keyed = self._keyed.close_and_get_handle() if self._keyed else None
+        raw = RawState(keyed=(keyed,) if keyed else ())
         try:
             operator = self._operator.close_and_get_handle() if self._operator else None
         except BaseException:
-            if keyed is not None:
-                with suppress(CheckpointError):
-                    keyed.discard_state()
+            raw.discard_state()
             raise
-        return RawState((operator,) if operator else (), (keyed,) if keyed else ())
+        return replace(raw, operator=(operator,) if operator else ())
 
     def close(self) -> None:
         """Give up what was asked for and not finished."""

@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -18,6 +17,8 @@ from holdfast.locations import (
     CheckpointStreamFactory,
     OperatorStateHandle,
     StreamStateHandle,
+    raise_first,
+    tried,
 )
 
 _log = logging.getLogger(__name__)
@@ -53,15 +54,8 @@ class SnapshotResult:
         Raises:
             CheckpointError: The first failure, after both were tried.
         """
-        failures: list[CheckpointError] = []
-        for part in (self.job_manager_owned, self.task_local):
-            try:
-                if part is not None:
-                    part.discard_state()
-            except CheckpointError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        parts = [part for part in (self.job_manager_owned, self.task_local) if part is not None]
+        raise_first(tried(OperatorStateHandle.discard_state, parts))
 
 
 class SnapshotResources(Protocol):
@@ -164,9 +158,7 @@ class SnapshotStreams:
     def discard(self) -> None:
         """Give up what is open, and delete what was finished, as far as possible."""
         self.close()
-        for handle in self._finished:
-            with suppress(CheckpointError):
-                handle.discard_state()
+        tried(lambda handle: handle.discard_state(), self._finished)
 
 
 class AsyncSnapshot(Generic[Resources]):

@@ -25,6 +25,7 @@ from holdfast.locations._metadata import (
     encode_metadata,
 )
 from holdfast.locations._reading import read_exactly, read_into
+from holdfast.locations._tried import raise_first, tried
 from holdfast.locations.coordination import (
     GRACE_S,
     NEVER_RETAIN,
@@ -173,12 +174,14 @@ __all__ = [
     "latest_checkpoint",
     "load_checkpoint",
     "load_checkpoints",
+    "raise_first",
     "read_exactly",
     "read_into",
     "register_file_system",
     "resolve_pointer",
     "retry_deadline",
     "sweep",
+    "tried",
     "unregister_file_system",
     "use_hdfs",
     "use_s3",

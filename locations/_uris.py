@@ -3,6 +3,7 @@
 import os
 import posixpath
 import re
+import uuid
 
 from holdfast.errors import InvalidRequestError
 
@@ -101,3 +102,8 @@ def parent(uri: str) -> str:
 def name(uri: str) -> str:
     """The last part of the URI's path."""
     return uri.rpartition("/")[2]
+
+
+def hidden_name(name: str) -> str:
+    """A new name for a file that is to get this one once it is whole; the sweep knows them."""
+    return f".{name}.{uuid.uuid4().hex}.inprogress"

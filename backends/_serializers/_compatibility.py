@@ -31,7 +31,8 @@ class Compatibility:
     Attributes:
         outcome: Whether it can be read.
         reason: Why not, in words; empty if it can.
-        migrate: Makes a stored column one of the wanted type. Raises `MisfitError`.
+        migrate: Makes a stored column one of the wanted type. Raises `CheckpointCorruptedError`, and
+            Arrow's own errors.
     """
 
     outcome: Outcome

@@ -45,15 +45,12 @@ def serializer_of(type: ElementType, defaults: Mapping[str, Any]) -> Serializer:
     elif isinstance(type, Pickled):
         return _without(defaults, PickleSerializer(type))
     elif not isinstance(type, pa.DataType):
-        native = _NATIVE.get(type) if isinstance(type, _HASHABLE_TYPE) else None
+        native = _NATIVE.get(type) if isinstance(type, builtins.type) else None
         if native is None:
             return _without(defaults, MessagePackSerializer(type))
         type = native
     _check_storable(type)
     return ArrowSerializer(type, _scalars(defaults, type))
-
-
-_HASHABLE_TYPE = builtins.type  # `type` is a parameter here
 
 
 def _check_storable(type: pa.DataType) -> None:

@@ -4,7 +4,6 @@ import errno
 import os
 import stat
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -91,7 +90,7 @@ class LocalFileSystem:
     def publish(self, uri: str, data: bytes, /) -> None:
         path = _uris.local_path(uri)
         directory, name = os.path.split(path)
-        in_progress = os.path.join(directory, f".{name}.{uuid.uuid4().hex}.inprogress")
+        in_progress = os.path.join(directory, _uris.hidden_name(name))
         try:
             with _translated(uri):
                 descriptor = _create(in_progress)

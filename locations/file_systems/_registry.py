@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import _uris
@@ -33,11 +33,11 @@ class _S3:
 
 @dataclass(frozen=True, slots=True)
 class _Hdfs:
-    options: tuple[tuple[str, str], ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
     retries: RetryPolicy = _DEFAULT_POLICY
 
     def __call__(self) -> FileSystem:
-        return HdfsFileSystem(dict(self.options), retries=self.retries)
+        return HdfsFileSystem(self.options, retries=self.retries)
 
 
 _Registered = tuple[Callable[[], FileSystem], RetryPolicy]
@@ -126,8 +126,8 @@ def use_hdfs(options: Mapping[str, str], *, retries: RetryPolicy = _DEFAULT_POLI
     with _LOCK:
         for scheme in ("hdfs", "viewfs"):
             known, _ = _FACTORIES[scheme]
-            before = dict(known.options) if isinstance(known, _Hdfs) else {}
-            _use(scheme, scheme, _Hdfs(tuple(sorted({**before, **options}.items())), retries))
+            before = known.options if isinstance(known, _Hdfs) else {}
+            _use(scheme, scheme, _Hdfs({**before, **options}, retries))
 
 
 def _use(root: str, scheme: str, factory: _S3 | _Hdfs) -> None:

@@ -3,7 +3,6 @@
 import io
 import os
 import threading
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -34,7 +33,7 @@ class FsspecOutputStream:
     def __init__(self, protocol: str, uri: str) -> None:
         self._protocol = protocol
         self._uri = uri
-        hidden = f".{_uris.name(uri)}.{uuid.uuid4().hex}.inprogress"
+        hidden = _uris.hidden_name(_uris.name(uri))
         self._hidden_uri = _uris.join(_uris.parent(uri), hidden)
         self._size = 0
         self._in_use = threading.Lock()

@@ -1,6 +1,5 @@
 """`hdfs://` and `viewfs://`: files that are published by a rename that refuses to overwrite."""
 
-import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import BinaryIO, cast
@@ -65,9 +64,7 @@ class HdfsFileSystem:
         )
 
     def publish(self, uri: str, data: bytes, /) -> None:
-        in_progress = _uris.join(
-            _uris.parent(uri), f".{_uris.name(uri)}.{uuid.uuid4().hex}.inprogress"
-        )
+        in_progress = _uris.join(_uris.parent(uri), _uris.hidden_name(_uris.name(uri)))
         client = self._client(uri)
         path = _uris.local_path(in_progress)
         stream = HdfsOutputStream(uri, path, calls=client, stream=client, retrier=_ONCE)

@@ -4,37 +4,25 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.errors import InvalidRequestError, StreamClosedError
+from holdfast.errors import StreamClosedError
 from holdfast.locations.file_systems._hdfs._errors import translated
 from holdfast.locations.file_systems._port import BytesLike
+from holdfast.locations.file_systems._positioned import PositionedInputStream
 
 
-class HdfsInputStream(io.RawIOBase):
+class HdfsInputStream(PositionedInputStream):
     """One request to a DataNode as long as the reader goes on where it was."""
 
     def __init__(self, reader: Any, uri: str) -> None:
         self._reader = reader
         self._uri = uri
         self._size = int(reader.size)
-        self._position = 0
         self._chunks: Iterator[bytes] | None = None
         self._left = memoryview(b"")
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        if base + offset < 0:
-            raise InvalidRequestError(f"position {base + offset} is negative", self._uri)
-        if base + offset != self._position:
-            self._position = base + offset
+        before = self._position
+        if super().seek(offset, whence) != before:
             self._forget()
         return self._position
 

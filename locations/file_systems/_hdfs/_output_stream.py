@@ -233,7 +233,10 @@ class HdfsOutputStream:
         except StorageUnavailableError:
             raise error from error.__cause__
         if length != self._length:
-            message = f"HDFS has closed the file with {length} of {self._length} bytes, after {error.args[0]}"
+            message = (
+                f"HDFS has closed the file with {length} of {self._length} bytes, "
+                f"after {error.args[0]}"
+            )
             raise StorageUnavailableError(message, self._uri) from error
 
     def _closed_length(self) -> int:
@@ -262,7 +265,8 @@ class HdfsOutputStream:
         except BaseException as error:  # noqa: BLE001  # raised below
             failure = error
         with self._lock:
-            was_aborted, self._is_finished = self._is_finished, self._is_finished or bool(failure)
+            was_aborted = self._is_finished
+            self._is_finished = was_aborted or failure is not None
             self._is_writing = False
         if failure is None and not was_aborted:
             return

@@ -1,6 +1,5 @@
 """Reading an object from wherever the reader stands."""
 
-import io
 from typing import Any
 
 from holdfast.errors import (
@@ -11,13 +10,14 @@ from holdfast.errors import (
     StreamClosedError,
 )
 from holdfast.locations.file_systems._port import BytesLike
+from holdfast.locations.file_systems._positioned import PositionedInputStream
 from holdfast.locations.file_systems._s3._object import S3Object
 
 _SKIPPED_BYTES = 256 << 10
 """A gap up to this is read and thrown away, rather than asked for anew."""
 
 
-class S3InputStream(io.RawIOBase):
+class S3InputStream(PositionedInputStream):
     """One request as long as the reader goes on where it was, the first on opening.
 
     Where obstore is used, that one is for the beginning.
@@ -27,7 +27,7 @@ class S3InputStream(io.RawIOBase):
 
     def __init__(self, target: S3Object) -> None:
         self._target = target
-        self._position = 0
+        self._uri = target.uri
         self._body: Any = None
         self._body_position = 0
         self._head = memoryview(b"")
@@ -41,22 +41,6 @@ class S3InputStream(io.RawIOBase):
         self._body = answer["Body"]
         self._size = int(answer["ContentLength"])
         self._etag = str(answer["ETag"])
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        if base + offset < 0:
-            raise InvalidRequestError(f"position {base + offset} is negative", self._target.uri)
-        self._position = base + offset
-        return self._position
 
     def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer
         if self.closed:
