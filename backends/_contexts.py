@@ -43,6 +43,9 @@ class FunctionInitializationContext:
         raw_operator_state_inputs: The partitions of raw operator state, each a file; only while
             `initialize_state` runs.
         raw_keyed_state_inputs: The key groups of raw keyed state, likewise.
+        key_groups: Those of the subtask: the keys that it sees are in them. None if rows are not
+            dealt by key.
+        broadcast_schema: Arrow schema of the rows that all subtasks see, if there are such rows.
     """
 
     operator_state_store: OperatorStateBackend
@@ -52,6 +55,8 @@ class FunctionInitializationContext:
     input_schema: pa.Schema
     raw_operator_state_inputs: Iterator[StatePartitionStream] = field(default_factory=_nothing)
     raw_keyed_state_inputs: Iterator[KeyGroupStatePartitionStream] = field(default_factory=_nothing)
+    key_groups: KeyGroupRange | None = None
+    broadcast_schema: pa.Schema | None = None
 
     @property
     def is_restored(self) -> bool:

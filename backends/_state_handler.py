@@ -122,6 +122,7 @@ class OperatorStateHandler:
         subtask_index: int,
         parallelism: int,
         input_schema: pa.Schema,
+        broadcast_schema: pa.Schema | None = None,
     ) -> None:
         """Let the function get its states. Raw inputs are closed afterwards, whatever happens."""
         with (
@@ -137,6 +138,8 @@ class OperatorStateHandler:
                     input_schema=input_schema,
                     raw_operator_state_inputs=operator_inputs,
                     raw_keyed_state_inputs=keyed_inputs,
+                    key_groups=self.key_groups,
+                    broadcast_schema=broadcast_schema,
                 )
             )
 

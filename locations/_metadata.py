@@ -85,18 +85,22 @@ class SubtaskState(msgspec.Struct, frozen=True, omit_defaults=True):
 _KINDS_OF_STATE = ("managed_operator", "raw_operator", "managed_keyed", "raw_keyed")
 
 
-class OperatorState(msgspec.Struct, frozen=True):
+class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     """All state of one operator.
 
     Attributes:
         parallelism: Number of its subtasks.
         max_parallelism: Number of key groups, the highest parallelism it can be restored with.
         subtasks: State by subtask index, 0 <= index < parallelism; one without state is absent.
+        key: The columns by which rows were dealt to subtasks; none if they were dealt evenly.
+        key_hash: The name of the function that took the values of these columns to key groups.
     """
 
     parallelism: int
     max_parallelism: int
     subtasks: dict[int, SubtaskState]
+    key: tuple[str, ...] = ()
+    key_hash: str = ""
 
 
 class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

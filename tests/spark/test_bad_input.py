@@ -119,10 +119,6 @@ def test_another_uid_is_refused(ran: Job) -> None:
     refused(ran, ran.operator(Groups(70), uid="other"), "'other'", "'operator'", "uid")
 
 
-def test_another_parallelism_is_refused(ran: Job) -> None:
-    refused(ran, ran.operator(Groups(70), parallelism=3), "parallelism 2", "to 3")
-
-
 def test_a_directory_of_another_query_is_refused(
     spark: SparkSession, ran: Job, tmp_path: Path
 ) -> None:
@@ -200,7 +196,11 @@ def test_rows_that_do_not_fit_the_schema_are_refused(job: Job) -> None:
         ({"parallelism": 2.0}, "whole number"),
         ({"parallelism": 0}, "parallelism is 0"),
         ({"parallelism": 32769}, "between 1 and 32768"),
-        ({"sink": None}, "sink None"),
+        ({"sink": 5}, "sink 5"),
+        ({"max_parallelism": 1}, "parallelism 2 is not between 1 and max parallelism 1"),
+        ({"max_parallelism": 0}, "max_parallelism is 0"),
+        ({"key": ["id", 5]}, "name of a column"),
+        ({"broadcast": lambda session, _: session.range(1)}, "BroadcastProcessFunction"),
     ],
 )
 def test_bad_arguments_are_refused_at_once(job: Job, options: dict[str, object], word: str) -> None:

@@ -1,9 +1,8 @@
 """The coordinator alone, without Spark: what it does when storage or another driver gets in its way."""
 
-from typing import Any
-
 import pytest
 from contracts.values import read
+from jobs.operators import Groups
 
 from holdfast.errors import (
     BatchGapError,
@@ -21,6 +20,7 @@ from holdfast.locations import (
     SubtaskState,
     file_system_for,
 )
+from holdfast.spark import stateful
 from holdfast.spark._acknowledgements import Acknowledgement
 from holdfast.spark._coordinator import (
     _CLEANER,
@@ -39,8 +39,7 @@ def coordinator(directory: str, *, num_retained: int = 2) -> CheckpointCoordinat
         storage.create_checkpoint_storage("job"),
         job_id="job",
         query_id=QUERY,
-        uid="operator",
-        parallelism=2,
+        operators={"operator": stateful(Groups(1), uid="operator", parallelism=2)._operator},
         num_retained=num_retained,
     )
 
@@ -55,7 +54,7 @@ def acknowledged(
     pending: PendingCheckpoint,
     subtasks: tuple[int, ...] = (0, 1),
     mode: OperatorStateMode = OperatorStateMode.SPLIT_DISTRIBUTE,
-) -> list[Any]:
+) -> dict[str, list[Acknowledgement]]:
     """What subtasks report after each has written a state file."""
     found = []
     for subtask in subtasks:
@@ -68,7 +67,7 @@ def acknowledged(
         partitions = StatePartitions(mode, 0, handle.size, 0, 1)
         state = SubtaskState((OperatorStateHandle({"s": partitions}, handle),))
         found.append(Acknowledgement(subtask, subtask, state))
-    return found
+    return {"operator": found}
 
 
 def progress(batch_id: int) -> SparkProgress:
@@ -101,7 +100,9 @@ def test_a_new_driver_goes_on_behind_the_last_checkpoint(memory_directory: str) 
     assert second.begin(1) is None
     pending = begun(second, 2)
     assert pending.restored_checkpoint_id == 2
-    contents = [read(state.managed_operator[0].stream) for state in pending.assigned]
+    contents = [
+        read(state.managed_operator[0].stream) for state in pending.assigned["operator"].subtasks
+    ]
     assert contents == [b"state of 0", b"state of 1"]
 
 
@@ -110,7 +111,8 @@ def test_union_state_is_spread_when_a_job_starts_and_not_in_each_batch(
 ) -> None:
     def contents(pending: PendingCheckpoint) -> list[list[bytes]]:
         return [
-            [read(handle.stream) for handle in state.managed_operator] for state in pending.assigned
+            [read(handle.stream) for handle in state.managed_operator]
+            for state in pending.assigned["operator"].subtasks
         ]
 
     states = [b"state of 0", b"state of 1"]
@@ -146,7 +148,9 @@ def test_of_two_drivers_in_one_batch_the_older_loses_and_harms_nothing(
     older.abort(lost)
     assert len(files_below(memory_directory, 1)) == 3  # metadata and the winner's two files
     pending = begun(coordinator(memory_directory), 1)
-    assert all(read(state.managed_operator[0].stream) for state in pending.assigned)
+    assert all(
+        read(state.managed_operator[0].stream) for state in pending.assigned["operator"].subtasks
+    )
 
 
 def test_a_driver_that_lost_its_job_learns_it_before_the_sink_sees_a_batch(

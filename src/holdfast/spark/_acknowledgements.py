@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast.errors import CheckpointDeclinedError
 from holdfast.locations import OperatorState, SubtaskState
+from holdfast.spark._operator import Operator
 
 COLUMN = "__holdfast_acknowledgement"
 """Name of the binary column that carries acknowledgements; null in rows of data."""
@@ -36,14 +37,20 @@ def decode_acknowledgements(encoded: Iterable[bytes]) -> list[Acknowledgement]:
 
 
 def operator_state(
-    uid: str, acknowledgements: list[Acknowledgement], *, parallelism: int, max_parallelism: int
+    operator: Operator, acknowledgements: list[Acknowledgement], max_parallelism: int
 ) -> OperatorState:
     """Put an operator's state together from the reports of all its subtasks.
+
+    Args:
+        operator: What the user says of it.
+        acknowledgements: The reports.
+        max_parallelism: Number of its key groups.
 
     Raises:
         CheckpointDeclinedError: A subtask is missing, or reported twice: then its rows went
             through the operator twice, and nobody knows which of both results the sink holds.
     """
+    uid = operator.uid
     subtasks = {one.subtask: one.state for one in acknowledgements}
     if len(subtasks) < len(acknowledgements):
         message = (
@@ -52,11 +59,17 @@ def operator_state(
             "batch; else the sink needs persist=True"
         )
         raise CheckpointDeclinedError(message)
-    missing = sorted(set(range(parallelism)) - set(subtasks))
+    missing = sorted(set(range(operator.parallelism)) - set(subtasks))
     if missing:
         message = (
             f"no report of subtasks {missing} of operator {uid!r}: the sink's first action failed or "
             "did not read all rows; let it read them in one action, or use persist=True"
         )
         raise CheckpointDeclinedError(message)
-    return OperatorState(parallelism, max_parallelism, dict(sorted(subtasks.items())))
+    return OperatorState(
+        parallelism=operator.parallelism,
+        max_parallelism=max_parallelism,
+        subtasks=dict(sorted(subtasks.items())),
+        key=operator.key,
+        key_hash=operator.key_hash,
+    )

@@ -3,13 +3,13 @@
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 
 import msgspec
 
-from holdfast.backends import OperatorSettings, assign, default_max_parallelism
+from holdfast.backends import AssignedOperator, assign
 from holdfast.errors import (
     BatchGapError,
     CheckpointConflictError,
@@ -23,6 +23,8 @@ from holdfast.locations import (
     CompletedCheckpoint,
     CompletedCheckpointStore,
     JobOwnership,
+    OperatorState,
+    OperatorStateMode,
     SubtaskState,
     complete_checkpoint,
     latest_checkpoint,
@@ -30,6 +32,7 @@ from holdfast.locations import (
     retry_deadline,
 )
 from holdfast.spark._acknowledgements import Acknowledgement, operator_state
+from holdfast.spark._operator import Operator
 
 _log = logging.getLogger(__name__)
 
@@ -41,9 +44,6 @@ _ABORT_DEADLINE_S = 10.0
 
 _WRITER = f"holdfast {version('holdfast')}"
 _SPARK = "spark"
-
-Assigned = tuple[SubtaskState, ...]
-"""What to restore from, by subtask."""
 
 
 class SparkProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class PendingCheckpoint:
         batch_id: The micro-batch that it will complete.
         location: Where it goes.
         restored_checkpoint_id: The checkpoint that the state comes from, or None.
-        assigned: What to restore from, by subtask.
+        assigned: What operators go on with, by uid.
         commit_token: Random; tells its own commit from others.
         started: `time.monotonic` of its beginning, seconds.
     """
@@ -84,7 +84,7 @@ class PendingCheckpoint:
     batch_id: int
     location: CheckpointStorageLocation
     restored_checkpoint_id: int | None
-    assigned: Assigned
+    assigned: dict[str, AssignedOperator]
     commit_token: str
     started: float
 
@@ -100,9 +100,10 @@ class CheckpointCoordinator:
         access: The job's storage.
         job_id: The job.
         query_id: Spark's id of the query; the stored checkpoints must be of the same one.
-        uid: The operator's name.
-        parallelism: Number of the operator's subtasks.
+        operators: The query's operators by uid.
         num_retained: Number of completed checkpoints that are kept.
+        allow_non_restored_state: Whether state of operators that the query no longer has may be
+            left behind.
         sweep: Deletes what crashes have left; called in the background once the job is claimed.
     """
 
@@ -112,16 +113,16 @@ class CheckpointCoordinator:
         *,
         job_id: str,
         query_id: str,
-        uid: str,
-        parallelism: int,
+        operators: Mapping[str, Operator],
         num_retained: int,
+        allow_non_restored_state: bool = False,
         sweep: Callable[[], object] | None = None,
     ) -> None:
         self._access = access
         self._job_id = job_id
         self._query_id = query_id
-        self._uid = uid
-        self._parallelism = parallelism
+        self._operators = operators
+        self._allow_non_restored_state = allow_non_restored_state
         self._is_ours = False  # the last checkpoint: this run has completed it
         self._num_retained = num_retained
         self._ownership: JobOwnership | None = None
@@ -132,6 +133,11 @@ class CheckpointCoordinator:
     @property
     def _last(self) -> CompletedCheckpoint | None:
         return self._store.latest
+
+    @property
+    def latest_checkpoint_id(self) -> int | None:
+        """The checkpoint that the job is at; None before the first, and before the first batch."""
+        return self._last.checkpoint_id if self._last else None
 
     def begin(self, batch_id: int) -> PendingCheckpoint | None:
         """Begin the checkpoint of a batch.
@@ -203,10 +209,15 @@ class CheckpointCoordinator:
     def complete(
         self,
         pending: PendingCheckpoint,
-        acknowledgements: list[Acknowledgement],
+        acknowledgements: Mapping[str, list[Acknowledgement]],
         progress: SparkProgress,
     ) -> CompletedCheckpoint:
         """Commit: publish the metadata, then let the oldest checkpoints go.
+
+        Args:
+            pending: What `begin` gave.
+            acknowledgements: The reports of all subtasks, by the operator's uid.
+            progress: Spark's side.
 
         Raises:
             CheckpointDeclinedError: The acknowledgements are not one of each subtask.
@@ -217,12 +228,12 @@ class CheckpointCoordinator:
         ownership = self._ownership
         if ownership is None:
             raise InvalidRequestError("no checkpoint was begun")
-        operator = operator_state(
-            self._uid,
-            acknowledgements,
-            parallelism=self._parallelism,
-            max_parallelism=default_max_parallelism(self._parallelism),
-        )
+        operators = {
+            uid: operator_state(
+                operator, acknowledgements[uid], pending.assigned[uid].max_parallelism
+            )
+            for uid, operator in self._operators.items()
+        }
         metadata = CheckpointMetadata(
             job_id=self._job_id,
             checkpoint_id=pending.checkpoint_id,
@@ -230,7 +241,7 @@ class CheckpointCoordinator:
             created_ms=time.time_ns() // 1_000_000,
             duration_ms=1000 * (time.monotonic() - pending.started),
             writer=_WRITER,
-            operators={self._uid: operator},
+            operators=operators,
             coordinator_states={_SPARK: msgspec.msgpack.encode(progress)},
             epoch=ownership.epoch,
         )
@@ -238,16 +249,7 @@ class CheckpointCoordinator:
             completed = self._commit(pending, metadata, ownership)
         self._store.add(completed)
         self._is_ours = True
-        _log.info(
-            "completed checkpoint %d of job %s (batch %d) in %.0f ms: %d bytes of state, "
-            "%d bytes of metadata",
-            metadata.checkpoint_id,
-            self._job_id,
-            pending.batch_id,
-            metadata.duration_ms,
-            metadata.state_bytes,
-            completed.metadata_bytes,
-        )
+        _log_completed(completed, pending.batch_id)
         return completed
 
     def _commit(
@@ -290,18 +292,21 @@ class CheckpointCoordinator:
             return False
         return load_checkpoint(location).metadata.commit_token == pending.commit_token
 
-    def _assign(self, last: CompletedCheckpoint | None) -> Assigned:
+    def _assign(self, last: CompletedCheckpoint | None) -> dict[str, AssignedOperator]:
         if last is None:
-            return (SubtaskState(),) * self._parallelism
+            return {uid: _without_state(operator) for uid, operator in self._operators.items()}
         if self._is_ours:
             # Nothing was restarted. Spread anew, a union state would be stored by each subtask whole.
-            subtasks = last.metadata.operators[self._uid].subtasks
-            return tuple(subtasks.get(index, SubtaskState()) for index in range(self._parallelism))
-        settings = OperatorSettings(self._parallelism)
-        return assign(last.metadata, {self._uid: settings})[self._uid].subtasks
+            stored = last.metadata.operators
+            return {uid: _unchanged(stored[uid]) for uid in self._operators}
+        return assign(
+            last.metadata,
+            {uid: operator.settings for uid, operator in self._operators.items()},
+            allow_non_restored_state=True,  # it was checked, with Spark's way out
+        )
 
     def _check_belongs(self, last: CompletedCheckpoint) -> None:
-        """Refuse a checkpoint of another job, query, operator or parallelism."""
+        """Refuse a checkpoint of another job or query, or with operators unlike the query's."""
         metadata, pointer = last.metadata, last.location.external_pointer
         if metadata.job_id != self._job_id:
             message = f"checkpoint belongs to job {metadata.job_id!r}, this is {self._job_id!r}"
@@ -314,18 +319,21 @@ class CheckpointCoordinator:
                 "or its old checkpointLocation back"
             )
             raise InvalidRequestError(message, pointer)
-        operator = metadata.operators.get(self._uid)
-        if operator is None:
+        self._check_left_behind(metadata, pointer)
+        for uid, operator in self._operators.items():
+            if uid in metadata.operators:
+                _check_dealt_alike(operator, metadata.operators[uid], pointer)
+
+    def _check_left_behind(self, metadata: CheckpointMetadata, pointer: str) -> None:
+        left_behind = sorted(metadata.operators.keys() - self._operators.keys())
+        if left_behind and not self._allow_non_restored_state:
             message = (
-                f"checkpoint has no state of operator {self._uid!r}, but of "
-                f"{', '.join(map(repr, sorted(metadata.operators)))}. An operator's uid must not "
-                "change, and a query can have one operator in this version"
-            )
-            raise InvalidRequestError(message, pointer)
-        if operator.parallelism != self._parallelism:
-            message = (
-                f"checkpoint has operator {self._uid!r} with parallelism {operator.parallelism}; "
-                f"this version can't change it to {self._parallelism}"
+                f"checkpoint has operators {left_behind}, which this query doesn't have; it has "
+                f"{sorted(self._operators)}. An operator's uid must not change. If the operators "
+                "are to go, with their state, set "
+                "spark.holdfast.checkpoint.allow-non-restored-state to true; if another call of "
+                "stateful(...) runs them in the same foreachBatch, bring them together by "
+                "checkpointed(...)"
             )
             raise InvalidRequestError(message, pointer)
 
@@ -338,6 +346,77 @@ class CheckpointCoordinator:
             "driver runs this query too"
         )
         return BatchGapError(message, where)
+
+
+def _log_completed(completed: CompletedCheckpoint, batch_id: int) -> None:
+    metadata = completed.metadata
+    subtasks = [one for state in metadata.operators.values() for one in state.subtasks.values()]
+    statistics = [one.statistics for one in subtasks if one.statistics is not None]
+    _log.info(
+        "completed checkpoint %d of job %s (batch %d) in %.0f ms: %d rows in, %d rows out, "
+        "%d bytes of state, %d bytes of metadata; slowest subtask %.0f ms to restore, "
+        "%.0f ms to process, %.0f ms to store",
+        metadata.checkpoint_id,
+        metadata.job_id,
+        batch_id,
+        metadata.duration_ms,
+        sum(one.rows_in for one in statistics),
+        sum(one.rows_out for one in statistics),
+        metadata.state_bytes,
+        completed.metadata_bytes,
+        max((one.restore_ms for one in statistics), default=0),
+        max((one.process_ms for one in statistics), default=0),
+        max((one.sync_ms + one.async_ms for one in statistics), default=0),
+    )
+
+
+def _without_state(operator: Operator) -> AssignedOperator:
+    subtasks = (SubtaskState(),) * operator.parallelism
+    return AssignedOperator(operator.settings.max_parallelism_or_default, subtasks)
+
+
+def _unchanged(stored: OperatorState) -> AssignedOperator:
+    """Each subtask goes on with what it has stored itself."""
+    subtasks = (stored.subtasks.get(index, SubtaskState()) for index in range(stored.parallelism))
+    return AssignedOperator(stored.max_parallelism, tuple(subtasks))
+
+
+def _check_dealt_alike(operator: Operator, stored: OperatorState, pointer: str) -> None:
+    """Refuse state that would not be where its rows come to."""
+    if not any(subtask.streams() for subtask in stored.subtasks.values()):
+        return
+    if (operator.key, operator.key_hash) != (stored.key, stored.key_hash):
+        message = (
+            f"operator {operator.uid!r} deals rows {_how_dealt(operator.key, operator.key_hash)}, "
+            f"but its state was stored when it dealt them {_how_dealt(stored.key, stored.key_hash)}; "
+            "go on with that, or give it a new uid to begin without state. A column of the key that "
+            "only has a new name must be given the old one before the operator"
+        )
+        raise InvalidRequestError(message, pointer)
+    if not operator.key or operator.parallelism == stored.parallelism:
+        return
+    dealt_anywhere = sorted(
+        {
+            name
+            for subtask in stored.subtasks.values()
+            for handle in subtask.managed_operator
+            for name, partitions in handle.states.items()
+            if partitions.mode is OperatorStateMode.SPLIT_DISTRIBUTE
+        }
+    )
+    if dealt_anywhere:
+        message = (
+            f"operator {operator.uid!r} deals rows by key, and its list states {dealt_anywhere} are "
+            f"not spread by key: with parallelism {operator.parallelism} instead of "
+            f"{stored.parallelism} they would be away from their keys. Go on with "
+            f"{stored.parallelism}, and keep them as union list states or raw keyed state, of which "
+            "a subtask picks what is in context.key_groups"
+        )
+        raise InvalidRequestError(message, pointer)
+
+
+def _how_dealt(key: tuple[str, ...], key_hash: str) -> str:
+    return f"by {', '.join(key)} ({key_hash})" if key else "evenly"
 
 
 def progress_of(metadata: CheckpointMetadata) -> SparkProgress:

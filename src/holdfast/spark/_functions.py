@@ -24,3 +24,22 @@ class StatefulFunction(CheckpointedFunction):
         Yields:
             Batches of the output schema: that of the input, unless `stateful` was told another.
         """
+
+
+class BroadcastProcessFunction(StatefulFunction):
+    """An operator that also sees a second, small stream, of which every subtask gets all rows.
+
+    Rules that change while the job runs are the use of it. All subtasks must do the same with
+    these rows, so that a broadcast state is the same in all of them.
+
+    Source:
+        Flink, BroadcastProcessFunction.
+    """
+
+    @abstractmethod
+    def process_broadcast(self, rows: pa.Table) -> None:
+        """Take in the rows of one micro-batch that go to every subtask; called before `process`.
+
+        Args:
+            rows: As `context.broadcast_schema` says; maybe none.
+        """

@@ -82,6 +82,14 @@ def running_query(session: SparkSession, batch_id: int) -> RunningQuery:
     )
 
 
+def has_own_state(session: SparkSession, query: RunningQuery) -> bool:
+    """Whether Spark itself keeps state for the query, as for its aggregations and joins."""
+    state = f"{query.checkpoint_location}/state"
+    path = _jvm(session).org.apache.hadoop.fs.Path(state)
+    configuration = session._jsparkSession.sessionState().newHadoopConf()
+    return bool(path.getFileSystem(configuration).exists(path))
+
+
 def guard_against_other_orders(session: SparkSession) -> None:
     """Let Spark notice when a part of a shuffle that it repeats comes out differently.
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 import pyarrow as pa
 from pyspark.core.broadcast import Broadcast
@@ -10,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import ByteStreamStateHandle
-from holdfast.spark._coordinator import Assigned
+from holdfast.spark._operator import Operator
+from holdfast.spark._subtask import Shipment
 
 _MOST_BYTES_WITH_THE_FUNCTION = 256 << 10
 _SUBTASK = "__holdfast_subtask"
@@ -32,53 +33,78 @@ class Routing:
 
     Attributes:
         parallelism: Number of subtasks.
+        subtask: SQL for the subtask that a row belongs to.
         input_schema: The rows in Arrow, without the mark.
         marks: The rows that are none.
     """
 
     parallelism: int
+    subtask: str
     input_schema: pa.Schema
     marks: DataFrame
 
     @classmethod
-    def of(cls, batch: DataFrame, *, parallelism: int, uid: str) -> "Routing":
-        """The routing of all batches that have the schema of this one."""
-        input_schema = arrow_schema(batch, uid=uid)
-        nulls = [F.lit(None).cast(column.dataType).alias(column.name) for column in batch.schema]
-        mark = F.expr(f"cast(-id - 1 as int) as {_SUBTASK}")
-        marks = batch.sparkSession.range(0, parallelism, 1, 1).select(*nulls, mark)
-        return cls(parallelism, input_schema, marks)
+    def of(cls, rows: DataFrame, operator: Operator, max_parallelism: int) -> Self:
+        """The routing of all rows that have the schema of these.
 
-    def dealt(self, batch: DataFrame) -> DataFrame:
-        """The batch's rows and the marks, where they belong."""
+        Raises:
+            InvalidRequestError: They lack a column of the key, or have columns that can't be used.
+        """
+        parallelism = operator.parallelism
+        input_schema = arrow_schema(rows, uid=operator.uid)
+        missing = [column for column in operator.key if column not in rows.columns]
+        if missing:
+            message = (
+                f"rows of operator {operator.uid!r} have no column {missing}, which is of its key; "
+                f"they have {rows.columns}"
+            )
+            raise InvalidRequestError(message)
+        subtask = f"{_NUMBER} % {parallelism}"
+        if operator.key:
+            # Key groups as in Flink; the hash is Spark's own, for it is computed in the JVM.
+            key = ", ".join(f"`{column}`" for column in operator.key)
+            key_group = f"pmod(hash({key}), {max_parallelism})"
+            subtask = f"cast({key_group} * {parallelism} div {max_parallelism} as int)"
+        nulls = [F.lit(None).cast(column.dataType).alias(column.name) for column in rows.schema]
+        mark = F.expr(f"cast(-id - 1 as int) as {_SUBTASK}")
+        marks = rows.sparkSession.range(0, parallelism, 1, 1).select(*nulls, mark)
+        return cls(parallelism, subtask, input_schema, marks)
+
+    def dealt(self, rows: DataFrame) -> DataFrame:
+        """The rows and the marks, where they belong."""
         return (
-            batch.selectExpr("*", f"{_NUMBER} % {self.parallelism} as {_SUBTASK}")
+            rows.selectExpr("*", f"{self.subtask} as {_SUBTASK}")
             .union(self.marks)
             .repartitionById(self.parallelism, F.expr(_PARTITION))
         )
 
 
 @contextmanager
-def shared(session: SparkSession, assigned: Assigned) -> Iterator["Assigned | Broadcast[Assigned]"]:
-    """What tasks restore from: with the function they run, or once for each executor.
+def shipped(
+    session: SparkSession, shipment: Shipment
+) -> Iterator["Shipment | Broadcast[Shipment]"]:
+    """What tasks need, either with the function that they run or once for each executor.
 
-    State can be inside handles. A function that has grown over a MiB by it PySpark would
-    broadcast by itself, in every batch, and never delete the file.
+    A function that has grown over a MiB by it PySpark would broadcast by itself, in every batch,
+    and never delete the file.
     """
-    inline = sum(
-        stream.size
-        for state in assigned
-        for stream in state.streams()
-        if isinstance(stream, ByteStreamStateHandle)
-    )
-    if inline <= _MOST_BYTES_WITH_THE_FUNCTION:
-        yield assigned
+    if shipment.size <= _MOST_BYTES_WITH_THE_FUNCTION:
+        yield shipment
         return
-    broadcast = session.sparkContext.broadcast(assigned)
+    broadcast = session.sparkContext.broadcast(shipment)
     try:
         yield broadcast
     finally:
         broadcast.destroy()
+
+
+def settled_table(frame: DataFrame, *, uid: str) -> pa.Table:
+    """All rows of a small frame, in `arrow_schema`.
+
+    Raises:
+        InvalidRequestError: Its columns can't be used.
+    """
+    return frame.toArrow().cast(arrow_schema(frame, uid=uid))
 
 
 def arrow_schema(frame: DataFrame, *, uid: str) -> pa.Schema:

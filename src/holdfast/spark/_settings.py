@@ -106,6 +106,16 @@ class Settings:
         parse=boolean,
         default_text="false",
     )
+    allow_non_restored_state: bool = _setting(
+        default=False,
+        key="checkpoint.allow-non-restored-state",
+        kind="`true` or `false`",
+        meaning="Whether a query may go on without operators that its last checkpoint has; their "
+        "state is left behind.",
+        flink="execution.state-recovery.ignore-unclaimed-state",
+        parse=boolean,
+        default_text="false",
+    )
     orphan_grace_s: float = _setting(
         GRACE_S,
         key="cleanup.orphan-grace",

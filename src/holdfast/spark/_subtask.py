@@ -13,20 +13,64 @@ from pyspark.core.broadcast import Broadcast
 
 from holdfast.backends import (
     Compression,
+    KeyGroupRange,
     MisfitError,
     OperatorStateHandler,
     cast_rows,
+    key_group_range,
 )
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 from holdfast.locations import (
+    ByteStreamStateHandle,
     CheckpointStorage,
     CheckpointStorageLocationReference,
+    SubtaskState,
     SubtaskStatistics,
 )
 from holdfast.spark._acknowledgements import COLUMN, Acknowledgement
-from holdfast.spark._coordinator import Assigned
-from holdfast.spark._functions import StatefulFunction
+from holdfast.spark._functions import BroadcastProcessFunction, StatefulFunction
 from holdfast.spark._stores import Stores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStorage:
+    """Where a job's state is kept, and how.
+
+    Attributes:
+        job_id: The job.
+        storage: Where checkpoints go.
+        stores: How to reach what checkpoints are in.
+        compression: How state is compressed.
+    """
+
+    job_id: str
+    storage: CheckpointStorage
+    stores: Stores
+    compression: Compression | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shipment:
+    """What an operator's subtasks need that can be large.
+
+    Attributes:
+        assigned: What each is restored from.
+        broadcast_rows: What each of them is to see, or None if the operator takes no such rows.
+    """
+
+    assigned: tuple[SubtaskState, ...]
+    broadcast_rows: pa.Table | None
+
+    @property
+    def size(self) -> int:
+        """Its bytes, about."""
+        inline = sum(
+            stream.size
+            for state in self.assigned
+            for stream in state.streams()
+            if isinstance(stream, ByteStreamStateHandle)
+        )
+        return inline + (self.broadcast_rows.nbytes if self.broadcast_rows is not None else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +85,13 @@ class SubtaskRunner:
     Attributes:
         function: The user's operator.
         uid: Its name.
-        storage: Where checkpoints go.
-        stores: How to reach what checkpoints are in.
-        compression: How state is compressed.
-        job_id: The job.
+        job: Where its state is kept.
         checkpoint_id: The checkpoint that is being taken.
         location_reference: Where its files go.
         restored_checkpoint_id: The checkpoint that the state comes from, or None.
-        assigned: What to restore from, by subtask.
+        shipment: What it needs that can be large.
+        parallelism: Number of the operator's subtasks.
+        max_parallelism: Number of its key groups; None if rows aren't dealt by key.
         input_schema: Schema of the rows that come.
         output_schema: Schema of the rows that the operator yields.
         finished: Counts the subtasks that came to their end, over all jobs of the sink.
@@ -56,14 +99,13 @@ class SubtaskRunner:
 
     function: StatefulFunction
     uid: str
-    storage: CheckpointStorage
-    stores: Stores
-    compression: Compression | None
-    job_id: str
+    job: JobStorage
     checkpoint_id: int
     location_reference: CheckpointStorageLocationReference
     restored_checkpoint_id: int | None
-    assigned: "Assigned | Broadcast[Assigned]"
+    shipment: "Shipment | Broadcast[Shipment]"
+    parallelism: int
+    max_parallelism: int | None
     input_schema: pa.Schema
     output_schema: pa.Schema
     finished: "Accumulator[int]"
@@ -76,22 +118,28 @@ class SubtaskRunner:
             yield from self._run(marked if marked >= 0 else -marked - 1, rows)
 
     def _run(self, subtask: int, rows: "_Input") -> Iterator[pa.RecordBatch]:
-        self.stores.use()
-        factory = self.storage.create_checkpoint_storage(
-            self.job_id
+        self.job.stores.use()
+        factory = self.job.storage.create_checkpoint_storage(
+            self.job.job_id
         ).resolve_checkpoint_storage_location(self.checkpoint_id, self.location_reference)
 
         started = time.perf_counter()
-        assigned = self.assigned.value if isinstance(self.assigned, Broadcast) else self.assigned
-        handler = OperatorStateHandler.restore(self.function, assigned[subtask], uid=self.uid)
+        shipment = self.shipment.value if isinstance(self.shipment, Broadcast) else self.shipment
+        state, broadcast_rows = shipment.assigned[subtask], shipment.broadcast_rows
+        handler = OperatorStateHandler.restore(
+            self.function, state, uid=self.uid, key_groups=self._key_groups(subtask)
+        )
         restored = time.perf_counter()
         handler.initialize_state(
-            assigned[subtask],
+            state,
             restored_checkpoint_id=self.restored_checkpoint_id,
             subtask_index=subtask,
-            parallelism=len(assigned),
+            parallelism=self.parallelism,
             input_schema=self.input_schema,
+            broadcast_schema=None if broadcast_rows is None else broadcast_rows.schema,
         )
+        if isinstance(self.function, BroadcastProcessFunction):
+            self.function.process_broadcast(broadcast_rows)
         rows_out = 0
         for batch in self._batches(self.function.process(rows)):
             rows_out += batch.num_rows
@@ -103,7 +151,9 @@ class SubtaskRunner:
             )
             raise CheckpointDeclinedError(message)
         processed = time.perf_counter()
-        snapshot = handler.snapshot_state(self.checkpoint_id, factory, compression=self.compression)
+        snapshot = handler.snapshot_state(
+            self.checkpoint_id, factory, compression=self.job.compression
+        )
         captured = time.perf_counter()
         state, _ = snapshot.run()
         written = time.perf_counter()
@@ -122,6 +172,12 @@ class SubtaskRunner:
         attempt = task.taskAttemptId() if task else -1
         yield self._acknowledge(Acknowledgement(subtask, attempt, state))
         self.finished.add(1)
+
+    def _key_groups(self, subtask: int) -> KeyGroupRange | None:
+        """The subtask's, if rows are dealt by key."""
+        if self.max_parallelism is None:
+            return None
+        return key_group_range(self.max_parallelism, self.parallelism, subtask)
 
     def _batches(self, yielded: object) -> Iterator[pa.RecordBatch]:
         """What the operator yields, tables cut into batches."""

@@ -1,0 +1,81 @@
+"""What the user says of an operator."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from holdfast.backends import MAX_PARALLELISM, OperatorSettings
+from holdfast.errors import InvalidRequestError
+from holdfast.spark._functions import BroadcastProcessFunction, StatefulFunction
+from holdfast.spark._key_hash import KEY_HASH
+
+Sink = Callable[[DataFrame, int], object]
+"""Takes an operator's output rows and the batch id, and writes them somewhere."""
+
+Broadcast = Callable[[SparkSession, int], DataFrame]
+"""Takes the session of a batch and its id, and gives the rows that every subtask is to see."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """What `stateful` was given.
+
+    Raises:
+        InvalidRequestError: Something of it can't be used.
+    """
+
+    function: StatefulFunction
+    sink: Sink | None
+    uid: str
+    parallelism: int
+    max_parallelism: int | None
+    key: tuple[str, ...]
+    broadcast: Broadcast | None
+    schema: StructType | str | None
+    persist: bool
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.function, StatefulFunction):
+            name = type(self.function).__name__
+            message = f"{name} is no StatefulFunction; derive the operator from it"
+            raise InvalidRequestError(message)
+        if self.sink is not None and not callable(self.sink):
+            message = f"sink {self.sink!r} can't be called; it takes rows and a batch id"
+            raise InvalidRequestError(message)
+        if not isinstance(self.uid, str) or not self.uid:
+            raise InvalidRequestError(f"uid is {self.uid!r}; it must be a string that is not empty")
+        for name in ("parallelism", "max_parallelism"):
+            self._check_number(name)
+        OperatorSettings(self.parallelism, self.max_parallelism)
+        if not all(isinstance(column, str) and column for column in self.key):
+            message = f"key is {self.key!r}; it must be the name of a column, or several of them"
+            raise InvalidRequestError(message)
+        takes_broadcast = isinstance(self.function, BroadcastProcessFunction)
+        if self.broadcast is not None and not (takes_broadcast and callable(self.broadcast)):
+            message = (
+                f"broadcast of operator {self.uid!r} must be a function of a session and a batch "
+                "id, and the operator a BroadcastProcessFunction"
+            )
+            raise InvalidRequestError(message)
+
+    def _check_number(self, name: str) -> None:
+        number = getattr(self, name)
+        if number is None and name == "max_parallelism":
+            return
+        if type(number) is not int or not 1 <= number <= MAX_PARALLELISM:
+            message = (
+                f"{name} is {number!r}; it must be a whole number between 1 and {MAX_PARALLELISM}"
+            )
+            raise InvalidRequestError(message)
+
+    @property
+    def settings(self) -> OperatorSettings:
+        """How it is to run."""
+        return OperatorSettings(self.parallelism, self.max_parallelism)
+
+    @property
+    def key_hash(self) -> str:
+        """The name of the function that takes keys to key groups; empty if rows have no key."""
+        return KEY_HASH if self.key else ""
