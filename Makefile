@@ -57,8 +57,8 @@ types: setup ## mypy, strict
 	$(BIN)/mypy
 
 .PHONY: bench
-bench: setup java ## the micro-batch period with and without Holdfast, in one run
-	$(BIN)/python -m benchmarks.micro_batch
+bench: setup java ## a micro-batch and a row, with Holdfast, with Spark's own state, without state; ARGS="--rounds 3"
+	$(BIN)/python -m benchmarks.spark $(ARGS)
 
 .PHONY: bench-files
 bench-files: setup ## state files and metadata against raw writes and Flink; ARGS="--flink-jars DIR"

@@ -40,16 +40,16 @@ def in_order_of_departure(flights: pa.Table) -> pa.Table:
     return flights.take(pa.array(np.argsort(day + minutes, kind="stable")))
 
 
-def write_stream(flights: pa.Table, places: Places) -> None:
+def write_stream(flights: pa.Table, places: Places, n_files: int = N_FILES) -> None:
     """Cut the flights into files of a stream; the last one is held back."""
     places.source.mkdir()
     places.held_back.mkdir()
-    ends = [len(flights) * (number + 1) // N_FILES for number in range(N_FILES)]
-    first_modified = int(time.time()) - N_FILES
+    ends = [len(flights) * (number + 1) // n_files for number in range(n_files)]
+    first_modified = int(time.time()) - n_files
     begin = 0
     for number, end in enumerate(ends):
-        last = number == N_FILES - 1
-        path = (places.held_back if last else places.source) / f"flights-{number:02}.parquet"
+        last = number == n_files - 1
+        path = (places.held_back if last else places.source) / f"flights-{number:03}.parquet"
         pyarrow.parquet.write_table(flights.slice(begin, end - begin), path)
         # Spark's file source takes files in the order of their modification times.
         os.utime(path, (first_modified + number, first_modified + number))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 _RESTORED = re.compile(r"job \S+ goes on from checkpoint (\d+) at ")
 _SKIPPED = re.compile(r"batch (\d+) was completed before; it is skipped")
 _COMPLETED = re.compile(
-    r"completed checkpoint (\d+) of job \S+ \(batch \d+\) in (\d+) ms: (\d+) bytes of state, "
-    r"(\d+) bytes of metadata"
+    r"completed checkpoint (\d+) of job \S+ \(batch \d+\) in (\d+) ms: \d+ rows in, \d+ rows out, "
+    r"(\d+) bytes of state, (\d+) bytes of metadata"
 )
 
 

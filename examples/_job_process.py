@@ -21,16 +21,23 @@ class JobProcess:
 
     They are a session of their own, and belong together by its id. Their process group would not
     do: PySpark's daemon makes one for itself.
+
+    Args:
+        places: Where it reads from and writes to.
+        drain: Whether it writes the rest of the rows too.
+        master: Spark's master, if not the job's own choice.
     """
 
-    def __init__(self, places: Places, *, drain: bool) -> None:
+    def __init__(self, places: Places, *, drain: bool, master: str | None = None) -> None:
         places.scratch.mkdir(exist_ok=True)
         command = [sys.executable, "-m", "examples.flights_job"]
         command += ["--source", str(places.source), "--dir", str(places.root)]
         command += ["--checkpoints", places.checkpoints]
+        command += ["--drain"] if drain else []
+        command += ["--master", master] if master else []
         with places.spark_log.open("ab") as log:
             self._driver = subprocess.Popen(
-                [*command, "--drain"] if drain else command,
+                command,
                 cwd=_REPOSITORY,
                 env=_environment(places.scratch),
                 stdin=subprocess.DEVNULL,

@@ -1,6 +1,6 @@
 """A streaming job: flights come in small files and go out in Parquet files of one size.
 
-    python -m examples.flights_job --source DIR --dir DIR [--checkpoints URI] [--drain]
+    python -m examples.flights_job --source DIR --dir DIR [--checkpoints URI] [--drain] [--master URL]
 
 It reads what is in the source directory, one file a micro-batch, and ends. Started again, it goes
 on where it was, also if it was killed. With `--drain` it writes the rest of the rows too.
@@ -18,6 +18,7 @@ from examples._places import JOB_ID, Places
 from examples.right_size import RightSize, parquet_sink
 from holdfast.spark import stateful
 
+_REPOSITORY = Path(__file__).resolve().parent.parent
 ROWS_PER_FILE = 10_000
 PARALLELISM = 2
 SCHEMA = """
@@ -35,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dir", type=Path, required=True, help="directory for all that it writes")
     parser.add_argument("--checkpoints", metavar="URI", help="checkpoints go here, not below --dir")
     parser.add_argument("--drain", action="store_true", help="write the rest of the rows too")
+    parser.add_argument(
+        "--master", default="local[2]", help="Spark's master; local[2] if not given"
+    )
     options = parser.parse_args(arguments)
     places = Places(options.dir.resolve(), options.checkpoints)
     places.root.mkdir(parents=True, exist_ok=True)
@@ -43,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
-    spark = session(places)
+    spark = session(places, options.master)
     # The files' modification times are their order. Paths have their scheme, because a bare one is
     # in HDFS where `HADOOP_CONF_DIR` says so.
     flights = (
@@ -70,14 +74,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def session(places: Places) -> SparkSession:
+def session(places: Places, master: str) -> SparkSession:
     """Spark on two cores."""
     return (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(master)
         .appName("right-size flights")
         .config("spark.ui.enabled", "false")
         .config("spark.local.dir", str(places.scratch))
         .config("spark.sql.warehouse.dir", f"file://{places.scratch}/warehouse")
+        # Executors that are processes of their own find the modules of this one.
+        .config("spark.executorEnv.PYTHONPATH", str(_REPOSITORY))
         .config("spark.holdfast.checkpoint.dir", places.checkpoints)
         .config("spark.holdfast.checkpoint.num-retained", "3")
         .config("spark.holdfast.job.id", JOB_ID)

@@ -1,0 +1,202 @@
+"""Kills at random moments, of the driver or of an executor, change nothing about what comes out.
+
+`HOLDFAST_KILLS` says how many there are on each storage, `HOLDFAST_SEED` repeats a run's choices.
+"""
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pytest
+
+from examples._account import retained_checkpoints
+from examples._check import output_files, read_output, row_differences
+from examples._flights import in_order_of_departure, read_flights, write_stream
+from examples._job_process import JobProcess
+from examples._places import Places
+from examples._progress import Progress
+from examples._servers import SERVERS, NoServerError
+from examples.flights_job import SCHEMA
+from holdfast.backends import ListStateDescriptor, OperatorStateBackend
+from holdfast.spark import progress_of
+
+KILLS = int(os.environ.get("HOLDFAST_KILLS", "4"))
+SEED = int(os.environ.get("HOLDFAST_SEED", str(time.time_ns() % 1_000_000)))
+BATCHES = max(12, 2 * KILLS)
+ROWS = 3000
+LOCAL, CLUSTER = "local[2]", "local-cluster[2,1,1024]"
+LONGEST_WAIT_S = 1.5
+LOOK_EVERY_S = 0.01
+
+pytestmark = pytest.mark.timeout(120 + 60 * KILLS)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a job has left.
+
+    Attributes:
+        output: The rows that the sink has written.
+        state: The rows that wait in the state, by subtask.
+        retained: Ids of the checkpoints that are kept.
+        batch: The batch of the latest.
+    """
+
+    output: pa.Table
+    state: list[pa.Table]
+    retained: list[int]
+    batch: int
+
+
+@pytest.fixture(scope="module")
+def flights() -> pa.Table:
+    # A part of them: a batch is to be short beside the start of Spark.
+    return in_order_of_departure(read_flights()).slice(0, ROWS * BATCHES)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(flights: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    places = places_in(tmp_path_factory.mktemp("undisturbed"), flights)
+    job = JobProcess(places, drain=False)
+    try:
+        while job.exit_code is None:
+            time.sleep(LOOK_EVERY_S)
+    finally:
+        job.kill()
+    assert job.exit_code == 0, places.spark_log.read_text()[-3000:]
+    return outcome(places)
+
+
+@pytest.fixture(params=["local", "s3"])
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str | None]:
+    for name, text in os.environ.items():
+        if name.startswith("AWS_") or name.lower() == "no_proxy":
+            monkeypatch.setenv(name, text)  # brought back afterwards
+    try:
+        with SERVERS.get(request.param, nullcontext)() as uri:
+            yield uri
+    except NoServerError as error:
+        pytest.skip(str(error))
+
+
+def test_jobs_that_are_killed_again_and_again_end_as_if_nothing_had_happened(
+    store: str | None, flights: pa.Table, undisturbed: Outcome, tmp_path: Path
+) -> None:
+    places = replace(places_in(tmp_path, flights), store=store)
+    killed = run_and_kill(places, random.Random(SEED))
+    print(f"seed {SEED}: {killed.count('driver')} drivers, {len(killed)} kills: {killed}")
+
+    assert len(killed) >= KILLS, "the job was too quick for as many kills"
+    found = outcome(places)
+    assert found.batch == undisturbed.batch == BATCHES - 2  # one file is held back
+    assert found.retained == undisturbed.retained
+    assert row_differences(undisturbed.output, found.output) == []
+    for wanted, waiting in zip(undisturbed.state, found.state, strict=True):
+        assert row_differences(wanted, waiting) == []
+    assert len(found.output)
+    held = [state.cast(found.output.schema) for state in found.state]
+    assert (
+        row_differences(
+            flights.slice(0, ROWS * (BATCHES - 1)), pa.concat_tables([found.output, *held])
+        )
+        == []
+    )
+
+
+def places_in(root: Path, flights: pa.Table) -> Places:
+    places = Places(root)
+    write_stream(flights, places, BATCHES)
+    return places
+
+
+def run_and_kill(places: Places, chance: random.Random) -> list[str]:
+    """Run the job to its end, with kills at random moments; what was killed, in order."""
+    killed: list[str] = []
+    while True:
+        master = chance.choice((LOCAL, CLUSTER))
+        victims = [] if len(killed) >= KILLS else ["driver"] * (master == LOCAL) or ["executor"]
+        job = JobProcess(places, drain=False, master=master)
+        try:
+            if victims == ["executor"]:
+                killed += kill_executors(job, places, chance, most=min(3, KILLS - len(killed)))
+            elif victims and waited(job, places, chance):
+                job.kill()
+                killed.append("driver")
+                continue
+            while job.exit_code is None:
+                time.sleep(LOOK_EVERY_S)
+        finally:
+            job.kill()
+        if job.exit_code == 0:
+            return killed
+        # A batch whose rows went through the operator twice is given up, and so is the run.
+        assert victims == ["executor"], places.spark_log.read_text()[-3000:]
+
+
+def kill_executors(
+    job: JobProcess, places: Places, chance: random.Random, *, most: int
+) -> list[str]:
+    """Kill executors, or Python workers of theirs, one after the other."""
+    killed = []
+    for _ in range(most):
+        if not waited(job, places, chance):
+            break
+        candidates = [process for process in map(process_of, job.members()) if process]
+        executors = [one for one in candidates if "CoarseGrainedExecutorBackend" in command_of(one)]
+        workers = [one for one in candidates if "pyspark.daemon" in command_of(one)]
+        name, found = chance.choice([("executor", executors), ("python worker", workers)])
+        if found:
+            chance.choice(found).kill()
+            killed.append(name)
+    return killed
+
+
+def waited(job: JobProcess, places: Places, chance: random.Random) -> bool:
+    """Wait until the job has done something more, and then some time; False if it has ended."""
+    progress = Progress(places)
+    begun = progress.next_batch()
+    while job.exit_code is None and progress.next_batch() == begun:
+        time.sleep(LOOK_EVERY_S)
+    time.sleep(chance.uniform(0, LONGEST_WAIT_S))
+    return job.exit_code is None
+
+
+def process_of(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return None
+
+
+def command_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return ""
+
+
+def outcome(places: Places) -> Outcome:
+    """What the job has left, read from its files."""
+    retained = retained_checkpoints(places)
+    metadata = retained[-1].metadata
+    types = {"long": pa.int64(), "string": pa.string(), "timestamp": pa.timestamp("us", "UTC")}
+    columns = [column.split() for column in SCHEMA.split(",")]
+    descriptor = ListStateDescriptor(
+        "rows", pa.schema([(name, types[kind]) for name, kind in columns])
+    )
+    state = []
+    for _, subtask in sorted(metadata.operators["right-size"].subtasks.items()):
+        backend = OperatorStateBackend.restore(subtask.managed_operator)
+        state.append(backend.get_list_state(descriptor).to_table())
+    return Outcome(
+        output=read_output(output_files(places.output)),
+        state=state,
+        retained=[one.checkpoint_id for one in retained],
+        batch=progress_of(metadata).batch_id,
+    )
