@@ -1,19 +1,27 @@
 """Runs operators with state in PySpark's Structured Streaming."""
 
+from holdfast.spark._configure import configure
 from holdfast.spark._coordinator import SparkProgress, progress_of
 from holdfast.spark._functions import StatefulFunction
-from holdfast.spark._setting import Setting
+from holdfast.spark._key_hash import KEY_HASH, key_group_of, key_hash, subtask_of_key
+from holdfast.spark._setting import PREFIX, Setting
 from holdfast.spark._settings import Settings, settings_table
 from holdfast.spark._stateful import Sink, StatefulOperator, stateful
 
 __all__ = [
+    "KEY_HASH",
+    "PREFIX",
     "Setting",
     "Settings",
     "Sink",
     "SparkProgress",
     "StatefulFunction",
     "StatefulOperator",
+    "configure",
+    "key_group_of",
+    "key_hash",
     "progress_of",
     "settings_table",
     "stateful",
+    "subtask_of_key",
 ]
