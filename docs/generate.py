@@ -2,24 +2,24 @@
 
 from pathlib import Path
 
-from holdfast.spark import Setting, settings_table
-from holdfast.spark._setting import PREFIX
+from holdfast.spark import PREFIX, Setting, settings_table
 
 _HEAD = """# Settings
 
 Set them like any other setting of Spark: in `SparkSession.builder.config`, with `--conf`, or in
-`spark-defaults.conf`. A key that is not in this table is refused. A query goes by what they were
-when it was started, and finds fault with them in its first micro-batch.
+`spark-defaults.conf`; or as arguments of `configure`. [How to configure](how-to-configure.md) says
+who wins. A key that is not in this table is refused. A query goes by what they were when it was
+started, and finds fault with them in its first micro-batch. `holdfast settings` prints this table.
 
-| key | value | default | meaning | in Flink |
-|---|---|---|---|---|
+| key | argument of `configure` | value | default | meaning | in Flink |
+|---|---|---|---|---|---|
 """
 
 
 def settings_page() -> str:
     """The page about settings."""
     rows = [
-        f"| `{PREFIX}{setting.key}` | {setting.kind} | {_default(setting, default)} "
+        f"| `{PREFIX}{setting.key}` | `{setting.argument}` | {setting.kind} | {_default(setting, default)} "
         f"| {setting.meaning} | {f'`{setting.flink}`' if setting.flink else ''} |\n"
         for setting, default in settings_table()
     ]

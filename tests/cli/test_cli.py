@@ -15,6 +15,7 @@ from holdfast.locations import (
     FileSystemCheckpointStorage,
     complete_checkpoint,
 )
+from holdfast.spark import settings_table
 from holdfast.testing import metadata_of
 
 
@@ -81,3 +82,55 @@ def test_the_command_runs_as_a_module_without_spark(directory: str) -> None:
         check=True,
     )
     assert "pyspark" not in ran.stderr
+
+
+def test_settings_prints_every_key_to_the_width_of_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["settings"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    keys = [line for line in lines if line and not line.startswith(" ")]
+    assert keys == [f"spark.holdfast.{setting.key}" for setting, _ in settings_table()]
+    assert all(len(line) <= 60 for line in lines)
+
+
+def test_settings_prints_those_with_all_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["settings", "S3", "part"]) == 0
+    found = capsys.readouterr().out.split("\n\n")
+    assert [one.split("\n")[0] for one in found] == [
+        "spark.holdfast.s3.part-size",
+        "spark.holdfast.s3.concurrency",
+    ]
+    assert main(["settings", "bananas"]) == 1
+    assert capsys.readouterr().out == ""
+
+
+def test_settings_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["settings", "--json", "s3.part-size"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "key": "spark.holdfast.s3.part-size",
+            "value": "size, at least 5m",
+            "default": "8m",
+            "meaning": "Part of a large file that is sent at a time; grows with the file.",
+            "argument": "s3_part_size",
+            "flink": "s3.upload.min.part.size",
+            "hadoop": None,
+        }
+    ]
+    assert main(["settings", "--json", "s3.endpoint"]) == 0
+    [endpoint] = json.loads(capsys.readouterr().out)
+    assert endpoint["default"] is None
+    assert endpoint["hadoop"] == "spark.hadoop.fs.s3a.endpoint"
+
+
+def test_settings_without_pyspark_say_what_to_install(
+    directory: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("holdfast.spark")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert main(["settings"]) == 2
+    assert "pip install 'holdfast[spark]'" in capsys.readouterr().err
+    assert main(["list", directory]) == 0

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from holdfast.cli._list import list_command
+from holdfast.cli._settings import settings_command
 from holdfast.errors import CheckpointError, InvalidRequestError
 
 _DONE, _WRONG_USAGE, _STORE_FAILED = 0, 2, 3
@@ -31,6 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     listing.add_argument("directory", help="URI of the directory, such as file:///data/holdfast")
     listing.add_argument("--json", action="store_true", help="print JSON, one object a checkpoint")
     listing.set_defaults(run=list_command)
+    settings = commands.add_parser(
+        "settings",
+        help="print the settings of jobs",
+        description="Print every spark.holdfast.* key, its default and what it means.",
+    )
+    settings.add_argument("words", nargs="*", metavar="WORD", help="only settings with these words")
+    settings.add_argument("--json", action="store_true", help="print JSON, one object a setting")
+    settings.set_defaults(run=settings_command)
     options = parser.parse_args(arguments)
     try:
         return int(options.run(options))

@@ -1,13 +1,17 @@
 """Runs operators with state in PySpark's Structured Streaming."""
 
+from holdfast.spark._configure import configure
 from holdfast.spark._coordinator import SparkProgress, progress_of
 from holdfast.spark._functions import BroadcastProcessFunction, StatefulFunction
+from holdfast.spark._key_hash import KEY_HASH, key_group_of, key_hash, subtask_of_key
 from holdfast.spark._operator import Broadcast, Sink
-from holdfast.spark._setting import Setting
+from holdfast.spark._setting import PREFIX, Setting
 from holdfast.spark._settings import Settings, settings_table
 from holdfast.spark._stateful import StatefulOperator, StatefulQuery, checkpointed, stateful
 
 __all__ = [
+    "KEY_HASH",
+    "PREFIX",
     "Broadcast",
     "BroadcastProcessFunction",
     "Setting",
@@ -18,7 +22,11 @@ __all__ = [
     "StatefulOperator",
     "StatefulQuery",
     "checkpointed",
+    "configure",
+    "key_group_of",
+    "key_hash",
     "progress_of",
     "settings_table",
     "stateful",
+    "subtask_of_key",
 ]

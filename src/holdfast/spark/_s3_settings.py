@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from holdfast.errors import InvalidRequestError
@@ -188,7 +188,10 @@ _ROWS = {
 def s3_settings_table() -> list[tuple[Setting, Any]]:
     """Every setting with its default, in the order of the docs."""
     defaults = {one.name: one.default for one in fields(S3Settings)}
-    return [(setting, defaults[name]) for name, setting in _ROWS.items()]
+    return [
+        (replace(setting, argument=re.sub(r"\W", "_", setting.key)), defaults[name])
+        for name, setting in _ROWS.items()
+    ]
 
 
 def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str, S3Settings]:
@@ -202,11 +205,7 @@ def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str
         InvalidRequestError: A value is of another kind, even if no URI is in S3, or some values
             don't go together.
     """
-    own = {
-        name: (key, configuration[key])
-        for name, setting in _ROWS.items()
-        if (key := PREFIX + setting.key) in configuration
-    }
+    own = _own(configuration)
     found = [_BUCKET.match(uri or "") for uri in uris]
     buckets = sorted({one[1] for one in found if one is not None})
     if not buckets:
@@ -214,6 +213,27 @@ def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str
     return {
         bucket: _settings(f"bucket {bucket!r}", _from_s3a(configuration, bucket, own) | own)
         for bucket in buckets
+    }
+
+
+def check_s3_values(configuration: Mapping[str, str]) -> None:
+    """Refuse what can't be, whatever else is set: what has to go with it may come from elsewhere.
+
+    Raises:
+        InvalidRequestError: A value is of another kind.
+    """
+    own = _own(configuration)
+    _values(own)
+    _settings(
+        "S3", {name: said for name, said in own.items() if name not in set().union(*_NOT_MIXED)}
+    )
+
+
+def _own(configuration: Mapping[str, str]) -> _Said:
+    return {
+        name: (key, configuration[key])
+        for name, setting in _ROWS.items()
+        if (key := PREFIX + setting.key) in configuration
     }
 
 

@@ -29,6 +29,9 @@ class Setting:
         default_text: The default as one would write it, where that is not its value.
         s3a: Hadoop's key for the same, behind `spark.hadoop.fs.s3a.`, which is taken where this one
             is not set; or empty.
+        older_flink: What older versions of Flink called it.
+        unit: What a number stands for that is given without one, as text that `parse` knows.
+        argument: What it is called as an argument of `configure`.
     """
 
     key: str
@@ -38,6 +41,9 @@ class Setting:
     parse: Callable[[str], Any]
     default_text: str | None = None
     s3a: str = ""
+    older_flink: tuple[str, ...] = ()
+    unit: str = ""
+    argument: str = ""
 
     def value(self, key: str, text: str) -> Any:
         """What a text means that somebody has set.

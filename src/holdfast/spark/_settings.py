@@ -1,8 +1,7 @@
 """The `spark.holdfast.*` settings: one table, read from a session, printed into the docs."""
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from holdfast.backends import Compression
@@ -16,7 +15,8 @@ from holdfast.locations import (
     MemoryCheckpointStorage,
     check_job_id,
 )
-from holdfast.spark._s3_settings import s3_settings_table
+from holdfast.spark._keys import check_keys
+from holdfast.spark._s3_settings import check_s3_values, s3_settings_table
 from holdfast.spark._setting import PREFIX, Setting, boolean, duration_s, positive, size
 from holdfast.spark._stores import Stores
 
@@ -76,6 +76,7 @@ class Settings:
         "Needed unless the storage is `memory`. With `_entropy_` in it, state "
         "files are spread over the prefixes of an object store.",
         flink="execution.checkpointing.dir",
+        older_flink=("state.checkpoints.dir", "state.backend.fs.checkpointdir"),
         parse=str,
     )
     checkpoint_storage: str = _setting(
@@ -86,6 +87,7 @@ class Settings:
         "checkpoint directory; without one, in the driver, where it is lost with it (for tests). "
         "Flink's name for it, `jobmanager`, is understood too.",
         flink="execution.checkpointing.storage",
+        older_flink=("state.checkpoint-storage",),
         parse=_storage,
     )
     num_retained: int = _setting(
@@ -94,6 +96,7 @@ class Settings:
         kind="number, at least 1",
         meaning="How many completed checkpoints are kept; older ones are deleted.",
         flink="execution.checkpointing.num-retained",
+        older_flink=("state.checkpoints.num-retained",),
         parse=positive,
     )
     single_writer: bool = _setting(
@@ -126,6 +129,7 @@ class Settings:
         flink="",
         parse=_grace_s,
         default_text="24h",
+        unit="s",
     )
     inline_threshold: int = _setting(
         INLINE_THRESHOLD_BYTES,
@@ -133,6 +137,7 @@ class Settings:
         kind="size, 0 to 1m",
         meaning="State of at most this size travels in `_metadata` instead of in a file.",
         flink="execution.checkpointing.data-inline-threshold",
+        older_flink=("state.storage.fs.memory-threshold", "state.backend.fs.memory-threshold"),
         parse=_threshold,
     )
     compression: Compression | None = _setting(  # noqa: RUF009  # a field
@@ -163,16 +168,7 @@ class Settings:
         Raises:
             InvalidRequestError: An unknown `spark.holdfast.` key, or a value of another kind.
         """
-        known = [PREFIX + setting.key for setting, _ in settings_table()]
-        for key in configuration:
-            if key.startswith(PREFIX) and key not in known:
-                nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
-                raise InvalidRequestError(f"no setting {key!r}; did you mean {nearest!r}?")
-        values = {
-            name: setting.value(key, configuration[key])
-            for name, setting in _rows().items()
-            if (key := PREFIX + setting.key) in configuration
-        }
+        values = _own_values(configuration)
         return cls(stores=Stores.parse(configuration, values.get("checkpoint_dir")), **values)
 
     def open_storage(self) -> CheckpointStorage:
@@ -213,6 +209,33 @@ def settings_table() -> list[tuple[Setting, Any]]:
     return own + s3_settings_table()
 
 
+def check_settings(configuration: Mapping[str, str]) -> None:
+    """Refuse what can't be in some settings, though others may be set elsewhere.
+
+    Raises:
+        InvalidRequestError: An unknown key, a value of another kind, or a directory that can't be
+            one.
+    """
+    values = _own_values(configuration)
+    check_s3_values(configuration)
+    if "checkpoint_dir" in values:
+        Settings(**values).open_storage()
+
+
+def _own_values(configuration: Mapping[str, str]) -> dict[str, Any]:
+    """The values that are set, by field of `Settings`."""
+    check_keys(configuration, [setting for setting, _ in settings_table()])
+    return {
+        name: setting.value(key, configuration[key])
+        for name, setting in _rows().items()
+        if (key := PREFIX + setting.key) in configuration
+    }
+
+
 def _rows() -> dict[str, Setting]:
     """The rows that are fields of `Settings`, by field."""
-    return {one.name: one.metadata["setting"] for one in fields(Settings) if one.metadata}
+    return {
+        one.name: replace(one.metadata["setting"], argument=one.name)
+        for one in fields(Settings)
+        if one.metadata
+    }

@@ -1,0 +1,234 @@
+"""`configure`: settings as arguments, checked before a session is made."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from holdfast.errors import InvalidRequestError
+from holdfast.spark import PREFIX, Settings, configure, settings_table
+from holdfast.spark._configure import SettingArguments
+
+SECRET = "the-secret-of-a-test"
+
+
+def set_on(builder: SparkSession.Builder) -> dict[str, str]:
+    """What a builder has, without our prefix."""
+    return {key.removeprefix(PREFIX): value for key, value in builder._options.items()}
+
+
+def refusal(**settings: Any) -> str:
+    builder = SparkSession.builder
+    with pytest.raises(InvalidRequestError) as caught:
+        configure(builder, **settings)
+    assert set_on(builder) == {}
+    return str(caught.value)
+
+
+def test_every_setting_is_an_argument() -> None:
+    arguments = [setting.argument for setting, _ in settings_table()]
+    assert arguments == list(SettingArguments.__annotations__)
+
+
+def test_values_become_what_spark_has() -> None:
+    builder = SparkSession.builder
+    configured = configure(
+        builder,
+        checkpoint_dir="file:///data",
+        num_retained=3,
+        single_writer=True,
+        orphan_grace_s=7200.0,
+        inline_threshold="64k",
+        compression="zstd",
+        s3_part_size=6 << 20,
+        s3_path_style_access=False,
+        job_id=None,
+    )
+    assert configured is builder
+    assert set_on(builder) == {
+        "checkpoint.dir": "file:///data",
+        "checkpoint.num-retained": "3",
+        "checkpoint.single-writer": "true",
+        "cleanup.orphan-grace": "7200s",
+        "state.inline-threshold": "64k",
+        "state.compression": "zstd",
+        "s3.part-size": "6291456",
+        "s3.path-style-access": "false",
+    }
+    settings = Settings.parse(builder._options)
+    assert (settings.num_retained, settings.orphan_grace_s) == (3, 7200.0)
+    assert settings.inline_threshold == 64 << 10
+
+
+def test_the_later_call_on_a_builder_wins() -> None:
+    builder = SparkSession.builder.config(f"{PREFIX}checkpoint.num-retained", 5)
+    for _ in range(2):
+        configure(builder, num_retained=3, job_id="one")
+    assert set_on(configure(builder)) == {"checkpoint.num-retained": "3", "job.id": "one"}
+    builder.config(f"{PREFIX}checkpoint.num-retained", 7)
+    assert set_on(builder)["checkpoint.num-retained"] == "7"
+
+
+def test_a_builder_for_spark_connect_is_taken() -> None:
+    builder = configure(SparkSession.builder.remote("sc://nowhere"), job_id="one")
+    assert set_on(builder)["job.id"] == "one"
+
+
+@pytest.mark.parametrize("builder", [None, SparkSession, {}])
+def test_what_is_no_builder_is_refused(builder: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=r"pass SparkSession\.builder"):
+        configure(builder, job_id="one")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"num_retain": 3}, ["'num_retain'", "did you mean 'num_retained'"]),
+        ({"num_retained": 0}, ["checkpoint.num-retained", "at least 1"]),
+        ({"num_retained": True}, ["checkpoint.num-retained", "at least 1"]),
+        ({"single_writer": 1}, ["`true` or `false`"]),
+        ({"orphan_grace_s": 60}, ["cleanup.orphan-grace", "at least `10m`"]),
+        ({"orphan_grace_s": 7200.5}, ["orphan_grace_s is of type float", "duration"]),
+        ({"checkpoint_dir": "/data"}, ["no scheme", "file:///"]),
+        ({"checkpoint_dir": Path("/data")}, ["checkpoint_dir", "PosixPath", "URI"]),
+        ({"job_id": "../x"}, ["job id"]),
+        ({"s3_part_size": "1m"}, ["s3.part-size"]),
+        ({"s3_checksum": "md5"}, ["s3.checksum"]),
+        ({"num_retained": 3, "compression": "gzip"}, ["state.compression"]),
+    ],
+)
+def test_what_can_not_be_is_refused_and_nothing_set(
+    settings: dict[str, Any], words: list[str]
+) -> None:
+    message = refusal(**settings)
+    for word in words:
+        assert word in message
+
+
+def test_what_a_builder_has_already_is_checked_too() -> None:
+    builder = SparkSession.builder.config(f"{PREFIX}checkpoint.dirr", "file:///data")
+    with pytest.raises(
+        InvalidRequestError, match=r"did you mean 'spark\.holdfast\.checkpoint\.dir'"
+    ):
+        configure(builder)
+
+
+def test_half_of_the_credentials_may_come_from_the_cluster() -> None:
+    builder = configure(SparkSession.builder, s3_access_key="name", s3_kms_key="key")
+    assert set_on(builder) == {"s3.access-key": "name", "s3.kms-key": "key"}
+
+
+def test_secrets_are_not_shown() -> None:
+    for settings in (
+        {"s3_secret_key": SECRET, "num_retained": 0},
+        {"s3_secret_key": SECRET.encode()},
+        {"s3_endpoint": f"http://name:{SECRET}@store"},
+        {"checkpoint_dir": f"s3://name:{SECRET}@bucket/data"},
+    ):
+        assert SECRET not in refusal(**settings)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("spark.holdfast.execution.checkpointing.dir", ["'spark.holdfast.checkpoint.dir' here"]),
+        ("spark.holdfast.state.checkpoints.dir", ["'spark.holdfast.checkpoint.dir' here"]),
+        ("spark.holdfast.state.backend.fs.checkpointdir", ["'spark.holdfast.checkpoint.dir' here"]),
+        (
+            "spark.holdfast.state.checkpoints.num-retained",
+            ["'spark.holdfast.checkpoint.num-retained' here"],
+        ),
+        (
+            "holdfast.execution.checkpointing.snapshot-compression",
+            ["'spark.holdfast.state.compression' here"],
+        ),
+        ("spark.holdfast.s3.sse.type", ["'spark.holdfast.s3.server-side-encryption' here"]),
+        ("holdfast.checkpoint.dir", ["set 'spark.holdfast.checkpoint.dir'"]),
+        ("spark.Holdfast.checkpoint.dir", ["set 'spark.holdfast.checkpoint.dir'"]),
+        ("holdfast.checkpoint.dirr", ["did you mean 'spark.holdfast.checkpoint.dir'?"]),
+        ("spark.holdfast.", ["did you mean 'spark.holdfast."]),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_right_one(key: str, words: list[str]) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        Settings.parse({key: "x"})
+    for word in [f"no setting {key!r}", *words]:
+        assert word in str(caught.value)
+
+
+def test_keys_of_others_are_passed_over() -> None:
+    given = {"execution.checkpointing.dir": "x", "holdfaster.dir": "x", "spark.app.name": "x"}
+    assert Settings.parse(given) == Settings()
+
+
+def test_a_session_that_is_there_already_gets_the_settings(spark: SparkSession) -> None:
+    try:
+        same = configure(SparkSession.builder, job_id="from-configure").getOrCreate()
+        spark.conf.set("holdfast.job.id", "dropped")
+        configuration = spark.conf.getAll
+        assert same is spark
+        assert configuration[f"{PREFIX}job.id"] == "from-configure"
+        with pytest.raises(InvalidRequestError, match=r"set 'spark\.holdfast\.job\.id'"):
+            Settings.parse(configuration)
+    finally:
+        spark.conf.unset("holdfast.job.id")
+        spark.conf.unset(f"{PREFIX}job.id")
+
+
+SUBMITTED = f"""
+import json
+from holdfast.spark import PREFIX, configure
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.config("{PREFIX}s3.region", "builder")
+builder = configure(builder, checkpoint_dir="file:///configured", s3_concurrency=9)
+spark = builder.getOrCreate()
+spark.conf.set("{PREFIX}s3.ca-bundle", "session")
+found = {{key: value for key, value in spark.conf.getAll.items() if key.startswith(PREFIX)}}
+print("FOUND", json.dumps(found))
+spark.stop()
+"""
+
+
+def test_the_application_wins_over_the_command_and_that_over_the_file(tmp_path: Path) -> None:
+    keys = ("checkpoint.dir", "job.id", "s3.region", "s3.ca-bundle", "s3.kms-key", "s3.concurrency")
+    defaults = dict.fromkeys(keys, "file")
+    submitted = {key: "command" for key in keys if key != "s3.kms-key"}
+    lines = [f"{PREFIX}{key} {value}" for key, value in defaults.items()]
+    (tmp_path / "spark-defaults.conf").write_text("\n".join([*lines, "spark.ui.enabled false"]))
+    (tmp_path / "job.py").write_text(SUBMITTED)
+    words = [word for key, one in submitted.items() for word in ("--conf", f"{PREFIX}{key}={one}")]
+    words += ["--conf", "holdfast.job.id=dropped"]
+    submit = str(Path(sys.executable).with_name("spark-submit"))
+    source = str(Path(__file__).parents[2] / "src")
+    ran = subprocess.run(
+        [submit, "--master", "local[1]", *words, str(tmp_path / "job.py")],
+        env=os.environ
+        | {
+            "SPARK_CONF_DIR": str(tmp_path),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    [found] = [line for line in ran.stdout.splitlines() if line.startswith("FOUND ")]
+    assert json.loads(found.removeprefix("FOUND ")) == {
+        f"{PREFIX}{key}": value
+        for key, value in {
+            "checkpoint.dir": "file:///configured",
+            "job.id": "command",
+            "s3.region": "builder",
+            "s3.ca-bundle": "session",
+            "s3.kms-key": "file",
+            "s3.concurrency": "9",
+        }.items()
+    }
