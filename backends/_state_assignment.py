@@ -15,7 +15,7 @@ from holdfast.backends._key_groups import (
     key_group_range,
 )
 from holdfast.backends._redistribution import intersect, redistribute, redistribute_raw
-from holdfast.errors import InvalidRequestError
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations import (
     CheckpointMetadata,
     KeyGroupsStateHandle,
@@ -88,6 +88,7 @@ def assign(
     Raises:
         InvalidRequestError: The job has no operator for some of the state and doesn't allow that,
             or an operator's parallelism or max parallelism doesn't go with its state.
+        CheckpointCorruptedError: An operator has state of a subtask that it didn't have.
     """
     with_state = {uid: state for uid, state in stored.operators.items() if _has_state(state)}
     left_behind = sorted(with_state.keys() - wanted.keys())
@@ -148,6 +149,13 @@ def _assigned(uid: str, state: OperatorState, settings: OperatorSettings) -> Ass
 
 
 def _check(uid: str, state: OperatorState, settings: OperatorSettings) -> None:
+    beyond = sorted(index for index in state.subtasks if not 0 <= index < state.parallelism)
+    if beyond:
+        message = (
+            f"operator {uid!r} was stored with parallelism {state.parallelism}, but with state of "
+            f"subtasks {beyond}"
+        )
+        raise CheckpointCorruptedError(message)
     fixed = state.max_parallelism
     if settings.parallelism > fixed:
         message = (

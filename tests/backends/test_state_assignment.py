@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.backends._redistribution import redistribute, redistribute_raw
 from holdfast.backends._state_assignment import AssignedOperator, OperatorSettings, assign
-from holdfast.errors import InvalidRequestError
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations import (
     CheckpointMetadata,
     FileStateHandle,
@@ -203,3 +203,13 @@ def test_every_subtask_of_every_operator_gets_an_assignment(
         ]
         assert sum(elements) == (2 * stored[uid][0] if uid in stored else 0)
         assert one.max_parallelism == (stored[uid][1] if uid in stored else 128)
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_state_of_a_subtask_that_there_was_not_is_refused(index: int) -> None:
+    stored = operator(2)
+    stored = replace(stored, subtasks=stored.subtasks | {index: stored.subtasks[0]})
+    with pytest.raises(
+        CheckpointCorruptedError, match=rf"parallelism 2, but .* subtasks \[{index}\]"
+    ):
+        assign(checkpoint(a=stored), {"a": OperatorSettings(2)})
