@@ -24,6 +24,7 @@ from holdfast.spark._routing import Routing, arrow_schema, shared
 from holdfast.spark._settings import Settings
 from holdfast.spark._stores import Stores
 from holdfast.spark._subtask import SubtaskRunner
+from holdfast.spark._warm_state import WarmSettings
 
 _log = logging.getLogger(__name__)
 
@@ -167,6 +168,7 @@ class _QueryRun:
     storage: CheckpointStorage
     stores: Stores
     compression: Compression | None
+    warm: WarmSettings
     job_id: str
     coordinator: CheckpointCoordinator
     finished: "Accumulator[int]"
@@ -196,6 +198,7 @@ class _QueryRun:
             storage=storage,
             stores=settings.stores,
             compression=settings.compression,
+            warm=settings.warm,
             job_id=job_id,
             coordinator=coordinator,
             finished=session.sparkContext.accumulator(0),
@@ -284,6 +287,7 @@ class _QueryRun:
                 storage=self.storage,
                 stores=self.stores,
                 compression=self.compression,
+                warm=self.warm,
                 job_id=self.job_id,
                 checkpoint_id=pending.checkpoint_id,
                 location_reference=pending.location.location_reference,

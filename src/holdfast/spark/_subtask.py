@@ -14,7 +14,6 @@ from pyspark.core.broadcast import Broadcast
 from holdfast.backends import (
     Compression,
     MisfitError,
-    OperatorStateHandler,
     cast_rows,
 )
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
@@ -27,6 +26,7 @@ from holdfast.spark._acknowledgements import COLUMN, Acknowledgement
 from holdfast.spark._coordinator import Assigned
 from holdfast.spark._functions import StatefulFunction
 from holdfast.spark._stores import Stores
+from holdfast.spark._warm_state import WarmSettings, WarmState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,7 @@ class SubtaskRunner:
         storage: Where checkpoints go.
         stores: How to reach what checkpoints are in.
         compression: How state is compressed.
+        warm: How much state may stay on executors.
         job_id: The job.
         checkpoint_id: The checkpoint that is being taken.
         location_reference: Where its files go.
@@ -59,6 +60,7 @@ class SubtaskRunner:
     storage: CheckpointStorage
     stores: Stores
     compression: Compression | None
+    warm: WarmSettings
     job_id: str
     checkpoint_id: int
     location_reference: CheckpointStorageLocationReference
@@ -83,10 +85,17 @@ class SubtaskRunner:
 
         started = time.perf_counter()
         assigned = self.assigned.value if isinstance(self.assigned, Broadcast) else self.assigned
-        handler = OperatorStateHandler.restore(self.function, assigned[subtask], uid=self.uid)
+        warm = WarmState(
+            self.warm,
+            job_id=self.job_id,
+            uid=self.uid,
+            subtask=subtask,
+            checkpoint_id=self.checkpoint_id,
+        )
+        handler = warm.restore(self.function, assigned[subtask], uid=self.uid)
         restored = time.perf_counter()
         handler.initialize_state(
-            assigned[subtask],
+            warm.behind_copies(assigned[subtask]),
             restored_checkpoint_id=self.restored_checkpoint_id,
             subtask_index=subtask,
             parallelism=len(assigned),
@@ -103,9 +112,12 @@ class SubtaskRunner:
             )
             raise CheckpointDeclinedError(message)
         processed = time.perf_counter()
-        snapshot = handler.snapshot_state(self.checkpoint_id, factory, compression=self.compression)
+        snapshot = handler.snapshot_state(
+            self.checkpoint_id, warm.beside_copies(factory), compression=self.compression
+        )
         captured = time.perf_counter()
         state, _ = snapshot.run()
+        warm.keep(state, snapshot.written)
         written = time.perf_counter()
 
         statistics = SubtaskStatistics(
@@ -116,6 +128,7 @@ class SubtaskRunner:
             process_ms=1000 * (processed - restored),
             sync_ms=1000 * (captured - processed),
             async_ms=1000 * (written - captured),
+            restored_from=warm.source,
         )
         state = msgspec.structs.replace(state, statistics=statistics)
         task = TaskContext.get()
