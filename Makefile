@@ -76,6 +76,10 @@ bench-hdfs: setup java ## HDFS against hdfs-native and Hadoop's own client; ARGS
 bench-flink: setup java flink-libraries ## operator state against Flink's own backend, needs a JDK; ARGS="--rounds 3"
 	$(BIN)/python -m benchmarks.operator_state --flink-jars "$(FLINK_LIBRARIES)" $(ARGS)
 
+.PHONY: bench-restore
+bench-restore: setup ## a restarted job's restore against a plain read of its files; ARGS="--mebibytes 256"
+	$(BIN)/python -m benchmarks.restore $(ARGS)
+
 # A Python package of 330 MB, away from what Holdfast depends on. It is there whole or not at all.
 .PHONY: flink-libraries
 flink-libraries: setup | $(UV)

@@ -43,6 +43,7 @@ from holdfast.backends._serializers import ElementType, Outcome, Pickled
 from holdfast.backends._snapshots import AsyncSnapshot, SnapshotResult, SnapshotStrategy
 from holdfast.backends._state_assignment import AssignedOperator, OperatorSettings, assign
 from holdfast.backends._state_handler import OperatorSnapshot, OperatorStateHandler
+from holdfast.backends._written_states import WrittenState, WrittenStates
 
 __all__ = [
     "MAX_PARALLELISM",
@@ -76,6 +77,8 @@ __all__ = [
     "SnapshotStrategy",
     "StateCheck",
     "StatePartitionStream",
+    "WrittenState",
+    "WrittenStates",
     "assign",
     "cast_rows",
     "check",

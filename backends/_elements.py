@@ -12,6 +12,9 @@ from holdfast.backends._python_values import check_values
 Elements: TypeAlias = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table | Iterable[Any]
 """Many elements at once. Record batches and tables are elements of struct type, one a row."""
 
+_ENOUGH_BYTES_OF_A_CHUNK = 1 << 20
+"""Larger ones cost nothing but their bytes."""
+
 _MOST_BYTES_OF_A_CHUNK = 1 << 30
 """Arrow's usual strings and lists count in 32 bits: concatenating 2 GiB of them fails."""
 
@@ -36,24 +39,30 @@ def chunks_of(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
 
 
 def compacted(elements: pa.ChunkedArray, *, shared_bytes: int) -> pa.ChunkedArray:
-    """The elements in as few chunks as their size allows; else each restore would add some.
+    """The elements in so few chunks that it makes no difference; else each restore would add some.
+
+    Large chunks stay as they are, in the memory that they were read into or mapped from: to copy
+    them would take as long as to read them.
 
     Args:
         elements: What was restored.
         shared_bytes: Size of the memory that they are part of, and keep.
     """
     elements = elements.unify_dictionaries()
-    if elements.num_chunks == 1 and 2 * elements.nbytes >= shared_bytes:
-        return elements
+    is_dense = 2 * elements.nbytes >= shared_bytes
+    most_bytes = _ENOUGH_BYTES_OF_A_CHUNK if is_dense else _MOST_BYTES_OF_A_CHUNK
     groups: list[list[pa.Array]] = []
     group_bytes = 0
     for chunk in elements.chunks:
-        if not groups or group_bytes + chunk.nbytes > _MOST_BYTES_OF_A_CHUNK:
+        if not groups or group_bytes + chunk.nbytes > most_bytes:
             groups.append([])
             group_bytes = 0
         groups[-1].append(chunk)
         group_bytes += chunk.nbytes
-    return pa.chunked_array([pa.concat_arrays(group) for group in groups], elements.type)
+    chunks = [
+        group[0] if is_dense and len(group) == 1 else pa.concat_arrays(group) for group in groups
+    ]
+    return pa.chunked_array(chunks, elements.type)
 
 
 def _arrays(values: Elements, element_type: pa.DataType) -> list[pa.Array]:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.backends._sections import Compression, write_section
+from holdfast.backends._sections import Compression
 from holdfast.backends._snapshots import SnapshotResult, SnapshotStreams
-from holdfast.locations import OperatorStateHandle, OperatorStateMode, StatePartitions
+from holdfast.backends._written_states import WrittenState, WrittenStates
+from holdfast.locations import OperatorStateHandle, OperatorStateMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,12 @@ class CapturedState:
     mode: OperatorStateMode
     schema: pa.Schema
     columns: Callable[[], Sequence[Sequence[pa.Array]]]
+
+    def rows(self) -> pa.Table:
+        """Its elements or entries."""
+        chunks = zip(self.columns(), self.schema, strict=True)
+        arrays = [pa.chunked_array(column, field.type) for column, field in chunks]
+        return pa.table(arrays, self.schema)
 
 
 class CapturedStates:
@@ -55,18 +62,17 @@ class OperatorStateSnapshotStrategy:
         captured = resources.states
         if not captured:
             return SnapshotResult()
-        states = {}
         with streams.open() as stream:
-            for name, state in captured.items():
-                offset = stream.tell()
-                columns = state.columns()
-                length = write_section(stream, state.schema, columns, self.compression)
-                count = sum(map(len, columns[0]))
-                states[name] = StatePartitions(state.mode, offset, length, first=0, count=count)
+            written = WrittenStates(
+                {name: WrittenState(one.mode, one.rows()) for name, one in captured.items()}
+            )
+            states = written.write(stream, self.compression)
             handle, local = streams.finish(stream)
         if handle is None:
             return SnapshotResult()
         return SnapshotResult(
             OperatorStateHandle(states, handle),
             OperatorStateHandle(states, local) if local else None,
+            # Compressed, nobody could tell them from others without compressing them again.
+            written=written if self.compression is None else None,
         )

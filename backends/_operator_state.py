@@ -25,6 +25,7 @@ from holdfast.backends._sections import (
 )
 from holdfast.backends._serializers import Outcome, Serializer, column, stored_in
 from holdfast.backends._snapshots import AsyncSnapshot, SnapshotStreams
+from holdfast.backends._written_states import WrittenStates
 from holdfast.errors import (
     CheckpointCorruptedError,
     InvalidRequestError,
@@ -105,6 +106,16 @@ class OperatorStateBackend:
                         message = f"state {name!r} can't be read ({error})"
                         raise CheckpointCorruptedError(message) from error
                     backend._restore(name, partitions, section)
+        return backend
+
+    @classmethod
+    def of_written(cls, states: WrittenStates) -> "OperatorStateBackend":
+        """A backend as `restore` would make it from the file that these states were written to."""
+        backend = cls()
+        backend._stored = {
+            name: _Stored(state.mode, [state.rows], state.memory_bytes)
+            for name, state in states.items()
+        }
         return backend
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:

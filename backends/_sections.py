@@ -5,42 +5,49 @@ a reader that needs some of the rows can skip the rest.
 """
 
 import io
-from collections.abc import Sequence
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, Protocol
 
 import pyarrow as pa
 
 from holdfast.backends._bounded_stream import BoundedInputStream, StateSource
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations import (
+    BytesLike,
     ByteStreamStateHandle,
-    CheckpointStateOutputStream,
     StreamStateHandle,
     read_into,
 )
 
 Compression = Literal["zstd", "lz4"]
 
+_ALIGNMENT = 8  # of what Arrow writes, in bytes
+
 LIST_COLUMNS = ("element",)
 MAP_COLUMNS = ("key", "value")
 
 
+class SectionStream(Protocol):
+    """What a section needs of the stream that it is written to."""
+
+    def write(self, data: BytesLike, /) -> int:
+        """Append the bytes; returns how many."""
+        ...
+
+    def tell(self) -> int:
+        """Number of bytes written so far."""
+        ...
+
+
 def write_section(
-    stream: CheckpointStateOutputStream,
-    schema: pa.Schema,
-    columns: Sequence[Sequence[pa.Array]],
-    compression: Compression | None = None,
+    stream: SectionStream, rows: pa.Table, compression: Compression | None = None
 ) -> int:
-    """Append a section with these columns; returns its length in bytes."""
+    """Append a section with these rows; returns its length in bytes."""
     start = stream.tell()
     # A file must keep to one dictionary; chunks that came from different batches have several.
     options = pa.ipc.IpcWriteOptions(unify_dictionaries=True, compression=compression)
-    arrays = [
-        pa.chunked_array(chunks, field.type) for chunks, field in zip(columns, schema, strict=True)
-    ]
     with pa.PythonFile(_Section(stream), mode="w") as sink:
-        with pa.ipc.new_file(sink, schema, options=options) as writer:
-            writer.write_table(pa.table(arrays, schema))
+        with pa.ipc.new_file(sink, rows.schema, options=options) as writer:
+            writer.write_table(rows)
     return stream.tell() - start
 
 
@@ -66,13 +73,18 @@ def read_section(section: pa.Buffer, *, first: int, count: int, name: str) -> pa
 
 
 def section_of(handle: StreamStateHandle, stream: BinaryIO, offset: int, length: int) -> pa.Buffer:
-    """The bytes of a section: those of the handle itself, or read into memory of Arrow's.
+    """The bytes of a section: where they are in memory already, or read into memory of Arrow's.
 
     Raises:
         EOFError: The stream ends before.
     """
     if isinstance(handle, ByteStreamStateHandle) and offset + length <= handle.size:
-        return pa.py_buffer(handle.data).slice(offset, length)
+        return _aligned(pa.py_buffer(handle.data).slice(offset, length))
+    if isinstance(stream, pa.BufferReader):
+        if offset + length > stream.size():
+            raise EOFError(f"stream ends at {stream.size()}")
+        stream.seek(offset)
+        return _aligned(stream.read_buffer(length))
     section = pa.allocate_buffer(length)  # from a pool: new pages would cost more than reading
     stream.seek(offset)
     read_into(stream, memoryview(section).cast("B"))
@@ -95,6 +107,15 @@ def read_schema(handle: StreamStateHandle, offset: int, length: int, *, name: st
         raise CheckpointCorruptedError(f"state {name!r} can't be decoded ({error})") from error
 
 
+def _aligned(section: pa.Buffer) -> pa.Buffer:
+    """The section where Arrow may work on its numbers; they lie one behind the other in a stream."""
+    if section.address % _ALIGNMENT == 0:
+        return section
+    aligned = pa.allocate_buffer(section.size)
+    memoryview(aligned).cast("B")[:] = memoryview(section).cast("B")
+    return aligned
+
+
 class _Section:
     """The part of a stream that a section fills, as a file whose positions begin at 0.
 
@@ -105,7 +126,7 @@ class _Section:
     closed = False
     _failed = False
 
-    def __init__(self, stream: CheckpointStateOutputStream) -> None:
+    def __init__(self, stream: SectionStream) -> None:
         self._stream = stream
         self._start = stream.tell()
 

@@ -4,12 +4,13 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
 from holdfast.backends._duplicating_stream import DuplicatingCheckpointOutputStream
+from holdfast.backends._written_states import WrittenStates
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations import (
     CheckpointedStateScope,
@@ -31,6 +32,7 @@ class SnapshotResult:
     Attributes:
         job_manager_owned: The part that the coordinator stores; None if there was no state.
         task_local: A copy that stays with the task; only together with the first.
+        written: What both hold, in memory; None if there would be no telling whether it does.
 
     Raises:
         InvalidRequestError: A local part without the other one.
@@ -38,6 +40,7 @@ class SnapshotResult:
 
     job_manager_owned: OperatorStateHandle | None = None
     task_local: OperatorStateHandle | None = None
+    written: WrittenStates | None = field(default=None, compare=False, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.task_local is not None and self.job_manager_owned is None:

@@ -23,16 +23,23 @@ from holdfast.backends._operator_state import OperatorStateBackend
 from holdfast.backends._raw_state import raw_key_groups, raw_operator_partitions
 from holdfast.backends._sections import Compression
 from holdfast.backends._snapshots import AsyncSnapshot
+from holdfast.backends._written_states import WrittenStates
 from holdfast.errors import CheckpointDeclinedError
 from holdfast.locations import CheckpointStreamFactory, SubtaskState
 
 
 class OperatorSnapshot:
-    """All of a subtask's snapshot that is still to be written. `run` it once, or `cancel` it."""
+    """All of a subtask's snapshot that is still to be written. `run` it once, or `cancel` it.
+
+    Attributes:
+        written: After `run`, the managed states in memory, as they were written; None if there are
+            none, or if nobody could tell later whether it is so.
+    """
 
     def __init__(self, raw: RawState, managed: AsyncSnapshot[CapturedStates]) -> None:
         self._raw = raw
         self._managed = managed
+        self.written: WrittenStates | None = None
         self._lock = threading.Lock()
 
     def run(self) -> tuple[SubtaskState, SubtaskState]:
@@ -49,6 +56,7 @@ class OperatorSnapshot:
             raw.discard_state()
             raise
         handle, local = result.job_manager_owned, result.task_local
+        self.written = result.written
         return (
             SubtaskState(
                 managed_operator=(handle,) if handle else (),
@@ -97,6 +105,7 @@ class OperatorStateHandler:
         *,
         uid: str,
         key_groups: KeyGroupRange | None = None,
+        written: WrittenStates | None = None,
     ) -> "OperatorStateHandler":
         """A handler whose backend has the state; `OperatorStateBackend.restore` says what it raises.
 
@@ -105,8 +114,13 @@ class OperatorStateHandler:
             state: What its subtask is restored from.
             uid: The operator, for errors.
             key_groups: Those of a keyed operator's subtask.
+            written: What the managed operator state of `state` leads to, if it is in memory: nothing
+                of that is read then.
         """
-        backend = OperatorStateBackend.restore(state.managed_operator)
+        if written is None:
+            backend = OperatorStateBackend.restore(state.managed_operator)
+        else:
+            backend = OperatorStateBackend.of_written(written)
         return cls(
             uid=uid,
             function=checkpointed_function(function),

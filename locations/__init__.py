@@ -5,6 +5,7 @@ if __name__ == "locations":  # reached through the repository root: a second cop
 
 from holdfast.locations._checksum import (
     Checksum,
+    ChecksumBuilder,
 )
 from holdfast.locations._handles import (
     ByteStreamStateHandle,
@@ -126,6 +127,7 @@ __all__ = [
     "CheckpointedStateScope",
     "CheckpointsCleaner",
     "Checksum",
+    "ChecksumBuilder",
     "CompletedCheckpoint",
     "CompletedCheckpointStorageLocation",
     "CompletedCheckpointStore",

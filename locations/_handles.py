@@ -6,9 +6,10 @@ from typing import BinaryIO, cast
 
 import msgspec
 
+from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations import _uris
-from holdfast.locations._checksum import Checksum, VerifyingInputStream
-from holdfast.locations.file_systems import file_system_for
+from holdfast.locations._checksum import Checksum, ChecksumBuilder, VerifyingInputStream
+from holdfast.locations.file_systems import BytesLike, file_system_for
 
 
 class ByteStreamStateHandle(msgspec.Struct, frozen=True, tag="bytes"):
@@ -59,6 +60,22 @@ class FileStateHandle(msgspec.Struct, frozen=True, tag="file"):
             return raw
         stream = VerifyingInputStream(raw, uri=self.uri, size=self.size, checksum=self.checksum)
         return cast("BinaryIO", stream)
+
+    def check(self, data: BytesLike) -> None:
+        """See whether bytes from somewhere else are those of the file.
+
+        Raises:
+            CheckpointCorruptedError: They are others.
+        """
+        size = memoryview(data).nbytes
+        if size != self.size:
+            raise CheckpointCorruptedError(f"{size} bytes, expected {self.size}", self.uri)
+        if self.checksum is not None:
+            found = ChecksumBuilder(self.checksum.block_bytes)
+            found.update(data)
+            if found.finish() != self.checksum:
+                message = f"not all bytes have the expected checksum ({self.checksum.algorithm})"
+                raise CheckpointCorruptedError(message, self.uri)
 
     def discard_state(self) -> None:
         """Delete the file; one that is gone already counts as deleted. Looks at nothing else."""

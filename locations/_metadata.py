@@ -37,7 +37,7 @@ _HEADER = struct.Struct(">8sIQ")
 _TRAILER = struct.Struct(">I")
 
 
-class SubtaskStatistics(msgspec.Struct, frozen=True):
+class SubtaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a subtask did between the last checkpoint and this one.
 
     Attributes:
@@ -48,6 +48,9 @@ class SubtaskStatistics(msgspec.Struct, frozen=True):
         process_ms: Time in the operator's own code and in reading its input, milliseconds.
         sync_ms: Time of the snapshot's synchronous part, milliseconds.
         async_ms: Time of the snapshot's asynchronous part, milliseconds.
+        restored_from: Where it found the files of its state: in the memory of its `worker`, in
+            `local` copies on the disk of its host, or in `storage`, if any was only there. Empty if
+            there were none, or nobody has noted it.
     """
 
     rows_in: int
@@ -57,6 +60,7 @@ class SubtaskStatistics(msgspec.Struct, frozen=True):
     process_ms: float
     sync_ms: float
     async_ms: float
+    restored_from: str = ""
 
 
 class SubtaskState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -80,6 +84,19 @@ class SubtaskState(msgspec.Struct, frozen=True, omit_defaults=True):
     def streams(self) -> list[StreamStateHandle]:
         """Every handle to bytes of state, in files and inline."""
         return [handle.stream for kind in _KINDS_OF_STATE for handle in getattr(self, kind)]
+
+    def with_streams(
+        self, change: Callable[[StreamStateHandle], StreamStateHandle]
+    ) -> "SubtaskState":
+        """A copy in which every handle to bytes of state went through `change`."""
+        changed = {
+            kind: tuple(
+                msgspec.structs.replace(handle, stream=change(handle.stream))
+                for handle in getattr(self, kind)
+            )
+            for kind in _KINDS_OF_STATE
+        }
+        return msgspec.structs.replace(self, **changed)
 
 
 _KINDS_OF_STATE = ("managed_operator", "raw_operator", "managed_keyed", "raw_keyed")
@@ -204,18 +221,8 @@ def _with_streams(
 ) -> CheckpointMetadata:
     """A copy in which every stream handle went through `change`."""
 
-    def subtask(state: SubtaskState) -> SubtaskState:
-        changed = {
-            kind: tuple(
-                msgspec.structs.replace(handle, stream=change(handle.stream))
-                for handle in getattr(state, kind)
-            )
-            for kind in _KINDS_OF_STATE
-        }
-        return msgspec.structs.replace(state, **changed)
-
     def operator(state: OperatorState) -> OperatorState:
-        subtasks = {index: subtask(one) for index, one in state.subtasks.items()}
+        subtasks = {index: one.with_streams(change) for index, one in state.subtasks.items()}
         return msgspec.structs.replace(state, subtasks=subtasks)
 
     operators = {uid: operator(state) for uid, state in metadata.operators.items()}

@@ -1,5 +1,7 @@
 """Operators for tests; a module of its own, so that executors can import it."""
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,3 +139,22 @@ def never_ends(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         threading.Event().wait()
         yield batch
+
+
+class DiesOnce(CountsLongs):
+    """Its first attempt kills its worker once it has changed its state; a marker tells that it did."""
+
+    def __init__(self, marker: Path, *, after_rows: int) -> None:
+        self.marker = marker
+        self.after_rows = after_rows
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from super().process(batches)
+        if len(self.seen) > self.after_rows and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def local_directories(_: object) -> list[str]:
+    """Directories that Spark gives to the task."""
+    return os.environ["SPARK_LOCAL_DIRS"].split(",")

@@ -162,7 +162,15 @@ _handles = st.builds(
     OperatorStateHandle, st.dictionaries(st.text(max_size=5), _partitions, max_size=3), _streams
 )
 _statistics = st.builds(
-    SubtaskStatistics, _counts, _counts, _counts, _times, _times, _times, _times
+    SubtaskStatistics,
+    _counts,
+    _counts,
+    _counts,
+    _times,
+    _times,
+    _times,
+    _times,
+    st.sampled_from(["", "worker", "local", "storage"]),
 )
 _extents = st.tuples(_counts, _counts)
 _raw_handles = st.builds(

@@ -21,6 +21,9 @@ class SettingArguments(TypedDict, total=False):
     orphan_grace_s: float | str | None
     inline_threshold: int | str | None
     compression: Literal["none", "lz4", "zstd"] | None
+    local_recovery: Literal["auto", "true", "false"] | bool | None
+    local_recovery_bytes: int | str | None
+    worker_memory: int | str | None
     job_id: str | None
     s3_endpoint: str | None
     s3_region: str | None

@@ -80,6 +80,7 @@ class QueryRun:
                 storage=storage,
                 stores=settings.stores,
                 compression=settings.compression,
+                warm=settings.warm,
             ),
             coordinator=coordinator,
         )

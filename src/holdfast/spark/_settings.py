@@ -19,6 +19,7 @@ from holdfast.spark._keys import check_keys
 from holdfast.spark._s3_settings import check_s3_values, s3_settings_table
 from holdfast.spark._setting import PREFIX, Setting, boolean, duration_s, positive, size
 from holdfast.spark._stores import Stores
+from holdfast.spark._warm_state import WarmSettings
 
 # One for the process: a query that is stopped and started again finds its checkpoints.
 _MEMORY = MemoryCheckpointStorage()
@@ -47,6 +48,12 @@ def _threshold(text: str) -> int:
     if threshold > MAX_INLINE_THRESHOLD_BYTES:
         raise ValueError(text)
     return threshold
+
+
+def _recovery(text: str) -> str:
+    if text.lower() not in {"auto", "true", "false"}:
+        raise ValueError(text)
+    return text.lower()
 
 
 def _compression(text: str) -> Compression | None:
@@ -149,6 +156,34 @@ class Settings:
         parse=_compression,
         default_text="none",
     )
+    local_recovery: str = _setting(
+        "auto",
+        key="state.local-recovery",
+        kind="`auto`, `true` or `false`",
+        meaning="Whether executors keep copies of state files on local disk, for the tasks of later "
+        "batches; `auto` is yes, unless the checkpoint directory is a `file:` URI.",
+        flink="execution.state-recovery.from-local",
+        parse=_recovery,
+    )
+    local_recovery_bytes: int = _setting(
+        8 << 30,
+        key="state.local-recovery.max-size",
+        kind="size",
+        meaning="How much room these copies may take in an executor's directory, about. The oldest "
+        "are deleted.",
+        flink="",
+        parse=size,
+        default_text="8g",
+    )
+    worker_memory: int = _setting(
+        64 << 20,
+        key="state.worker-memory",
+        kind="size",
+        meaning="How much memory of a Python worker states may keep between tasks. `0` keeps none.",
+        flink="",
+        parse=size,
+        default_text="64m",
+    )
     job_id: str | None = _setting(
         None,
         key="job.id",
@@ -170,6 +205,16 @@ class Settings:
         """
         values = _own_values(configuration)
         return cls(stores=Stores.parse(configuration, values.get("checkpoint_dir")), **values)
+
+    @property
+    def warm(self) -> WarmSettings:
+        """How much state may stay on executors."""
+        is_near = (self.checkpoint_dir or "").lower().startswith("file:")
+        copies = self.local_recovery == "true" or (self.local_recovery == "auto" and not is_near)
+        return WarmSettings(
+            local_bytes=self.local_recovery_bytes if copies else 0,
+            worker_bytes=self.worker_memory,
+        )
 
     def open_storage(self) -> CheckpointStorage:
         """The checkpoint storage that they describe; touches nothing yet.

@@ -15,7 +15,6 @@ from holdfast.backends import (
     Compression,
     KeyGroupRange,
     MisfitError,
-    OperatorStateHandler,
     cast_rows,
     key_group_range,
 )
@@ -30,6 +29,7 @@ from holdfast.locations import (
 from holdfast.spark._acknowledgements import COLUMN, Acknowledgement
 from holdfast.spark._functions import BroadcastProcessFunction, StatefulFunction
 from holdfast.spark._stores import Stores
+from holdfast.spark._warm_state import WarmSettings, WarmState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +41,14 @@ class JobStorage:
         storage: Where checkpoints go.
         stores: How to reach what checkpoints are in.
         compression: How state is compressed.
+        warm: How much state may stay on executors.
     """
 
     job_id: str
     storage: CheckpointStorage
     stores: Stores
     compression: Compression | None
+    warm: WarmSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +128,19 @@ class SubtaskRunner:
         started = time.perf_counter()
         shipment = self.shipment.value if isinstance(self.shipment, Broadcast) else self.shipment
         state, broadcast_rows = shipment.assigned[subtask], shipment.broadcast_rows
-        handler = OperatorStateHandler.restore(
+        warm = WarmState(
+            self.job.warm,
+            job_id=self.job.job_id,
+            uid=self.uid,
+            subtask=subtask,
+            checkpoint_id=self.checkpoint_id,
+        )
+        handler = warm.restore(
             self.function, state, uid=self.uid, key_groups=self._key_groups(subtask)
         )
         restored = time.perf_counter()
         handler.initialize_state(
-            state,
+            warm.behind_copies(state),
             restored_checkpoint_id=self.restored_checkpoint_id,
             subtask_index=subtask,
             parallelism=self.parallelism,
@@ -152,10 +161,11 @@ class SubtaskRunner:
             raise CheckpointDeclinedError(message)
         processed = time.perf_counter()
         snapshot = handler.snapshot_state(
-            self.checkpoint_id, factory, compression=self.job.compression
+            self.checkpoint_id, warm.beside_copies(factory), compression=self.job.compression
         )
         captured = time.perf_counter()
         state, _ = snapshot.run()
+        warm.keep(state, snapshot.written)
         written = time.perf_counter()
 
         statistics = SubtaskStatistics(
@@ -166,6 +176,7 @@ class SubtaskRunner:
             process_ms=1000 * (processed - restored),
             sync_ms=1000 * (captured - processed),
             async_ms=1000 * (written - captured),
+            restored_from=warm.source,
         )
         state = msgspec.structs.replace(state, statistics=statistics)
         task = TaskContext.get()

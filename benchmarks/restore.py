@@ -1,0 +1,213 @@
+"""How long does a restarted job take to have its state back, next to reading the bytes?
+
+    python -m benchmarks.restore --mebibytes 1024 --directory /data
+
+State of a list of rows is written once, by so many subtasks, into one checkpoint. Then the plain
+read of its files, the restore from storage, the restore from local copies, and that from a worker's
+memory take turns. Each works in a new process, one subtask after the other, until all rows can be
+looked at. The figures are medians; a ratio is the median of the rounds' ratios. The files are in the
+system's cache, so the disk hides nothing.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from benchmarks._turns import Cost, in_fresh_process, print_times, take_turns, timed
+from holdfast.backends import (
+    ListStateDescriptor,
+    OperatorSettings,
+    OperatorStateBackend,
+    assign,
+)
+from holdfast.locations import (
+    CheckpointMetadata,
+    FileStateHandle,
+    FileSystemCheckpointStorage,
+    FileSystemCheckpointStorageAccess,
+    OperatorState,
+    SubtaskState,
+    complete_checkpoint,
+    latest,
+)
+from holdfast.spark._local_copies import LocalCopies, owner_of
+from holdfast.spark._warm_state import WorkerMemory
+
+_UID = "operator"
+_JOB = "benchmark"
+_TYPE = pa.struct([("id", pa.int64()), ("name", pa.string())])
+_DESCRIPTOR = ListStateDescriptor("rows", _TYPE)
+_ROW_BYTES = 32
+_ACTION = "restore"
+
+TITLES = {
+    "plain": "plain read",
+    "storage": "from storage",
+    "local": "from local copies",
+    "worker": "from the worker",
+}
+
+
+def write(directory: str, *, mebibytes: int, subtasks: int, batches: int) -> None:
+    """A checkpoint with so much state, added batch by batch."""
+    access = _access(directory)
+    access.initialize_base_locations_for_checkpoint()
+    location = access.initialize_location_for_checkpoint(1)
+    rows = (mebibytes << 20) // _ROW_BYTES // subtasks // batches
+    states = {}
+    for subtask in range(subtasks):
+        backend = OperatorStateBackend()
+        state = backend.get_list_state(_DESCRIPTOR)
+        for batch in range(batches):
+            ids = pa.array(np.arange(batch * rows, (batch + 1) * rows))
+            names = pc.utf8_lpad(ids.cast(pa.string()), 20, "0")
+            state.add_all(pa.StructArray.from_arrays([ids, names], fields=list(_TYPE)))
+        handle = backend.snapshot(location).run().job_manager_owned
+        assert handle is not None
+        states[subtask] = SubtaskState((handle,))
+    metadata = CheckpointMetadata(
+        job_id=_JOB,
+        checkpoint_id=1,
+        created_ms=0,
+        duration_ms=0,
+        writer="benchmark",
+        operators={_UID: OperatorState(subtasks, subtasks, states)},
+    )
+    complete_checkpoint(location, metadata)
+
+
+def plain(directory: str) -> Cost:
+    """Read the bytes of all files, one after the other, and do nothing with them."""
+    files = [file for state in _assigned(directory) for file in _files(state)]
+
+    def read() -> None:
+        for file in files:
+            with open(file.uri.removeprefix("file://"), "rb", buffering=0) as stream:
+                if len(stream.read()) != file.size:
+                    raise ValueError(file.uri)
+
+    return timed(read)[0]
+
+
+def storage(directory: str) -> Cost:
+    """Restore from the checkpoint, beginning with its metadata."""
+    return timed(lambda: [_restored(state) for state in _assigned(directory)])[0]
+
+
+def local(directory: str) -> Cost:
+    """The same, from the copies that an earlier task has left."""
+    copies = LocalCopies(
+        directory=f"{directory}/local",
+        owner=owner_of(_UID),
+        checkpoint_id=2,
+        max_bytes=1 << 50,
+        found=_ignore,
+    )
+    behind = [state.with_streams(copies.behind) for state in _assigned(directory)]
+    for file in (file for state in behind for file in _files(state)):
+        file.open_input_stream().close()  # leaves one, in the first round
+    return timed(lambda: [_restored(state) for state in behind])[0]
+
+
+def worker(directory: str) -> Cost:
+    """The same, from the memory of a process that has written the state itself."""
+    memory = WorkerMemory()
+    assigned = _assigned(directory)
+    with tempfile.TemporaryDirectory(dir=directory) as again:
+        access = _access(again)
+        access.initialize_base_locations_for_checkpoint()
+        location = access.initialize_location_for_checkpoint(1)
+        handles = []
+        for number, state in enumerate(assigned):
+            result = OperatorStateBackend.restore(state.managed_operator).snapshot(location).run()
+            assert result.job_manager_owned is not None
+            assert result.written is not None
+            handles.append(result.job_manager_owned)
+            memory.keep(str(number), handles[-1], result.written, max_bytes=1 << 50)
+
+        def take() -> None:
+            for number, handle in enumerate(handles):
+                written = memory.take(str(number), [handle])
+                assert written is not None
+                _look_at(OperatorStateBackend.of_written(written))
+
+        return timed(take)[0]
+
+
+ENGINES: dict[str, Callable[[str], Cost]] = {
+    "plain": plain,
+    "storage": storage,
+    "local": local,
+    "worker": worker,
+}
+
+
+def main() -> None:
+    """Write, let all take turns, print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--mebibytes", type=int, default=1024, help="size of the state")
+    parser.add_argument("--subtasks", type=int, default=4)
+    parser.add_argument("--batches", type=int, default=4, help="into how many parts it is added")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--directory", type=Path, help="where to work")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+        in_fresh_process(
+            partial(
+                write,
+                mebibytes=arguments.mebibytes,
+                subtasks=arguments.subtasks,
+                batches=arguments.batches,
+            ),
+            directory,
+        )
+        rounds = take_turns(
+            dict(ENGINES),
+            lambda engine: {_ACTION: in_fresh_process(engine, directory)},
+            arguments.rounds,
+            TITLES,
+        )
+    size = f"{arguments.mebibytes} MiB, {arguments.subtasks} subtasks"
+    print_times(size, rounds, [_ACTION], TITLES)
+
+
+def _access(directory: str) -> FileSystemCheckpointStorageAccess:
+    return FileSystemCheckpointStorage(f"file://{directory}").create_checkpoint_storage(_JOB)
+
+
+def _assigned(directory: str) -> tuple[SubtaskState, ...]:
+    """What the subtasks of a restarted job are restored from."""
+    last = latest(f"file://{directory}", job_id=_JOB)
+    if last is None:
+        raise ValueError(f"no checkpoint in {directory}")
+    parallelism = last.metadata.operators[_UID].parallelism
+    return assign(last.metadata, {_UID: OperatorSettings(parallelism)})[_UID].subtasks
+
+
+def _files(state: SubtaskState) -> list[FileStateHandle]:
+    return [stream for stream in state.streams() if isinstance(stream, FileStateHandle)]
+
+
+def _restored(state: SubtaskState) -> OperatorStateBackend:
+    return _look_at(OperatorStateBackend.restore(state.managed_operator))
+
+
+def _look_at(backend: OperatorStateBackend) -> OperatorStateBackend:
+    """Ask for the rows, as an operator would."""
+    if not len(backend.get_list_state(_DESCRIPTOR).to_table()):
+        raise ValueError("no rows")
+    return backend
+
+
+def _ignore(source: str) -> None:
+    pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,407 @@
+"""Copies of state files on local disk: each right, or not used."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, rule
+
+from holdfast.errors import CheckpointNotFoundError
+from holdfast.locations import (
+    ByteStreamStateHandle,
+    CheckpointedStateScope,
+    CheckpointStreamFactory,
+    FileStateHandle,
+    checkpoint_storage,
+)
+from holdfast.spark._local_copies import LocalCopies, owner_of
+from holdfast.spark._local_directory import local_directory
+
+BIG = bytes(range(256)) * (9 << 12)  # more than may be held back, no whole number of blocks
+
+
+@pytest.fixture
+def factory(memory_directory: str) -> CheckpointStreamFactory:
+    return a_factory(memory_directory)
+
+
+def a_factory(directory: str) -> CheckpointStreamFactory:
+    access = checkpoint_storage(directory).create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    return access.initialize_location_for_checkpoint(1)
+
+
+class Host:
+    """A host's copies, as tasks use them, and where they found what they read."""
+
+    def __init__(self, directory: Path, max_bytes: int = 1 << 30) -> None:
+        self.directory = directory
+        self.max_bytes = max_bytes
+        self.found: list[str] = []
+
+    def copies(self, checkpoint_id: int = 1, owner: str = "0") -> LocalCopies:
+        return LocalCopies(
+            directory=str(self.directory),
+            owner=owner,
+            checkpoint_id=checkpoint_id,
+            max_bytes=self.max_bytes,
+            found=self.found.append,
+        )
+
+    def write(
+        self,
+        factory: CheckpointStreamFactory,
+        data: bytes,
+        checkpoint_id: int = 1,
+        owner: str = "0",
+    ) -> FileStateHandle:
+        beside = self.copies(checkpoint_id, owner).beside(factory)
+        handle = written(beside, data)
+        assert isinstance(handle, FileStateHandle)
+        return handle
+
+    def read(self, handle: FileStateHandle, checkpoint_id: int = 2, owner: str = "0") -> bytes:
+        behind = self.copies(checkpoint_id, owner).behind(handle)
+        with behind.open_input_stream() as stream:
+            return stream.read()
+
+    def names(self) -> list[str]:
+        return sorted(os.listdir(self.directory)) if self.directory.exists() else []
+
+    @property
+    def only(self) -> Path:
+        (name,) = self.names()
+        return self.directory / name
+
+
+def written(factory: CheckpointStreamFactory, data: bytes) -> object:
+    with factory.create_checkpoint_state_output_stream(CheckpointedStateScope.EXCLUSIVE) as stream:
+        half = len(data) // 2
+        stream.write(data[:half])
+        stream.write(memoryview(data)[half:])
+        return stream.close_and_get_handle()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(make(tmp_path / "blockmgr-1") / "holdfast")
+
+
+def make(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def test_what_was_written_here_is_read_from_disk(
+    host: Host, factory: CheckpointStreamFactory
+) -> None:
+    handle = host.write(factory, BIG)
+    handle.discard_state()  # storage can't have helped
+    assert host.read(handle) == BIG
+    assert host.found == ["local"]
+
+
+def test_a_copy_is_mapped_not_read(host: Host, factory: CheckpointStreamFactory) -> None:
+    handle = host.write(factory, BIG)
+    before = pa.total_allocated_bytes()
+    stream = host.copies().behind(handle).open_input_stream()
+    assert isinstance(stream, pa.BufferReader)
+    assert stream.read_buffer().to_pybytes() == BIG
+    assert pa.total_allocated_bytes() == before
+
+
+def test_what_was_read_from_storage_is_found_on_disk_next_time(
+    host: Host, factory: CheckpointStreamFactory
+) -> None:
+    handle = written(factory, BIG)
+    assert isinstance(handle, FileStateHandle)
+    assert host.read(handle) == BIG
+    handle.discard_state()
+    assert host.read(handle, owner="1") == BIG  # another subtask, too
+    assert host.found == ["storage", "local"]
+
+
+def test_what_travels_in_its_handle_leaves_no_file(
+    host: Host, factory: CheckpointStreamFactory
+) -> None:
+    assert isinstance(written(host.copies().beside(factory), b"small"), ByteStreamStateHandle)
+    assert written(host.copies().beside(factory), b"") is None
+    assert host.names() == []
+    inline = ByteStreamStateHandle(b"small")
+    assert host.copies().behind(inline) is inline
+
+
+def test_state_that_is_given_up_leaves_no_copy(
+    host: Host, factory: CheckpointStreamFactory
+) -> None:
+    scope = CheckpointedStateScope.EXCLUSIVE
+    with host.copies().beside(factory).create_checkpoint_state_output_stream(scope) as stream:
+        stream.write(BIG)
+    assert host.names() == []
+
+
+def test_nobody_else_can_read_a_copy(host: Host, factory: CheckpointStreamFactory) -> None:
+    host.write(factory, BIG)
+    assert host.directory.stat().st_mode & 0o777 == 0o700
+    assert host.only.stat().st_mode & 0o777 == 0o600
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def replace_by_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a flipped bit": flip,
+    "cut": lambda path: os.truncate(path, len(BIG) - 1),
+    "longer": lambda path: path.write_bytes(BIG + b"x"),
+    "empty": lambda path: os.truncate(path, 0),
+    "a directory": replace_by_directory,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_copy_is_not_used(
+    host: Host, factory: CheckpointStreamFactory, damage: Callable[[Path], object]
+) -> None:
+    handle = host.write(factory, BIG)
+    damage(host.only)
+    assert host.read(handle) == BIG
+    assert host.read(handle) == BIG
+    assert host.found[0] == "storage"
+
+
+def test_a_damaged_copy_does_not_hide_that_storage_has_nothing(
+    host: Host, factory: CheckpointStreamFactory
+) -> None:
+    handle = host.write(factory, BIG)
+    flip(host.only)
+    handle.discard_state()
+    with pytest.raises(CheckpointNotFoundError):
+        host.read(handle)
+    assert host.names() == []
+
+
+def test_a_file_of_the_same_name_and_size_but_other_bytes_is_another_one(
+    host: Host, factory: CheckpointStreamFactory, tmp_path: Path
+) -> None:
+    handle = host.write(factory, BIG)
+    (tmp_path / "elsewhere").mkdir()
+    other = written(a_factory(f"file://{tmp_path}/elsewhere"), BIG[::-1])
+    assert isinstance(other, FileStateHandle)
+    renamed = FileStateHandle(handle.uri, other.size, other.checksum)
+    assert host.copies()._paths(renamed) == []
+    assert host.read(handle) == BIG
+
+
+def test_a_directory_that_was_deleted_underneath_is_made_again(
+    host: Host, factory: CheckpointStreamFactory
+) -> None:
+    handle = host.write(factory, BIG)
+    host.only.unlink()
+    host.directory.rmdir()
+    assert host.read(handle) == BIG
+    assert host.read(handle) == BIG
+    assert host.found == ["storage", "local"]
+
+
+def test_a_copy_that_is_deleted_while_it_is_read_stays_readable(
+    host: Host, factory: CheckpointStreamFactory
+) -> None:
+    handle = host.write(factory, BIG)
+    stream = host.copies().behind(handle).open_input_stream()
+    host.only.unlink()
+    assert stream.read() == BIG
+
+
+@pytest.mark.parametrize("where", ["no directory above", "a file in its place"])
+def test_without_room_for_copies_state_is_written_and_read_all_the_same(
+    tmp_path: Path, factory: CheckpointStreamFactory, where: str
+) -> None:
+    host = Host(tmp_path / "gone" / "holdfast")
+    if where == "a file in its place":
+        (tmp_path / "gone").mkdir()
+        host.directory.touch()
+    handle = host.write(factory, BIG)
+    assert host.read(handle) == BIG
+    assert host.found == ["storage"]
+
+
+def test_a_full_disk_costs_the_copy_only(
+    host: Host, factory: CheckpointStreamFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("holdfast.spark._local_stream.os.write", full)
+    handle = host.write(factory, BIG)
+    assert host.names() == []
+    assert host.read(handle) == BIG
+    assert host.names() == []
+    assert host.found == ["storage"]
+
+
+def test_copies_of_the_last_two_checkpoints_stay(
+    host: Host, factory: CheckpointStreamFactory
+) -> None:
+    handles = [host.write(factory, BIG, checkpoint_id=number) for number in range(1, 6)]
+    of_another = host.write(factory, BIG, checkpoint_id=1, owner="1")
+    for handle in (*handles, of_another):
+        handle.discard_state()
+    found = [bool(host.copies()._paths(handle)) for handle in handles]
+    assert found == [False, False, False, True, True]
+    assert host.read(of_another) == BIG
+
+
+def test_an_attempt_for_an_older_checkpoint_deletes_copies_but_nothing_wrong_is_read(
+    host: Host, factory: CheckpointStreamFactory
+) -> None:
+    newest = host.write(factory, BIG, checkpoint_id=9)
+    host.write(factory, BIG[::-1], checkpoint_id=4)  # a zombie
+    assert host.read(newest, checkpoint_id=10) == BIG
+
+
+def test_the_oldest_go_where_there_are_too_many(
+    host: Host, factory: CheckpointStreamFactory
+) -> None:
+    host.max_bytes = 3 * len(BIG)
+    handles = []
+    for number in range(5):
+        handles.append(host.write(factory, BIG, owner=str(number)))
+        newest = max(host.directory.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        os.utime(newest, (1_700_000_000 + number,) * 2)
+    found = [bool(host.copies()._paths(handle)) for handle in handles]
+    assert found == [False, False, True, True, True]
+
+
+def test_a_state_that_is_larger_than_the_limit_has_no_copy(
+    host: Host, factory: CheckpointStreamFactory
+) -> None:
+    host.max_bytes = len(BIG) - 1
+    handle = host.write(factory, BIG)
+    assert host.names() == []
+    assert host.read(handle) == BIG
+    assert host.found == ["storage"]
+
+
+def test_what_a_killed_task_has_left_is_deleted(
+    host: Host, factory: CheckpointStreamFactory
+) -> None:
+    killed = host.copies().new_copy()
+    killed.write(BIG)
+    (left,) = host.names()
+    host.write(factory, BIG)
+    assert left in host.names(), "it may still be written"
+    os.utime(host.directory / left, (time.time() - 7200,) * 2)
+    host.write(factory, BIG)
+    assert left not in host.names()
+    killed.close()
+
+
+def test_two_that_keep_the_same_copy_do_not_harm_each_other(
+    host: Host, factory: CheckpointStreamFactory
+) -> None:
+    handle = written(factory, BIG)
+    assert isinstance(handle, FileStateHandle)
+    barrier = threading.Barrier(8)
+
+    def read(number: int) -> bytes:
+        barrier.wait()
+        return host.read(handle, owner=str(number % 2))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(read, range(8))) == {BIG}
+    assert len(host.names()) <= 2
+
+
+def test_a_forgotten_directory_of_a_killed_executor_is_deleted(tmp_path: Path) -> None:
+    environment = {"SPARK_LOCAL_DIRS": f"{tmp_path}/blockmgr-mine,{tmp_path}/second"}
+    old, young, others = (tmp_path / f"blockmgr-{name}" / "holdfast" for name in ("a", "b", "c"))
+    others = tmp_path / "others" / "holdfast"
+    for directory in (old, young, others):
+        directory.mkdir(parents=True)
+        (directory / "copy").touch()
+    for directory in (old, others):
+        os.utime(directory, (time.time() - 3 * 86400,) * 2)
+    assert local_directory(environment) == f"{tmp_path}/blockmgr-mine/holdfast"
+    assert not old.exists()
+    assert old.parent.exists(), "that one is Spark's"
+    assert young.exists()
+    assert others.exists()
+
+
+def test_executors_of_one_application_share_its_directory() -> None:
+    block_manager = {"SPARK_LOCAL_DIRS": "/data/of-application/blockmgr-1,/data2/x"}
+    for cluster in ({"CONTAINER_ID": "1"}, {"SPARK_EXECUTOR_DIRS": "/data/of-application"}):
+        assert local_directory(block_manager | cluster) == "/data/of-application/holdfast"
+    assert local_directory({}) is None
+
+
+class Machine(RuleBasedStateMachine):
+    """Any order of writing, reading, damaging and deleting: what is read is what was written."""
+
+    handles: Bundle[tuple[FileStateHandle, bytes]] = Bundle("handles")
+
+    @initialize()
+    def begin(self) -> None:
+        self.host = Host(Path(self.directory) / "holdfast", max_bytes=3 << 20)
+        self.factory = a_factory(f"file://{self.storage}")
+
+    directory = ""
+    storage = ""
+
+    @rule(
+        target=handles,
+        fill=st.binary(min_size=1, max_size=3),
+        owner=st.sampled_from("01"),
+        checkpoint_id=st.integers(1, 5),
+    )
+    def write(self, fill: bytes, owner: str, checkpoint_id: int) -> tuple[FileStateHandle, bytes]:
+        data = fill * (1 << 20)
+        return self.host.write(self.factory, data, checkpoint_id, owner), data
+
+    @rule(one=handles, owner=st.sampled_from("01"), checkpoint_id=st.integers(1, 6))
+    def read(self, one: tuple[FileStateHandle, bytes], owner: str, checkpoint_id: int) -> None:
+        handle, data = one
+        assert self.host.read(handle, checkpoint_id, owner) == data
+
+    @rule(number=st.integers(0, 5), damage=st.sampled_from([flip, os.unlink]))
+    def damage(self, number: int, damage: Callable[[Path], object]) -> None:
+        if number < len(self.host.names()):
+            damage(self.host.directory / self.host.names()[number])
+
+    @rule(one=consumes(handles))
+    def discard(self, one: tuple[FileStateHandle, bytes]) -> None:
+        one[0].discard_state()
+
+    def teardown(self) -> None:
+        for name in self.host.names() if hasattr(self, "host") else []:
+            (self.host.directory / name).unlink()
+
+
+def test_any_order_of_tasks_and_damage(tmp_path: Path) -> None:
+    class Here(Machine):
+        directory = str(tmp_path)
+        storage = str(make(tmp_path / "storage"))
+
+    case = Here.TestCase
+    case.settings = settings(max_examples=20, stateful_step_count=12, deadline=None)
+    case().runTest()
+
+
+def test_owners_differ_in_every_part_of_their_name() -> None:
+    names = [("job", "uid", 0), ("job", "uid", 1), ("job2", "uid", 0), ("jo", "buid", 0)]
+    assert len({owner_of(*name) for name in names}) == len(names)

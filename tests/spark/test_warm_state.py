@@ -1,0 +1,184 @@
+"""State that stays on executors, with a real Spark: found where it can be, and never a stale one."""
+
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from jobs.job import Job
+from jobs.operators import CountsLongs, DiesOnce, Groups, local_directories
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.locations import CheckpointMetadata, decode_metadata
+from holdfast.spark import StatefulFunction, StatefulOperator
+
+ROWS = 100
+LOCAL = "spark.holdfast.state.local-recovery"
+MEMORY = "spark.holdfast.state.worker-memory"
+
+
+@pytest.fixture
+def job(spark: SparkSession, tmp_path: Path) -> Job:
+    return warm_job(spark, tmp_path / "job")
+
+
+def warm_job(spark: SparkSession, directory: Path) -> Job:
+    """A job that writes all its state into files, and leaves copies of them."""
+    job = Job(spark, directory)
+    job.settings |= {
+        "spark.holdfast.state.inline-threshold": "0",
+        "spark.holdfast.checkpoint.num-retained": "100",
+        LOCAL: "true",
+    }
+    return job
+
+
+def counting(
+    job: Job, function: StatefulFunction | None = None, **options: object
+) -> StatefulOperator:
+    schema = "id long, nth long, subtask int"
+    return job.operator(function or CountsLongs(), schema=schema, **options)
+
+
+def metadata_of(job: Job, checkpoint_id: int) -> CheckpointMetadata:
+    directory = job.job_directory / f"chk-{checkpoint_id}"
+    content = (directory / "_metadata").read_bytes()
+    return decode_metadata(content, f"file://{directory}", uri="_metadata")
+
+
+def sources(job: Job, checkpoint_id: int) -> set[str]:
+    """Where the subtasks of a batch have found their state."""
+    subtasks = metadata_of(job, checkpoint_id).operators["operator"].subtasks.values()
+    return {one.statistics.restored_from for one in subtasks if one.statistics}
+
+
+def check_each_row_was_counted_once(job: Job, files: int) -> None:
+    """Numbers of rows come out of the state: a stale one would give some of them twice."""
+    tables = [pq.read_table(file) for file in job.output.glob("batch=*/*.parquet")]
+    rows = [row for table in tables for row in table.to_pylist()]
+    assert sorted(row["id"] for row in rows) == list(range(files * ROWS))
+    for subtask in (0, 1):
+        numbers = sorted(row["nth"] for row in rows if row["subtask"] == subtask)
+        assert numbers == list(range(len(numbers)))
+
+
+def places(spark: SparkSession) -> list[Path]:
+    """Where local copies are, looked up behind the library's back."""
+    directories = spark.sparkContext.parallelize([0], 1).map(local_directories).first()
+    return [Path(one) / "holdfast" for one in directories]
+
+
+def names(directories: list[Path]) -> list[str]:
+    return [file.name for one in directories for file in one.glob("*")]
+
+
+def test_state_is_found_on_the_host_and_not_fetched(job: Job) -> None:
+    job.settings[MEMORY] = "0"
+    job.feed(files=3, rows=ROWS)
+    job.run(counting(job))
+    assert sources(job, 1) == {""}
+    assert sources(job, 2) == sources(job, 3) == {"local"}
+    check_each_row_was_counted_once(job, 3)
+
+
+def test_state_is_found_in_the_worker_where_that_has_it(job: Job) -> None:
+    job.settings[LOCAL] = "auto"  # the checkpoints are on a local disk
+    job.feed(files=8, rows=ROWS)
+    job.run(counting(job))
+    found = set.union(*(sources(job, number) for number in range(2, 9)))
+    assert "worker" in found
+    assert found <= {"worker", "storage"}
+    check_each_row_was_counted_once(job, 8)
+
+
+def test_without_warm_state_all_comes_from_storage(job: Job, spark: SparkSession) -> None:
+    job.settings |= {LOCAL: "false", MEMORY: "0"}
+    before = names(places(spark))
+    job.feed(files=2, rows=ROWS)
+    job.run(counting(job))
+    assert sources(job, 2) == {"storage"}
+    assert names(places(spark)) == before
+
+
+@pytest.mark.parametrize("memory", ["0", "64m"])
+def test_a_worker_that_dies_with_changed_state_does_not_spoil_it(
+    job: Job, tmp_path: Path, memory: str
+) -> None:
+    job.settings[MEMORY] = memory
+    job.feed(files=4, rows=ROWS)
+    dies = DiesOnce(tmp_path / "marker", after_rows=ROWS)
+    job.run(counting(job, dies))
+    assert (tmp_path / "marker").exists()
+    check_each_row_was_counted_once(job, 4)
+
+
+def test_state_of_a_batch_that_was_never_committed_is_not_used(job: Job) -> None:
+    job.feed(files=4, rows=ROWS)
+
+    def fails_in_the_third(rows: DataFrame, batch_id: int) -> None:
+        job.write(rows, batch_id)  # all subtasks have written, and kept, their state now
+        if batch_id == 2:
+            raise RuntimeError("as planned")
+
+    with pytest.raises(Exception, match="as planned"):
+        job.run(counting(job, sink=fails_in_the_third))
+    assert job.completed() == [1, 2]
+    job.run(counting(job))
+    check_each_row_was_counted_once(job, 4)
+    assert "storage" not in sources(job, 3) | sources(job, 4)
+
+
+def test_a_job_that_goes_back_to_an_older_checkpoint_forgets_the_newer_ones(job: Job) -> None:
+    job.feed(files=4, rows=ROWS)
+    job.run(counting(job))
+    for number in (3, 4):
+        shutil.rmtree(job.job_directory / f"chk-{number}")
+    for log in ("offsets", "commits", "sources/0"):
+        for batch_id in (2, 3):
+            (job.spark_checkpoint / log / str(batch_id)).unlink()
+            (job.spark_checkpoint / log / f".{batch_id}.crc").unlink(missing_ok=True)
+    job.run(counting(job))
+    assert job.completed() == [1, 2, 3, 4]
+    check_each_row_was_counted_once(job, 4)
+
+
+def test_jobs_with_the_same_uid_keep_their_states_apart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    jobs = [warm_job(spark, tmp_path / name) for name in ("a", "b")]
+    for _ in range(2):
+        for job in jobs:
+            job.feed(files=2, rows=ROWS)
+            job.run(counting(job))
+    for job in jobs:
+        check_each_row_was_counted_once(job, 4)
+
+
+def test_copies_that_are_damaged_or_gone_are_fetched_again(job: Job, spark: SparkSession) -> None:
+    job.settings[MEMORY] = "0"
+    job.feed(files=4, rows=ROWS)
+    directories = places(spark)
+
+    def harms(rows: DataFrame, batch_id: int) -> None:
+        job.write(rows, batch_id)
+        if batch_id == 1:
+            for copy in [copy for one in directories for copy in one.glob("*")]:
+                copy.write_bytes(copy.read_bytes()[:-1])
+        if batch_id == 2:
+            for directory in directories:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    job.run(counting(job, sink=harms))
+    assert sources(job, 2) == {"local"}
+    assert sources(job, 3) == sources(job, 4) == {"storage"}
+    check_each_row_was_counted_once(job, 4)
+
+
+def test_rows_of_a_list_state_outlive_a_restart_on_the_same_host(job: Job) -> None:
+    job.feed(files=2, rows=ROWS)
+    job.run(job.operator(Groups(30)))
+    job.feed(files=1, rows=ROWS)
+    job.run(job.operator(Groups(30)))
+    assert sources(job, 3) <= {"local", "worker"}
+    written = job.ids_written()
+    assert len(set(written)) == len(written) == 300 - 2 * (150 % 30)

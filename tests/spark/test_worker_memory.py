@@ -1,0 +1,156 @@
+"""State in a worker's memory: taken once, and only if it is what the handle leads to."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from holdfast.backends import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OperatorStateBackend,
+    WrittenStates,
+)
+from holdfast.errors import StateMigrationError
+from holdfast.locations import (
+    CheckpointStreamFactory,
+    FileSystemCheckpointStorage,
+    OperatorStateHandle,
+)
+from holdfast.spark._warm_state import WorkerMemory
+
+LONGS = ListStateDescriptor("longs", pa.int64())
+RULES = MapStateDescriptor("rules", str, pa.int64())
+NAMES = ListStateDescriptor("names", str)
+
+Written = tuple[OperatorStateHandle, WrittenStates]
+
+
+@pytest.fixture
+def factory(memory_directory: str) -> CheckpointStreamFactory:
+    storage = FileSystemCheckpointStorage(memory_directory, inline_threshold=0)
+    access = storage.create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    return access.initialize_location_for_checkpoint(1)
+
+
+def backend_of(values: object) -> OperatorStateBackend:
+    backend = OperatorStateBackend()
+    backend.get_list_state(LONGS).add_all(values)
+    backend.get_union_list_state(NAMES).add_all(["a", "b"])
+    backend.get_broadcast_state(RULES).put_all({"x": 1, "y": 2})
+    return backend
+
+
+def snapshot(backend: OperatorStateBackend, factory: CheckpointStreamFactory) -> Written:
+    result = backend.snapshot(factory).run()
+    assert result.job_manager_owned is not None
+    assert result.written is not None
+    return result.job_manager_owned, result.written
+
+
+def contents(backend: OperatorStateBackend) -> tuple[object, ...]:
+    return (
+        backend.get_list_state(LONGS).get(),
+        backend.get_union_list_state(NAMES).get(),
+        dict(backend.get_broadcast_state(RULES).entries()),
+    )
+
+
+def test_states_from_memory_are_those_from_storage(factory: CheckpointStreamFactory) -> None:
+    handle, written = snapshot(backend_of(range(1000)), factory)
+    from_memory = OperatorStateBackend.of_written(written)
+    assert written.are_those_of(handle)
+    again, _ = snapshot(from_memory, factory)  # also if nobody has asked for them
+    assert again.states == handle.states
+    from_storage = OperatorStateBackend.restore([handle])
+    assert contents(from_memory) == contents(from_storage) == contents(backend_of(range(1000)))
+
+
+def test_states_from_memory_are_migrated_like_those_from_storage(
+    factory: CheckpointStreamFactory,
+) -> None:
+    backend = OperatorStateBackend()
+    backend.get_list_state(ListStateDescriptor("longs", pa.int32())).add_all([1, 2])
+    _, written = snapshot(backend, factory)
+    with pytest.raises(StateMigrationError):
+        OperatorStateBackend.of_written(written).get_list_state(
+            ListStateDescriptor("longs", pa.string())
+        )
+    wider = OperatorStateBackend.of_written(written).get_list_state(LONGS)
+    assert wider.to_arrow().type == pa.int64()
+    assert wider.get() == [1, 2]
+
+
+def test_what_a_task_does_to_its_state_afterwards_is_not_in_memory(
+    factory: CheckpointStreamFactory,
+) -> None:
+    backend = backend_of([1, 2])
+    handle, written = snapshot(backend, factory)
+    before = contents(OperatorStateBackend.of_written(written))
+    for spoilt in (backend, OperatorStateBackend.of_written(written)):
+        spoilt.get_list_state(LONGS).add(3)
+        spoilt.get_union_list_state(NAMES).clear()
+        spoilt.get_broadcast_state(RULES).put("x", 7)
+    assert contents(OperatorStateBackend.of_written(written)) == before
+    assert written.are_those_of(handle)
+
+
+def test_memory_that_somebody_has_changed_is_not_used(factory: CheckpointStreamFactory) -> None:
+    numbers = np.arange(1000)
+    handle, written = snapshot(backend_of(pa.array(numbers)), factory)
+    memory = WorkerMemory()
+    memory.keep("owner", handle, written, max_bytes=1 << 20)
+    numbers[:] = 0  # Arrow has taken it without a copy
+    assert memory.take("owner", [handle]) is None
+
+
+def test_it_is_taken_once(factory: CheckpointStreamFactory) -> None:
+    handle, written = snapshot(backend_of([1]), factory)
+    memory = WorkerMemory()
+    memory.keep("owner", handle, written, max_bytes=1 << 20)
+    assert memory.take("owner", [handle]) is written
+    assert memory.take("owner", [handle]) is None, "a failed attempt might have spoilt it"
+
+
+def test_only_just_that_handle_finds_it(factory: CheckpointStreamFactory) -> None:
+    handle, written = snapshot(backend_of([1]), factory)
+    twin, _ = snapshot(backend_of([1]), factory)  # the same bytes in another file
+    other, _ = snapshot(backend_of([2]), factory)
+    cut = OperatorStateHandle({"longs": handle.states["longs"]}, handle.stream)
+    for assigned in ([], [twin], [other], [cut], [handle, other]):
+        memory = WorkerMemory()
+        memory.keep("owner", handle, written, max_bytes=1 << 20)
+        assert memory.take("owner", assigned) is None
+    memory.keep("owner", handle, written, max_bytes=1 << 20)
+    assert memory.take("another owner", [handle]) is None
+
+
+def test_what_was_taken_for_another_state_is_not_used(factory: CheckpointStreamFactory) -> None:
+    handle, _ = snapshot(backend_of([1]), factory)
+    _, written = snapshot(backend_of([2]), factory)
+    memory = WorkerMemory()
+    memory.keep("owner", handle, written, max_bytes=1 << 20)
+    assert memory.take("owner", [handle]) is None
+
+
+def test_the_oldest_go_when_memory_is_full(factory: CheckpointStreamFactory) -> None:
+    states = [snapshot(backend_of(range(1000)), factory) for _ in range(4)]
+    most = 2 * states[0][1].memory_bytes
+    memory = WorkerMemory()
+    for number, (handle, written) in enumerate(states):
+        memory.keep(str(number), handle, written, max_bytes=most)
+    found = [memory.take(str(number), [handle]) for number, (handle, _) in enumerate(states)]
+    assert [one is not None for one in found] == [False, False, True, True]
+
+
+def test_a_slice_counts_as_all_that_it_keeps_in_memory(factory: CheckpointStreamFactory) -> None:
+    handle, written = snapshot(backend_of(pa.array(range(100_000)).slice(0, 1)), factory)
+    memory = WorkerMemory()
+    memory.keep("owner", handle, written, max_bytes=8 * 50_000)
+    assert memory.take("owner", [handle]) is None
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_compressed_state_is_not_kept(factory: CheckpointStreamFactory, compression: str) -> None:
+    result = backend_of([1]).snapshot(factory, compression=compression).run()  # type: ignore[arg-type]
+    assert result.written is None
