@@ -1,17 +1,23 @@
 """The session, the jobs and the servers of the integration tests."""
 
 from jobs.fixtures import job, spark
+from jobs.on_cluster import fed_job, signals, undisturbed
 from servers.hdfs import hdfs, hdfs_directory
 from servers.s3 import minio, minio_bucket, real_s3_bucket, versitygw, versitygw_bucket
+from servers.spark import cluster
 
 __all__ = [
+    "cluster",
+    "fed_job",
     "hdfs",
     "hdfs_directory",
     "job",
     "minio",
     "minio_bucket",
     "real_s3_bucket",
+    "signals",
     "spark",
+    "undisturbed",
     "versitygw",
     "versitygw_bucket",
 ]

@@ -1,11 +1,77 @@
 """Drivers killed with SIGKILL at every step of a batch."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
-from jobs.crash import check_nothing_is_lost_or_doubled
-from jobs.job import Job
-from jobs.killed import POINTS
+from jobs.crash import FILES, ROWS
+from jobs.killed import BATCH, GROUP
+from jobs.on_cluster import Undisturbed
+from jobs.operators import Groups
+from jobs.steps import COMMITTED_FROM, STEPS, job_of
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.locations import sweep
+from holdfast.spark._coordinator import _CLEANER
+
+pytestmark = pytest.mark.timeout(600)
+
+TESTS = Path(__file__).parents[1] / "tests"
 
 
-@pytest.mark.parametrize("point", POINTS)
-def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(job: Job, point: str) -> None:
-    check_nothing_is_lost_or_doubled(job, point)
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a driver has left that was killed while each of its jobs was at another step."""
+    directory = tmp_path_factory.mktemp("killed")
+    with open(directory / "log", "w+b") as log:
+        died = subprocess.run(
+            [sys.executable, "-m", "jobs.steps", str(directory)],
+            cwd=TESTS,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            timeout=500,
+            check=False,
+        )
+        log.seek(0)
+        said = log.read().decode(errors="replace")
+    assert died.returncode == -signal.SIGKILL, said[-5000:]
+    return directory
+
+
+def test_there_are_no_other_steps(killed: Path) -> None:
+    seen = set(json.loads((killed / "seen.json").read_text()))
+    assert seen | {"a task ends"} == set(STEPS)
+
+
+@pytest.mark.parametrize("number", range(len(STEPS)), ids=lambda number: f"before {STEPS[number]}")
+def test_a_driver_killed_at_any_step_loses_and_doubles_nothing(
+    spark: SparkSession, killed: Path, undisturbed: Undisturbed, number: int
+) -> None:
+    job = job_of(spark, killed, str(number))
+    is_committed = number >= COMMITTED_FROM
+    assert max(job.completed()) == (BATCH + 1 if is_committed else BATCH)
+    sunk: list[int] = []
+
+    def sink(rows: DataFrame, batch_id: int) -> None:
+        sunk.append(batch_id)
+        job.write(rows, batch_id)
+
+    job.feed(files=FILES - 2, rows=ROWS)
+    job.run(job.operator(Groups(GROUP), sink=sink))
+
+    assert sunk == list(range(BATCH + 1 if is_committed else BATCH, FILES))
+    assert job.ids_written() == undisturbed.written
+    assert job.ids_held() == undisturbed.held
+    _CLEANER.wait()
+    sweep(f"file://{job.checkpoints}", job.job_directory.name, grace_s=0)
+    left = [path for path in job.job_directory.rglob("*") if path.is_file()]
+    assert sorted(str(path.parent.relative_to(job.job_directory)) for path in left) == [
+        "_epoch",
+        *[f"chk-{FILES}"] * 3,  # metadata, and a state for each subtask
+    ]

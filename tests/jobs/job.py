@@ -3,26 +3,36 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.backends import ListStateDescriptor, OperatorStateBackend
+from holdfast.locations import FileSystemCheckpointStorage, latest_checkpoint
 from holdfast.spark import StatefulFunction, StatefulOperator, stateful
 
 
-def local_spark() -> SparkSession:
-    """A Spark with two cores, whose executors find the modules of this process."""
+def local_spark(cores: int = 2) -> SparkSession:
+    """A Spark in this process alone."""
+    return connect(f"local[{cores},2]", {})  # a task that fails is tried once more
+
+
+def connect(master: str, settings: Mapping[str, str]) -> SparkSession:
+    """A Spark whose executors find the modules of this process."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     session = (
-        SparkSession.builder.master("local[2,2]")  # a task that fails is tried once more
+        SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
+        .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "Europe/Berlin")
+        .config(map=dict(settings))
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
@@ -36,14 +46,18 @@ class Job:
     """
 
     schema = "id long, at timestamp, name string"
+    arrow_schema = pa.schema(
+        [("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("name", pa.string())]
+    )
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self.spark = spark
         self.directory = directory
         self.settings = {"spark.holdfast.checkpoint.dir": f"file://{self.checkpoints}"}
         self.source.mkdir(parents=True, exist_ok=True)
-        self._files = 0
-        self._rows = 0
+        files = list(self.source.iterdir())
+        self._files = len(files)
+        self._rows = sum(pq.read_metadata(file).num_rows for file in files)
 
     @property
     def source(self) -> Path:
@@ -78,13 +92,12 @@ class Job:
         """Put files into the source, each with so many new rows."""
         for _ in range(files):
             ids = range(self._rows, self._rows + rows)
-            table = pa.table(
-                {
-                    "id": pa.array(ids, pa.int64()),
-                    "at": pa.array([i * 1_000_000 for i in ids], pa.timestamp("us", "UTC")),
-                    "name": [f"row {i}" for i in ids],
-                }
-            )
+            columns = {
+                "id": ids,
+                "at": [i * 1_000_000 for i in ids],
+                "name": [f"row {i}" for i in ids],
+            }
+            table = pa.table(columns, self.arrow_schema)
             file = self.source / f"{self._files:04}.parquet"
             pq.write_table(table, file)
             os.utime(file, (1_700_000_000 + self._files,) * 2)  # Spark reads the oldest first
@@ -123,6 +136,18 @@ class Job:
         """All ids in the output, sorted, read without Spark."""
         files = self.output.glob("batch=*/*.parquet")
         return sorted(i for file in files for i in pq.read_table(file)["id"].to_pylist())
+
+    def ids_held(self, uid: str = "operator") -> dict[int, list[int]]:
+        """The ids in each subtask's list state `rows`, in the last checkpoint."""
+        storage = FileSystemCheckpointStorage(f"file://{self.checkpoints}")
+        last = latest_checkpoint(storage.create_checkpoint_storage(self.job_directory.name))
+        assert last is not None
+        held = {}
+        for subtask, state in last.metadata.operators[uid].subtasks.items():
+            backend = OperatorStateBackend.restore(state.managed_operator)
+            descriptor = ListStateDescriptor("rows", self.arrow_schema)
+            held[subtask] = backend.get_list_state(descriptor).to_table()["id"].to_pylist()
+        return held
 
     def repeat_last_batch(self) -> None:
         """Make Spark forget that it has committed its last batch, as if it was killed before."""

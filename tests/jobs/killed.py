@@ -1,16 +1,18 @@
-"""A driver that kills itself, and its JVM, in its second batch: `python -m jobs.killed DIR POINT`."""
+"""A driver that kills itself, and its JVM, in its second batch: `python -m jobs.killed DIR POINT`.
+
+A point is `before the metadata` or `after the metadata`.
+"""
 
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-import pyarrow as pa
 from jobs.job import Job, local_spark
 from jobs.operators import Groups
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from holdfast.locations import (
     CheckpointMetadata,
@@ -20,23 +22,9 @@ from holdfast.locations import (
     complete_checkpoint,
 )
 
-POINTS = ("in a task", "in the sink", "before the metadata", "after the metadata")
 GROUP = 70
 BATCH = 1
-
-
-class KillsDriver(Groups):
-    """Kills the driver once subtask 0 of the batch has let rows through."""
-
-    def __init__(self, size: int, victims: list[int]) -> None:
-        super().__init__(size)
-        self.victims = victims
-
-    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        restored = len(self.rows)
-        yield from super().process(batches)
-        if restored:
-            kill(self.victims)
+"""The batch in which all happens; the first leaves state to restore from."""
 
 
 def kill(victims: list[int]) -> None:
@@ -51,15 +39,9 @@ def main(directory: Path, point: str) -> None:
     job = Job(spark, directory)
     victims = [jvm_of(spark), os.getpid()]
 
-    def sink(rows: DataFrame, batch_id: int) -> None:
-        job.write(rows, batch_id)
-        if point == "in the sink" and batch_id == BATCH:
-            kill(victims)
-
-    operator = KillsDriver(GROUP, victims) if point == "in a task" else Groups(GROUP)
     commit = "holdfast.spark._coordinator.complete_checkpoint"
     with mock.patch(commit, killing(point, victims)):
-        job.run(job.operator(operator, sink=sink))
+        job.run(job.operator(Groups(GROUP)))
 
 
 def killing(point: str, victims: list[int]) -> Callable[..., object]:

@@ -1,0 +1,310 @@
+"""A Spark cluster of our own: a standalone master and its workers, each a process, on loopback.
+
+    server.py start [WORKERS]
+    server.py worker kill|start NUMBER DIRECTORY
+    server.py stop DIRECTORY
+    server.py package FILE
+
+They are Spark's own classes, in the jars that the PySpark of this Python brings. Each worker has one
+core and 1 GiB for executors, and a loopback address of its own where the system has more than one:
+for Spark they are different hosts then. All that they and their executors write is in one temporary
+directory.
+
+Exit status: 0 done, 2 wrong usage, 3 can't be had here (no Java, no PySpark), else it failed; the
+last line on stderr says why.
+"""
+
+import http.client
+import importlib.util
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+MASTER = "org.apache.spark.deploy.master.Master"
+WORKER = "org.apache.spark.deploy.worker.Worker"
+
+UNAVAILABLE = 3
+
+CORES = "1"
+MEMORY = "1g"
+
+_JVM = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",  # they are up in half the time
+    "-XX:-UsePerfData",  # or there would be files outside of the directory
+)
+
+_OF_OTHERS = ("HADOOP_", "PYSPARK_", "PYTHON", "SPARK_", "VIRTUAL_ENV")
+"""What executors must not inherit: they have what the application gives them."""
+
+_LONGEST_S = 60.0
+"""A server that takes longer to come or to go is stuck."""
+
+
+class UnavailableError(Exception):
+    """There is no such server to be had on this machine."""
+
+
+def start(workers: int) -> dict[str, str]:
+    """Start a master and its workers, and say what drivers and the other commands need."""
+    _check_java()
+    directory = Path(tempfile.mkdtemp(prefix="holdfast-spark-"))
+    try:
+        port, web_port = _free_ports(2)
+        addresses = {"master": f"127.0.0.1:{port}", "web": f"127.0.0.1:{web_port}"}
+        (directory / "addresses").write_text(json.dumps(addresses))
+        (directory / "tmp").mkdir()
+        arguments = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web_port)]
+        _launch(directory, "master", MASTER, arguments)
+        _wait_for(directory, workers=0)
+        for number in range(1, workers + 1):
+            _launch_worker(directory, number)
+        _wait_for(directory, workers=workers)
+    except BaseException:
+        stop(directory)
+        raise
+    return {"master": f"spark://{addresses['master']}", "directory": str(directory)}
+
+
+def start_worker(directory: Path, number: int) -> None:
+    """Start a worker that doesn't run, and wait until the master knows it."""
+    if _processes(directory / f"worker{number}"):
+        return
+    alive = _alive(directory) or 0
+    _launch_worker(directory, number)
+    _wait_for(directory, workers=alive + 1)
+
+
+def kill_worker(directory: Path, number: int) -> None:
+    """Kill a worker with its executors, as if its machine was gone."""
+    _kill(directory / f"worker{number}")
+
+
+def stop(directory: Path) -> None:
+    """Stop all that runs in a directory, executors too, and remove the directory."""
+    _kill(directory)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def package(file: Path) -> None:
+    """Write what `--py-files` takes: the package, and what it needs to know its version."""
+    spec = importlib.util.find_spec("holdfast")
+    if spec is None or spec.origin is None:
+        raise UnavailableError("holdfast is not installed for this Python")
+    root = Path(spec.origin).parent
+    metadata = distribution("holdfast")
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        # In the repository two of its folders are links.
+        for folder, folders, names in os.walk(root, followlinks=True):
+            folders[:] = sorted(set(folders) - {"__pycache__"})
+            for name in sorted(names):
+                path = Path(folder) / name
+                archive.write(path, Path("holdfast") / path.relative_to(root))
+        name = f"holdfast-{metadata.version}.dist-info/METADATA"
+        archive.writestr(name, metadata.read_text("METADATA") or "")
+
+
+def _launch_worker(directory: Path, number: int) -> None:
+    home = directory / f"worker{number}"
+    for name in ("work", "local"):
+        (home / name).mkdir(parents=True, exist_ok=True)
+    arguments = ["--host", _address(number), "--port", "0", "--webui-port", "0"]
+    arguments += ["--cores", CORES, "--memory", MEMORY, "--work-dir", str(home / "work")]
+    master = json.loads((directory / "addresses").read_text())["master"]
+    _launch(directory, home.name, WORKER, [*arguments, f"spark://{master}"])
+
+
+def _launch(directory: Path, name: str, main_class: str, arguments: list[str]) -> None:
+    home = directory / name
+    home.mkdir(exist_ok=True)
+    spark = _spark_home()
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(_OF_OTHERS)
+    }
+    environment |= {
+        "SPARK_DAEMON_JAVA_OPTS": " ".join([*_JVM, f"-Djava.io.tmpdir={directory / 'tmp'}"]),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_HOME": str(spark),
+        "SPARK_LOCAL_DIRS": str(home / "local"),
+        "TMPDIR": str(directory / "tmp"),
+    }
+    with open(directory / f"{name}.log", "ab") as log:
+        server = subprocess.Popen(
+            [spark / "bin" / "spark-class", main_class, *arguments],
+            cwd=home,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    (home / "pid").write_text(str(server.pid))
+
+
+def _wait_for(directory: Path, *, workers: int) -> None:
+    """Wait until the master says that so many workers are alive, or more."""
+    deadline = time.monotonic() + _LONGEST_S
+    while time.monotonic() < deadline:
+        alive = _alive(directory)
+        if alive is not None and alive >= workers:
+            return
+        for home in directory.glob("*/pid"):
+            if not _is_running(int(home.read_text())):
+                log = (directory / f"{home.parent.name}.log").read_text(errors="replace")
+                sys.exit(f"the {home.parent.name} failed:\n{log[-4000:]}")
+        time.sleep(0.05)
+    sys.exit(f"not ready after {_LONGEST_S:g} s")
+
+
+def _alive(directory: Path) -> int | None:
+    """How many workers the master has; None if it does not answer."""
+    address = json.loads((directory / "addresses").read_text())["web"]
+    connection = http.client.HTTPConnection(address, timeout=5)
+    try:
+        connection.request("GET", "/json/")
+        return int(json.loads(connection.getresponse().read())["aliveworkers"])
+    except (OSError, http.client.HTTPException, ValueError, KeyError):
+        return None
+    finally:
+        connection.close()
+
+
+def _kill(home: Path) -> None:
+    """Kill what runs in a directory, again and again: who is killed last can't start another."""
+    deadline = time.monotonic() + _LONGEST_S
+    while processes := _processes(home):
+        if time.monotonic() > deadline:
+            sys.exit(f"processes do not go: {processes}")
+        for pid in processes:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.02)
+
+
+def _processes(home: Path) -> list[int]:
+    """Processes whose working directory is in a directory: servers, executors, Python workers."""
+    below = os.fspath(home.resolve())
+    found = []
+    for pid in _pids():
+        directory = _working_directory(pid)
+        if directory == below or directory.startswith(f"{below}/"):
+            found.append(pid)
+    return found
+
+
+def _pids() -> list[int]:
+    if Path("/proc/self").exists():  # small images of Linux have no ps
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    ps = subprocess.run(["ps", "-ax", "-o", "pid="], check=False, capture_output=True, text=True)
+    return [int(word) for word in ps.stdout.split()]
+
+
+def _working_directory(pid: int) -> str:
+    if not Path("/proc/self").exists():
+        lsof = ["lsof", "-a", "-p", str(pid), "-d", "cwd", "-Fn"]
+        said = subprocess.run(lsof, check=False, capture_output=True, text=True).stdout
+        return next((line[1:] for line in said.splitlines() if line.startswith("n")), "")
+    try:
+        if _is_running(pid):
+            return os.readlink(f"/proc/{pid}/cwd").removesuffix(" (deleted)")
+    except OSError:  # gone, or somebody else's
+        pass
+    return ""
+
+
+def _is_running(pid: int) -> bool:
+    """Whether a process is there, and is not one that only waits to be noticed."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return not Path("/proc/self").exists()
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+def _address(number: int) -> str:
+    """A loopback address of the worker's own, where the system answers to more than one."""
+    address = f"127.0.0.{number + 1}"
+    try:
+        socket.create_server((address, 0)).close()
+    except OSError:
+        return "127.0.0.1"
+    return address
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free now; all different, because they are held at the same time."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [listener.getsockname()[1] for listener in held]
+    finally:
+        for listener in held:
+            listener.close()
+
+
+def _spark_home() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise UnavailableError("a Spark cluster needs PySpark, which this Python has not")
+    return Path(spec.origin).parent
+
+
+def _check_java() -> None:
+    java_home = os.environ.get("JAVA_HOME")
+    if shutil.which(f"{java_home}/bin/java" if java_home else "java") is None:
+        raise UnavailableError("a Spark cluster needs Java 17, and no java was found")
+
+
+def _directory(path: str) -> Path:
+    directory = Path(path)
+    if not directory.name.startswith("holdfast-spark-"):
+        sys.exit(f"not a directory that start has printed: {path}")
+    return directory
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        match arguments:
+            case ["start"]:
+                arguments = ["start", "2"]
+        match arguments:
+            case ["start", workers] if workers.isdecimal() and int(workers):
+                for word, value in start(int(workers)).items():
+                    print(f"{word}={shlex.quote(value)}")
+            case ["worker", "start", number, directory] if number.isdecimal():
+                start_worker(_directory(directory), int(number))
+            case ["worker", "kill", number, directory] if number.isdecimal():
+                kill_worker(_directory(directory), int(number))
+            case ["stop", directory]:
+                stop(_directory(directory))
+            case ["package", file]:
+                package(Path(file))
+            case _:
+                usages = (__doc__ or "").split("\n\n")[1]
+                print(f"usage:\n{usages}", file=sys.stderr)
+                return 2
+    except UnavailableError as error:
+        print(error, file=sys.stderr)
+        return UNAVAILABLE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

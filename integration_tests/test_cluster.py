@@ -1,0 +1,118 @@
+"""Executors in processes of their own, on a standalone cluster: they die, or come too late."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jobs.disturbed import (
+    ShufflingSink,
+    WaitingSink,
+    Waits,
+    WaitsWhileOthersFail,
+    Watched,
+)
+from jobs.driver import Driver, driver
+from jobs.job import Job
+from jobs.killed import BATCH, GROUP
+from jobs.on_cluster import (
+    SETTINGS,
+    Undisturbed,
+    check,
+    check_what_comes_late_is_swept,
+    until,
+)
+from jobs.signals import Signals
+from servers.spark import SparkCluster, executor_of, kill_tree
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def on_cluster(cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    local = {"spark.local.dir": str(tmp_path_factory.mktemp("driver"))}
+    with driver(cluster.master, SETTINGS | local) as on_cluster:
+        yield on_cluster
+
+
+def test_an_executor_that_dies_while_the_operator_runs_is_made_up_for(
+    on_cluster: Driver, fed_job: Job, signals: Signals, undisturbed: Undisturbed
+) -> None:
+    on_cluster.start(fed_job, Waits(GROUP, signals))
+    kill_tree(executor_of(int(signals.wait("waits"))))
+    assert on_cluster.error() == ""
+    check(fed_job, undisturbed)
+
+
+def test_a_machine_that_dies_after_its_task_has_written_is_not_missed(
+    cluster: SparkCluster,
+    on_cluster: Driver,
+    fed_job: Job,
+    signals: Signals,
+    undisturbed: Undisturbed,
+) -> None:
+    on_cluster.start(fed_job, Waits(GROUP, signals))
+    written = fed_job.output / f"batch={BATCH}" / "_temporary" / "0"
+    until(lambda: bool(list(written.glob("task_*"))))
+    python_worker = int(signals.wait("waits", "had 1"))
+    directory = executor_of(python_worker).cwd()
+    number = int(Path(directory).relative_to(cluster.directory).parts[0].removeprefix("worker"))
+    cluster.kill_worker(number)
+    signals.give("go")
+    assert on_cluster.error() == ""
+    cluster.start_worker(number)
+    check(fed_job, undisturbed)
+
+
+@pytest.mark.parametrize("persist", [False, True], ids=["behind a shuffle", "in the cache"])
+def test_rows_that_are_lost_behind_the_operator_cost_a_restart(
+    on_cluster: Driver,
+    fed_job: Job,
+    signals: Signals,
+    undisturbed: Undisturbed,
+    *,
+    persist: bool,
+) -> None:
+    sink = WaitingSink(signals) if persist else ShufflingSink(signals)
+    on_cluster.start(fed_job, Watched(GROUP, signals), sink, persist=persist)
+    signals.wait("waits")
+    kill_tree(executor_of(int(signals.wait("had 0"))))
+    signals.give("go")
+    error = on_cluster.error()
+    assert "CheckpointDeclinedError" in error
+    assert "restart the query" in error
+    assert fed_job.completed() == [BATCH]
+    on_cluster.start(fed_job, Watched(GROUP, signals), sink, persist=persist)
+    assert on_cluster.error() == ""
+    check(fed_job, undisturbed)
+
+
+def test_an_attempt_that_outlives_its_batch_writes_for_nobody(
+    on_cluster: Driver, fed_job: Job, signals: Signals, undisturbed: Undisturbed
+) -> None:
+    operator = WaitsWhileOthersFail(GROUP, signals)
+    on_cluster.start(fed_job, operator)
+    assert "as planned" in on_cluster.error()
+    assert fed_job.completed() == [BATCH]
+    signals.give("mended")
+    on_cluster.start(fed_job, operator)
+    assert on_cluster.error() == ""
+    check(fed_job, undisturbed)
+    check_what_comes_late_is_swept(fed_job, signals)
+    check(fed_job, undisturbed)
+
+
+def test_of_two_drivers_on_one_job_the_older_stops_and_has_doubled_nothing(
+    on_cluster: Driver, fed_job: Job, signals: Signals, undisturbed: Undisturbed
+) -> None:
+    on_cluster.start(fed_job, Watched(GROUP, signals), WaitingSink(signals))
+    signals.wait("waits")
+    fed_job.run(fed_job.operator(Watched(GROUP, signals)))  # another driver: this process
+    check(fed_job, undisturbed)
+    signals.give("go")
+    error = on_cluster.error()
+    assert "CheckpointConflictError" in error
+    assert "another driver has taken over this job" in error
+    check(fed_job, undisturbed)
+    on_cluster.start(fed_job, Watched(GROUP, signals))
+    assert on_cluster.error() == ""  # there is nothing left to do
+    check(fed_job, undisturbed)

@@ -1,0 +1,64 @@
+"""Several attempts at one task, on a cluster whose workers are different hosts for Spark."""
+
+from collections.abc import Iterator
+
+import pytest
+from jobs.disturbed import FailsElsewhere, Twins
+from jobs.driver import Driver, driver
+from jobs.job import Job
+from jobs.killed import GROUP
+from jobs.on_cluster import (
+    SETTINGS,
+    Undisturbed,
+    check,
+    check_what_comes_late_is_swept,
+)
+from jobs.signals import Signals
+from servers.spark import SparkCluster
+
+pytestmark = pytest.mark.timeout(600)
+
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.efficiency.enabled": "false",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1",
+    "spark.speculation.quantile": "0.5",
+}
+
+NEVER_TWICE_IN_ONE_EXECUTOR = {
+    "spark.excludeOnFailure.enabled": "true",
+    "spark.excludeOnFailure.application.maxFailedTasksPerExecutor": "100",
+    "spark.excludeOnFailure.stage.maxFailedTasksPerExecutor": "100",
+    "spark.excludeOnFailure.task.maxTaskAttemptsPerExecutor": "1",
+}
+
+
+@pytest.fixture(scope="module")
+def speculating(
+    cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Driver]:
+    local = {"spark.local.dir": str(tmp_path_factory.mktemp("driver"))}
+    settings = SETTINGS | SPECULATION | NEVER_TWICE_IN_ONE_EXECUTOR | local
+    with driver(cluster.master, settings) as speculating:
+        yield speculating
+
+
+def test_a_task_that_fails_is_made_up_for_elsewhere(
+    speculating: Driver, fed_job: Job, signals: Signals, undisturbed: Undisturbed
+) -> None:
+    speculating.start(fed_job, FailsElsewhere(GROUP, signals))
+    assert speculating.error() == ""
+    assert signals.text("first") != signals.text("second")
+    check(fed_job, undisturbed)
+
+
+def test_of_twins_the_first_to_end_counts_and_the_other_writes_for_nobody(
+    speculating: Driver, fed_job: Job, signals: Signals, undisturbed: Undisturbed
+) -> None:
+    speculating.start(fed_job, Twins(GROUP, signals))
+    assert speculating.error() == ""
+    assert signals.text("waits") != signals.text("twin")
+    check(fed_job, undisturbed)
+    check_what_comes_late_is_swept(fed_job, signals)
+    check(fed_job, undisturbed)

@@ -1,0 +1,123 @@
+"""How the package gets to executors whose Python has not got it: as its users ship it."""
+
+import os
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+from jobs import submitted
+from jobs.job import Job
+from servers.spark import SparkCluster, package, python_without_holdfast
+
+pytestmark = pytest.mark.timeout(600)
+
+FILES = 2
+ROWS = 10
+
+
+@pytest.fixture(scope="module")
+def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("package") / "holdfast.zip"
+    package(file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That of all machines."""
+    return python_without_holdfast(tmp_path_factory.mktemp("python"))
+
+
+@pytest.fixture
+def environment(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, zipped: Path) -> Path:
+    """Python of an environment with Holdfast in it, beside which is what that depends on."""
+    directory = tmp_path / "of the driver"
+    python = python_without_holdfast(directory)
+    [packages] = (directory / "environment" / "lib").glob("python*/site-packages")
+    with zipfile.ZipFile(zipped) as archive:
+        archive.extractall(packages)
+    return python
+
+
+def submit(job: Job, cluster: SparkCluster, driver: Path, *options: str) -> list[dict[str, Any]]:
+    """Submit the job to the cluster with a clean environment; the rows that it has written."""
+    job.feed(files=FILES, rows=ROWS)
+    spark = Path(pyspark.__file__).parent
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.holdfast.checkpoint.dir": f"file://{job.checkpoints}",
+        "spark.pyspark.driver.python": str(driver),
+        "spark.scheduler.minRegisteredResourcesRatio": "1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+    }
+    ran = subprocess.run(
+        [
+            spark / "bin" / "spark-submit",
+            *("--master", cluster.master),
+            *(word for key, value in settings.items() for word in ("--conf", f"{key}={value}")),
+            *options,
+            submitted.__file__,
+            str(job.directory),
+        ],
+        env=clean_environment(),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert ran.returncode == 0, (ran.stdout + ran.stderr)[-5000:]  # Python errors are in stdout
+    assert job.completed() == [FILES]
+    files = job.output.glob("batch=*/*.parquet")
+    rows: list[dict[str, Any]] = [row for file in files for row in pq.read_table(file).to_pylist()]
+    assert sorted(row["id"] for row in rows) == list(range(FILES * ROWS))
+    return rows
+
+
+def test_executors_have_the_package_from_py_files(
+    cluster: SparkCluster, job: Job, zipped: Path, python: Path
+) -> None:
+    imported = subprocess.run(
+        [python, "-c", "import holdfast"],
+        env=clean_environment(),
+        check=False,
+        capture_output=True,
+    )
+    assert b"No module named 'holdfast'" in imported.stderr
+    options = ("--py-files", str(zipped), "--conf", f"spark.pyspark.python={python}")
+    rows = submit(job, cluster, python, *options)
+    assert {row["python"] for row in rows} == {str(python)}
+    check_is_from_the_cluster(cluster, {row["found"] for row in rows}, "holdfast.zip")
+
+
+def test_executors_have_python_and_package_from_an_archive(
+    cluster: SparkCluster, job: Job, environment: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "environment.tar.gz"  # as venv-pack makes it
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        tar.add(environment.parents[1], arcname=".")
+    python = "spark.pyspark.python=./environment/bin/python"
+    options = ("--archives", f"{archive}#environment", "--conf", python)
+    rows = submit(job, cluster, environment, *options)
+    check_is_from_the_cluster(cluster, {row["python"] for row in rows}, "environment/bin/python")
+    check_is_from_the_cluster(cluster, {row["found"] for row in rows}, "environment/lib")
+
+
+def clean_environment() -> dict[str, str]:
+    """Ours without what would lead to other modules."""
+    others = ("PYTHON", "PYSPARK_", "SPARK_")
+    return {key: value for key, value in os.environ.items() if not key.startswith(others)}
+
+
+def check_is_from_the_cluster(cluster: SparkCluster, paths: set[str], part: str) -> None:
+    """All are copies that executors have in their own directories."""
+    assert paths
+    for path in paths:
+        assert path.startswith(f"{cluster.directory}/")
+        assert part in path

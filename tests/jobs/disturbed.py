@@ -1,0 +1,115 @@
+"""Operators and sinks that tests disturb, with what they need to do it: events between processes."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from jobs.job import Job
+from jobs.killed import BATCH
+from jobs.operators import Groups
+from jobs.signals import Signals
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from holdfast.backends import FunctionInitializationContext
+
+
+class Watched(Groups):
+    """Says which process had which subtask in the batch, and whether it got through."""
+
+    def __init__(self, size: int, signals: Signals) -> None:
+        super().__init__(size)
+        self.signals = signals
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        super().initialize_state(context)
+        self.subtask = context.subtask_index
+        self.is_disturbed = context.restored_checkpoint_id == BATCH
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from super().process(batches)
+        if self.is_disturbed:
+            self.signals.give(f"had {self.subtask}", str(os.getpid()))
+            self.disturb()
+
+    def disturb(self) -> None:
+        """What goes wrong after all rows were let through; by default nothing."""
+
+
+class Waits(Watched):
+    """The first attempt of subtask 0 waits."""
+
+    def disturb(self) -> None:
+        if self.subtask == 0 and self.signals.give("waits", str(os.getpid())):
+            self.signals.wait("go")
+
+
+class WaitsWhileOthersFail(Waits):
+    """Also, subtask 1 fails until it is mended."""
+
+    def disturb(self) -> None:
+        super().disturb()
+        if self.subtask == 1 and not self.signals.is_given("mended"):
+            self.signals.wait("waits")
+            raise RuntimeError("as planned")
+
+
+class FailsElsewhere(Watched):
+    """The first attempt of subtask 0 fails; all say in which executor's directory they were."""
+
+    def disturb(self) -> None:
+        if self.subtask == 0:
+            is_first = self.signals.give("first", os.getcwd())
+            if is_first:
+                raise RuntimeError("as planned")
+            self.signals.give("second", os.getcwd())
+
+
+class Twins(Watched):
+    """The first attempt of subtask 0 waits, for long enough that Spark begins a second one."""
+
+    def disturb(self) -> None:
+        task = TaskContext.get()
+        if self.subtask == 0 and task is not None:
+            if self.signals.give("waits", str(task.taskAttemptId())):
+                self.signals.wait("go")
+            else:
+                self.signals.give("twin", str(task.taskAttemptId()))
+
+
+@dataclass(frozen=True, slots=True)
+class HoldsRows:
+    """For `mapInArrow`: the first task in the batch that gets here waits."""
+
+    signals: Signals
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if self.signals.give("waits", str(os.getpid())):
+            self.signals.wait("go")
+        yield from batches
+
+
+@dataclass(frozen=True, slots=True)
+class ShufflingSink:
+    """Has a shuffle between the operator and its write, behind which a task waits."""
+
+    signals: Signals
+
+    def __call__(self, job: Job, rows: DataFrame, batch_id: int) -> None:
+        rows = rows.repartition(2)
+        if batch_id == BATCH:
+            rows = rows.mapInArrow(HoldsRows(self.signals), rows.schema)
+        job.write(rows, batch_id)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingSink:
+    """Waits in the batch before it writes, once."""
+
+    signals: Signals
+
+    def __call__(self, job: Job, rows: DataFrame, batch_id: int) -> None:
+        if batch_id == BATCH and self.signals.give("waits"):
+            self.signals.wait("go")
+        job.write(rows, batch_id)

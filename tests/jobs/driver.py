@@ -1,0 +1,86 @@
+"""A driver in a process of its own: there is one JVM to a process, and a driver may be killed."""
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import psutil
+from jobs.job import Job, connect
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from servers.spark import kill_tree
+
+from holdfast.spark import StatefulFunction
+
+_LONGEST_S = 300.0
+
+SinkOfJob = Callable[[Job, DataFrame, int], None]
+
+
+class Driver:
+    """Runs jobs on a cluster, one at a time."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def start(
+        self,
+        job: Job,
+        function: StatefulFunction,
+        sink: SinkOfJob = Job.write,
+        *,
+        persist: bool = False,
+    ) -> None:
+        """Run a job there until it has read everything."""
+        self._connection.send((job.directory, job.settings, function, sink, persist))
+
+    def error(self) -> str:
+        """Wait until the job has ended; what its query failed with, or empty."""
+        assert self._connection.poll(_LONGEST_S), "the driver does not come to an end"
+        return str(self._connection.recv())
+
+
+@contextmanager
+def driver(master: str, settings: Mapping[str, str]) -> Iterator[Driver]:
+    """A driver for the block; after it neither it nor anything that it has started runs."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(there, master, dict(settings)))
+    process.start()
+    there.close()
+    try:
+        assert here.poll(_LONGEST_S), "the driver gets no session"
+        here.recv()
+        yield Driver(here)
+    finally:
+        assert process.pid is not None
+        started = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.join()
+        process.close()
+        here.close()
+        kill_tree(*started)
+
+
+def _serve(connection: Connection, master: str, settings: dict[str, str]) -> None:
+    spark = connect(master, settings)
+    connection.send("ready")
+    while True:
+        directory, settings, function, sink, persist = connection.recv()
+        job = Job(spark, Path(directory))
+        job.settings = settings
+        sink_of_job: SinkOfJob = sink
+
+        def write(
+            rows: DataFrame, batch_id: int, sink: SinkOfJob = sink_of_job, job: Job = job
+        ) -> None:
+            sink(job, rows, batch_id)
+
+        try:
+            job.run(job.operator(function, sink=write, persist=persist))
+        except StreamingQueryException as error:
+            connection.send(str(error))
+        else:
+            connection.send("")

@@ -1,0 +1,66 @@
+"""A job as its users submit it: `spark-submit --py-files holdfast.zip submitted.py DIR`.
+
+It imports nothing of ours but Holdfast. Its output tells from where each executor has that.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+import holdfast
+from holdfast.backends import FunctionInitializationContext, ListStateDescriptor
+from holdfast.spark import StatefulFunction, stateful
+
+
+class Numbers(StatefulFunction):
+    """Numbers the rows of its subtask over all batches."""
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        store = context.operator_state_store
+        self.seen = store.get_list_state(ListStateDescriptor("seen", pa.int64()))
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            first = len(self.seen)
+            self.seen.add_all(batch["id"])
+            columns = {
+                "id": batch["id"],
+                "number": pa.array(range(first, first + len(batch)), pa.int64()),
+                "found": [str(holdfast.__file__)] * len(batch),
+                "python": [sys.executable] * len(batch),
+            }
+            yield pa.record_batch(columns)
+
+
+def main(directory: Path) -> None:
+    """Read all files, one in each batch."""
+    spark = SparkSession.builder.getOrCreate()
+
+    def sink(rows: DataFrame, batch_id: int) -> None:
+        rows.write.mode("overwrite").parquet(f"{directory}/output/batch={batch_id}")
+
+    operator = stateful(
+        Numbers(),
+        sink=sink,
+        uid="numbers",
+        parallelism=2,
+        schema="id long, number long, found string, python string",
+    )
+    query = (
+        spark.readStream.schema("id long, at timestamp, name string")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(f"{directory}/source")
+        .writeStream.foreachBatch(operator)
+        .option("checkpointLocation", f"{directory}/spark")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,123 @@
+"""A Spark master and its workers on loopback, which tests may break.
+
+Where there can be none, the tests that ask for them are skipped and say why.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+_INFRA = Path(__file__).parents[2] / "infra" / "spark"
+
+_UNAVAILABLE = 3
+"""What `infra/spark/start` exits with where there can be no cluster."""
+
+_EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkCluster:
+    """A cluster, and what can happen to it. Each method waits until it has happened.
+
+    Attributes:
+        master: `spark://127.0.0.1:port`.
+        directory: Where it keeps all; `master.log` and `worker1.log` say what the servers did, and
+            executors have theirs in `worker1/work/`.
+    """
+
+    master: str
+    directory: Path
+
+    def kill_worker(self, number: int) -> None:
+        """Kill a worker with its executors, as if its machine was gone."""
+        _run("worker", "kill", str(number), str(self.directory))
+
+    def start_worker(self, number: int) -> None:
+        _run("worker", "start", str(number), str(self.directory))
+
+
+@contextmanager
+def spark_cluster(workers: int = 2) -> Iterator[SparkCluster]:
+    """The servers of `infra/spark`, each worker with one core."""
+    started = subprocess.run(
+        [_INFRA / "start", str(workers)],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=_environment(),
+    )
+    if started.returncode == _UNAVAILABLE:
+        pytest.skip(started.stderr.strip().splitlines()[-1])
+    assert started.returncode == 0, started.stderr
+    known = dict(word.split("=", 1) for word in shlex.split(started.stdout))
+    try:
+        yield SparkCluster(known["master"], Path(known["directory"]))
+    finally:
+        _run("stop", known["directory"])
+
+
+def package(file: Path) -> None:
+    """Write the package as `--py-files` takes it."""
+    _run("package", str(file))
+
+
+def python_without_holdfast(directory: Path) -> Path:
+    """A Python that has all that Holdfast depends on, and not Holdfast."""
+    venv.create(directory / "environment", symlinks=True)
+    dependencies = directory / "dependencies"
+    dependencies.mkdir()
+    for folder in {path for path in map(Path, sys.path) if path.name == "site-packages"}:
+        for entry in folder.iterdir():
+            # An editable installation is a finder, which a .pth file installs.
+            if "holdfast" not in entry.name and entry.suffix != ".pth":
+                (dependencies / entry.name).symlink_to(entry)
+    [packages] = (directory / "environment" / "lib").glob("python*/site-packages")
+    (packages / "dependencies.pth").write_text(f"{dependencies}\n")
+    return directory / "environment" / "bin" / "python"
+
+
+def executor_of(python_worker: int) -> psutil.Process:
+    """The executor that a Python worker belongs to, by its process id."""
+    for process in psutil.Process(python_worker).parents():
+        if _EXECUTOR in process.cmdline():
+            return process
+    raise AssertionError(f"process {python_worker} is no Python worker of an executor")
+
+
+def kill_tree(*roots: psutil.Process) -> None:
+    """Kill processes and all that they have started, and wait until they are gone."""
+    processes = [one for root in roots for one in (root, *root.children(recursive=True))]
+    for process in processes:
+        process.kill()  # does nothing to what is gone, nor to who has got its number
+    _, alive = psutil.wait_procs(processes, timeout=60)
+    assert not alive
+
+
+def _run(command: str, *arguments: str) -> None:
+    done = subprocess.run(
+        [_INFRA / command, *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=_environment(),
+    )
+    assert done.returncode == 0, f"{command} {' '.join(arguments)}: {done.stderr}{done.stdout}"
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHON": sys.executable}
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[SparkCluster]:
+    with spark_cluster() as cluster:
+        yield cluster
