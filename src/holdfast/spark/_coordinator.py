@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 
 import msgspec
@@ -42,7 +43,6 @@ _CLEANER = CheckpointsCleaner()
 _COMMIT_DEADLINE_S = 60.0
 _ABORT_DEADLINE_S = 10.0
 
-_WRITER = f"holdfast {version('holdfast')}"
 _SPARK = "spark"
 
 
@@ -240,7 +240,7 @@ class CheckpointCoordinator:
             commit_token=pending.commit_token,
             created_ms=time.time_ns() // 1_000_000,
             duration_ms=1000 * (time.monotonic() - pending.started),
-            writer=_WRITER,
+            writer=_writer(),
             operators=operators,
             coordinator_states={_SPARK: msgspec.msgpack.encode(progress)},
             epoch=ownership.epoch,
@@ -346,6 +346,11 @@ class CheckpointCoordinator:
             "driver runs this query too"
         )
         return BatchGapError(message, where)
+
+
+@cache  # not when it is imported: executors may have the package without its metadata
+def _writer() -> str:
+    return f"holdfast {version('holdfast')}"
 
 
 def _log_completed(completed: CompletedCheckpoint, batch_id: int) -> None:
