@@ -5,8 +5,16 @@ from holdfast.spark._functions import StatefulFunction
 from holdfast.spark._setting import Setting
 from holdfast.spark._settings import Settings, settings_table
 from holdfast.spark._stateful import Sink, StatefulOperator, stateful
+from holdfast.spark.savepoints import (
+    RestoredQuery,
+    restore_savepoint,
+    roll_back,
+    stop_with_savepoint,
+    take_savepoint,
+)
 
 __all__ = [
+    "RestoredQuery",
     "Setting",
     "Settings",
     "Sink",
@@ -14,6 +22,10 @@ __all__ = [
     "StatefulFunction",
     "StatefulOperator",
     "progress_of",
+    "restore_savepoint",
+    "roll_back",
     "settings_table",
     "stateful",
+    "stop_with_savepoint",
+    "take_savepoint",
 ]

@@ -30,6 +30,7 @@ from holdfast.locations import (
     retry_deadline,
 )
 from holdfast.spark._acknowledgements import Acknowledgement, operator_state
+from holdfast.spark._retention import is_retained
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +40,8 @@ _CLEANER = CheckpointsCleaner()
 _COMMIT_DEADLINE_S = 60.0
 _ABORT_DEADLINE_S = 10.0
 
-_WRITER = f"holdfast {version('holdfast')}"
-_SPARK = "spark"
+WRITER = f"holdfast {version('holdfast')}"
+SPARK = "spark"
 
 Assigned = tuple[SubtaskState, ...]
 """What to restore from, by subtask."""
@@ -229,14 +230,14 @@ class CheckpointCoordinator:
             commit_token=pending.commit_token,
             created_ms=time.time_ns() // 1_000_000,
             duration_ms=1000 * (time.monotonic() - pending.started),
-            writer=_WRITER,
+            writer=WRITER,
             operators={self._uid: operator},
-            coordinator_states={_SPARK: msgspec.msgpack.encode(progress)},
+            coordinator_states={SPARK: msgspec.msgpack.encode(progress)},
             epoch=ownership.epoch,
         )
         with retry_deadline(_COMMIT_DEADLINE_S):
             completed = self._commit(pending, metadata, ownership)
-        self._store.add(completed)
+        self._store.add(completed, lets_go=not is_retained(self._job_id))
         self._is_ours = True
         _log.info(
             "completed checkpoint %d of job %s (batch %d) in %.0f ms: %d bytes of state, "
@@ -346,7 +347,7 @@ def progress_of(metadata: CheckpointMetadata) -> SparkProgress:
     Raises:
         InvalidRequestError: Spark has not written it.
     """
-    encoded = metadata.coordinator_states.get(_SPARK)
+    encoded = metadata.coordinator_states.get(SPARK)
     if encoded is None:
         message = f"checkpoint {metadata.checkpoint_id} was not taken by a Spark query"
         raise InvalidRequestError(message)

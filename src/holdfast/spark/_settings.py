@@ -88,6 +88,14 @@ class Settings:
         flink="execution.checkpointing.storage",
         parse=_storage,
     )
+    savepoint_dir: str | None = _setting(
+        None,
+        key="savepoint.dir",
+        kind="URI",
+        meaning="Directory for savepoints that are given no other.",
+        flink="execution.checkpointing.savepoint-dir",
+        parse=str,
+    )
     num_retained: int = _setting(
         1,
         key="checkpoint.num-retained",
@@ -163,7 +171,8 @@ class Settings:
             for name, setting in _rows().items()
             if (key := PREFIX + setting.key) in configuration
         }
-        return cls(stores=Stores.parse(configuration, values.get("checkpoint_dir")), **values)
+        uris = (values.get("checkpoint_dir"), values.get("savepoint_dir"))
+        return cls(stores=Stores.parse(configuration, *uris), **values)
 
     def open_storage(self) -> CheckpointStorage:
         """The checkpoint storage that they describe; touches nothing yet.

@@ -20,6 +20,7 @@ from holdfast.spark import _query
 from holdfast.spark._acknowledgements import COLUMN, Acknowledgement, decode_acknowledgements
 from holdfast.spark._coordinator import CheckpointCoordinator, PendingCheckpoint, SparkProgress
 from holdfast.spark._functions import StatefulFunction
+from holdfast.spark._link import LINK_FILE, Link, encode_link
 from holdfast.spark._routing import Routing, arrow_schema, shared
 from holdfast.spark._settings import Settings
 from holdfast.spark._stores import Stores
@@ -190,6 +191,12 @@ class _QueryRun:
             sweep=_sweep_of(settings, job_id),
         )
         _query.guard_against_other_orders(session)
+        link = Link(
+            checkpoint_dir=settings.checkpoint_dir,
+            job_id=job_id,
+            storage=settings.checkpoint_storage,
+        )
+        _query.write_text(session, f"{query.checkpoint_location}/{LINK_FILE}", encode_link(link))
         return cls(
             run_id=query.run_id,
             operator=operator,
@@ -205,6 +212,8 @@ class _QueryRun:
         """Run one micro-batch through the operator and the sink, and commit it."""
         pending = self.coordinator.begin(batch_id)
         if pending is None:
+            # Operators of Spark's own before this one have to commit their state for the batch too.
+            _run(batch)
             return
         try:
             acknowledgements = self._run_sink(batch, pending)
