@@ -24,9 +24,11 @@ from holdfast.locations._metadata import (
     SubtaskStatistics,
     decode_metadata,
     encode_metadata,
+    with_streams,
 )
 from holdfast.locations._reading import read_exactly, read_into
 from holdfast.locations._tried import raise_first, tried
+from holdfast.locations._uris import checkpoint_directory
 from holdfast.locations.coordination import (
     GRACE_S,
     NEVER_RETAIN,
@@ -167,6 +169,7 @@ __all__ = [
     "SweepReport",
     "UploadingFileSystem",
     "check_job_id",
+    "checkpoint_directory",
     "checkpoint_storage",
     "complete_checkpoint",
     "decode_metadata",
@@ -187,4 +190,5 @@ __all__ = [
     "unregister_file_system",
     "use_hdfs",
     "use_s3",
+    "with_streams",
 ]

@@ -36,6 +36,9 @@ VERSION = 1
 _HEADER = struct.Struct(">8sIQ")
 _TRAILER = struct.Struct(">I")
 
+_BESIDE = ".."
+_SAVEPOINT = "savepoint-"
+
 
 class SubtaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a subtask did between the last checkpoint and this one.
@@ -162,14 +165,23 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
 
 def encode_metadata(metadata: CheckpointMetadata, directory: str) -> bytes:
-    """The bytes of a `_metadata` file in `directory`; references into it become relative."""
+    """The bytes of a `_metadata` file in `directory`; references into it become relative.
+
+    So do those of a savepoint to savepoints beside it, to be moved together.
+    """
 
     def relative(handle: StreamStateHandle) -> StreamStateHandle:
-        if isinstance(handle, FileStateHandle) and is_inside(handle, directory):
+        if not isinstance(handle, FileStateHandle):
+            return handle
+        if is_inside(handle, directory):
             return msgspec.structs.replace(handle, uri=_uris.name(handle.uri))
+        holder = _uris.parent(handle.uri)
+        if _are_savepoints_side_by_side(holder, directory):
+            uri = _uris.join(_BESIDE, _uris.name(holder), _uris.name(handle.uri))
+            return msgspec.structs.replace(handle, uri=uri)
         return handle
 
-    body = msgspec.msgpack.encode(_with_streams(metadata, relative))
+    body = msgspec.msgpack.encode(with_streams(metadata, relative))
     content = _HEADER.pack(MAGIC, VERSION, len(body)) + body
     return content + _TRAILER.pack(crc32c(content))
 
@@ -209,14 +221,25 @@ def decode_metadata(content: bytes, directory: str, *, uri: str) -> CheckpointMe
         raise CheckpointCorruptedError(f"metadata can't be decoded ({error})", uri) from error
 
     def absolute(handle: StreamStateHandle) -> StreamStateHandle:
-        if isinstance(handle, FileStateHandle) and "/" not in handle.uri:
-            return msgspec.structs.replace(handle, uri=_uris.join(directory, handle.uri))
+        if isinstance(handle, FileStateHandle):
+            if handle.uri.startswith(f"{_BESIDE}/"):
+                uri = _uris.join(_uris.parent(directory), handle.uri.removeprefix(f"{_BESIDE}/"))
+                return msgspec.structs.replace(handle, uri=uri)
+            if "/" not in handle.uri:
+                return msgspec.structs.replace(handle, uri=_uris.join(directory, handle.uri))
         return handle
 
-    return _with_streams(metadata, absolute)
+    return with_streams(metadata, absolute)
 
 
-def _with_streams(
+def _are_savepoints_side_by_side(one: str, other: str) -> bool:
+    names = (_uris.name(one), _uris.name(other))
+    return _uris.parent(one) == _uris.parent(other) and all(
+        name.startswith(_SAVEPOINT) for name in names
+    )
+
+
+def with_streams(
     metadata: CheckpointMetadata, change: Callable[[StreamStateHandle], StreamStateHandle]
 ) -> CheckpointMetadata:
     """A copy in which every stream handle went through `change`."""

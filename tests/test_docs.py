@@ -24,6 +24,7 @@ PRINTED = {
     "how-to-choose-state.md": "by-customer orders migrated",
     "how-to-keep-checkpoints.md": "0 bytes would go, 0 files are too young to tell",
     "how-to-test-an-adapter.md": "test_a_small_checkpoint_costs_one_request PASSED",
+    "how-to-take-savepoints.md": "both went on: True",
     "how-to-write-a-job.md": "values",
 }
 """What a page's program says when all went well."""
@@ -32,10 +33,11 @@ PRINTED = {
 WITHOUT_A_JOB = ("how-to-test-an-adapter.md", "how-to-configure.md")
 
 
-A_WHILE = re.compile(r"query\.awaitTermination\(\d+\)")
-SOME_BATCHES = """
-while query.isActive and (query.lastProgress or {"batchId": 0})["batchId"] < 3:
-    query.awaitTermination(1)
+A_WHILE = re.compile(r"(\w+)\.awaitTermination\(\d+\)")
+SOME_BATCHES = r"""
+enough = ((\1.lastProgress or {"batchId": 0})["batchId"]) + 3
+while \1.isActive and (\1.lastProgress or {"batchId": 0})["batchId"] < enough:
+    \1.awaitTermination(1)
 """
 """What a page waits for here: on a busy machine a few seconds may be too few."""
 

@@ -115,8 +115,15 @@ class CompletedCheckpointStore:
         self,
         checkpoint: CompletedCheckpoint,
         properties: CheckpointProperties = RETAIN_ON_CANCELLATION,
+        *,
+        lets_go: bool = True,
     ) -> None:
         """Keep a checkpoint that was just completed, and let go of those it makes superfluous.
+
+        Args:
+            checkpoint: The checkpoint.
+            properties: What becomes of it.
+            lets_go: Whether any may go now. What has to stay goes with a later checkpoint.
 
         Raises:
             InvalidRequestError: The store is shut down, or the checkpoint is not newer than all
@@ -133,7 +140,7 @@ class CompletedCheckpointStore:
                 raise InvalidRequestError(message, checkpoint.location.external_pointer)
             self._register(checkpoint)
             self._retained.append(RetainedCheckpoint(checkpoint, properties))
-            for old in subsumed(self._retained, self._num_retained):
+            for old in subsumed(self._retained, self._num_retained) if lets_go else ():
                 self._retained.remove(old)
                 if old.properties.discarded_when_subsumed:
                     self._subsumed[old.checkpoint.checkpoint_id] = old.checkpoint

@@ -8,12 +8,20 @@ from holdfast.spark._operator import Broadcast, Sink
 from holdfast.spark._setting import PREFIX, Setting
 from holdfast.spark._settings import Settings, settings_table
 from holdfast.spark._stateful import StatefulOperator, StatefulQuery, checkpointed, stateful
+from holdfast.spark.savepoints import (
+    RestoredQuery,
+    restore_savepoint,
+    roll_back,
+    stop_with_savepoint,
+    take_savepoint,
+)
 
 __all__ = [
     "KEY_HASH",
     "PREFIX",
     "Broadcast",
     "BroadcastProcessFunction",
+    "RestoredQuery",
     "Setting",
     "Settings",
     "Sink",
@@ -26,7 +34,11 @@ __all__ = [
     "key_group_of",
     "key_hash",
     "progress_of",
+    "restore_savepoint",
+    "roll_back",
     "settings_table",
     "stateful",
+    "stop_with_savepoint",
     "subtask_of_key",
+    "take_savepoint",
 ]

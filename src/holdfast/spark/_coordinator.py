@@ -34,6 +34,7 @@ from holdfast.locations import (
 )
 from holdfast.spark._acknowledgements import Acknowledgement, operator_state
 from holdfast.spark._operator import Operator
+from holdfast.spark._retention import is_retained
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ _CLEANER = CheckpointsCleaner()
 _COMMIT_DEADLINE_S = 60.0
 _ABORT_DEADLINE_S = 10.0
 
-_SPARK = "spark"
+SPARK = "spark"
 
 
 class SparkProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,14 +241,14 @@ class CheckpointCoordinator:
             commit_token=pending.commit_token,
             created_ms=time.time_ns() // 1_000_000,
             duration_ms=1000 * (time.monotonic() - pending.started),
-            writer=_writer(),
+            writer=writer(),
             operators=operators,
-            coordinator_states={_SPARK: msgspec.msgpack.encode(progress)},
+            coordinator_states={SPARK: msgspec.msgpack.encode(progress)},
             epoch=ownership.epoch,
         )
         with retry_deadline(_COMMIT_DEADLINE_S):
             completed = self._commit(pending, metadata, ownership)
-        self._store.add(completed)
+        self._store.add(completed, lets_go=not is_retained(self._job_id))
         self._is_ours = True
         _log_completed(completed, pending.batch_id)
         return completed
@@ -349,7 +350,8 @@ class CheckpointCoordinator:
 
 
 @cache  # not when it is imported: executors may have the package without its metadata
-def _writer() -> str:
+def writer() -> str:
+    """The name and version of this program, as checkpoints have it."""
     return f"holdfast {version('holdfast')}"
 
 
@@ -430,7 +432,7 @@ def progress_of(metadata: CheckpointMetadata) -> SparkProgress:
     Raises:
         InvalidRequestError: Spark has not written it.
     """
-    encoded = metadata.coordinator_states.get(_SPARK)
+    encoded = metadata.coordinator_states.get(SPARK)
     if encoded is None:
         message = f"checkpoint {metadata.checkpoint_id} was not taken by a Spark query"
         raise InvalidRequestError(message)

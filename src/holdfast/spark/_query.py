@@ -7,6 +7,7 @@ from typing import Any, cast
 import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 
@@ -84,10 +85,8 @@ def running_query(session: SparkSession, batch_id: int) -> RunningQuery:
 
 def has_own_state(session: SparkSession, query: RunningQuery) -> bool:
     """Whether Spark itself keeps state for the query, as for its aggregations and joins."""
-    state = f"{query.checkpoint_location}/state"
-    path = _jvm(session).org.apache.hadoop.fs.Path(state)
-    configuration = session._jsparkSession.sessionState().newHadoopConf()
-    return bool(path.getFileSystem(configuration).exists(path))
+    file_system, path = _hadoop(session, f"{query.checkpoint_location}/state")
+    return bool(file_system.exists(path))
 
 
 def guard_against_other_orders(session: SparkSession) -> None:
@@ -148,15 +147,100 @@ def spark_version() -> str:
     return pyspark.__version__
 
 
+@dataclass(frozen=True, slots=True)
+class KnownQuery:
+    """A streaming query of this process, running or not.
+
+    Attributes:
+        query_id: Spark's id of it.
+        checkpoint_location: Spark's own checkpoint directory for it.
+        configuration: Spark's configuration as the query has it.
+        sink: How Spark describes its sink; None before its first batch.
+    """
+
+    query_id: str
+    checkpoint_location: str
+    configuration: dict[str, str]
+    sink: str | None
+
+
+def known_query(query: StreamingQuery) -> KnownQuery:
+    """What Spark says of a query.
+
+    Raises:
+        InvalidRequestError: It belongs to a Spark Connect session.
+    """
+    if not hasattr(query, "_jsq"):
+        message = "Spark Connect doesn't say where a query has its checkpointLocation; give its URI"
+        raise InvalidRequestError(message)
+    execution = cast("Any", query)._jsq.streamingQuery()
+    progress = query.lastProgress
+    return KnownQuery(
+        query_id=query.id,
+        checkpoint_location=str(execution.resolvedCheckpointRoot()),
+        configuration=dict(execution.sparkSessionForStream().conf().getAllAsJava()),
+        sink=None if progress is None else str(progress["sink"]["description"]),
+    )
+
+
+def configuration() -> dict[str, str]:
+    """Spark's configuration in this process; empty where no classic session is."""
+    session = _any_session()
+    return {} if session is None else dict(session.conf.getAll)
+
+
+def active_query_ids() -> frozenset[str]:
+    """Ids of the streaming queries that run in this process."""
+    session = _any_session()
+    if session is None:
+        return frozenset()
+    queries = session._jsparkSession.sharedState().activeStreamingQueries()
+    return frozenset(str(one.toString()) for one in list(queries.keySet()))
+
+
+def repartition(checkpoint_location: str, partitions: int) -> None:
+    """Spread the state of a stopped query over so many partitions; Spark notes that as a batch.
+
+    Raises:
+        InvalidRequestError: This Spark, or the session, can't.
+    """
+    manager = getattr(_any_session(), "_streamingCheckpointManager", None)
+    if manager is None:
+        message = "shuffle_partitions needs a classic session of Spark 4.2 or later in this process"
+        raise InvalidRequestError(message)
+    manager.repartition(checkpoint_location, partitions)
+
+
+def _any_session() -> SparkSession | None:
+    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    return session if hasattr(session, "_jsparkSession") else None
+
+
 def _read_text(session: SparkSession, uri: str) -> str:
     """A small file, read by the file system that Spark itself uses for it."""
     jvm = _jvm(session)
-    path = jvm.org.apache.hadoop.fs.Path(uri)
-    stream = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf()).open(path)
+    file_system, path = _hadoop(session, uri)
+    stream = file_system.open(path)
     try:
         return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
     finally:
         stream.close()
+
+
+def write_text(session: SparkSession, uri: str, text: str) -> None:
+    """Write a small file anew, by the file system that Spark itself uses for it."""
+    file_system, path = _hadoop(session, uri)
+    stream = file_system.create(path, True)
+    try:
+        stream.write(bytearray(text.encode()))
+    finally:
+        stream.close()
+
+
+def _hadoop(session: SparkSession, uri: str) -> tuple[Any, Any]:
+    """Spark's own file system for a URI, and the path in it."""
+    path = _jvm(session).org.apache.hadoop.fs.Path(uri)
+    return path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf()), path
 
 
 def _jvm(session: SparkSession) -> Any:

@@ -14,6 +14,7 @@ from holdfast.spark import _query
 from holdfast.spark._acknowledgements import Acknowledgement
 from holdfast.spark._batch import Batch, RunningOperator, run
 from holdfast.spark._coordinator import CheckpointCoordinator, PendingCheckpoint, SparkProgress
+from holdfast.spark._link import LINK_FILE, Link, encode_link
 from holdfast.spark._operator import Operator, Sink
 from holdfast.spark._settings import Settings
 from holdfast.spark._subtask import JobStorage
@@ -68,6 +69,12 @@ class QueryRun:
             sweep=_sweep_of(settings, job_id),
         )
         _query.guard_against_other_orders(session)
+        link = Link(
+            checkpoint_dir=settings.checkpoint_dir,
+            job_id=job_id,
+            storage=settings.checkpoint_storage,
+        )
+        _query.write_text(session, f"{query.checkpoint_location}/{LINK_FILE}", encode_link(link))
         return cls(
             run_id=query.run_id,
             process=process,

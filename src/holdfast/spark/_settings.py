@@ -97,6 +97,14 @@ class Settings:
         older_flink=("state.checkpoint-storage",),
         parse=_storage,
     )
+    savepoint_dir: str | None = _setting(
+        None,
+        key="savepoint.dir",
+        kind="URI",
+        meaning="Directory for savepoints that are given no other.",
+        flink="execution.checkpointing.savepoint-dir",
+        parse=str,
+    )
     num_retained: int = _setting(
         1,
         key="checkpoint.num-retained",
@@ -204,7 +212,8 @@ class Settings:
             InvalidRequestError: An unknown `spark.holdfast.` key, or a value of another kind.
         """
         values = _own_values(configuration)
-        return cls(stores=Stores.parse(configuration, values.get("checkpoint_dir")), **values)
+        uris = (values.get("checkpoint_dir"), values.get("savepoint_dir"))
+        return cls(stores=Stores.parse(configuration, *uris), **values)
 
     @property
     def warm(self) -> WarmSettings:

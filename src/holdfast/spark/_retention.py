@@ -1,0 +1,33 @@
+"""Checkpoints that are being copied: while they are, nobody in this process lets any go."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_LOCK = threading.Lock()
+_HELD: Counter[str] = Counter()
+
+
+@contextmanager
+def retained(job_id: str) -> Iterator[None]:
+    """Keep all completed checkpoints of a job until the block is left.
+
+    Only its coordinator in this process heeds that; it looks after each commit. What is the newest
+    checkpoint within the block therefore stays until its end.
+    """
+    with _LOCK:
+        _HELD[job_id] += 1
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _HELD[job_id] -= 1
+            if not _HELD[job_id]:
+                del _HELD[job_id]
+
+
+def is_retained(job_id: str) -> bool:
+    """Whether somebody needs the job's checkpoints as they are."""
+    with _LOCK:
+        return job_id in _HELD

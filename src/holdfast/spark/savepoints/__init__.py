@@ -1,0 +1,13 @@
+"""Savepoints of whole queries: Spark's own state and progress, and that of operators."""
+
+from holdfast.spark.savepoints._restore import RestoredQuery, restore_savepoint
+from holdfast.spark.savepoints._roll_back import roll_back
+from holdfast.spark.savepoints._take import stop_with_savepoint, take_savepoint
+
+__all__ = [
+    "RestoredQuery",
+    "restore_savepoint",
+    "roll_back",
+    "stop_with_savepoint",
+    "take_savepoint",
+]

@@ -1,0 +1,77 @@
+"""Keeps Spark away from a checkpointLocation that is being changed, also if that is interrupted.
+
+While it is, Spark's `metadata` file has no id in it, and no version of Spark starts a query then. What
+it will say, and what is being done, stands in a file beside it; whoever repeats the same goes on.
+"""
+
+import msgspec
+
+from holdfast.errors import CheckpointConflictError, CheckpointCorruptedError, InvalidRequestError
+from holdfast.locations.file_systems import publish
+from holdfast.spark.savepoints._files import delete, names_in, read, replace
+from holdfast.spark.savepoints._selection import METADATA
+
+UNFINISHED_FILE = "holdfast-unfinished.json"
+
+
+class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
+    """What is being done to a checkpointLocation.
+
+    Attributes:
+        kind: `restore` or `roll back`.
+        to: What to: the commit token of a savepoint, or a batch.
+        metadata: What Spark's `metadata` file will say.
+        query_id: The id in it.
+        token: Random; the commit token of a checkpoint that is made.
+    """
+
+    kind: str
+    to: str
+    metadata: str
+    query_id: str
+    token: str
+
+
+def unfinished_in(checkpoint_location: str) -> Unfinished | None:
+    """What was begun here and not finished.
+
+    Raises:
+        CheckpointCorruptedError: The file doesn't say.
+    """
+    if UNFINISHED_FILE not in names_in(checkpoint_location):
+        return None
+    uri = f"{checkpoint_location}/{UNFINISHED_FILE}"
+    try:
+        return msgspec.json.decode(read(uri), type=Unfinished)
+    except msgspec.MsgspecError as error:
+        message = f"what was being done here can't be read ({error})"
+        raise CheckpointCorruptedError(message, uri) from error
+
+
+def begin(checkpoint_location: str, unfinished: Unfinished) -> None:
+    """Keep Spark away from here from now on. May be repeated with the same.
+
+    Raises:
+        InvalidRequestError: Something else is being done here.
+    """
+    uri = f"{checkpoint_location}/{UNFINISHED_FILE}"
+    try:
+        publish(uri, msgspec.json.encode(unfinished), single_writer=True)
+    except CheckpointConflictError as error:
+        message = "something else is being done to this checkpointLocation; finish that first"
+        raise InvalidRequestError(message, checkpoint_location) from error
+    marker = {"unfinished": f"{unfinished.kind}: repeat it, and this query can be started"}
+    replace(f"{checkpoint_location}/{METADATA}", msgspec.json.encode(marker))
+
+
+def finish(checkpoint_location: str, unfinished: Unfinished) -> None:
+    """Let Spark start the query again."""
+    replace(f"{checkpoint_location}/{METADATA}", unfinished.metadata.encode())
+    delete([f"{checkpoint_location}/{UNFINISHED_FILE}"])
+
+
+def is_finished(checkpoint_location: str, unfinished: Unfinished) -> bool:
+    """Whether all was done but for the note of it."""
+    if METADATA not in names_in(checkpoint_location):
+        return False
+    return read(f"{checkpoint_location}/{METADATA}").decode() == unfinished.metadata

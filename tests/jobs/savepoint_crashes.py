@@ -1,0 +1,135 @@
+"""Lets savepoints, restores and roll backs die at steps of theirs, without Spark."""
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+from jobs.stopped import QUERY, all_files, put, state_of, text_of, write_job, write_query
+
+from holdfast.errors import CheckpointNotFoundError
+from holdfast.locations import FileSystemCheckpointStorage, latest_checkpoint
+from holdfast.spark import restore_savepoint, roll_back, take_savepoint
+from holdfast.spark.savepoints._unfinished import UNFINISHED_FILE
+from holdfast.testing import ANY_CALL, Faults
+
+NOTE = UNFINISHED_FILE
+
+
+class Crash(BaseException):
+    """The process ends here: nothing else is called after it."""
+
+
+def crashing_at(faults: Faults, step: int, action: Callable[[], object]) -> bool:
+    """Do something that dies at a call to the store, and all calls after it; whether it got so far."""
+    faults.calls.clear()
+
+    def die() -> None:
+        if len(faults.calls) - faults.calls.count("abort") >= step:
+            raise Crash
+
+    faults.before(ANY_CALL, die, "every")
+    try:
+        action()
+    except Crash:
+        return True
+    finally:
+        faults.clear()
+    return False
+
+
+def can_be_started(location: str) -> bool:
+    """Whether Spark finds a query's id."""
+    try:
+        return "id" in msgspec.json.decode(text_of(f"{location}/metadata"))
+    except CheckpointNotFoundError:
+        return False
+
+
+def latest_state(directory: str, job_id: str) -> list[bytes]:
+    """Bytes of each state of the operator in the latest checkpoint of a job."""
+    access = FileSystemCheckpointStorage(directory).create_checkpoint_storage(job_id)
+    last = latest_checkpoint(access)
+    assert last is not None
+    found = []
+    for handle in last.metadata.streams():
+        with handle.open_input_stream() as stream:
+            found.append(stream.read())
+    return found
+
+
+def check_savepoints(faults: Faults, stride: int) -> None:
+    """None that died is taken for one."""
+    location, _ = _query(faults, 0)
+
+    for step in itertools.count(1, stride):
+        target = f"{faults.directory}/savepoints-{step}"
+        if not crashing_at(faults, step, partial(take_savepoint, location, target)):
+            break
+        assert not [path for path in all_files(target) if path.endswith("/_metadata")]
+
+
+def check_restores(faults: Faults, stride: int) -> None:
+    """What died can't be started unless it is whole, and is finished by a repetition."""
+    location, _ = _query(faults, 0)
+    pointer = take_savepoint(location, f"{faults.directory}/savepoints")
+    whole = all_files(location).keys() - {"commits/0", "commits/1", "offsets/0", "offsets/1"}
+
+    for step in itertools.count(1, stride):
+        fork = f"{faults.directory}/fork-{step}"
+        checkpoints = f"{faults.directory}/forked-checkpoints-{step}"
+        restore = partial(restore_savepoint, pointer, fork, checkpoint_dir=checkpoints)
+        died = crashing_at(faults, step, restore)
+        if died:
+            if can_be_started(fork):
+                assert set(all_files(fork)) - {NOTE} == whole
+            restore()
+        found = all_files(fork)
+        assert set(found) == whole
+        query_id = msgspec.json.decode(found["metadata"])["id"]
+        assert latest_state(checkpoints, query_id) == [state_of(0, 3), state_of(1, 3)]
+        if not died:
+            break
+
+
+def check_roll_backs(faults: Faults, stride: int) -> None:
+    """What died can't be started unless it is untouched or whole, and is finished by a repetition."""
+    rolled_back = {
+        "metadata",
+        "holdfast.json",
+        *(f"{log}/{batch}" for log in ("offsets", "commits", "sources/0") for batch in range(2)),
+        "state/0/_metadata/metadata",
+        *(f"state/0/{part}/_metadata/schema" for part in range(2)),
+        *(f"state/0/{part}/{version}.delta" for part in range(2) for version in (1, 2)),
+    }
+
+    for step in itertools.count(1, stride):
+        location, checkpoints = _query(faults, step)
+        put(f"{location}/state/0/1/4.snapshot", "of the abandoned time line")
+        before = all_files(location)
+        died = crashing_at(faults, step, partial(roll_back, location, 2))
+        if died:
+            if can_be_started(location):
+                left = set(all_files(location)) - {NOTE}
+                behind = 1 if left == rolled_back else 3
+                assert left in (rolled_back, set(before))
+                assert latest_state(checkpoints, QUERY) == [
+                    state_of(0, behind),
+                    state_of(1, behind),
+                ]
+            assert roll_back(location, 2) == 1
+        found = all_files(location)
+        assert set(found) == rolled_back
+        assert found["metadata"] == before["metadata"]
+        assert latest_state(checkpoints, QUERY) == [state_of(0, 1), state_of(1, 1)]
+        if not died:
+            break
+
+
+def _query(faults: Faults, number: int) -> tuple[str, str]:
+    """A stopped query with an operator, and where that has its checkpoints."""
+    location = f"{faults.directory}/query-{number}"
+    checkpoints = f"{faults.directory}/checkpoints-{number}"
+    write_query(location, batches=4)
+    write_job(checkpoints, location, batches=4)
+    return location, checkpoints

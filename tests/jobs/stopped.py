@@ -1,0 +1,113 @@
+"""A stopped query as it lies in storage, written without Spark: its checkpointLocation and its job."""
+
+import json
+from collections.abc import Iterable
+
+from jobs.operators import Groups
+
+from holdfast.locations import (
+    CheckpointedStateScope,
+    FileSystemCheckpointStorage,
+    OperatorStateHandle,
+    OperatorStateMode,
+    StatePartitions,
+    SubtaskState,
+    file_system_for,
+)
+from holdfast.spark import SparkProgress, stateful
+from holdfast.spark._acknowledgements import Acknowledgement
+from holdfast.spark._coordinator import CheckpointCoordinator
+from holdfast.spark._link import LINK_FILE, Link, encode_link
+
+QUERY = "6f0c3c4e-5f65-4c8e-9a1a-0d4b5f3f9d1c"
+UID = "operator"
+
+
+def put(uri: str, text: str) -> None:
+    """Write a file, and the directories that it needs."""
+    file_system = file_system_for(uri)
+    file_system.prepare_directory(uri.rpartition("/")[0])
+    stream = file_system.create(uri)
+    stream.write(text.encode(errors="surrogateescape"))
+    stream.commit()
+
+
+def text_of(uri: str) -> str:
+    """What is in a file."""
+    with file_system_for(uri).open(uri) as stream:
+        return stream.read().decode(errors="surrogateescape")
+
+
+def all_files(directory: str) -> dict[str, str]:
+    """Everything below a directory, by relative path."""
+    found: dict[str, str] = {}
+    for entry in file_system_for(directory).list(directory):
+        name = entry.uri.rpartition("/")[2]
+        if entry.is_directory:
+            found |= {f"{name}/{path}": text for path, text in all_files(entry.uri).items()}
+        else:
+            found[name] = text_of(entry.uri)
+    return found
+
+
+def write_query(location: str, *, batches: int, source: str = "file:///in") -> None:
+    """A checkpointLocation with so many batches done, of a query with state in two partitions."""
+    put(f"{location}/metadata", json.dumps({"id": QUERY}))
+    put(f"{location}/state/0/_metadata/metadata", 'v1\n{"operatorInfo":{}}')
+    for partition in range(2):
+        put(f"{location}/state/0/{partition}/_metadata/schema", "v3 schema")
+    add_batches(location, range(batches), source=source)
+
+
+def add_batches(location: str, batches: Iterable[int], *, source: str = "file:///in") -> None:
+    """Do some more batches."""
+    for batch in batches:
+        pinned = {"conf": {"spark.sql.shuffle.partitions": "2"}}
+        put(f"{location}/offsets/{batch}", f'v1\n{json.dumps(pinned)}\n{{"logOffset":{batch}}}')
+        entry = {"path": f"{source}/{batch}", "timestamp": 1, "batchId": batch}
+        put(f"{location}/sources/0/{batch}", f"v1\n{json.dumps(entry)}")
+        for partition in range(2):
+            put(f"{location}/state/0/{partition}/{batch + 1}.delta", f"{partition} {batch}" * 2000)
+        put(f"{location}/commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}')
+
+
+def write_job(directory: str, location: str, *, batches: int) -> None:
+    """Checkpoints of an operator of that query: two state files each."""
+    storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
+    coordinator = CheckpointCoordinator(
+        storage.create_checkpoint_storage(QUERY),
+        job_id=QUERY,
+        query_id=QUERY,
+        operators={UID: stateful(Groups(1), uid=UID, parallelism=2)._operator},
+        num_retained=100,
+    )
+    for batch in range(batches):
+        pending = coordinator.begin(batch)
+        assert pending is not None
+        acknowledgements = []
+        for subtask in range(2):
+            with pending.location.create_checkpoint_state_output_stream(
+                CheckpointedStateScope.EXCLUSIVE
+            ) as stream:
+                stream.write(state_of(subtask, batch))
+                handle = stream.close_and_get_handle()
+            assert handle is not None
+            partitions = StatePartitions(OperatorStateMode.SPLIT_DISTRIBUTE, 0, handle.size, 0, 1)
+            state = SubtaskState((OperatorStateHandle({"s": partitions}, handle),))
+            acknowledgements.append(Acknowledgement(subtask, subtask, state))
+        progress = SparkProgress(
+            query_id=QUERY,
+            run_id="run",
+            batch_id=batch,
+            offsets="v1\n{}",
+            checkpoint_location=location,
+            spark_version="4.3.0",
+        )
+        coordinator.complete(pending, {UID: acknowledgements}, progress)
+    link = Link(checkpoint_dir=directory, job_id=QUERY, storage="filesystem")
+    put(f"{location}/{LINK_FILE}", encode_link(link))
+
+
+def state_of(subtask: int, batch: int) -> bytes:
+    """What a subtask's state is behind a batch."""
+    return b"state of %d behind %d;" % (subtask, batch) * 500

@@ -1,0 +1,297 @@
+"""Savepoints of stopped queries, without Spark: crashes at every step, damage, what is refused."""
+
+import msgspec
+import pytest
+from jobs.savepoint_crashes import (
+    can_be_started,
+    check_restores,
+    check_roll_backs,
+    check_savepoints,
+    latest_state,
+)
+from jobs.stopped import (
+    QUERY,
+    add_batches,
+    all_files,
+    put,
+    state_of,
+    text_of,
+    write_job,
+    write_query,
+)
+
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    StorageUnavailableError,
+)
+from holdfast.locations import (
+    FileStateHandle,
+    FileSystemCheckpointStorage,
+    file_system_for,
+    latest_checkpoint,
+    load_checkpoint,
+    resolve_pointer,
+)
+from holdfast.spark import progress_of, restore_savepoint, roll_back, take_savepoint
+from holdfast.spark.savepoints._content import spark_files_of
+from holdfast.testing import Faults
+
+STRIDE = 17
+"""Not every step here; integration_tests has them all."""
+
+
+@pytest.fixture
+def directory(faults: Faults) -> str:
+    """An empty directory; of a scheme that executors could reach, for all that settings know."""
+    return faults.directory
+
+
+@pytest.fixture
+def stopped(directory: str) -> str:
+    """The checkpointLocation of a query with an operator, four batches done."""
+    location = f"{directory}/original"
+    write_query(location, batches=4)
+    write_job(f"{directory}/checkpoints", location, batches=4)
+    return location
+
+
+def test_a_savepoint_holds_what_is_needed_and_no_more(stopped: str, directory: str) -> None:
+    put(f"{stopped}/state/0/0/2.snapshot", "whole")
+    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    restored = restore_savepoint(pointer, f"{directory}/fork", checkpoint_dir=f"{directory}/other")
+    original, fork = all_files(stopped), all_files(restored.checkpoint_location)
+    assert set(original) - set(fork) == {
+        "commits/0",
+        "commits/1",
+        "offsets/0",
+        "offsets/1",
+        "state/0/0/1.delta",
+    }
+    assert set(fork) - set(original) == set()
+    changed = {path for path in fork if fork[path] != original[path]}
+    assert changed == {"metadata", "holdfast.json"}
+    assert msgspec.json.decode(fork["metadata"])["id"] == restored.query_id != QUERY
+
+
+def test_the_state_of_operators_becomes_a_checkpoint_of_the_new_query(
+    stopped: str, directory: str
+) -> None:
+    other = f"{directory}/other"
+    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    restored = restore_savepoint(pointer, f"{directory}/fork", checkpoint_dir=other)
+    access = FileSystemCheckpointStorage(other).create_checkpoint_storage(restored.query_id)
+    last = latest_checkpoint(access)
+    assert last is not None
+    progress = progress_of(last.metadata)
+    assert (last.checkpoint_id, progress.batch_id, restored.batch_id) == (4, 3, 3)
+    assert (last.metadata.job_id, progress.query_id) == (restored.query_id, restored.query_id)
+    assert progress.checkpoint_location == restored.checkpoint_location
+    assert restored.settings["spark.holdfast.checkpoint.dir"] == other
+    file_system_for(directory).delete_tree(pointer)
+    assert latest_state(other, restored.query_id) == [state_of(0, 3), state_of(1, 3)]
+
+
+def test_a_failed_savepoint_leaves_nothing(stopped: str, directory: str, faults: Faults) -> None:
+    faults.calls.clear()
+    faults.before("commit", StorageUnavailableError("as planned"), 3)
+    with pytest.raises(StorageUnavailableError, match="as planned"):
+        take_savepoint(stopped, f"{faults.directory}/savepoints")
+    assert all_files(f"{faults.directory}/savepoints") == {}
+
+
+def test_what_an_earlier_savepoint_has_is_not_copied_again(stopped: str, directory: str) -> None:
+    savepoints = f"{directory}/savepoints"
+    base = take_savepoint(stopped, savepoints)
+    add_batches(stopped, [4])
+    put(f"{stopped}/holdfast-other", "not ours")
+    file_system_for(stopped).delete([f"{stopped}/holdfast.json"])
+    pointer = take_savepoint(stopped, savepoints, base=base)
+    files = spark_files_of(load_checkpoint(resolve_pointer(pointer)).metadata, pointer).files
+    referred = {
+        one.path
+        for one in files
+        if isinstance(one.handle, FileStateHandle) and one.handle.uri.startswith(base)
+    }
+    assert referred == {f"state/0/{p}/{version}.delta" for p in range(2) for version in range(1, 5)}
+    # Both are moved together.
+    moved = f"{directory}/moved"
+    for path, text in all_files(savepoints).items():
+        put(f"{moved}/{path}", text)
+    file_system_for(savepoints).delete_tree(savepoints)
+    restored = restore_savepoint(f"{moved}/{pointer.rpartition('/')[2]}", f"{directory}/fork")
+    assert restored.batch_id == 4
+    deltas = {path for path in all_files(restored.checkpoint_location) if path.endswith(".delta")}
+    assert len(deltas) == 10
+
+
+def test_savepoints_that_share_files_of_operators_are_moved_together(
+    stopped: str, directory: str
+) -> None:
+    savepoints = f"{directory}/savepoints"
+    base = take_savepoint(stopped, savepoints)
+    pointer = take_savepoint(
+        stopped, savepoints, base=take_savepoint(stopped, savepoints, base=base)
+    )
+    assert all_files(pointer).keys() == {"_metadata"}
+    name = pointer.rpartition("/")[2]
+    for path, text in all_files(savepoints).items():
+        if path.startswith((name, base.rpartition("/")[2])):
+            put(f"{directory}/moved/{path}", text)
+    file_system_for(savepoints).delete_tree(savepoints)
+    restored = restore_savepoint(
+        f"{directory}/moved/{name}", f"{directory}/fork", checkpoint_dir=f"{directory}/other"
+    )
+    state = latest_state(f"{directory}/other", restored.query_id)
+    assert state == [state_of(0, 3), state_of(1, 3)]
+
+
+def test_a_base_of_another_query_is_refused(stopped: str, directory: str) -> None:
+    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    restored = restore_savepoint(pointer, f"{directory}/fork", checkpoint_dir=f"{directory}/other")
+    with pytest.raises(InvalidRequestError, match="another query"):
+        take_savepoint(restored.checkpoint_location, f"{directory}/savepoints", base=pointer)
+
+
+def test_state_that_spark_cannot_spread_is_refused_before_anything_is_written(
+    stopped: str, directory: str
+) -> None:
+    with_operators = take_savepoint(stopped, f"{directory}/savepoints")
+    write_query(f"{directory}/plain", batches=2)
+    without = take_savepoint(f"{directory}/plain", f"{directory}/savepoints")
+    for pointer, reason in ((with_operators, "operators"), (without, "only state in RocksDB")):
+        with pytest.raises(InvalidRequestError, match=reason):
+            restore_savepoint(
+                pointer,
+                f"{directory}/fork",
+                checkpoint_dir=f"{directory}/other",
+                shuffle_partitions=4,
+            )
+    assert all_files(f"{directory}/fork") == {}
+
+
+def test_a_directory_that_is_no_checkpoint_location_is_refused(
+    stopped: str, directory: str
+) -> None:
+    file_system_for(stopped).delete([f"{stopped}/metadata"])
+    with pytest.raises(InvalidRequestError, match="no query has its checkpointLocation here"):
+        take_savepoint(stopped, f"{directory}/savepoints")
+
+
+def test_a_damaged_file_of_a_savepoint_is_found(stopped: str, directory: str) -> None:
+    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    files = spark_files_of(load_checkpoint(resolve_pointer(pointer)).metadata, pointer).files
+    (victim,) = (one.handle for one in files if one.path == "state/0/1/3.delta")
+    assert isinstance(victim, FileStateHandle)
+    text = text_of(victim.uri)
+    file_system_for(victim.uri).delete([victim.uri])
+    put(victim.uri, "X" + text[1:])
+    fork = f"{directory}/fork"
+    with pytest.raises(CheckpointCorruptedError, match="checksum"):
+        restore_savepoint(pointer, fork, checkpoint_dir=f"{directory}/other")
+    assert not can_be_started(fork)
+
+
+def test_nothing_is_restored_over_what_is_there(stopped: str, directory: str) -> None:
+    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    before = all_files(stopped)
+    with pytest.raises(InvalidRequestError, match="something is there already"):
+        restore_savepoint(pointer, stopped, checkpoint_dir=f"{directory}/other")
+    with pytest.raises(InvalidRequestError, match="has checkpoints already"):
+        restore_savepoint(
+            pointer,
+            f"{directory}/fork",
+            checkpoint_dir=f"{directory}/checkpoints",
+            keep_query_id=True,
+        )
+    assert all_files(stopped) == before
+    assert all_files(f"{directory}/fork") == {}
+
+
+def test_operators_need_a_directory_for_their_checkpoints(stopped: str, directory: str) -> None:
+    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    with pytest.raises(InvalidRequestError, match=r"checkpoint\.dir"):
+        restore_savepoint(pointer, f"{directory}/fork")
+    assert all_files(f"{directory}/fork") == {}
+
+
+def test_a_checkpoint_is_no_savepoint_and_the_other_way_round(stopped: str, directory: str) -> None:
+    checkpoint = f"{directory}/checkpoints/{QUERY}/chk-4"
+    with pytest.raises(InvalidRequestError, match="no savepoint"):
+        restore_savepoint(checkpoint, f"{directory}/fork")
+    savepoint = take_savepoint(stopped, f"{directory}/savepoints")
+    with pytest.raises(InvalidRequestError, match="restore_savepoint"):
+        roll_back(stopped, savepoint)
+    assert roll_back(stopped, f"{directory}/checkpoints/{QUERY}/chk-3") == 2
+
+
+@pytest.mark.parametrize(
+    "missing", ["state/0/1/2.delta", "offsets/0", "commits/0", "sources/0/1", "sources/0/0"]
+)
+def test_a_query_is_not_rolled_back_to_where_something_is_missing(
+    stopped: str, missing: str
+) -> None:
+    file_system_for(stopped).delete([f"{stopped}/{missing}"])
+    before = all_files(stopped)
+    with pytest.raises(CheckpointNotFoundError):
+        roll_back(stopped, 2)
+    assert all_files(stopped) == before
+
+
+def test_a_source_log_that_was_compacted_beyond_the_batch_is_named(stopped: str) -> None:
+    for entry in range(4):
+        file_system_for(stopped).delete([f"{stopped}/sources/0/{entry}"])
+    put(f"{stopped}/sources/0/3.compact", "v1")
+    with pytest.raises(CheckpointNotFoundError, match=r"sources/0/3\.compact"):
+        roll_back(stopped, 2)
+    assert roll_back(stopped, 4) == 3
+
+
+def test_a_query_with_operators_is_rolled_back_by_its_checkpoints(stopped: str) -> None:
+    with pytest.raises(InvalidRequestError, match="one of its checkpoints"):
+        roll_back(stopped, batch_id=1)
+    with pytest.raises(InvalidRequestError, match="and not both"):
+        roll_back(stopped)
+    with pytest.raises(CheckpointNotFoundError, match="there are: 1, 2, 3, 4"):
+        roll_back(stopped, 9)
+
+
+def test_files_that_are_gone_time_after_time_are_an_error_with_a_way_out(
+    stopped: str, directory: str
+) -> None:
+    file_system_for(stopped).delete([f"{stopped}/state/0/0/3.delta"])
+    with pytest.raises(CheckpointNotFoundError, match="num-retained"):
+        take_savepoint(stopped, f"{directory}/savepoints")
+    assert all_files(f"{directory}/savepoints") == {}
+
+
+def test_a_source_with_files_of_its_own_is_refused_by_name(stopped: str, directory: str) -> None:
+    put(f"{stopped}/sources/0/rocksdb/000001.sst", "x")
+    with pytest.raises(InvalidRequestError, match=r"sources/0/rocksdb/000001\.sst"):
+        take_savepoint(stopped, f"{directory}/savepoints")
+
+
+def test_input_that_has_moved_is_found_in_its_new_place(directory: str) -> None:
+    location = f"{directory}/original"
+    write_query(location, batches=2, source="file:///old%20place/in")
+    pointer = take_savepoint(location, f"{directory}/savepoints")
+    restored = restore_savepoint(
+        pointer,
+        f"{directory}/fork",
+        paths={"file:///old place": "s3a://bucket/new", "file:///other": "file:///unused"},
+    )
+    entry = text_of(f"{restored.checkpoint_location}/sources/0/1").split("\n")[1]
+    assert msgspec.json.decode(entry)["path"] == "s3a://bucket/new/in/1"
+
+
+def test_a_savepoint_that_dies_is_none(faults: Faults) -> None:
+    check_savepoints(faults, stride=STRIDE)
+
+
+def test_a_restore_that_dies_is_never_startable_and_can_be_repeated(faults: Faults) -> None:
+    check_restores(faults, stride=STRIDE)
+
+
+def test_a_roll_back_that_dies_is_never_startable_and_can_be_repeated(faults: Faults) -> None:
+    check_roll_backs(faults, stride=STRIDE)

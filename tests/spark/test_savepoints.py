@@ -1,0 +1,203 @@
+"""Savepoints of queries that run on a real Spark; integration_tests has all formats of state."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from jobs.operators import CountsLongs
+from jobs.sums import FORMATS, Sums, expected, feed
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from holdfast.errors import InvalidRequestError
+from holdfast.spark import (
+    RestoredQuery,
+    restore_savepoint,
+    roll_back,
+    stateful,
+    stop_with_savepoint,
+    take_savepoint,
+)
+from holdfast.spark.savepoints._base import Copier
+
+
+@pytest.mark.parametrize("kept", ["in files of HDFS", "in RocksDB"])
+def test_a_fork_goes_on_where_the_savepoint_was_and_can_be_rolled_back(
+    spark: SparkSession, tmp_path: Path, kept: str
+) -> None:
+    source = tmp_path / "source"
+    feed(source, range(2))
+    original = Sums(spark, source, f"file://{tmp_path}/original", FORMATS[kept])
+    original.run()
+    pointer = take_savepoint(original.checkpoint, f"file://{tmp_path}/savepoints")
+    # Neither the original nor the place of the savepoint is needed any more.
+    shutil.move(tmp_path / "savepoints", tmp_path / "elsewhere")
+    shutil.rmtree(tmp_path / "original")
+    moved = f"file://{tmp_path}/elsewhere/{pointer.rpartition('/')[2]}"
+    restored = restore_savepoint(moved, f"file://{tmp_path}/fork")
+    feed(source, range(2, 4))
+    fork = Sums(spark, source, restored.checkpoint_location, restored.settings)
+    fork.run()
+    assert fork.batches == expected(range(2, 4))
+
+    assert roll_back(restored.checkpoint_location, batch_id=2) == 2
+    fork.batches.clear()
+    fork.run()
+    assert fork.batches == expected(range(3, 4))
+
+
+class Numbered(Sums):
+    """The same, whose sums then go through an operator that numbers them all."""
+
+    def __init__(
+        self, spark: SparkSession, source: Path, checkpoint: str, settings: dict[str, str]
+    ) -> None:
+        super().__init__(spark, source, checkpoint, settings, _totals)
+        self.function = stateful(
+            CountsLongs(),
+            sink=self.take,
+            uid="numbered",
+            parallelism=1,
+            schema="id long, nth long, subtask int",
+        )
+
+    def seen(self) -> dict[int, tuple[list[int], list[int]]]:
+        """Totals and numbers of each batch."""
+        return {
+            batch: (sorted(row[0] for row in rows), sorted(row[1] for row in rows))  # type: ignore[misc]
+            for batch, rows in self.batches.items()
+        }
+
+
+def _totals(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("key").agg(F.sum("value").alias("id")).select("id")
+
+
+def numbered(batches: range) -> dict[int, tuple[list[int], list[int]]]:
+    """What comes out of it."""
+    return {
+        batch: (sorted(total for _, total, _ in rows), list(range(7 * batch, 7 * batch + 7)))
+        for batch, rows in expected(batches).items()
+    }
+
+
+@pytest.fixture
+def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Numbered, StreamingQuery]]:
+    """A query with both kinds of state that runs, two batches done."""
+    feed(tmp_path / "source", range(2))
+    settings = {"spark.holdfast.checkpoint.dir": f"file://{tmp_path}/checkpoints"}
+    original = Numbered(spark, tmp_path / "source", f"file://{tmp_path}/original", settings)
+    query = original.start()
+    query.processAllAvailable()
+    yield original, query
+    query.stop()
+
+
+def test_a_running_query_with_operators_is_forked_and_both_go_on(
+    spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
+) -> None:
+    original, query = running
+    source = tmp_path / "source"
+    copies = Copier.state
+
+    def runs_on_meanwhile(copier: Copier, metadata: object) -> object:
+        # Its last checkpoint, the only one that it keeps, is superseded twice before it is copied.
+        feed(source, range(2, 4))
+        query.processAllAvailable()
+        return copies(copier, metadata)  # type: ignore[arg-type]
+
+    with mock.patch.object(Copier, "state", runs_on_meanwhile):
+        pointer = take_savepoint(query, f"file://{tmp_path}/savepoints")
+    restored = restore_savepoint(
+        pointer, f"file://{tmp_path}/fork", checkpoint_dir=f"file://{tmp_path}/checkpoints"
+    )
+    assert restored.batch_id == 1
+    fork = Numbered(spark, source, restored.checkpoint_location, restored.settings)
+    fork.run()
+    assert fork.seen() == numbered(range(2, 4))
+    feed(source, range(4, 5))
+    query.processAllAvailable()
+    assert query.isActive
+    assert original.seen() == numbered(range(5))
+
+
+def test_a_query_that_is_stopped_with_a_savepoint_goes_on_elsewhere_as_the_same(
+    spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
+) -> None:
+    original, query = running
+    pointer = stop_with_savepoint(query, f"file://{tmp_path}/savepoints")
+    assert not query.isActive
+    restored = restore_savepoint(
+        pointer,
+        f"file://{tmp_path}/moved",
+        checkpoint_dir=f"file://{tmp_path}/moved-checkpoints",
+        keep_query_id=True,
+    )
+    assert restored.query_id == query.id == restored.job_id
+    feed(tmp_path / "source", range(2, 3))
+    moved = Numbered(spark, original.source, restored.checkpoint_location, restored.settings)
+    moved.run()
+    assert moved.seen() == numbered(range(2, 3))
+
+
+def test_a_query_with_operators_is_rolled_back_with_both_kinds_of_state(
+    spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
+) -> None:
+    original, query = running
+    with pytest.raises(InvalidRequestError, match="stop it first"):
+        roll_back(original.checkpoint, 1)
+    query.stop()
+    original.settings = {**original.settings, "spark.holdfast.checkpoint.num-retained": "3"}
+    feed(tmp_path / "source", range(2, 4))
+    original.run()
+    assert roll_back(original.checkpoint, 3) == 2
+    original.batches.clear()
+    original.run()
+    assert original.seen() == numbered(range(3, 4))
+
+
+def test_spark_starts_no_query_where_a_restore_is_not_finished(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    feed(source, range(1))
+    original = Sums(spark, source, f"file://{tmp_path}/original", {})
+    original.run()
+    pointer = take_savepoint(original.checkpoint, f"file://{tmp_path}/savepoints")
+    location = f"file://{tmp_path}/fork"
+
+    def restore() -> RestoredQuery:
+        return restore_savepoint(pointer, location)
+
+    with mock.patch("holdfast.spark.savepoints._restore.finish", side_effect=KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            restore()
+    fork = Sums(spark, source, location, {})
+    with pytest.raises(Exception, match="id"):
+        fork.run()
+    restored = restore()
+    assert json.loads((tmp_path / "fork" / "metadata").read_text())["id"] == restored.query_id
+    feed(source, range(1, 2))
+    fork.run()
+    assert fork.batches == expected(range(1, 2))
+
+
+def test_a_savepoint_between_both_commits_skips_the_batch_that_spark_repeats(
+    spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
+) -> None:
+    original, query = running
+    query.stop()
+    for name in ("1", ".1.crc"):
+        (tmp_path / "original" / "commits" / name).unlink()
+    pointer = take_savepoint(original.checkpoint, f"file://{tmp_path}/savepoints")
+    restored = restore_savepoint(
+        pointer, f"file://{tmp_path}/fork", checkpoint_dir=f"file://{tmp_path}/checkpoints"
+    )
+    feed(tmp_path / "source", range(2, 3))
+    fork = Numbered(spark, original.source, restored.checkpoint_location, restored.settings)
+    fork.run()
+    assert fork.seen() == numbered(range(2, 3))
