@@ -67,7 +67,7 @@ def test_a_driver_killed_at_any_step_loses_and_doubles_nothing(
 
     assert sunk == list(range(BATCH + 1 if is_committed else BATCH, FILES))
     assert job.ids_written() == undisturbed.written
-    assert job.ids_held() == undisturbed.held
+    assert job.ids_by_subtask() == undisturbed.held
     _CLEANER.wait()
     sweep(f"file://{job.checkpoints}", job.job_directory.name, grace_s=0)
     left = [path for path in job.job_directory.rglob("*") if path.is_file()]

@@ -23,8 +23,10 @@ PRINTED = {
     "how-to-configure.md": "'spark.holdfast.checkpoint.dir' here",
     "how-to-choose-state.md": "by-customer orders migrated",
     "how-to-keep-checkpoints.md": "0 bytes would go, 0 files are too young to tell",
+    "how-to-rescale.md": "subtasks: 3",
     "how-to-test-an-adapter.md": "test_a_small_checkpoint_costs_one_request PASSED",
     "how-to-take-savepoints.md": "both went on: True",
+    "how-to-use-several-operators.md": "one checkpoint of allowed and first-seen",
     "how-to-write-a-job.md": "values",
 }
 """What a page's program says when all went well."""

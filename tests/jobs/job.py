@@ -3,16 +3,24 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend
-from holdfast.locations import FileSystemCheckpointStorage, latest_checkpoint
-from holdfast.spark import StatefulFunction, StatefulOperator, stateful
+from holdfast.locations import CompletedCheckpoint, FileSystemCheckpointStorage, latest_checkpoint
+from holdfast.spark import (
+    Sink,
+    StatefulFunction,
+    StatefulOperator,
+    StatefulQuery,
+    checkpointed,
+    stateful,
+)
 
 
 def local_spark(cores: int = 2) -> SparkSession:
@@ -104,21 +112,35 @@ class Job:
             self._files += 1
             self._rows += rows
 
-    def run(self, function: Callable[[DataFrame, int], None]) -> None:
+    def stream(self) -> DataFrame:
+        """The rows of the source, a file in each micro-batch."""
+        stream = self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1)
+        return stream.parquet(str(self.source))
+
+    def run(self, function: Sink) -> None:
         """Read everything that is there."""
+        self.start(function, availableNow=True).awaitTermination()
+
+    def start(
+        self,
+        function: Sink,
+        rows: DataFrame | None = None,
+        mode: str = "append",
+        **trigger: object,
+    ) -> StreamingQuery:
+        """Start the query, by default over the rows of the source."""
         for key, value in self.settings.items():
             self.spark.conf.set(key, value)
         try:
-            query = (
-                self.spark.readStream.schema(self.schema)
-                .option("maxFilesPerTrigger", 1)
-                .parquet(str(self.source))
-                .writeStream.foreachBatch(function)
+            query: StreamingQuery = (
+                (self.stream() if rows is None else rows)
+                .writeStream.foreachBatch(function)  # type: ignore[arg-type]
+                .outputMode(mode)
                 .option("checkpointLocation", str(self.spark_checkpoint))
-                .trigger(availableNow=True)
+                .trigger(**trigger)  # type: ignore[call-overload]
                 .start()
             )
-            query.awaitTermination()
+            return query  # it has its own copy of the settings
         finally:
             for key in self.settings:
                 self.spark.conf.unset(key)
@@ -127,6 +149,36 @@ class Job:
         """The function as an operator with two subtasks, writing to `output`."""
         arguments: dict[str, object] = {"sink": self.write, "uid": "operator", "parallelism": 2}
         return stateful(function, **(arguments | options))  # type: ignore[arg-type]
+
+    def part(self, function: StatefulFunction, uid: str, **options: object) -> StatefulOperator:
+        """The function as one of several operators, with two subtasks and without a sink."""
+        return self.operator(function, uid=uid, sink=None, **options)
+
+    def chain(self, *parts: StatefulOperator, sink: Sink | None = None) -> StatefulQuery:
+        """A query that runs its rows through all of them, one after the other."""
+
+        def process(rows: DataFrame, batch_id: int) -> None:
+            for one in parts:
+                rows = one.apply(rows)
+            (sink or self.write)(rows, batch_id)
+
+        return checkpointed(process, *parts)
+
+    def latest(self) -> CompletedCheckpoint:
+        """The newest checkpoint."""
+        storage = FileSystemCheckpointStorage(f"file://{self.checkpoints}")
+        latest = latest_checkpoint(storage.create_checkpoint_storage(self.job_directory.name))
+        assert latest is not None
+        return latest
+
+    def ids_held(self, uid: str = "operator") -> list[int]:
+        """All ids in an operator's list state `rows`, sorted, read without Spark."""
+        return sorted(i for ids in self.ids_by_subtask(uid).values() for i in ids)
+
+    @property
+    def ids_fed(self) -> list[int]:
+        """All ids that were put into the source."""
+        return list(range(self._rows))
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """A sink that replaces what it wrote for the batch before."""
@@ -137,13 +189,10 @@ class Job:
         files = self.output.glob("batch=*/*.parquet")
         return sorted(i for file in files for i in pq.read_table(file)["id"].to_pylist())
 
-    def ids_held(self, uid: str = "operator") -> dict[int, list[int]]:
+    def ids_by_subtask(self, uid: str = "operator") -> dict[int, list[int]]:
         """The ids in each subtask's list state `rows`, in the last checkpoint."""
-        storage = FileSystemCheckpointStorage(f"file://{self.checkpoints}")
-        last = latest_checkpoint(storage.create_checkpoint_storage(self.job_directory.name))
-        assert last is not None
         held = {}
-        for subtask, state in last.metadata.operators[uid].subtasks.items():
+        for subtask, state in self.latest().metadata.operators[uid].subtasks.items():
             backend = OperatorStateBackend.restore(state.managed_operator)
             descriptor = ListStateDescriptor("rows", self.arrow_schema)
             held[subtask] = backend.get_list_state(descriptor).to_table()["id"].to_pylist()

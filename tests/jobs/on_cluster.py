@@ -45,7 +45,7 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     job = Job(spark, tmp_path_factory.mktemp("undisturbed"))
     job.feed(files=FILES, rows=ROWS)
     job.run(job.operator(Groups(GROUP)))
-    return Undisturbed(job.ids_held(), job.ids_written())
+    return Undisturbed(job.ids_by_subtask(), job.ids_written())
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def check(job: Job, undisturbed: Undisturbed) -> None:
     """Every row is once in the output or in the state, and the state is as if nothing had happened."""
     assert job.completed() == list(range(1, FILES + 1))
     assert job.ids_written() == undisturbed.written
-    assert job.ids_held() == undisturbed.held
+    assert job.ids_by_subtask() == undisturbed.held
 
 
 def check_what_comes_late_is_swept(job: Job, signals: Signals) -> None:

@@ -1,5 +1,6 @@
 """Operators for tests; a module of its own, so that executors can import it."""
 
+import json
 import os
 import signal
 import threading
@@ -10,8 +11,14 @@ from typing import cast
 import pyarrow as pa
 from pyspark import TaskContext
 
-from holdfast.backends import FunctionInitializationContext, ListState, ListStateDescriptor
-from holdfast.spark import StatefulFunction
+from holdfast.backends import (
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    ListState,
+    ListStateDescriptor,
+    MapStateDescriptor,
+)
+from holdfast.spark import BroadcastProcessFunction, StatefulFunction
 
 
 class Groups(StatefulFunction):
@@ -132,6 +139,135 @@ class WrongColumns(Groups):
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield batch.select(["name"])
+
+
+class TellsOfItself(StatefulFunction):
+    """Adds to each row which subtask it came to; yields a row without id if there was none."""
+
+    added = ", subtask int, parallelism int, first_group int, last_group int"
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        store = context.operator_state_store
+        self.batches: ListState = store.get_union_list_state(ListStateDescriptor("batches", int))
+        self.batches.update(sorted(set(self.batches.get())))
+        groups = context.key_groups
+        self.columns = {
+            "subtask": context.subtask_index,
+            "parallelism": context.parallelism,
+            "first_group": groups.start_key_group if groups else None,
+            "last_group": groups.end_key_group if groups else None,
+        }
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.batches.add(len(self.batches))
+            for name, value in self.columns.items():
+                column = pa.array([value] * len(batch), pa.int32())
+                batch = batch.append_column(name, column)  # noqa: PLW2901
+            yield batch
+
+
+class CountsByKey(StatefulFunction):
+    """Counts rows by `name` in raw keyed state; rows bring their key group along."""
+
+    schema = "name string, count long, subtask int"
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        self.subtask = context.subtask_index
+        self.counts: dict[int, dict[str, int]] = {
+            one.key_group: json.loads(one.read()) for one in context.raw_keyed_state_inputs
+        }
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                counts = self.counts.setdefault(row["key_group"], {})
+                counts[row["name"]] = counts.get(row["name"], 0) + 1
+        rows = [
+            {"name": name, "count": count, "subtask": self.subtask}
+            for counts in self.counts.values()
+            for name, count in counts.items()
+        ]
+        schema = pa.schema({"name": pa.string(), "count": pa.int64(), "subtask": pa.int32()})
+        yield pa.RecordBatch.from_pylist(rows, schema)
+
+    def snapshot_state(self, context: FunctionSnapshotContext) -> None:
+        output = context.raw_keyed_state_output()
+        for key_group, counts in self.counts.items():
+            output.start_new_key_group(key_group)
+            output.write(json.dumps(counts).encode())
+
+
+class AllKinds(StatefulFunction):
+    """Yields what each kind of state holds at the beginning of a batch, and adds to each."""
+
+    schema = (
+        "subtask int, list array<long>, union array<long>, rules array<string>, raw array<string>"
+    )
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        store = context.operator_state_store
+        self.list: ListState = store.get_list_state(ListStateDescriptor("list", pa.int64()))
+        self.union: ListState = store.get_union_list_state(ListStateDescriptor("union", pa.int64()))
+        self.rules = store.get_broadcast_state(MapStateDescriptor("rules", str, str))
+        self.raw = [one.read() for one in context.raw_operator_state_inputs]
+        self.subtask = context.subtask_index
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held = {
+            "subtask": self.subtask,
+            "list": self.list.get(),
+            "union": self.union.get(),
+            "rules": sorted(f"{key}={value}" for key, value in self.rules.entries()),
+            "raw": [part.decode() for part in self.raw],
+        }
+        types = {
+            "subtask": pa.int32(),
+            "list": pa.list_(pa.int64()),
+            "union": pa.list_(pa.int64()),
+            "rules": pa.list_(pa.string()),
+            "raw": pa.list_(pa.string()),
+        }
+        yield pa.RecordBatch.from_pylist([held], pa.schema(types))
+        for batch in batches:
+            self.list.add_all(batch["id"])
+            self.union.add_all(batch["id"])
+            self.raw += [str(i).encode() for i in batch["id"].to_pylist()]
+        self.rules.put("limit", "10")
+
+    def snapshot_state(self, context: FunctionSnapshotContext) -> None:
+        output = context.raw_operator_state_output()
+        for part in self.raw:
+            output.start_new_partition()
+            output.write(part)
+
+
+class Rules(BroadcastProcessFunction):
+    """Adds to each row the rule that holds for all rows, which comes by another stream."""
+
+    schema = "id long, rule string, rules long, subtask int"
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        store = context.operator_state_store
+        self.rules = store.get_broadcast_state(MapStateDescriptor("rules", str, str))
+        self.columns = context.broadcast_schema
+        self.subtask = context.subtask_index
+
+    def process_broadcast(self, rows: pa.Table) -> None:
+        assert rows.schema == self.columns
+        self.rules.put_all(
+            dict(zip(*(rows[name].to_pylist() for name in ("name", "rule")), strict=True))
+        )
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = {
+                "id": batch["id"],
+                "rule": pa.array([self.rules.get("all")] * len(batch), pa.string()),
+                "rules": pa.array([len(self.rules)] * len(batch), pa.int64()),
+                "subtask": pa.array([self.subtask] * len(batch), pa.int32()),
+            }
+            yield pa.record_batch(columns)
 
 
 def never_ends(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

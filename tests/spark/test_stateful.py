@@ -21,13 +21,7 @@ from jobs.operators import (
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.locations import (
-    CompletedCheckpoint,
-    FileSystemCheckpointStorage,
-    OperatorState,
-    OperatorStateHandle,
-    latest_checkpoint,
-)
+from holdfast.locations import OperatorState, OperatorStateHandle
 from holdfast.spark import progress_of
 from holdfast.spark._coordinator import _CLEANER
 
@@ -48,7 +42,7 @@ def test_rows_come_out_in_whole_groups_over_batches_and_restarts(job: Job) -> No
 def test_all_rows_are_either_in_the_output_or_in_the_state(job: Job) -> None:
     job.feed(files=3, rows=100)
     job.run(job.operator(Groups(70)))
-    last = latest_of(job)
+    last = job.latest()
     held = sum(
         partitions.count
         for subtask in last.metadata.operators["operator"].subtasks.values()
@@ -61,7 +55,7 @@ def test_all_rows_are_either_in_the_output_or_in_the_state(job: Job) -> None:
 def test_metadata_holds_the_batch_and_sparks_own_progress(job: Job) -> None:
     job.feed(files=2)
     job.run(job.operator(Groups(70)))
-    last = latest_of(job)
+    last = job.latest()
     progress = progress_of(last.metadata)
     assert last.metadata.checkpoint_id == 2
     assert progress.batch_id == 1
@@ -181,7 +175,7 @@ def test_a_batch_without_rows_carries_the_state_on(job: Job, nothing: str) -> No
     job.feed(files=1, rows=60)
     operator = job.operator(Groups(70))
     job.run(lambda batch, batch_id: operator(batch.where(nothing), batch_id))
-    last = latest_of(job).metadata.operators["operator"]
+    last = job.latest().metadata.operators["operator"]
     assert rows_in(last) == [0, 0]
     job.feed(files=1, rows=200)
     job.run(job.operator(Groups(70)))
@@ -230,7 +224,7 @@ def test_rows_are_dealt_evenly_however_they_are_partitioned(job: Job) -> None:
     job.feed(files=1, rows=16)
     operator = job.operator(Groups(100), parallelism=4)
     job.run(lambda batch, batch_id: operator(batch.repartition(16), batch_id))
-    dealt = rows_in(latest_of(job).metadata.operators["operator"])
+    dealt = rows_in(job.latest().metadata.operators["operator"])
     assert sum(dealt) == 16
     assert max(dealt) < 16
 
@@ -239,9 +233,9 @@ def test_state_inside_metadata_may_be_large_in_sum(job: Job) -> None:
     job.settings["spark.holdfast.state.inline-threshold"] = "1m"
     job.feed(files=3, rows=20_000)
     job.run(job.operator(Groups(1_000_000)))
-    assert latest_of(job).metadata.state_bytes > 1_000_000
+    assert job.latest().metadata.state_bytes > 1_000_000
     assert [file.name for file in job.job_directory.glob("chk-3/*")] == ["_metadata"]
-    last = latest_of(job).metadata.operators["operator"]
+    last = job.latest().metadata.operators["operator"]
     assert sum(handle.states["rows"].count for handle in handles_of(last)) == 60_000
 
 
@@ -310,10 +304,3 @@ def rows_in(operator: OperatorState) -> list[int]:
     """Rows that each subtask was given in the checkpoint's batch."""
     statistics = [subtask.statistics for subtask in operator.subtasks.values()]
     return [one.rows_in for one in statistics if one is not None]
-
-
-def latest_of(job: Job) -> CompletedCheckpoint:
-    storage = FileSystemCheckpointStorage(f"file://{job.checkpoints}")
-    latest = latest_checkpoint(storage.create_checkpoint_storage(job.job_directory.name))
-    assert latest is not None
-    return latest

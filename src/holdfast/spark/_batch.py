@@ -42,6 +42,20 @@ def current_batch() -> "Batch":
     return batch
 
 
+def check_no_batch() -> None:
+    """Refuse to begin a batch inside of another one.
+
+    Raises:
+        InvalidRequestError: This thread runs a batch already.
+    """
+    if _current.get() is not None:
+        message = (
+            "an operator is called by a function that runs in a batch with state itself; pass the "
+            "operator to checkpointed(...) too, and call its apply(...)"
+        )
+        raise InvalidRequestError(message)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """What an operator's plan needs that depends on schemas alone.
@@ -172,18 +186,19 @@ class Batch:
     def __exit__(self, *_: object) -> None:
         self._cleanup.close()
 
-    def apply(self, uid: str, rows: DataFrame, broadcast: DataFrame | None) -> DataFrame:
+    def apply(self, operator: Operator, rows: DataFrame, broadcast: DataFrame | None) -> DataFrame:
         """Run rows through an operator; it happens when the result is read.
 
         Raises:
             InvalidRequestError: The query has no such operator, or it was applied before, or rows
                 don't suit it.
         """
+        uid = operator.uid
         running = self._operators.get(uid)
-        if running is None:
+        if running is None or running.operator is not operator:
             message = (
                 f"operator {uid!r} is none of this query's, which are {sorted(self._operators)}; "
-                "pass it to checkpointed(...) too"
+                "pass this very one to checkpointed(...) too"
             )
             raise InvalidRequestError(message)
         if uid in self._applied:
@@ -192,14 +207,13 @@ class Batch:
                 "Unite the rows first, or make two operators with uids of their own"
             )
             raise InvalidRequestError(message)
+        rows = _readable(rows, f"rows of operator {uid!r}")
         output = self._output(running, rows, broadcast)
         applied = self._applied[uid] = _Applied(running, output, running.finished.value)
         if running.operator.persist:
             applied.observed = applied.observed.persist()
             self._cleanup.callback(applied.observed.unpersist)
             run(applied.observed)
-            # A job of the sink that fails is a matter of its own.
-            self._jobs_before = _query.jobs_of(self._session, self._run_id)
         return applied.observed.where(f"{COLUMN} IS NULL").drop(COLUMN)
 
     def _output(
@@ -228,19 +242,23 @@ class Batch:
 
     def _broadcast_rows(self, operator: Operator, frame: DataFrame | None) -> pa.Table | None:
         """What every subtask is to see, or None if the operator looks at no such rows."""
-        takes_them = isinstance(operator.function, BroadcastProcessFunction)
+        uid = operator.uid
         if frame is None and operator.broadcast is not None:
             frame = operator.broadcast(self._session, self._pending.batch_id)
-        if takes_them != isinstance(frame, DataFrame):
+        elif operator.broadcast is not None:
             message = (
-                f"operator {operator.uid!r} is a BroadcastProcessFunction; it needs a DataFrame "
-                f"for every subtask, by broadcast=, not {type(frame).__name__}"
-                if takes_them
-                else f"operator {operator.uid!r} takes no broadcast rows; derive it from "
-                "BroadcastProcessFunction"
+                f"operator {uid!r} has a broadcast function; apply(..., broadcast=) is one more"
             )
             raise InvalidRequestError(message)
-        return None if frame is None else settled_table(frame, uid=operator.uid)
+        if isinstance(operator.function, BroadcastProcessFunction):
+            what = f"broadcast rows of operator {uid!r}, a BroadcastProcessFunction,"
+            return settled_table(_readable(frame, what), uid=uid)
+        if frame is not None:
+            message = (
+                f"operator {uid!r} takes no broadcast rows; derive it from BroadcastProcessFunction"
+            )
+            raise InvalidRequestError(message)
+        return None
 
     def finish(self) -> dict[str, list[Acknowledgement]]:
         """The acknowledgements of all operators, by uid; what the sink didn't run is run now.
@@ -272,13 +290,15 @@ class Batch:
 
     def _acknowledgements(self, applied: _Applied) -> list[Acknowledgement]:
         parallelism = applied.running.operator.parallelism
-        if applied.finished < parallelism and (not applied.finished or len(self._applied) == 1):
+        if applied.finished < parallelism:
             # The sink read nothing, or only a glimpse: the state may come from another pass.
-            if _query.is_complete(self._session, applied.observation):
+            complete = _query.is_complete(self._session, applied.observation)
+            glimpsed = complete and _query.has_seen_rows(applied.observation)
+            if len(self._applied) > 1 and (glimpsed or applied.finished):
+                raise applied.declined("reads its rows only in part")  # others were run for them
+            if complete:
                 applied.observe()
             run(applied.observed)
-        elif applied.finished < parallelism:
-            raise applied.declined("reads its rows only in part")
         elif applied.finished > parallelism:
             raise applied.declined(
                 "runs its rows through the operator more than once, and may hold those of any "
@@ -289,7 +309,20 @@ class Batch:
             raise applied.declined(
                 "reads its rows in a way that can't be observed, such as rdd or foreach"
             )
+        if not _query.has_seen_rows(applied.observation):
+            raise applied.declined("looks at its rows before it reads them")
         return decode_acknowledgements(applied.observation.get[_ACKNOWLEDGEMENTS])
+
+
+def _readable(frame: object, what: str) -> DataFrame:
+    """The frame, if it has rows that can be read now."""
+    if not isinstance(frame, DataFrame):
+        message = f"{what} must be a DataFrame, not {type(frame).__name__}"
+        raise InvalidRequestError(message)
+    if frame.isStreaming:
+        message = f"{what} are a stream; make them of the rows that the function was given"
+        raise InvalidRequestError(message)
+    return frame
 
 
 def run(frame: DataFrame) -> None:

@@ -140,6 +140,11 @@ class CheckpointCoordinator:
         """The checkpoint that the job is at; None before the first, and before the first batch."""
         return self._last.checkpoint_id if self._last else None
 
+    @property
+    def latest_progress(self) -> SparkProgress | None:
+        """Spark's side of that checkpoint."""
+        return progress_of(self._last.metadata) if self._last else None
+
     def begin(self, batch_id: int) -> PendingCheckpoint | None:
         """Begin the checkpoint of a batch.
 
@@ -158,6 +163,7 @@ class CheckpointCoordinator:
             if last is not None:
                 self._check_belongs(last)
             self._skips(batch_id, last)
+            self._assign(last)
             self._take_over()
         else:
             self._ownership.check()
@@ -404,19 +410,21 @@ def _check_dealt_alike(operator: Operator, stored: OperatorState, pointer: str) 
         return
     dealt_anywhere = sorted(
         {
-            name
+            f"list state {name!r}"
             for subtask in stored.subtasks.values()
             for handle in subtask.managed_operator
             for name, partitions in handle.states.items()
             if partitions.mode is OperatorStateMode.SPLIT_DISTRIBUTE
         }
     )
+    if any(subtask.raw_operator for subtask in stored.subtasks.values()):
+        dealt_anywhere.append("raw operator state")
     if dealt_anywhere:
         message = (
-            f"operator {operator.uid!r} deals rows by key, and its list states {dealt_anywhere} are "
-            f"not spread by key: with parallelism {operator.parallelism} instead of "
-            f"{stored.parallelism} they would be away from their keys. Go on with "
-            f"{stored.parallelism}, and keep them as union list states or raw keyed state, of which "
+            f"operator {operator.uid!r} deals rows by key, and its {', '.join(dealt_anywhere)} would "
+            f"not be spread by key: with parallelism {operator.parallelism} instead of "
+            f"{stored.parallelism} it would be away from its keys. Go on with "
+            f"{stored.parallelism}, and keep it as union list state or raw keyed state, of which "
             "a subtask picks what is in context.key_groups"
         )
         raise InvalidRequestError(message, pointer)

@@ -115,6 +115,15 @@ def is_complete(session: SparkSession, observation: Observation) -> bool:
     return bool(result.isCompleted())
 
 
+def has_seen_rows(observation: Observation) -> bool:
+    """Whether a complete observation has anything.
+
+    If Spark found that there is nothing to compute it has an empty row, at which `get` fails.
+    """
+    row = cast("Any", observation)._jo.future().value().get().get()
+    return int(row.length()) > 0
+
+
 def failed_jobs(session: SparkSession, run_id: str, known: frozenset[int]) -> list[bool]:
     """Which of the query's jobs that are not `known` have failed, in the order they were begun."""
     _let_listeners_catch_up(session)

@@ -8,7 +8,7 @@ from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.errors import OutcomeUnknownError
+from holdfast.errors import InvalidRequestError, OutcomeUnknownError
 from holdfast.locations import sweep
 from holdfast.spark import _query
 from holdfast.spark._acknowledgements import Acknowledgement
@@ -93,11 +93,16 @@ class QueryRun:
         )
 
     def take(self, rows: DataFrame, batch_id: int, query: _query.RunningQuery) -> None:
-        """Run one micro-batch through the operators and the sink, and commit it."""
+        """Run one micro-batch through the operators and the sink, and commit it.
+
+        Raises:
+            InvalidRequestError: It was called for this batch before, or by another operator.
+        """
         session = _query.session_of(rows)
         pending = self.coordinator.begin(batch_id)
         self._tell_of_restored()
         if pending is None:
+            self._check_not_called_before()
             if _query.has_own_state(session, query):
                 run(rows)  # the state of Spark's own operators is still to be committed
             return
@@ -119,6 +124,18 @@ class QueryRun:
                 self._notify("notify_checkpoint_aborted", pending.checkpoint_id)
             raise
         self._notify("notify_checkpoint_complete", pending.checkpoint_id)
+
+    def _check_not_called_before(self) -> None:
+        """A batch is skipped if a former run has completed it; in this run it is a second call."""
+        last = self.coordinator.latest_progress
+        if last is not None and last.run_id == self.run_id:
+            message = (
+                f"batch {last.batch_id} was completed by a former call in the same foreachBatch, "
+                f"and the call for operators {sorted(self.operators)} would be skipped. Call "
+                "stateful(...) once a batch; several operators, or several streams of rows, go "
+                "through checkpointed(...)"
+            )
+            raise InvalidRequestError(message)
 
     def _run(
         self, session: SparkSession, rows: DataFrame, pending: PendingCheckpoint

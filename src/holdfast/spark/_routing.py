@@ -7,6 +7,7 @@ from typing import Self
 
 import pyarrow as pa
 from pyspark.core.broadcast import Broadcast
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -62,8 +63,8 @@ class Routing:
         subtask = f"{_NUMBER} % {parallelism}"
         if operator.key:
             # Key groups as in Flink; the hash is Spark's own, for it is computed in the JVM.
-            key = ", ".join(f"`{column}`" for column in operator.key)
-            key_group = f"pmod(hash({key}), {max_parallelism})"
+            hashed = _hashed(rows, operator)
+            key_group = f"pmod({hashed}, {max_parallelism})"
             subtask = f"cast({key_group} * {parallelism} div {max_parallelism} as int)"
         nulls = [F.lit(None).cast(column.dataType).alias(column.name) for column in rows.schema]
         mark = F.expr(f"cast(-id - 1 as int) as {_SUBTASK}")
@@ -77,6 +78,25 @@ class Routing:
             .union(self.marks)
             .repartitionById(self.parallelism, F.expr(_PARTITION))
         )
+
+
+def _hashed(rows: DataFrame, operator: Operator) -> str:
+    """SQL for the hash of a row's key.
+
+    Raises:
+        InvalidRequestError: Spark has no hash for a column of it.
+    """
+    for column in operator.key:
+        try:
+            rows.selectExpr(f"hash(`{column}`)")
+        except AnalysisException as error:
+            message = (
+                f"column {column!r} of the key of operator {operator.uid!r} has type "
+                f"{rows.schema[column].dataType.simpleString()}, for which Spark has no hash; "
+                "use columns without maps and variants, such as a string made of it"
+            )
+            raise InvalidRequestError(message) from error
+    return f"hash({', '.join(f'`{column}`' for column in operator.key)})"
 
 
 @contextmanager
@@ -130,7 +150,8 @@ def arrow_schema(frame: DataFrame, *, uid: str) -> pa.Schema:
             f"alike, no dot, backtick or bare * in a name, and none that begins with {_RESERVED}"
         )
         raise InvalidRequestError(message)
-    schema = frame.limit(0).toArrow().schema
+    # Not of the frame itself: a query over it, even of no rows, would complete its observations.
+    schema = frame.sparkSession.createDataFrame([], frame.schema).toArrow().schema
     return pa.schema([pa.field(column.name, _settled(column.type)) for column in schema])
 
 

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import _query
-from holdfast.spark._batch import current_batch
+from holdfast.spark._batch import check_no_batch, current_batch
 from holdfast.spark._functions import StatefulFunction
 from holdfast.spark._operator import Broadcast, Operator, Sink
 from holdfast.spark._query_run import QueryRun
@@ -136,7 +136,7 @@ class StatefulOperator:
             InvalidRequestError: It is not called in a function made by `checkpointed`, or twice in
                 a batch, or the rows don't suit the operator.
         """
-        return current_batch().apply(self._operator.uid, rows, broadcast)
+        return current_batch().apply(self._operator, rows, broadcast)
 
     def _run_alone(self, batch: DataFrame, batch_id: int) -> None:
         rows = self.apply(batch)
@@ -157,6 +157,7 @@ class StatefulQuery:
         self._runs: dict[str, QueryRun] = {}  # by query
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        check_no_batch()
         session = _query.session_of(batch)
         query = _query.running_query(session, batch_id)
         with self._lock:

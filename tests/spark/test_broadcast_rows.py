@@ -1,0 +1,137 @@
+"""A second, small stream of rows that every subtask sees."""
+
+import os
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+from jobs.job import Job
+from jobs.operators import Groups, Rules
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from holdfast.errors import InvalidRequestError
+from holdfast.spark import Sink, StatefulOperator, checkpointed
+
+RULES = "name string, rule string"
+
+
+def rules_of(session: SparkSession, batch_id: int) -> DataFrame:
+    """One that changes with each batch, and one that only the first batch brings."""
+    rows = [("all", f"rule {batch_id}")] + ([("first", "x")] if batch_id == 0 else [])
+    return session.createDataFrame(rows, RULES)
+
+
+def test_all_subtasks_see_the_rules_of_a_batch_before_its_rows(job: Job) -> None:
+    found: list[tuple[int, Row]] = []
+
+    def sink(rows: DataFrame, batch_id: int) -> None:
+        found.extend((batch_id, row) for row in rows.collect())
+
+    def run(parallelism: int) -> None:
+        options = {"schema": Rules.schema, "parallelism": parallelism, "sink": sink}
+        job.feed(files=2, rows=12)
+        job.run(job.operator(Rules(), broadcast=rules_of, **options))
+
+    run(2)
+    run(5)  # of the stored rules each subtask gets a copy
+    assert sorted(row.id for _, row in found) == job.ids_fed
+    assert all(row.rule == f"rule {batch_id}" and row.rules == 2 for batch_id, row in found)
+    assert len({row.subtask for batch_id, row in found if batch_id > 1}) > 2
+
+
+def test_many_rules_are_sent_once_to_each_executor_and_not_kept(job: Job) -> None:
+    seen: list[int] = []
+    temporary = cast("str", job.spark.sparkContext._temp_dir)
+    before = sorted(os.listdir(temporary))
+    operator = job.part(Rules(), "rules", schema=Rules.schema)
+
+    def process(rows: DataFrame, batch_id: int) -> None:
+        many = rows.sparkSession.range(20_000).selectExpr(
+            "concat('a long name ', id) as name", "cast(id as string) as rule"
+        )
+        seen.extend(row.rules for row in operator.apply(rows, broadcast=many).collect())
+        assert sorted(os.listdir(temporary)) != before
+
+    job.feed(files=2, rows=4)
+    job.run(checkpointed(process, operator))
+    assert seen == [20_000] * 8
+    assert sorted(os.listdir(temporary)) == before
+
+
+def test_rules_may_come_from_the_batch_itself(job: Job) -> None:
+    operator = job.part(Rules(), "rules", schema=Rules.schema)
+    found: list[Row] = []
+
+    def process(rows: DataFrame, _batch_id: int) -> None:
+        rules = rows.where("id % 10 = 3").selectExpr("'all' as name", "cast(id as string) as rule")
+        found.extend(operator.apply(rows.where("id % 10 <> 3"), broadcast=rules).collect())
+
+    job.feed(files=2, rows=10)
+    job.run(checkpointed(process, operator))
+    assert {(row.id // 10, row.rule) for row in found} == {(0, "3"), (1, "13")}
+    assert len(found) == 18
+
+
+def test_rules_may_be_rows_of_the_session_that_started_the_query(job: Job) -> None:
+    outer = job.spark.createDataFrame([("all", "outer")], RULES)
+    found: list[Row] = []
+    job.feed(files=1, rows=4)
+    options = {"schema": Rules.schema, "sink": lambda rows, _: found.extend(rows.collect())}
+    job.run(job.operator(Rules(), broadcast=lambda _session, _batch_id: outer, **options))
+    assert {row.rule for row in found} == {"outer"}
+
+
+def without_rules(one: StatefulOperator, rows: DataFrame) -> None:
+    one.apply(rows)
+
+
+def no_frame(one: StatefulOperator, rows: DataFrame) -> None:
+    one.apply(rows, broadcast=cast("DataFrame", [("all", "x")]))
+
+
+def a_stream(one: StatefulOperator, rows: DataFrame) -> None:
+    one.apply(rows, broadcast=rows.sparkSession.readStream.format("rate").load())
+
+
+def two_columns_alike(one: StatefulOperator, rows: DataFrame) -> None:
+    one.apply(rows, broadcast=rows.selectExpr("name", "name as NAME"))
+
+
+@pytest.mark.parametrize(
+    ("uses", "words"),
+    [
+        (without_rules, "'rules', a BroadcastProcessFunction, must be a DataFrame, not NoneType"),
+        (no_frame, "must be a DataFrame, not list"),
+        (a_stream, "'rules', a BroadcastProcessFunction, are a stream"),
+        (two_columns_alike, "no two alike"),
+    ],
+)
+def test_rules_that_are_no_rows_are_refused(
+    job: Job, uses: Callable[[StatefulOperator, DataFrame], None], words: str
+) -> None:
+    job.feed(files=1, rows=4)
+    operator = job.part(Rules(), "rules", schema=Rules.schema)
+    with pytest.raises(StreamingQueryException, match=words):
+        job.run(checkpointed(lambda rows, _: uses(operator, rows), operator))
+    assert job.completed() == []
+
+
+def test_rules_for_an_operator_that_takes_none_are_refused(job: Job) -> None:
+    job.feed(files=1, rows=4)
+    groups = job.part(Groups(1), "groups")
+    twice = job.part(Rules(), "rules", schema=Rules.schema, broadcast=rules_of)
+
+    def applying(one: StatefulOperator, rules: object) -> Sink:
+        return lambda rows, _: one.apply(rows, broadcast=cast("DataFrame", rules))
+
+    for one, words in ((groups, "takes no broadcast rows"), (twice, "is one more")):
+        for rules in (5, job.spark.range(1)):
+            with pytest.raises(StreamingQueryException, match=words):
+                job.run(checkpointed(applying(one, rules), one))
+
+
+@pytest.mark.parametrize("broadcast", [5, "rules"])
+def test_what_can_not_be_called_for_rules_is_refused_at_once(job: Job, broadcast: object) -> None:
+    with pytest.raises(InvalidRequestError, match="must be a function of a session"):
+        job.operator(Rules(), broadcast=broadcast)

@@ -1,0 +1,128 @@
+"""How queries start, run side by side, are stopped, and go on."""
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from jobs.job import Job
+from jobs.operators import Groups
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.spark import progress_of
+
+
+def check_every_row_is_there_once(job: Job) -> None:
+    assert sorted([*job.ids_written(), *job.ids_held()]) == job.ids_fed
+
+
+@pytest.mark.filterwarnings("ignore:.*once.*")
+def test_a_query_goes_on_with_any_trigger(job: Job) -> None:
+    job.feed(files=2, rows=20)
+    job.run(job.operator(Groups(7)))
+    job.feed(files=1, rows=20)
+    job.start(job.operator(Groups(7)), once=True).awaitTermination()
+    assert job.completed() == [3]
+    job.feed(files=2, rows=20)
+    committed = threading.Event()
+
+    class Sink:
+        def __call__(self, rows: DataFrame, batch_id: int) -> None:
+            job.write(rows, batch_id)
+
+        def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+            if checkpoint_id == 5:
+                committed.set()
+
+    query = job.start(job.operator(Groups(7), sink=Sink()), processingTime="0 seconds")
+    assert committed.wait(120)
+    query.stop()
+    assert query.exception() is None
+    assert job.completed() == [5]
+    check_every_row_is_there_once(job)
+
+
+def test_spark_refuses_a_continuous_trigger(job: Job) -> None:
+    rate = job.spark.readStream.format("rate").load()
+    with pytest.raises(PySparkException, match=r"(?i)continuous"):
+        job.start(job.operator(Groups(7)), rows=rate, continuous="1 second").awaitTermination()
+    assert not job.checkpoints.exists()
+
+
+def test_several_queries_run_at_once_each_with_its_own_operators(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    jobs = [Job(spark, tmp_path / f"job {number}") for number in range(3)]
+    for job in jobs:
+        job.feed(files=2, rows=20)
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        chains = [job.chain(job.part(Groups(7), "operator")) for job in jobs]
+        queries = [job.start(one, availableNow=True) for job, one in zip(jobs, chains, strict=True)]
+        list(pool.map(lambda query: query.awaitTermination(), queries))
+    for job in jobs:
+        assert job.completed() == [2]
+        check_every_row_is_there_once(job)
+
+
+def test_restarts_follow_each_other_without_new_rows(job: Job) -> None:
+    job.feed(files=1, rows=20)
+    job.run(job.operator(Groups(7)))
+    for _ in range(3):
+        job.run(job.operator(Groups(7)))  # Spark hands over no batch
+        job.repeat_last_batch()
+        job.run(job.operator(Groups(7)))
+    job.feed(files=1, rows=20)
+    job.run(job.operator(Groups(7)))
+    assert job.completed() == [2]
+    check_every_row_is_there_once(job)
+
+
+def test_a_repeated_batch_that_is_skipped_still_commits_sparks_own_state(job: Job) -> None:
+    job.settings["spark.holdfast.checkpoint.num-retained"] = "9"
+    seen: dict[int, dict[int, int]] = {}
+
+    def sink(rows: DataFrame, batch_id: int) -> None:
+        seen[batch_id] = {row.digit: row["count"] for row in rows.collect()}
+
+    def run() -> None:
+        counts = job.stream().selectExpr("id % 10 as digit").groupBy("digit").count()
+        operator = job.operator(Groups(1), sink=sink)
+        job.start(operator, rows=counts, mode="update", availableNow=True).awaitTermination()
+
+    job.feed(files=2, rows=20)
+    run()
+    job.repeat_last_batch()
+    for file in (job.spark_checkpoint / "state").rglob("*.delta"):
+        if file.name == "2.delta":  # batch 1 wrote it; it was not there yet when Spark died
+            file.unlink()
+    del seen[1]
+    job.feed(files=1, rows=20)
+    run()
+    assert sorted(seen) == [0, 2]
+    assert seen[2] == dict.fromkeys(range(10), 6)
+    assert job.completed() == [1, 2, 3]
+
+
+def test_the_log_and_the_metadata_say_what_a_batch_did(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    job.feed(files=1, rows=20)
+    with caplog.at_level(logging.INFO, "holdfast"):
+        job.run(job.chain(job.part(Groups(10), "first"), job.part(Groups(1), "second")))
+    metadata = job.latest().metadata
+    subtasks = [one for state in metadata.operators.values() for one in state.subtasks.values()]
+    statistics = [one.statistics for one in subtasks if one.statistics is not None]
+    assert len(statistics) == 4
+    assert all(one.process_ms > 0 and one.restore_ms > 0 for one in statistics)
+    rows_in = sum(one.rows_in for one in statistics)
+    rows_out = sum(one.rows_out for one in statistics)
+    held = len(job.ids_held("first")) + len(job.ids_held("second"))
+    assert rows_in - rows_out == held
+    state_bytes = sum(one.state_bytes for one in statistics)
+    assert state_bytes == metadata.state_bytes
+    (line,) = [text for text in caplog.messages if text.startswith("completed checkpoint")]
+    assert f"completed checkpoint 1 of job {metadata.job_id} (batch 0)" in line
+    assert f"{rows_in} rows in, {rows_out} rows out, {state_bytes} bytes of state" in line
+    assert progress_of(metadata).batch_id == 0

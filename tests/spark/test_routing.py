@@ -1,0 +1,133 @@
+"""Rows that are dealt to subtasks by key."""
+
+from collections.abc import Callable
+
+import pytest
+from jobs.job import Job
+from jobs.operators import AllKinds, CountsByKey, Groups, TellsOfItself
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row
+
+from holdfast.spark import StatefulOperator
+
+# Nulls, a few keys that come again and again, and one that is new each time.
+ROWS = "id", "nullif(id % 7, 3) as k", "if(id % 5 = 0, null, name) as `a name`"
+SCHEMA = "id long, k long, `a name` string"
+
+
+@pytest.mark.parametrize("key", [["k"], ["k", "a name"]], ids=["one column", "two columns"])
+def test_each_row_comes_to_the_subtask_that_the_formula_says(job: Job, key: list[str]) -> None:
+    found: list[Row] = []
+    columns = ", ".join(f"`{column}`" for column in key)
+
+    def run(parallelism: int) -> None:
+        def sink(rows: DataFrame, _batch_id: int) -> None:
+            group = f"pmod(hash({columns}), 128)"
+            formula = f"cast({group} * {parallelism} div 128 as int) as formula"
+            found.extend(rows.selectExpr("*", f"{group} as key_group", formula).collect())
+
+        operator = job.operator(
+            TellsOfItself(),
+            key=key,
+            parallelism=parallelism,
+            sink=sink,
+            schema=SCHEMA + TellsOfItself.added,
+        )
+        job.feed(files=2, rows=40)
+        job.run(lambda batch, batch_id: operator(batch.selectExpr(*ROWS), batch_id))
+
+    for parallelism in (3, 3, 5):  # two batches each, started again in between
+        run(parallelism)
+    assert sorted(row.id for row in found) == job.ids_fed
+    assert all(row.subtask == row.formula for row in found)
+    assert all(row.first_group <= row.key_group <= row.last_group for row in found)
+    subtasks: dict[object, set[int]] = {}
+    for row in found:
+        if row.parallelism == 3:
+            subtasks.setdefault(tuple(row[column] for column in key), set()).add(row.subtask)
+    assert {len(one) for one in subtasks.values()} == {1}
+    stored = job.latest().metadata.operators["operator"]
+    assert (stored.key, stored.key_hash) == (tuple(key), "spark-murmur3-42")
+
+
+def test_raw_keyed_state_goes_where_its_keys_go(job: Job) -> None:
+    seen: dict[str, tuple[int, int]] = {}
+
+    def sink(rows: DataFrame, _batch_id: int) -> None:
+        collected = rows.collect()
+        seen.clear()
+        seen.update({row.name: (row["count"], row.subtask) for row in collected})
+        assert len(seen) == len(collected)
+
+    def counts(parallelism: int) -> Callable[[DataFrame, int], None]:
+        operator = job.operator(
+            CountsByKey(),
+            key="name",
+            parallelism=parallelism,
+            sink=sink,
+            schema=CountsByKey.schema,
+        )
+        named = "concat('name ', id % 9) as name", "pmod(hash(name), 128) as key_group"
+
+        def function(batch: DataFrame, batch_id: int) -> None:
+            operator(batch.selectExpr(named[0]).selectExpr("*", named[1]), batch_id)
+
+        return function
+
+    used: list[set[int]] = []
+    for parallelism in (2, 4, 1, 3):
+        job.feed(files=1, rows=45)
+        job.run(counts(parallelism))
+        used.append({subtask for _, subtask in seen.values()})
+    assert seen.keys() == {f"name {i}" for i in range(9)}
+    assert {count for count, _ in seen.values()} == {4 * 45 // 9}
+    assert used[2] == {0}
+    assert len(used[1]) > 1
+
+
+def refused(job: Job, operator: StatefulOperator, words: str) -> None:
+    """The job fails so before it was claimed, and leaves no checkpoint."""
+    before = job.completed(), sorted(job.job_directory.glob("_epoch/*"))
+    with pytest.raises(StreamingQueryException, match=words):
+        job.run(operator)
+    assert (job.completed(), sorted(job.job_directory.glob("_epoch/*"))) == before
+
+
+def test_rows_that_would_come_to_others_than_their_state_are_refused(job: Job) -> None:
+    job.feed(files=1, rows=20)
+    job.run(job.operator(Groups(7), key="id"))
+    job.feed(files=1, rows=20)
+    refused(job, job.operator(Groups(7), key="name"), r"deals rows by name .* dealt them by id ")
+    refused(job, job.operator(Groups(7), key=["id", "name"]), "by id, name")
+    refused(job, job.operator(Groups(7)), "deals rows evenly, .* by id ")
+    refused(
+        job, job.operator(Groups(7), key="id", parallelism=3), "list state 'rows'.* Go on with 2"
+    )
+    job.run(job.operator(Groups(7), key="id"))
+    assert sorted([*job.ids_written(), *job.ids_held()]) == job.ids_fed
+
+
+def test_raw_partitions_of_an_operator_with_keys_are_not_spread_evenly(job: Job) -> None:
+    options = {"schema": AllKinds.schema, "key": "id"}
+    job.feed(files=1, rows=20)
+    job.run(job.operator(AllKinds(), **options))
+    job.feed(files=1, rows=20)
+    refused(job, job.operator(AllKinds(), **options, parallelism=3), "raw operator state")
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ("missing", r"no column \['missing'\], which is of its key; they have"),
+        ("map", r"column 'map' of the key of operator 'operator' has type map<bigint,string>"),
+        ("nested", r"column 'nested' .* has type struct<"),
+        ("K", r"no column \['K'\]"),
+    ],
+)
+def test_columns_that_can_be_no_key_are_refused_by_name(job: Job, column: str, words: str) -> None:
+    job.feed(files=1, rows=5)
+    operator = job.operator(Groups(1), key=["k", column])
+    rows = "id as k", "map(id, name) as map", "named_struct('m', map(id, name)) as nested"
+    with pytest.raises(StreamingQueryException, match=words):
+        job.run(lambda batch, batch_id: operator(batch.selectExpr(*rows), batch_id))
+    assert job.completed() == []

@@ -1,0 +1,274 @@
+"""Queries with several operators: one checkpoint for all, whatever stands between them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+from jobs.job import Job
+from jobs.operators import AlwaysFails, FailsOnce, Groups, GroupsToldOnDriver
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.errors import InvalidRequestError
+from holdfast.spark import Sink, StatefulOperator, checkpointed
+
+ALLOW = "spark.holdfast.checkpoint.allow-non-restored-state"
+
+
+def check_every_row_is_there_once(job: Job, *uids: str) -> None:
+    held = [i for uid in uids for i in job.ids_held(uid)]
+    assert sorted([*job.ids_written(), *held]) == job.ids_fed
+
+
+def test_a_chain_lets_each_row_through_once_over_failures_and_restarts(job: Job) -> None:
+    job.feed(files=3, rows=50)
+
+    def fails_in_batch_1(rows: DataFrame, batch_id: int) -> None:
+        job.write(rows, batch_id)
+        if batch_id == 1:
+            raise OSError("as planned")
+
+    def chain(sink: Sink | None = None) -> Callable[[DataFrame, int], None]:
+        return job.chain(job.part(Groups(7), "first"), job.part(Groups(11), "second"), sink=sink)
+
+    with pytest.raises(StreamingQueryException, match="as planned"):
+        job.run(chain(fails_in_batch_1))
+    assert job.completed() == [1]
+    job.run(chain())
+    check_every_row_is_there_once(job, "first", "second")
+    assert job.ids_held("second")
+    assert set(job.latest().metadata.operators) == {"first", "second"}
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
+def test_a_task_of_any_operator_of_a_chain_that_is_tried_again_counts_once(
+    job: Job, tmp_path: Path, *, first: bool
+) -> None:
+    job.feed(files=2, rows=50)
+    parts = [job.part(FailsOnce(7, tmp_path / "failed"), "fails"), job.part(Groups(11), "groups")]
+    job.run(job.chain(*(parts if first else reversed(parts))))
+    assert (tmp_path / "failed").exists()
+    check_every_row_is_there_once(job, "fails", "groups")
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
+def test_an_operator_of_a_chain_that_fails_leaves_no_checkpoint(job: Job, *, first: bool) -> None:
+    job.feed(files=1)
+    parts = [job.part(AlwaysFails(7), "fails"), job.part(Groups(1), "groups")]
+    with pytest.raises(StreamingQueryException, match="as planned"):
+        job.run(job.chain(*(parts if first else reversed(parts))))
+    assert job.completed() == []
+    assert list(job.job_directory.glob("chk-*/*")) == []
+
+
+def test_persisted_rows_go_to_two_operators_and_the_sink(job: Job) -> None:
+    job.feed(files=2, rows=50)
+    shared = job.part(Groups(7), "shared", persist=True)
+    odd, even = job.part(Groups(3), "odd"), job.part(Groups(5), "even", persist=True)
+    counted: list[int] = []
+
+    def process(rows: DataFrame, batch_id: int) -> None:
+        rows = shared.apply(rows)
+        counted.append(rows.count())
+        odd_rows = odd.apply(rows.where("id % 2 = 1"))
+        job.write(odd_rows.union(even.apply(rows.where("id % 2 = 0"))), batch_id)
+
+    job.run(checkpointed(process, shared, odd, even))
+    check_every_row_is_there_once(job, "shared", "odd", "even")
+    assert sum(counted) == len(job.ids_fed) - len(job.ids_held("shared"))
+    assert job.spark.sparkContext._jsc.getPersistentRDDs().size() == 0
+
+
+def test_what_nobody_reads_is_run_by_the_coordinator(job: Job) -> None:
+    job.feed(files=2, rows=50)
+    names = ("read", "unread", "behind", "without rows")
+    read, unread, behind, nothing = (job.part(Groups(7), uid) for uid in names)
+
+    def process(rows: DataFrame, batch_id: int) -> None:
+        behind.apply(unread.apply(rows))
+        nothing.apply(rows.limit(0))
+        job.write(read.apply(rows), batch_id)
+
+    job.run(checkpointed(process, read, unread, behind, nothing))
+    assert job.completed() == [2]
+    check_every_row_is_there_once(job, "read")
+    assert len(job.ids_held("unread")) == len(job.ids_held("read"))
+    assert job.ids_held("without rows") == []
+
+
+def glimpses(one: StatefulOperator, two: StatefulOperator, rows: DataFrame) -> None:
+    two.apply(one.apply(rows)).limit(3).collect()
+
+
+def reads_the_first_only_in_part(
+    one: StatefulOperator, two: StatefulOperator, rows: DataFrame
+) -> None:
+    two.apply(one.apply(rows).limit(3)).count()
+
+
+def writes_the_first_too(one: StatefulOperator, two: StatefulOperator, rows: DataFrame) -> None:
+    rows = one.apply(rows)
+    rows.count()
+    two.apply(rows).count()
+
+
+def joins_the_first_with_itself(
+    one: StatefulOperator, two: StatefulOperator, rows: DataFrame
+) -> None:
+    rows = one.apply(rows)
+    two.apply(rows.where("id < 30").union(rows.where("id >= 30"))).count()
+
+
+def forgets_one(one: StatefulOperator, two: StatefulOperator, rows: DataFrame) -> None:
+    one.apply(rows).count()
+
+
+def applies_one_twice(one: StatefulOperator, two: StatefulOperator, rows: DataFrame) -> None:
+    two.apply(one.apply(one.apply(rows))).count()
+
+
+def calls_one(one: StatefulOperator, two: StatefulOperator, rows: DataFrame) -> None:
+    one(rows, 0)
+
+
+def applies_to_a_list(one: StatefulOperator, two: StatefulOperator, rows: DataFrame) -> None:
+    one.apply(cast("DataFrame", rows.collect()))
+
+
+def applies_to_a_stream(one: StatefulOperator, two: StatefulOperator, rows: DataFrame) -> None:
+    one.apply(rows.sparkSession.readStream.format("rate").load())
+
+
+Uses = Callable[[StatefulOperator, StatefulOperator, DataFrame], None]
+
+
+@pytest.mark.parametrize(
+    ("uses", "words"),
+    [
+        (glimpses, "operator 'two' reads its rows only in part"),
+        (reads_the_first_only_in_part, "operator 'one' reads its rows only in part"),
+        (writes_the_first_too, "operator 'one' runs its rows through the operator more than once"),
+        (joins_the_first_with_itself, "persist=True"),
+        (forgets_one, r"operators \['two'\] were not applied"),
+        (applies_one_twice, "'one' is applied twice"),
+        (calls_one, r"call its apply\("),
+        (applies_to_a_list, "'one' must be a DataFrame, not list"),
+        (applies_to_a_stream, "'one' are a stream"),
+    ],
+)
+def test_a_function_that_uses_operators_in_the_wrong_way_is_refused(
+    job: Job, uses: Uses, words: str
+) -> None:
+    job.feed(files=1, rows=1000)
+    one, two = job.part(Groups(1), "one"), job.part(Groups(1), "two")
+    with pytest.raises(StreamingQueryException, match=words):
+        job.run(checkpointed(lambda rows, _: uses(one, two, rows), one, two))
+    assert job.completed() == []
+
+
+def test_an_operator_that_the_query_was_not_told_of_is_refused(job: Job) -> None:
+    job.feed(files=1)
+    told, untold = job.part(Groups(1), "told"), job.part(Groups(1), "untold")
+    other = job.part(Groups(2), "told")
+
+    def applying(one: StatefulOperator) -> Sink:
+        return lambda rows, _: one.apply(rows).count()
+
+    for one in (untold, other):
+        with pytest.raises(StreamingQueryException, match="pass this very one to checkpointed"):
+            job.run(checkpointed(applying(one), told))
+
+
+def test_bad_arguments_of_checkpointed_are_refused_at_once(spark: SparkSession, job: Job) -> None:
+    one = job.part(Groups(1), "one")
+    with pytest.raises(InvalidRequestError, match="two operators have the uid 'one'"):
+        checkpointed(job.write, one, job.part(Groups(2), "one"))
+    with pytest.raises(InvalidRequestError, match="'operator' has a sink"):
+        checkpointed(job.write, job.operator(Groups(1)))
+    with pytest.raises(InvalidRequestError, match="no operator was given"):
+        checkpointed(job.write)
+    with pytest.raises(InvalidRequestError, match="Groups is no operator"):
+        checkpointed(job.write, cast("StatefulOperator", Groups(1)))
+    with pytest.raises(InvalidRequestError, match="can't be called"):
+        checkpointed(cast("Sink", 5), one)
+    with pytest.raises(InvalidRequestError, match="outside of a micro-batch"):
+        one.apply(spark.range(1))
+
+
+def test_a_second_call_in_one_batch_is_an_error_and_never_skipped(job: Job) -> None:
+    job.feed(files=2)
+    calls = 0
+
+    def twice(first: StatefulOperator, second: StatefulOperator) -> Sink:
+        def function(rows: DataFrame, batch_id: int) -> None:
+            nonlocal calls
+            first(rows.where("id % 2 = 0"), batch_id)
+            calls += 1
+            second(rows.where("id % 2 = 1"), batch_id)
+
+        return function
+
+    one, other = job.operator(Groups(7)), job.operator(Groups(7), uid="other")
+    with pytest.raises(StreamingQueryException, match="former call in the same foreachBatch"):
+        job.run(twice(one, one))
+    # Batch 0 was completed by the first call: now the first call skips it.
+    with pytest.raises(StreamingQueryException, match=r"together by checkpointed\(\.\.\.\)"):
+        job.run(twice(one, other))
+    job.settings[ALLOW] = "true"
+    job.feed(files=1)
+    with pytest.raises(StreamingQueryException) as caught:
+        job.run(twice(one, other))
+    assert "InvalidRequestError" in str(caught.value) or "ConflictError" in str(caught.value)
+    assert calls == 3
+
+
+def test_operators_come_and_go_with_restarts(job: Job) -> None:
+    job.feed(files=1, rows=50)
+    stays = job.part(Groups(7), "stays")
+    goes, comes = (job.part(Groups(11), uid) for uid in ("goes", "comes"))
+    job.run(job.chain(stays, goes))
+    held, gone = job.ids_held("stays"), job.ids_held("goes")
+    job.feed(files=1, rows=50)
+    with pytest.raises(StreamingQueryException, match=ALLOW):
+        job.run(job.chain(stays, comes))
+    job.settings[ALLOW] = "true"
+    job.run(job.chain(stays, comes))
+    assert held
+    assert gone
+    assert set(job.latest().metadata.operators) == {"stays", "comes"}
+    written = [*job.ids_written(), *job.ids_held("stays"), *job.ids_held("comes")]
+    assert sorted([*written, *gone]) == job.ids_fed
+
+
+class Process:
+    """A function of a query that is a listener too."""
+
+    def __init__(self, operator: StatefulOperator) -> None:
+        self.operator = operator
+        self.told: list[tuple[str, int]] = []
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        self.operator.apply(rows)
+        if batch_id == 2:
+            raise OSError("as planned")
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.told.append(("complete", checkpoint_id))
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self.told.append(("aborted", checkpoint_id))
+
+
+def test_the_function_of_a_query_and_its_operators_are_told_of_checkpoints(job: Job) -> None:
+    job.feed(files=1)
+    function = GroupsToldOnDriver(70)
+    operator = job.part(function, "operator")
+    process = Process(operator)
+    query = checkpointed(process, operator)
+    job.run(query)
+    job.feed(files=2)
+    with pytest.raises(StreamingQueryException, match="as planned"):
+        job.run(query)
+    told = [("complete", 1), ("complete", 1), ("complete", 2), ("aborted", 3)]
+    assert process.told == function.told == told
