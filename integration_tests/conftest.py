@@ -2,6 +2,7 @@
 
 from jobs.fixtures import job, spark
 from servers.hdfs import hdfs, hdfs_directory
+from servers.postgres import postgres
 from servers.s3 import minio, minio_bucket, real_s3_bucket, versitygw, versitygw_bucket
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "job",
     "minio",
     "minio_bucket",
+    "postgres",
     "real_s3_bucket",
     "spark",
     "versitygw",

@@ -24,6 +24,7 @@ PRINTED = {
     "how-to-keep-checkpoints.md": "0 bytes would go, 0 files are too young to tell",
     "how-to-test-an-adapter.md": "test_a_small_checkpoint_costs_one_request PASSED",
     "how-to-write-a-job.md": "values",
+    "how-to-write-to-a-database.md": "batches, 2.0 rows each",
 }
 """What a page's program says when all went well."""
 

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from types import MappingProxyType
 
 import msgspec
 
@@ -33,6 +34,7 @@ from holdfast.locations import (
 )
 from holdfast.spark._acknowledgements import Acknowledgement, operator_state
 from holdfast.spark._operator import Operator
+from holdfast.spark._sinks import CheckpointedSink, sinks_left_behind
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +103,7 @@ class CheckpointCoordinator:
         job_id: The job.
         query_id: Spark's id of the query; the stored checkpoints must be of the same one.
         operators: The query's operators by uid.
+        sinks: The query's sinks with a state of their own, by its name.
         num_retained: Number of completed checkpoints that are kept.
         allow_non_restored_state: Whether state of operators that the query no longer has may be
             left behind.
@@ -114,6 +117,7 @@ class CheckpointCoordinator:
         job_id: str,
         query_id: str,
         operators: Mapping[str, Operator],
+        sinks: Mapping[str, CheckpointedSink] = MappingProxyType({}),
         num_retained: int,
         allow_non_restored_state: bool = False,
         sweep: Callable[[], object] | None = None,
@@ -122,6 +126,7 @@ class CheckpointCoordinator:
         self._job_id = job_id
         self._query_id = query_id
         self._operators = operators
+        self._sinks = sinks
         self._allow_non_restored_state = allow_non_restored_state
         self._is_ours = False  # the last checkpoint: this run has completed it
         self._num_retained = num_retained
@@ -138,6 +143,11 @@ class CheckpointCoordinator:
     def latest_checkpoint_id(self) -> int | None:
         """The checkpoint that the job is at; None before the first, and before the first batch."""
         return self._last.checkpoint_id if self._last else None
+
+    @property
+    def latest_states(self) -> Mapping[str, bytes]:
+        """What the driver's side of that checkpoint holds, by the name of who wrote it."""
+        return self._last.metadata.coordinator_states if self._last else {}
 
     def begin(self, batch_id: int) -> PendingCheckpoint | None:
         """Begin the checkpoint of a batch.
@@ -211,6 +221,7 @@ class CheckpointCoordinator:
         pending: PendingCheckpoint,
         acknowledgements: Mapping[str, list[Acknowledgement]],
         progress: SparkProgress,
+        sink_states: Mapping[str, bytes] = MappingProxyType({}),
     ) -> CompletedCheckpoint:
         """Commit: publish the metadata, then let the oldest checkpoints go.
 
@@ -218,6 +229,7 @@ class CheckpointCoordinator:
             pending: What `begin` gave.
             acknowledgements: The reports of all subtasks, by the operator's uid.
             progress: Spark's side.
+            sink_states: What sinks keep in it, by name.
 
         Raises:
             CheckpointDeclinedError: The acknowledgements are not one of each subtask.
@@ -242,7 +254,7 @@ class CheckpointCoordinator:
             duration_ms=1000 * (time.monotonic() - pending.started),
             writer=_WRITER,
             operators=operators,
-            coordinator_states={_SPARK: msgspec.msgpack.encode(progress)},
+            coordinator_states={_SPARK: msgspec.msgpack.encode(progress), **sink_states},
             epoch=ownership.epoch,
         )
         with retry_deadline(_COMMIT_DEADLINE_S):
@@ -334,6 +346,14 @@ class CheckpointCoordinator:
                 "spark.holdfast.checkpoint.allow-non-restored-state to true; if another call of "
                 "stateful(...) runs them in the same foreachBatch, bring them together by "
                 "checkpointed(...)"
+            )
+            raise InvalidRequestError(message, pointer)
+        sinks = sinks_left_behind(metadata.coordinator_states, self._sinks)
+        if sinks and not self._allow_non_restored_state:
+            message = (
+                f"checkpoint has states of sinks under {sinks}, which this query doesn't have; they "
+                "may name output that is still to be committed. Bring the sinks back, or, if that "
+                "output is to be left, set spark.holdfast.checkpoint.allow-non-restored-state to true"
             )
             raise InvalidRequestError(message, pointer)
 

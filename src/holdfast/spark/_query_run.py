@@ -16,6 +16,12 @@ from holdfast.spark._batch import Batch, RunningOperator, run
 from holdfast.spark._coordinator import CheckpointCoordinator, PendingCheckpoint, SparkProgress
 from holdfast.spark._operator import Operator, Sink
 from holdfast.spark._settings import Settings
+from holdfast.spark._sinks import (
+    CheckpointedSink,
+    checkpointed_sinks,
+    initialize_sinks,
+    snapshot_sinks,
+)
 from holdfast.spark._subtask import JobStorage
 
 _log = logging.getLogger(__name__)
@@ -29,6 +35,7 @@ class QueryRun:
         run_id: Spark's id of the run.
         process: The user's function, which applies the operators to a batch.
         operators: By uid.
+        sinks: Those with a state of their own, by the name under which it is kept.
         job: Where the job's state is kept.
         coordinator: Drives the checkpoints.
         has_begun: Whether there was a batch.
@@ -37,6 +44,7 @@ class QueryRun:
     run_id: str
     process: Sink
     operators: Mapping[str, RunningOperator]
+    sinks: Mapping[str, CheckpointedSink]
     job: JobStorage
     coordinator: CheckpointCoordinator
     has_begun: bool = False
@@ -58,11 +66,13 @@ class QueryRun:
         settings.stores.use()
         storage = settings.open_storage()
         job_id = settings.job_id or query.query_id
+        sinks = checkpointed_sinks(process, operators)
         coordinator = CheckpointCoordinator(
             storage.create_checkpoint_storage(job_id),
             job_id=job_id,
             query_id=query.query_id,
             operators=operators,
+            sinks=sinks,
             num_retained=settings.num_retained,
             allow_non_restored_state=settings.allow_non_restored_state,
             sweep=_sweep_of(settings, job_id),
@@ -75,6 +85,7 @@ class QueryRun:
                 uid: RunningOperator(operator=one, finished=session.sparkContext.accumulator(0))
                 for uid, one in operators.items()
             },
+            sinks=sinks,
             job=JobStorage(
                 job_id=job_id,
                 storage=storage,
@@ -88,7 +99,7 @@ class QueryRun:
         """Run one micro-batch through the operators and the sink, and commit it."""
         session = _query.session_of(rows)
         pending = self.coordinator.begin(batch_id)
-        self._tell_of_restored()
+        self._begin()
         if pending is None:
             if _query.has_own_state(session, query):
                 run(rows)  # the state of Spark's own operators is still to be committed
@@ -103,7 +114,8 @@ class QueryRun:
                 checkpoint_location=query.checkpoint_location,
                 spark_version=_query.spark_version(),
             )
-            self.coordinator.complete(pending, acknowledgements, progress)
+            states = snapshot_sinks(self.sinks, pending.checkpoint_id)
+            self.coordinator.complete(pending, acknowledgements, progress, states)
         except OutcomeUnknownError:
             raise  # it may exist: nothing is deleted
         except BaseException:
@@ -126,10 +138,11 @@ class QueryRun:
             self.process(rows, pending.batch_id)
             return batch.finish()
 
-    def _tell_of_restored(self) -> None:
+    def _begin(self) -> None:
         """Say once more what the run goes on from: a crash can have kept it from being told."""
         if not self.has_begun:
             self.has_begun = True
+            initialize_sinks(self.sinks, self.coordinator.latest_states)
             restored = self.coordinator.latest_checkpoint_id
             if restored is not None:
                 self._notify("notify_checkpoint_complete", restored)
