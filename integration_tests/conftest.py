@@ -3,6 +3,7 @@
 from jobs.fixtures import job, spark
 from jobs.on_cluster import fed_job, signals, undisturbed
 from servers.hdfs import hdfs, hdfs_directory
+from servers.postgres import postgres
 from servers.s3 import minio, minio_bucket, real_s3_bucket, versitygw, versitygw_bucket
 from servers.spark import cluster
 
@@ -14,6 +15,7 @@ __all__ = [
     "job",
     "minio",
     "minio_bucket",
+    "postgres",
     "real_s3_bucket",
     "signals",
     "spark",

@@ -114,6 +114,7 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
         subtasks: State by subtask index, 0 <= index < parallelism; one without state is absent.
         key: The columns by which rows were dealt to subtasks; none if they were dealt evenly.
         key_hash: The name of the function that took the values of these columns to key groups.
+        key_types: The columns' types, as that function goes by them.
     """
 
     parallelism: int
@@ -121,6 +122,7 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     subtasks: dict[int, SubtaskState]
     key: tuple[str, ...] = ()
     key_hash: str = ""
+    key_types: tuple[str, ...] = ()
 
 
 class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -135,8 +137,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
         writer: Name and version of the program that wrote it.
         epoch: Number of the claim to the job under which it was committed; 0 if there was none.
         operators: State by operator uid.
-        coordinator_states: What the driver itself needs to go on, by the name of who wrote it;
-            each a MessagePack map.
+        coordinator_states: What the driver itself needs to go on, by the name of who wrote it.
     """
 
     job_id: str

@@ -28,6 +28,7 @@ PRINTED = {
     "how-to-take-savepoints.md": "both went on: True",
     "how-to-use-several-operators.md": "one checkpoint of allowed and first-seen",
     "how-to-write-a-job.md": "values",
+    "how-to-write-to-a-database.md": "batches, 2.0 rows each",
 }
 """What a page's program says when all went well."""
 

@@ -7,6 +7,7 @@ from holdfast.spark._key_hash import KEY_HASH, key_group_of, key_hash, subtask_o
 from holdfast.spark._operator import Broadcast, Sink
 from holdfast.spark._setting import PREFIX, Setting
 from holdfast.spark._settings import Settings, settings_table
+from holdfast.spark._sinks import CheckpointedSink
 from holdfast.spark._stateful import StatefulOperator, StatefulQuery, checkpointed, stateful
 from holdfast.spark.savepoints import (
     RestoredQuery,
@@ -21,6 +22,7 @@ __all__ = [
     "PREFIX",
     "Broadcast",
     "BroadcastProcessFunction",
+    "CheckpointedSink",
     "RestoredQuery",
     "Setting",
     "Settings",

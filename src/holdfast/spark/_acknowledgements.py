@@ -37,7 +37,11 @@ def decode_acknowledgements(encoded: Iterable[bytes]) -> list[Acknowledgement]:
 
 
 def operator_state(
-    operator: Operator, acknowledgements: list[Acknowledgement], max_parallelism: int
+    operator: Operator,
+    acknowledgements: list[Acknowledgement],
+    *,
+    max_parallelism: int,
+    key_types: tuple[str, ...],
 ) -> OperatorState:
     """Put an operator's state together from the reports of all its subtasks.
 
@@ -45,6 +49,7 @@ def operator_state(
         operator: What the user says of it.
         acknowledgements: The reports.
         max_parallelism: Number of its key groups.
+        key_types: Spark's types of its key's columns.
 
     Raises:
         CheckpointDeclinedError: A subtask is missing, or reported twice: then its rows went
@@ -72,4 +77,5 @@ def operator_state(
         subtasks=dict(sorted(subtasks.items())),
         key=operator.key,
         key_hash=operator.key_hash,
+        key_types=key_types,
     )

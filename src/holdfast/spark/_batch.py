@@ -195,7 +195,7 @@ class Batch:
         """
         uid = operator.uid
         running = self._operators.get(uid)
-        if running is None or running.operator is not operator:
+        if running is None or not running.operator.is_like(operator):
             message = (
                 f"operator {uid!r} is none of this query's, which are {sorted(self._operators)}; "
                 "pass this very one to checkpointed(...) too"
@@ -223,6 +223,7 @@ class Batch:
         operator = running.operator
         assigned = self._pending.assigned[operator.uid]
         shape = running.shape(rows, assigned.max_parallelism)
+        self._check_key_types(operator, shape.routing.key_types)
         shipment = Shipment(assigned.subtasks, self._broadcast_rows(operator, broadcast))
         runner = SubtaskRunner(
             function=operator.function,
@@ -239,6 +240,17 @@ class Batch:
             finished=running.finished,
         )
         return shape.routing.dealt(rows).mapInArrow(runner, shape.with_acknowledgements)
+
+    def _check_key_types(self, operator: Operator, key_types: tuple[str, ...]) -> None:
+        """Equal numbers of different types have different hashes."""
+        known = self._pending.key_types.setdefault(operator.uid, key_types)
+        if known != key_types:
+            message = (
+                f"the key {', '.join(operator.key)} of operator {operator.uid!r} is now of type "
+                f"{', '.join(key_types)}, and was {', '.join(known)}: rows would not come to the "
+                "subtasks that have their state. Cast the columns to what they were"
+            )
+            raise InvalidRequestError(message)
 
     def _broadcast_rows(self, operator: Operator, frame: DataFrame | None) -> pa.Table | None:
         """What every subtask is to see, or None if the operator looks at no such rows."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
+from types import MappingProxyType
 
 import msgspec
 
@@ -35,6 +36,7 @@ from holdfast.locations import (
 from holdfast.spark._acknowledgements import Acknowledgement, operator_state
 from holdfast.spark._operator import Operator
 from holdfast.spark._retention import is_retained
+from holdfast.spark._sinks import CheckpointedSink, sinks_left_behind
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +79,8 @@ class PendingCheckpoint:
         location: Where it goes.
         restored_checkpoint_id: The checkpoint that the state comes from, or None.
         assigned: What operators go on with, by uid.
+        key_types: Spark's types of the columns of their keys, by uid: as stored, and where nothing
+            is, as they are found in the batch.
         commit_token: Random; tells its own commit from others.
         started: `time.monotonic` of its beginning, seconds.
     """
@@ -86,6 +90,7 @@ class PendingCheckpoint:
     location: CheckpointStorageLocation
     restored_checkpoint_id: int | None
     assigned: dict[str, AssignedOperator]
+    key_types: dict[str, tuple[str, ...]]
     commit_token: str
     started: float
 
@@ -102,6 +107,7 @@ class CheckpointCoordinator:
         job_id: The job.
         query_id: Spark's id of the query; the stored checkpoints must be of the same one.
         operators: The query's operators by uid.
+        sinks: The query's sinks with a state of their own, by its name.
         num_retained: Number of completed checkpoints that are kept.
         allow_non_restored_state: Whether state of operators that the query no longer has may be
             left behind.
@@ -115,6 +121,7 @@ class CheckpointCoordinator:
         job_id: str,
         query_id: str,
         operators: Mapping[str, Operator],
+        sinks: Mapping[str, CheckpointedSink] = MappingProxyType({}),
         num_retained: int,
         allow_non_restored_state: bool = False,
         sweep: Callable[[], object] | None = None,
@@ -123,6 +130,7 @@ class CheckpointCoordinator:
         self._job_id = job_id
         self._query_id = query_id
         self._operators = operators
+        self._sinks = sinks
         self._allow_non_restored_state = allow_non_restored_state
         self._is_ours = False  # the last checkpoint: this run has completed it
         self._num_retained = num_retained
@@ -132,18 +140,9 @@ class CheckpointCoordinator:
         access.initialize_base_locations_for_checkpoint()
 
     @property
-    def _last(self) -> CompletedCheckpoint | None:
+    def latest(self) -> CompletedCheckpoint | None:
+        """The checkpoint that the job is at; None before the first one, and before `begin`."""
         return self._store.latest
-
-    @property
-    def latest_checkpoint_id(self) -> int | None:
-        """The checkpoint that the job is at; None before the first, and before the first batch."""
-        return self._last.checkpoint_id if self._last else None
-
-    @property
-    def latest_progress(self) -> SparkProgress | None:
-        """Spark's side of that checkpoint."""
-        return progress_of(self._last.metadata) if self._last else None
 
     def begin(self, batch_id: int) -> PendingCheckpoint | None:
         """Begin the checkpoint of a batch.
@@ -167,7 +166,7 @@ class CheckpointCoordinator:
             self._take_over()
         else:
             self._ownership.check()
-        last = self._last
+        last = self.latest
         if self._skips(batch_id, last):
             _log.info("batch %d was completed before; it is skipped", batch_id)
             return None
@@ -179,6 +178,7 @@ class CheckpointCoordinator:
             location=self._access.initialize_location_for_checkpoint(checkpoint_id),
             restored_checkpoint_id=last.checkpoint_id if last else None,
             assigned=self._assign(last),
+            key_types=_key_types(last),
             commit_token=uuid.uuid4().hex,
             started=started,
         )
@@ -218,6 +218,7 @@ class CheckpointCoordinator:
         pending: PendingCheckpoint,
         acknowledgements: Mapping[str, list[Acknowledgement]],
         progress: SparkProgress,
+        sink_states: Mapping[str, bytes] = MappingProxyType({}),
     ) -> CompletedCheckpoint:
         """Commit: publish the metadata, then let the oldest checkpoints go.
 
@@ -225,6 +226,7 @@ class CheckpointCoordinator:
             pending: What `begin` gave.
             acknowledgements: The reports of all subtasks, by the operator's uid.
             progress: Spark's side.
+            sink_states: What sinks keep in it, by name.
 
         Raises:
             CheckpointDeclinedError: The acknowledgements are not one of each subtask.
@@ -237,7 +239,10 @@ class CheckpointCoordinator:
             raise InvalidRequestError("no checkpoint was begun")
         operators = {
             uid: operator_state(
-                operator, acknowledgements[uid], pending.assigned[uid].max_parallelism
+                operator,
+                acknowledgements[uid],
+                max_parallelism=pending.assigned[uid].max_parallelism,
+                key_types=pending.key_types.get(uid, ()),
             )
             for uid, operator in self._operators.items()
         }
@@ -249,7 +254,7 @@ class CheckpointCoordinator:
             duration_ms=1000 * (time.monotonic() - pending.started),
             writer=writer(),
             operators=operators,
-            coordinator_states={SPARK: msgspec.msgpack.encode(progress)},
+            coordinator_states={SPARK: msgspec.msgpack.encode(progress), **sink_states},
             epoch=ownership.epoch,
         )
         with retry_deadline(_COMMIT_DEADLINE_S):
@@ -343,6 +348,14 @@ class CheckpointCoordinator:
                 "checkpointed(...)"
             )
             raise InvalidRequestError(message, pointer)
+        sinks = sinks_left_behind(metadata.coordinator_states, self._sinks)
+        if sinks and not self._allow_non_restored_state:
+            message = (
+                f"checkpoint has states of sinks under {sinks}, which this query doesn't have; they "
+                "may name output that is still to be committed. Bring the sinks back, or, if that "
+                "output is to be left, set spark.holdfast.checkpoint.allow-non-restored-state to true"
+            )
+            raise InvalidRequestError(message, pointer)
 
     @staticmethod
     def _gap(what: str, where: str) -> BatchGapError:
@@ -386,6 +399,11 @@ def _log_completed(completed: CompletedCheckpoint, batch_id: int) -> None:
 def _without_state(operator: Operator) -> AssignedOperator:
     subtasks = (SubtaskState(),) * operator.parallelism
     return AssignedOperator(operator.settings.max_parallelism_or_default, subtasks)
+
+
+def _key_types(last: CompletedCheckpoint | None) -> dict[str, tuple[str, ...]]:
+    operators = last.metadata.operators if last else {}
+    return {uid: stored.key_types for uid, stored in operators.items() if stored.key_types}
 
 
 def _unchanged(stored: OperatorState) -> AssignedOperator:

@@ -75,6 +75,15 @@ class Operator:
         """How it is to run."""
         return OperatorSettings(self.parallelism, self.max_parallelism)
 
+    def is_like(self, other: "Operator") -> bool:
+        """Whether it is the same, maybe another copy of it: Spark Connect pickles them."""
+        return self._traits == other._traits
+
+    @property
+    def _traits(self) -> tuple[object, ...]:
+        kind = type(self.function)
+        return (kind.__module__, kind.__qualname__, self.uid, self.settings, self.key, self.persist)
+
     @property
     def key_hash(self) -> str:
         """The name of the function that takes keys to key groups; empty if rows have no key."""

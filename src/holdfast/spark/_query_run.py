@@ -13,10 +13,21 @@ from holdfast.locations import sweep
 from holdfast.spark import _query
 from holdfast.spark._acknowledgements import Acknowledgement
 from holdfast.spark._batch import Batch, RunningOperator, run
-from holdfast.spark._coordinator import CheckpointCoordinator, PendingCheckpoint, SparkProgress
+from holdfast.spark._coordinator import (
+    CheckpointCoordinator,
+    PendingCheckpoint,
+    SparkProgress,
+    progress_of,
+)
 from holdfast.spark._link import LINK_FILE, Link, encode_link
 from holdfast.spark._operator import Operator, Sink
 from holdfast.spark._settings import Settings
+from holdfast.spark._sinks import (
+    CheckpointedSink,
+    checkpointed_sinks,
+    initialize_sinks,
+    snapshot_sinks,
+)
 from holdfast.spark._subtask import JobStorage
 
 _log = logging.getLogger(__name__)
@@ -30,6 +41,7 @@ class QueryRun:
         run_id: Spark's id of the run.
         process: The user's function, which applies the operators to a batch.
         operators: By uid.
+        sinks: Those with a state of their own, by the name under which it is kept.
         job: Where the job's state is kept.
         coordinator: Drives the checkpoints.
         has_begun: Whether there was a batch.
@@ -38,6 +50,7 @@ class QueryRun:
     run_id: str
     process: Sink
     operators: Mapping[str, RunningOperator]
+    sinks: Mapping[str, CheckpointedSink]
     job: JobStorage
     coordinator: CheckpointCoordinator
     has_begun: bool = False
@@ -59,11 +72,13 @@ class QueryRun:
         settings.stores.use()
         storage = settings.open_storage()
         job_id = settings.job_id or query.query_id
+        sinks = checkpointed_sinks(process, operators)
         coordinator = CheckpointCoordinator(
             storage.create_checkpoint_storage(job_id),
             job_id=job_id,
             query_id=query.query_id,
             operators=operators,
+            sinks=sinks,
             num_retained=settings.num_retained,
             allow_non_restored_state=settings.allow_non_restored_state,
             sweep=_sweep_of(settings, job_id),
@@ -82,6 +97,7 @@ class QueryRun:
                 uid: RunningOperator(operator=one, finished=session.sparkContext.accumulator(0))
                 for uid, one in operators.items()
             },
+            sinks=sinks,
             job=JobStorage(
                 job_id=job_id,
                 storage=storage,
@@ -100,7 +116,7 @@ class QueryRun:
         """
         session = _query.session_of(rows)
         pending = self.coordinator.begin(batch_id)
-        self._tell_of_restored()
+        self._begin()
         if pending is None:
             self._check_not_called_before()
             if _query.has_own_state(session, query):
@@ -116,7 +132,8 @@ class QueryRun:
                 checkpoint_location=query.checkpoint_location,
                 spark_version=_query.spark_version(),
             )
-            self.coordinator.complete(pending, acknowledgements, progress)
+            states = snapshot_sinks(self.sinks, pending.checkpoint_id)
+            self.coordinator.complete(pending, acknowledgements, progress, states)
         except OutcomeUnknownError:
             raise  # it may exist: nothing is deleted
         except BaseException:
@@ -127,11 +144,11 @@ class QueryRun:
 
     def _check_not_called_before(self) -> None:
         """A batch is skipped if a former run has completed it; in this run it is a second call."""
-        last = self.coordinator.latest_progress
-        if last is not None and last.run_id == self.run_id:
+        latest = self.coordinator.latest
+        if latest and progress_of(latest.metadata).run_id == self.run_id:
             message = (
-                f"batch {last.batch_id} was completed by a former call in the same foreachBatch, "
-                f"and the call for operators {sorted(self.operators)} would be skipped. Call "
+                "the batch was completed by a former call in the same foreachBatch, and the call "
+                f"for operators {sorted(self.operators)} would be skipped. Call "
                 "stateful(...) once a batch; several operators, or several streams of rows, go "
                 "through checkpointed(...)"
             )
@@ -151,13 +168,14 @@ class QueryRun:
             self.process(rows, pending.batch_id)
             return batch.finish()
 
-    def _tell_of_restored(self) -> None:
+    def _begin(self) -> None:
         """Say once more what the run goes on from: a crash can have kept it from being told."""
         if not self.has_begun:
             self.has_begun = True
-            restored = self.coordinator.latest_checkpoint_id
-            if restored is not None:
-                self._notify("notify_checkpoint_complete", restored)
+            latest = self.coordinator.latest
+            initialize_sinks(self.sinks, latest.metadata.coordinator_states if latest else {})
+            if latest:
+                self._notify("notify_checkpoint_complete", latest.checkpoint_id)
 
     def _notify(self, method: str, checkpoint_id: int) -> None:
         """Tell the driver's copies of what wants to know; their errors change nothing."""

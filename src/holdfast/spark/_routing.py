@@ -35,12 +35,14 @@ class Routing:
     Attributes:
         parallelism: Number of subtasks.
         subtask: SQL for the subtask that a row belongs to.
+        key_types: Spark's types of the key's columns.
         input_schema: The rows in Arrow, without the mark.
         marks: The rows that are none.
     """
 
     parallelism: int
     subtask: str
+    key_types: tuple[str, ...]
     input_schema: pa.Schema
     marks: DataFrame
 
@@ -69,7 +71,8 @@ class Routing:
         nulls = [F.lit(None).cast(column.dataType).alias(column.name) for column in rows.schema]
         mark = F.expr(f"cast(-id - 1 as int) as {_SUBTASK}")
         marks = rows.sparkSession.range(0, parallelism, 1, 1).select(*nulls, mark)
-        return cls(parallelism, subtask, input_schema, marks)
+        key_types = tuple(rows.schema[column].dataType.simpleString() for column in operator.key)
+        return cls(parallelism, subtask, key_types, input_schema, marks)
 
     def dealt(self, rows: DataFrame) -> DataFrame:
         """The rows and the marks, where they belong."""
@@ -87,12 +90,20 @@ def _hashed(rows: DataFrame, operator: Operator) -> str:
         InvalidRequestError: Spark has no hash for a column of it.
     """
     for column in operator.key:
+        kind = rows.schema[column].dataType.simpleString()
+        if " collate " in kind:
+            message = (
+                f"column {column!r} of the key of operator {operator.uid!r} has type {kind}: strings "
+                "that are equal to it have different hashes; use a column of plain strings that "
+                "are alike, such as upper(...) of it, cast to string"
+            )
+            raise InvalidRequestError(message)
         try:
             rows.selectExpr(f"hash(`{column}`)")
         except AnalysisException as error:
             message = (
                 f"column {column!r} of the key of operator {operator.uid!r} has type "
-                f"{rows.schema[column].dataType.simpleString()}, for which Spark has no hash; "
+                f"{kind}, for which Spark has no hash; "
                 "use columns without maps and variants, such as a string made of it"
             )
             raise InvalidRequestError(message) from error

@@ -1,0 +1,270 @@
+"""Rows in a table of PostgreSQL, exactly once: the driver is killed at every step of both phases."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import psycopg
+import pytest
+from jobs.job import Job
+from jobs.killed import BATCH
+from jobs.operators import Groups
+from jobs.two_phases import COMMIT, GROUP, SignedSink
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from servers.postgres import PostgresServer
+
+from examples.two_phase_commit import PostgresSink
+from holdfast.errors import StorageUnavailableError
+from holdfast.locations import (
+    CheckpointMetadata,
+    CheckpointStorageLocation,
+    CompletedCheckpoint,
+    JobOwnership,
+    complete_checkpoint,
+)
+
+ROOT = Path(__file__).parents[1]
+FILES = 4
+
+# Where the driver dies, whether the batch counts then, and how many of the transactions that its two
+# subtasks have prepared can be in doubt.
+POINTS = {
+    "in a task": (False, {0, 1}),
+    "before it is prepared": (False, {0, 1}),
+    "after it is prepared": (False, {1, 2}),
+    "before the metadata": (False, {2}),
+    "after the metadata": (True, {2}),
+    "before it is committed": (True, {2}),
+    "between two commits": (True, {1}),
+    "after it is committed": (True, {0}),
+}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[int]:
+    """Ids that the job writes if nothing happens to it."""
+    job = Job(spark, tmp_path_factory.mktemp("undisturbed"))
+    job.feed(FILES)
+    job.run(job.operator(Groups(GROUP)))
+    return job.ids_written()
+
+
+@pytest.fixture
+def table(postgres: PostgresServer) -> str:
+    """An empty table, in a server that knows of no transactions."""
+    assert postgres.in_doubt() == []
+    name = f"rows_{uuid.uuid4().hex[:8]}"
+    postgres.execute(f"CREATE TABLE {name} (id bigint, at timestamptz, name text, driver text)")
+    return name
+
+
+def connecting(postgres: PostgresServer) -> partial[psycopg.Connection]:
+    return partial(psycopg.connect, postgres.dsn)
+
+
+def ids_in(postgres: PostgresServer, table: str, where: str = "true") -> list[int]:
+    rows = postgres.execute(f"SELECT id FROM {table} WHERE {where} ORDER BY id")
+    return [int(str(number)) for (number,) in rows]
+
+
+def dies(job: Job, postgres: PostgresServer, table: str, point: str) -> None:
+    """A driver runs the job in a process of its own, and is killed in its second batch."""
+    died = subprocess.run(
+        [sys.executable, "-m", "jobs.two_phases", str(job.directory), postgres.dsn, table, point],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        timeout=600,  # that of pytest comes first
+        check=False,
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
+    job: Job, postgres: PostgresServer, table: str, undisturbed: list[int], point: str
+) -> None:
+    job.feed(FILES)
+    dies(job, postgres, table, point)
+    counts, in_doubt = POINTS[point]
+    assert job.completed()[-1] == (BATCH + 1 if counts else BATCH)
+    assert len(postgres.in_doubt()) in in_doubt
+
+    sink = SignedSink(connecting(postgres), table, driver="restarted")
+    job.run(job.operator(Groups(GROUP), sink=sink))
+
+    assert ids_in(postgres, table) == undisturbed
+    assert postgres.in_doubt() == []
+    signed = postgres.execute(f"SELECT count(*) FROM {table} WHERE driver = 'killed'")
+    # Two subtasks let 30, then 60 of their rows through.
+    assert signed == [(180 if counts else 60,)]
+
+
+def test_what_a_late_driver_completes_is_committed_and_not_what_its_successor_has_prepared(
+    job: Job, postgres: PostgresServer, table: str, undisturbed: list[int]
+) -> None:
+    job.feed(FILES)
+    dies(job, postgres, table, "before the metadata")
+    late = (job.directory / "late").read_bytes()
+
+    def overtaken(
+        location: CheckpointStorageLocation, metadata: CheckpointMetadata, ownership: JobOwnership
+    ) -> CompletedCheckpoint:
+        assert len(postgres.in_doubt()) == 4
+        file = Path(location.external_pointer.removeprefix("file://")) / "_metadata"
+        file.write_bytes(late)
+        return complete_checkpoint(location, metadata, ownership)
+
+    sink = SignedSink(connecting(postgres), table, driver="successor")
+    with mock.patch(COMMIT, overtaken):
+        with pytest.raises(StreamingQueryException, match="a former driver of this job"):
+            job.run(job.operator(Groups(GROUP), sink=sink))
+    assert len(postgres.in_doubt()) == 2
+
+    sink = SignedSink(connecting(postgres), table, driver="restarted")
+    job.run(job.operator(Groups(GROUP), sink=sink))
+
+    assert ids_in(postgres, table) == undisturbed
+    assert postgres.in_doubt() == []
+    assert len(ids_in(postgres, table, "driver = 'killed'")) == 180
+    assert ids_in(postgres, table, "driver = 'successor'") == []
+
+
+class CutOff(SignedSink):
+    """The server is away whenever it is told of certain checkpoints."""
+
+    def __init__(self, postgres: PostgresServer, table: str, checkpoints: set[int]) -> None:
+        super().__init__(connecting(postgres), table, driver="cut off")
+        self.postgres = postgres
+        self.checkpoints = checkpoints
+        self.in_doubt: dict[int, int] = {}
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        is_away = checkpoint_id in self.checkpoints
+        if is_away:
+            self.postgres.stop()
+        try:
+            super().notify_checkpoint_complete(checkpoint_id)
+        finally:
+            if is_away:
+                self.postgres.start()
+            self.in_doubt[checkpoint_id] = len(self.postgres.in_doubt())
+
+
+def test_what_could_not_be_committed_is_committed_later(
+    job: Job,
+    postgres: PostgresServer,
+    table: str,
+    undisturbed: list[int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job.feed(FILES - 1)
+    sink = CutOff(postgres, table, {1, 3})
+    job.run(job.operator(Groups(GROUP), sink=sink))
+    assert caplog.text.count("CutOff failed in notify_checkpoint_complete") == 2
+    assert sink.in_doubt == {1: 2, 2: 0, 3: 2}
+
+    job.feed(1)
+    sink = CutOff(postgres, table, {3, 4})  # it goes on from 3
+    job.run(job.operator(Groups(GROUP), sink=sink))
+    assert sink.in_doubt == {3: 2, 4: 4}
+
+    job.repeat_last_batch()
+    job.run(job.operator(Groups(GROUP), sink=CutOff(postgres, table, set())))
+    assert ids_in(postgres, table) == undisturbed
+    assert postgres.in_doubt() == []
+
+
+def test_a_batch_that_failed_before_the_sink_rolls_nothing_back(
+    job: Job, postgres: PostgresServer, table: str
+) -> None:
+    job.feed(1)
+    sink = CutOff(postgres, table, {1})
+    job.run(job.operator(Groups(GROUP), sink=sink))
+    sink.notify_checkpoint_aborted(2)
+    assert len(postgres.in_doubt()) == 2
+    job.repeat_last_batch()
+    job.run(job.operator(Groups(GROUP), sink=CutOff(postgres, table, set())))
+    assert len(ids_in(postgres, table)) == 60
+
+
+def test_what_was_prepared_for_a_checkpoint_that_failed_is_rolled_back(
+    job: Job, postgres: PostgresServer, table: str
+) -> None:
+    job.feed(1)
+
+    def fails(*_: object) -> CompletedCheckpoint:
+        assert len(postgres.in_doubt()) == 2
+        raise StorageUnavailableError("as planned")
+
+    sink = SignedSink(connecting(postgres), table, driver="failed")
+    with mock.patch(COMMIT, fails):
+        with pytest.raises(StreamingQueryException, match="as planned"):
+            job.run(job.operator(Groups(GROUP), sink=sink))
+    assert postgres.in_doubt() == []
+    assert ids_in(postgres, table) == []
+
+
+def test_what_a_failed_task_has_prepared_is_rolled_back(
+    job: Job, postgres: PostgresServer, table: str, tmp_path: Path
+) -> None:
+    marker = tmp_path / "failed"
+
+    class FailsOnce(psycopg.Connection[tuple[object, ...]]):
+        def tpc_prepare(self) -> None:
+            super().tpc_prepare()
+            try:
+                marker.touch(exist_ok=False)
+            except FileExistsError:
+                return
+            raise RuntimeError("as planned")
+
+    in_doubt: list[int] = []
+
+    class Sink(SignedSink):
+        def snapshot_state(self, checkpoint_id: int) -> bytes:
+            in_doubt.append(len(postgres.in_doubt()))
+            return super().snapshot_state(checkpoint_id)
+
+    job.feed(1)
+    sink = Sink(partial(FailsOnce.connect, postgres.dsn), table, driver="only")
+    job.run(job.operator(Groups(GROUP), sink=sink))
+    assert marker.exists()
+    assert in_doubt == [3]
+    assert postgres.in_doubt() == []
+    assert len(ids_in(postgres, table)) == 60
+
+
+def test_transactions_of_others_are_left_alone(
+    job: Job, postgres: PostgresServer, table: str
+) -> None:
+    others = [f"holdfast-{table}-1", f"holdfast-{table}-x-1-{'0' * 16}-{'0' * 16}", "1_eA==_eA=="]
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        for other in others:
+            connection.execute("BEGIN")
+            connection.execute(f"PREPARE TRANSACTION '{other}'".encode())
+    job.feed(1)
+    sink = SignedSink(connecting(postgres), table, driver="only")
+    job.run(job.operator(Groups(GROUP), sink=sink))
+    assert sorted(postgres.in_doubt()) == sorted(others)
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        for other in others:
+            connection.execute(f"ROLLBACK PREPARED '{other}'".encode())
+
+
+def test_a_sink_that_no_checkpoint_knows_takes_no_rows(spark: SparkSession) -> None:
+    sink = PostgresSink(psycopg.connect, "rows", job="job")
+    with pytest.raises(RuntimeError, match="pass it as sink="):
+        sink(spark.range(1), 0)
+
+
+@pytest.mark.parametrize("job_name", ["", "a" * 101, "a b", "ä"])
+def test_a_name_that_cannot_be_part_of_a_transactions_name_is_refused(job_name: str) -> None:
+    with pytest.raises(ValueError, match="1 to 100 letters"):
+        PostgresSink(psycopg.connect, "rows", job=job_name)
