@@ -7,6 +7,7 @@ from jobs.job import Job
 from jobs.operators import AllKinds, CountsByKey, Groups, TellsOfItself
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
 
 from holdfast.spark import StatefulOperator
 
@@ -107,6 +108,21 @@ def test_rows_that_would_come_to_others_than_their_state_are_refused(job: Job) -
     assert sorted([*job.ids_written(), *job.ids_held()]) == job.ids_fed
 
 
+def test_a_key_of_another_type_would_come_to_others_than_its_state_and_is_refused(job: Job) -> None:
+    def run(kind: str) -> None:
+        rows = lambda batch: batch.withColumn("k", F.col("id").cast(kind))  # noqa: E731
+        keyed = job.operator(Groups(7), key="k", schema=f"{Job.schema}, k {kind}")
+        job.run(lambda batch, batch_id: keyed(rows(batch), batch_id))
+
+    job.feed(files=1, rows=20)
+    run("bigint")
+    job.feed(files=1, rows=20)
+    with pytest.raises(StreamingQueryException, match="now of type int, and was bigint"):
+        run("int")
+    run("bigint")
+    assert job.completed() == [2]
+
+
 def test_raw_partitions_of_an_operator_with_keys_are_not_spread_evenly(job: Job) -> None:
     options = {"schema": AllKinds.schema, "key": "id"}
     job.feed(files=1, rows=20)
@@ -122,12 +138,18 @@ def test_raw_partitions_of_an_operator_with_keys_are_not_spread_evenly(job: Job)
         ("map", r"column 'map' of the key of operator 'operator' has type map<bigint,string>"),
         ("nested", r"column 'nested' .* has type struct<"),
         ("K", r"no column \['K'\]"),
+        ("collated", r"has type string collate UNICODE_CI: strings that are equal"),
     ],
 )
 def test_columns_that_can_be_no_key_are_refused_by_name(job: Job, column: str, words: str) -> None:
     job.feed(files=1, rows=5)
     operator = job.operator(Groups(1), key=["k", column])
-    rows = "id as k", "map(id, name) as map", "named_struct('m', map(id, name)) as nested"
+    rows = (
+        "id as k",
+        "map(id, name) as map",
+        "named_struct('m', map(id, name)) as nested",
+        "name collate UNICODE_CI as collated",
+    )
     with pytest.raises(StreamingQueryException, match=words):
         job.run(lambda batch, batch_id: operator(batch.selectExpr(*rows), batch_id))
     assert job.completed() == []

@@ -178,7 +178,7 @@ class CheckpointCoordinator:
             location=self._access.initialize_location_for_checkpoint(checkpoint_id),
             restored_checkpoint_id=last.checkpoint_id if last else None,
             assigned=self._assign(last),
-            key_types=_key_types(last),
+            key_types=self._key_types(last),
             commit_token=uuid.uuid4().hex,
             started=started,
         )
@@ -317,6 +317,14 @@ class CheckpointCoordinator:
             allow_non_restored_state=True,  # it was checked, with Spark's way out
         )
 
+    def _key_types(self, last: CompletedCheckpoint | None) -> dict[str, tuple[str, ...]]:
+        stored = last.metadata.operators if last else {}
+        return {
+            uid: stored[uid].key_types
+            for uid, operator in self._operators.items()
+            if uid in stored and stored[uid].key == operator.key and operator.key
+        }
+
     def _check_belongs(self, last: CompletedCheckpoint) -> None:
         """Refuse a checkpoint of another job or query, or with operators unlike the query's."""
         metadata, pointer = last.metadata, last.location.external_pointer
@@ -399,11 +407,6 @@ def _log_completed(completed: CompletedCheckpoint, batch_id: int) -> None:
 def _without_state(operator: Operator) -> AssignedOperator:
     subtasks = (SubtaskState(),) * operator.parallelism
     return AssignedOperator(operator.settings.max_parallelism_or_default, subtasks)
-
-
-def _key_types(last: CompletedCheckpoint | None) -> dict[str, tuple[str, ...]]:
-    operators = last.metadata.operators if last else {}
-    return {uid: stored.key_types for uid, stored in operators.items() if stored.key_types}
 
 
 def _unchanged(stored: OperatorState) -> AssignedOperator:

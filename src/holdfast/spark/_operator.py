@@ -77,14 +77,14 @@ class Operator:
 
     def is_like(self, other: "Operator") -> bool:
         """Whether it is the same, maybe another copy of it: Spark Connect pickles them."""
-        return self._traits == other._traits
-
-    @property
-    def _traits(self) -> tuple[object, ...]:
-        kind = type(self.function)
-        return (kind.__module__, kind.__qualname__, self.uid, self.settings, self.key, self.persist)
+        return _traits(self) == _traits(other)
 
     @property
     def key_hash(self) -> str:
         """The name of the function that takes keys to key groups; empty if rows have no key."""
         return KEY_HASH if self.key else ""
+
+
+def _traits(one: Operator) -> tuple[object, ...]:
+    kind = type(one.function)
+    return (kind.__module__, kind.__qualname__, one.uid, one.settings, one.key, one.persist)
