@@ -7,19 +7,18 @@ from dataclasses import dataclass, field
 from typing import Self
 
 import pyarrow as pa
-from pyspark.accumulators import Accumulator
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
-from holdfast.spark import _query
 from holdfast.spark._acknowledgements import COLUMN, Acknowledgement, decode_acknowledgements
 from holdfast.spark._coordinator import PendingCheckpoint
+from holdfast.spark._engine import Engine, Jobs
 from holdfast.spark._functions import BroadcastProcessFunction
 from holdfast.spark._operator import Operator
-from holdfast.spark._routing import Routing, arrow_schema, settled_table, shipped
-from holdfast.spark._subtask import JobStorage, Shipment, SubtaskRunner
+from holdfast.spark._routing import Routing, arrow_schema, settled_table
+from holdfast.spark._subtask import Counter, JobStorage, Shipment, SubtaskRunner
 
 _ACKNOWLEDGEMENTS = "acknowledgements"
 
@@ -82,7 +81,7 @@ class RunningOperator:
     """
 
     operator: Operator
-    finished: "Accumulator[int]"
+    finished: Counter
     shapes: dict[str, Shape] = field(default_factory=dict)
 
     def shape(self, rows: DataFrame, max_parallelism: int) -> Shape:
@@ -138,7 +137,7 @@ class Batch:
     """A micro-batch that is being run. Use it in one `with` block.
 
     Args:
-        session: The session of the batch.
+        engine: The query's way to Spark.
         run_id: Spark's id of the query's run.
         pending: The checkpoint that it is to complete.
         operators: The query's operators by uid.
@@ -148,32 +147,35 @@ class Batch:
     def __init__(
         self,
         *,
-        session: SparkSession,
+        engine: Engine,
         run_id: str,
         pending: PendingCheckpoint,
         operators: Mapping[str, RunningOperator],
         job: JobStorage,
     ) -> None:
-        self._session = session
-        self._run_id = run_id
+        self._engine = engine
+        self._jobs = engine.jobs(run_id)
         self._pending = pending
         self._operators = operators
         self._job = job
         self._applied: dict[str, _Applied] = {}
+        self._kept: dict[str, DataFrame] = {}  # outputs that were computed at once
         self._cleanup = ExitStack()
         self._jobs_before: frozenset[int] = frozenset()
 
     def __enter__(self) -> Self:
         token = _current.set(self)
         self._cleanup.callback(_current.reset, token)
-        self._jobs_before = _query.jobs_of(self._session, self._run_id)
+        if self._jobs is not None:
+            self._jobs_before = self._jobs.ids()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._kept.clear()  # Spark lets go of the rows when nobody refers to them
         self._cleanup.close()
 
     def apply(self, uid: str, rows: DataFrame, broadcast: DataFrame | None) -> DataFrame:
-        """Run rows through an operator; it happens when the result is read.
+        """Run rows through an operator; if jobs can be watched, it happens when they are read.
 
         Raises:
             InvalidRequestError: The query has no such operator, or it was applied before, or rows
@@ -186,21 +188,25 @@ class Batch:
                 "pass it to checkpointed(...) too"
             )
             raise InvalidRequestError(message)
-        if uid in self._applied:
+        if uid in self._applied or uid in self._kept:
             message = (
                 f"operator {uid!r} is applied twice in a batch; its state has one stream of rows. "
                 "Unite the rows first, or make two operators with uids of their own"
             )
             raise InvalidRequestError(message)
         output = self._output(running, rows, broadcast)
+        if self._jobs is None:
+            # A block that is lost now fails whatever reads it: never are rows computed anew.
+            kept = self._kept[uid] = output.localCheckpoint(eager=True)
+            return _rows_of(kept)
         applied = self._applied[uid] = _Applied(running, output, running.finished.value)
         if running.operator.persist:
             applied.observed = applied.observed.persist()
             self._cleanup.callback(applied.observed.unpersist)
             run(applied.observed)
             # A job of the sink that fails is a matter of its own.
-            self._jobs_before = _query.jobs_of(self._session, self._run_id)
-        return applied.observed.where(f"{COLUMN} IS NULL").drop(COLUMN)
+            self._jobs_before = self._jobs.ids()
+        return _rows_of(applied.observed)
 
     def _output(
         self, running: RunningOperator, rows: DataFrame, broadcast: DataFrame | None
@@ -217,7 +223,7 @@ class Batch:
             checkpoint_id=self._pending.checkpoint_id,
             location_reference=self._pending.location.location_reference,
             restored_checkpoint_id=self._pending.restored_checkpoint_id,
-            shipment=self._cleanup.enter_context(shipped(self._session, shipment)),
+            shipment=self._cleanup.enter_context(self._engine.shipped(shipment, uid=operator.uid)),
             parallelism=operator.parallelism,
             max_parallelism=assigned.max_parallelism if operator.key else None,
             input_schema=shape.routing.input_schema,
@@ -230,7 +236,7 @@ class Batch:
         """What every subtask is to see, or None if the operator looks at no such rows."""
         takes_them = isinstance(operator.function, BroadcastProcessFunction)
         if frame is None and operator.broadcast is not None:
-            frame = operator.broadcast(self._session, self._pending.batch_id)
+            frame = operator.broadcast(self._engine.session, self._pending.batch_id)
         if takes_them != isinstance(frame, DataFrame):
             message = (
                 f"operator {operator.uid!r} is a BroadcastProcessFunction; it needs a DataFrame "
@@ -248,33 +254,35 @@ class Batch:
         Raises:
             CheckpointDeclinedError: State and what the sink holds could come from different runs.
         """
-        missing = sorted(self._operators.keys() - self._applied.keys())
+        missing = sorted(self._operators.keys() - self._applied.keys() - self._kept.keys())
         if missing:
             message = (
                 f"operators {missing} were not applied in this batch; apply each of them in every "
                 "batch, if need be to no rows: batch.limit(0)"
             )
             raise CheckpointDeclinedError(message)
-        self._check_failed_jobs()
+        if self._jobs is None:
+            return {uid: _acknowledgements_in(kept) for uid, kept in self._kept.items()}
+        self._check_failed_jobs(self._jobs)
         # Of a chain the last first: it runs those before it, too.
         return {
-            uid: self._acknowledgements(applied)
+            uid: self._acknowledgements(applied, self._jobs)
             for uid, applied in reversed(list(self._applied.items()))
         }
 
-    def _check_failed_jobs(self) -> None:
-        failed = _query.failed_jobs(self._session, self._run_id, self._jobs_before)
+    def _check_failed_jobs(self, jobs: Jobs) -> None:
+        failed = jobs.failed(self._jobs_before)
         all_persist = all(one.running.operator.persist for one in self._applied.values())
         # With persisted rows a sink may try again; what it did last counts.
         if any(failed[-1:] if all_persist else failed):
             last = list(self._applied.values())[-1]
             raise last.declined("was told of a failed job, and went on")
 
-    def _acknowledgements(self, applied: _Applied) -> list[Acknowledgement]:
+    def _acknowledgements(self, applied: _Applied, jobs: Jobs) -> list[Acknowledgement]:
         parallelism = applied.running.operator.parallelism
         if applied.finished < parallelism and (not applied.finished or len(self._applied) == 1):
             # The sink read nothing, or only a glimpse: the state may come from another pass.
-            if _query.is_complete(self._session, applied.observation):
+            if jobs.is_complete(applied.observation):
                 applied.observe()
             run(applied.observed)
         elif applied.finished < parallelism:
@@ -285,11 +293,22 @@ class Batch:
                 "pass (several actions, orderBy and repartitionByRange do that; so does the "
                 "loss of an executor: restart the query then)"
             )
-        if not _query.is_complete(self._session, applied.observation):
+        if not jobs.is_complete(applied.observation):
             raise applied.declined(
                 "reads its rows in a way that can't be observed, such as rdd or foreach"
             )
         return decode_acknowledgements(applied.observation.get[_ACKNOWLEDGEMENTS])
+
+
+def _rows_of(output: DataFrame) -> DataFrame:
+    """An operator's own rows."""
+    return output.where(f"{COLUMN} IS NULL").drop(COLUMN)
+
+
+def _acknowledgements_in(output: DataFrame) -> list[Acknowledgement]:
+    """The acknowledgements of the pass whose rows are kept."""
+    found = output.where(f"{COLUMN} IS NOT NULL").select(COLUMN).toArrow()
+    return decode_acknowledgements(found[COLUMN].to_pylist())
 
 
 def run(frame: DataFrame) -> None:

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
-from pyspark.sql import DataFrame, SparkSession
+import pyspark
+from pyspark.sql import DataFrame
 
 from holdfast.errors import OutcomeUnknownError
 from holdfast.locations import sweep
-from holdfast.spark import _query
 from holdfast.spark._acknowledgements import Acknowledgement
 from holdfast.spark._batch import Batch, RunningOperator, run
 from holdfast.spark._coordinator import CheckpointCoordinator, PendingCheckpoint, SparkProgress
+from holdfast.spark._engine import Engine, RunningQuery, guard_against_other_orders
 from holdfast.spark._operator import Operator, Sink
 from holdfast.spark._settings import Settings
 from holdfast.spark._subtask import JobStorage
@@ -46,15 +47,16 @@ class QueryRun:
         cls,
         process: Sink,
         operators: Mapping[str, Operator],
-        session: SparkSession,
-        query: _query.RunningQuery,
+        engine: Engine,
+        query: RunningQuery,
     ) -> Self:
         """Read the settings; storage is not touched yet, but for the job's directories.
 
         Raises:
             InvalidRequestError: A setting can't be used.
         """
-        settings = Settings.parse(session.conf.getAll)
+        settings = Settings.parse(engine.session.conf.getAll)
+        engine.check(settings)
         settings.stores.use()
         storage = settings.open_storage()
         job_id = settings.job_id or query.query_id
@@ -67,12 +69,12 @@ class QueryRun:
             allow_non_restored_state=settings.allow_non_restored_state,
             sweep=_sweep_of(settings, job_id),
         )
-        _query.guard_against_other_orders(session)
+        guard_against_other_orders(engine.session)
         return cls(
             run_id=query.run_id,
             process=process,
             operators={
-                uid: RunningOperator(operator=one, finished=session.sparkContext.accumulator(0))
+                uid: RunningOperator(operator=one, finished=engine.counter())
                 for uid, one in operators.items()
             },
             job=JobStorage(
@@ -84,24 +86,23 @@ class QueryRun:
             coordinator=coordinator,
         )
 
-    def take(self, rows: DataFrame, batch_id: int, query: _query.RunningQuery) -> None:
+    def take(self, rows: DataFrame, batch_id: int, engine: Engine, query: RunningQuery) -> None:
         """Run one micro-batch through the operators and the sink, and commit it."""
-        session = _query.session_of(rows)
         pending = self.coordinator.begin(batch_id)
         self._tell_of_restored()
         if pending is None:
-            if _query.has_own_state(session, query):
+            if engine.has_own_state(query):
                 run(rows)  # the state of Spark's own operators is still to be committed
             return
         try:
-            acknowledgements = self._run(session, rows, pending)
+            acknowledgements = self._run(engine, rows, pending)
             progress = SparkProgress(
                 query_id=query.query_id,
                 run_id=query.run_id,
                 batch_id=batch_id,
                 offsets=query.offsets,
                 checkpoint_location=query.checkpoint_location,
-                spark_version=_query.spark_version(),
+                spark_version=pyspark.__version__,
             )
             self.coordinator.complete(pending, acknowledgements, progress)
         except OutcomeUnknownError:
@@ -113,11 +114,11 @@ class QueryRun:
         self._notify("notify_checkpoint_complete", pending.checkpoint_id)
 
     def _run(
-        self, session: SparkSession, rows: DataFrame, pending: PendingCheckpoint
+        self, engine: Engine, rows: DataFrame, pending: PendingCheckpoint
     ) -> dict[str, list[Acknowledgement]]:
         """Let the user's function run its jobs; the acknowledgements come back through them."""
         with Batch(
-            session=session,
+            engine=engine,
             run_id=self.run_id,
             pending=pending,
             operators=self.operators,

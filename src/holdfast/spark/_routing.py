@@ -3,16 +3,18 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
-from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark._operator import Operator
 from holdfast.spark._subtask import Shipment
+
+if TYPE_CHECKING:  # a client of Spark Connect may have no more than pyspark-client
+    from pyspark.core.broadcast import Broadcast
 
 _MOST_BYTES_WITH_THE_FUNCTION = 256 << 10
 _SUBTASK = "__holdfast_subtask"

@@ -3,12 +3,12 @@
 import threading
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import _query
 from holdfast.spark._batch import current_batch
+from holdfast.spark._engine import Engine
 from holdfast.spark._functions import StatefulFunction
 from holdfast.spark._operator import Broadcast, Operator, Sink
 from holdfast.spark._query_run import QueryRun
@@ -53,7 +53,7 @@ def stateful(
             a `BroadcastProcessFunction` then.
         schema: Spark schema of the output rows, if it isn't that of the input.
         persist: Keep the output rows in Spark's cache until the batch is done, so that they can
-            be read in several actions.
+            be read in several actions. With Spark Connect they are always kept.
 
     Raises:
         InvalidRequestError: An argument can't be used. Settings are read, and refused, in the
@@ -130,7 +130,8 @@ class StatefulOperator:
             broadcast: Few rows that every subtask is to see first.
 
         Returns:
-            The operator's output; it is computed when it is read, for the first time.
+            The operator's output. It is computed when it is read; with Spark Connect at once, and kept
+            until the batch is done.
 
         Raises:
             InvalidRequestError: It is not called in a function made by `checkpointed`, or twice in
@@ -155,19 +156,49 @@ class StatefulQuery:
         self._operators = operators
         self._lock = threading.Lock()
         self._runs: dict[str, QueryRun] = {}  # by query
+        self._home: SparkSession | None = None
+        self._remote: Engine | None = None
+
+    def __getstate__(self) -> tuple[Sink, dict[str, Operator]]:
+        return self._process, self._operators
+
+    def __setstate__(self, state: tuple[Sink, dict[str, Operator]]) -> None:
+        StatefulQuery.__init__(self, *state)
+        # Spark Connect pickles it to the process that runs the batches. Only now the active session
+        # is the client's own, which knows of the query; later it is the query's copy.
+        self._home = SparkSession.getActiveSession()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        session = _query.session_of(batch)
-        query = _query.running_query(session, batch_id)
+        engine = self._engine(batch.sparkSession)
+        query = engine.running_query(batch_id)
         with self._lock:
             run = self._runs.get(query.query_id)
         if run is None or run.run_id != query.run_id:
-            run = QueryRun.start(self._process, self._operators, session, query)
+            run = QueryRun.start(self._process, self._operators, engine, query)
             with self._lock:
                 self._runs[query.query_id] = run
         try:
-            run.take(batch, batch_id, query)
+            run.take(batch, batch_id, engine, query)
         except BaseException:
             with self._lock:  # what storage holds now is for the next run to find out
                 self._runs.pop(query.query_id, None)
             raise
+
+    def _engine(self, session: SparkSession) -> Engine:
+        """The way to Spark. For Spark Connect it is kept: to tell the query takes a while.
+
+        Raises:
+            InvalidRequestError: It is not called by Spark.
+        """
+        # Either kind of session may lack what the other one needs to be imported.
+        if hasattr(session, "_jsparkSession"):
+            from holdfast.spark._classic import ClassicEngine  # noqa: PLC0415
+
+            return ClassicEngine(session)
+        if self._home is None:
+            raise InvalidRequestError("stateful(...) runs only as the function of foreachBatch")
+        if self._remote is None or self._remote.session is not session:
+            from holdfast.spark._connect import ConnectEngine  # noqa: PLC0415
+
+            self._remote = ConnectEngine(self._home, session)
+        return self._remote
