@@ -84,7 +84,9 @@ def section_of(handle: StreamStateHandle, stream: BinaryIO, offset: int, length:
         if offset + length > stream.size():
             raise EOFError(f"stream ends at {stream.size()}")
         stream.seek(offset)
-        return _aligned(stream.read_buffer(length))
+        section = stream.read_buffer(length)
+        # A small part of a mapped file would keep all of it, for as long as the state lives.
+        return _aligned(section) if 2 * length >= stream.size() else _copied(section)
     section = pa.allocate_buffer(length)  # from a pool: new pages would cost more than reading
     stream.seek(offset)
     read_into(stream, memoryview(section).cast("B"))
@@ -107,13 +109,17 @@ def read_schema(handle: StreamStateHandle, offset: int, length: int, *, name: st
         raise CheckpointCorruptedError(f"state {name!r} can't be decoded ({error})") from error
 
 
+def _copied(section: pa.Buffer) -> pa.Buffer:
+    copy = pa.allocate_buffer(section.size)
+    memoryview(copy).cast("B")[:] = memoryview(section).cast("B")
+    return copy
+
+
 def _aligned(section: pa.Buffer) -> pa.Buffer:
     """The section where Arrow may work on its numbers; they lie one behind the other in a stream."""
     if section.address % _ALIGNMENT == 0:
         return section
-    aligned = pa.allocate_buffer(section.size)
-    memoryview(aligned).cast("B")[:] = memoryview(section).cast("B")
-    return aligned
+    return _copied(section)
 
 
 class _Section:

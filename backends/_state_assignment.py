@@ -90,7 +90,7 @@ def assign(
             or an operator's parallelism or max parallelism doesn't go with its state.
         CheckpointCorruptedError: An operator has state of a subtask that it didn't have.
     """
-    with_state = {uid: state for uid, state in stored.operators.items() if _has_state(state)}
+    with_state = {uid: state for uid, state in stored.operators.items() if state.streams()}
     left_behind = sorted(with_state.keys() - wanted.keys())
     if left_behind and not allow_non_restored_state:
         message = (
@@ -115,10 +115,6 @@ def assign(
         )
         for uid, settings in wanted.items()
     }
-
-
-def _has_state(state: OperatorState) -> bool:
-    return any(subtask.streams() for subtask in state.subtasks.values())
 
 
 def _assigned(uid: str, state: OperatorState, settings: OperatorSettings) -> AssignedOperator:

@@ -124,6 +124,10 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     key_hash: str = ""
     key_types: tuple[str, ...] = ()
 
+    def streams(self) -> list[StreamStateHandle]:
+        """Every handle to bytes of state, in files and inline; none if the operator has no state."""
+        return [stream for subtask in self.subtasks.values() for stream in subtask.streams()]
+
 
 class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that a job needs to go on from a checkpoint.
@@ -157,12 +161,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
     def streams(self) -> list[StreamStateHandle]:
         """Every handle to bytes of state, in files and inline."""
-        return [
-            stream
-            for operator in self.operators.values()
-            for subtask in operator.subtasks.values()
-            for stream in subtask.streams()
-        ]
+        return [stream for operator in self.operators.values() for stream in operator.streams()]
 
 
 def encode_metadata(metadata: CheckpointMetadata, directory: str) -> bytes:

@@ -110,7 +110,9 @@ def test_rows_that_would_come_to_others_than_their_state_are_refused(job: Job) -
 
 def test_a_key_of_another_type_would_come_to_others_than_its_state_and_is_refused(job: Job) -> None:
     def run(kind: str) -> None:
-        rows = lambda batch: batch.withColumn("k", F.col("id").cast(kind))  # noqa: E731
+        def rows(batch: DataFrame) -> DataFrame:
+            return batch.withColumn("k", F.col("id").cast(kind))
+
         keyed = job.operator(Groups(7), key="k", schema=f"{Job.schema}, k {kind}")
         job.run(lambda batch, batch_id: keyed(rows(batch), batch_id))
 

@@ -7,19 +7,18 @@ from dataclasses import dataclass, field
 from typing import Self
 
 import pyarrow as pa
-from pyspark.accumulators import Accumulator
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
-from holdfast.spark import _query
 from holdfast.spark._acknowledgements import COLUMN, Acknowledgement, decode_acknowledgements
 from holdfast.spark._coordinator import PendingCheckpoint
+from holdfast.spark._engine import Engine, Jobs
 from holdfast.spark._functions import BroadcastProcessFunction
 from holdfast.spark._operator import Operator
-from holdfast.spark._routing import Routing, arrow_schema, settled_table, shipped
-from holdfast.spark._subtask import JobStorage, Shipment, SubtaskRunner
+from holdfast.spark._routing import Routing, arrow_schema, settled_table
+from holdfast.spark._subtask import Counter, JobStorage, Shipment, SubtaskRunner
 
 _ACKNOWLEDGEMENTS = "acknowledgements"
 
@@ -96,7 +95,7 @@ class RunningOperator:
     """
 
     operator: Operator
-    finished: "Accumulator[int]"
+    finished: Counter
     shapes: dict[str, Shape] = field(default_factory=dict)
 
     def shape(self, rows: DataFrame, max_parallelism: int) -> Shape:
@@ -152,7 +151,7 @@ class Batch:
     """A micro-batch that is being run. Use it in one `with` block.
 
     Args:
-        session: The session of the batch.
+        engine: The query's way to Spark.
         run_id: Spark's id of the query's run.
         pending: The checkpoint that it is to complete.
         operators: The query's operators by uid.
@@ -162,32 +161,34 @@ class Batch:
     def __init__(
         self,
         *,
-        session: SparkSession,
+        engine: Engine,
         run_id: str,
         pending: PendingCheckpoint,
         operators: Mapping[str, RunningOperator],
         job: JobStorage,
     ) -> None:
-        self._session = session
-        self._run_id = run_id
+        self._engine = engine
+        self._jobs = engine.jobs(run_id)
         self._pending = pending
         self._operators = operators
         self._job = job
         self._applied: dict[str, _Applied] = {}
+        self._kept: dict[str, DataFrame] = {}  # outputs that were computed at once
         self._cleanup = ExitStack()
         self._jobs_before: frozenset[int] = frozenset()
 
     def __enter__(self) -> Self:
-        token = _current.set(self)
-        self._cleanup.callback(_current.reset, token)
-        self._jobs_before = _query.jobs_of(self._session, self._run_id)
+        if self._jobs is not None:
+            self._jobs_before = self._jobs.ids()
+        self._cleanup.callback(_current.reset, _current.set(self))
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._kept.clear()  # Spark lets go of the rows when nobody refers to them
         self._cleanup.close()
 
     def apply(self, operator: Operator, rows: DataFrame, broadcast: DataFrame | None) -> DataFrame:
-        """Run rows through an operator; it happens when the result is read.
+        """Run rows through an operator; if jobs can be watched, it happens when they are read.
 
         Raises:
             InvalidRequestError: The query has no such operator, or it was applied before, or rows
@@ -201,7 +202,7 @@ class Batch:
                 "pass this very one to checkpointed(...) too"
             )
             raise InvalidRequestError(message)
-        if uid in self._applied:
+        if uid in self._applied or uid in self._kept:
             message = (
                 f"operator {uid!r} is applied twice in a batch; its state has one stream of rows. "
                 "Unite the rows first, or make two operators with uids of their own"
@@ -209,12 +210,16 @@ class Batch:
             raise InvalidRequestError(message)
         rows = _readable(rows, f"rows of operator {uid!r}")
         output = self._output(running, rows, broadcast)
+        if self._jobs is None:
+            # A block that is lost now fails whatever reads it: never are rows computed anew.
+            kept = self._kept[uid] = output.localCheckpoint(eager=True)
+            return _rows_of(kept)
         applied = self._applied[uid] = _Applied(running, output, running.finished.value)
         if running.operator.persist:
             applied.observed = applied.observed.persist()
             self._cleanup.callback(applied.observed.unpersist)
             run(applied.observed)
-        return applied.observed.where(f"{COLUMN} IS NULL").drop(COLUMN)
+        return _rows_of(applied.observed)
 
     def _output(
         self, running: RunningOperator, rows: DataFrame, broadcast: DataFrame | None
@@ -232,7 +237,7 @@ class Batch:
             checkpoint_id=self._pending.checkpoint_id,
             location_reference=self._pending.location.location_reference,
             restored_checkpoint_id=self._pending.restored_checkpoint_id,
-            shipment=self._cleanup.enter_context(shipped(self._session, shipment)),
+            shipment=self._cleanup.enter_context(self._engine.shipped(shipment, uid=operator.uid)),
             parallelism=operator.parallelism,
             max_parallelism=assigned.max_parallelism if operator.key else None,
             input_schema=shape.routing.input_schema,
@@ -256,7 +261,7 @@ class Batch:
         """What every subtask is to see, or None if the operator looks at no such rows."""
         uid = operator.uid
         if frame is None and operator.broadcast is not None:
-            frame = operator.broadcast(self._session, self._pending.batch_id)
+            frame = operator.broadcast(self._engine.session, self._pending.batch_id)
         elif operator.broadcast is not None:
             message = (
                 f"operator {uid!r} has a broadcast function; apply(..., broadcast=) is one more"
@@ -278,34 +283,43 @@ class Batch:
         Raises:
             CheckpointDeclinedError: State and what the sink holds could come from different runs.
         """
-        missing = sorted(self._operators.keys() - self._applied.keys())
+        missing = sorted(self._operators.keys() - self._applied.keys() - self._kept.keys())
         if missing:
             message = (
                 f"operators {missing} were not applied in this batch; apply each of them in every "
                 "batch, if need be to no rows: batch.limit(0)"
             )
             raise CheckpointDeclinedError(message)
-        self._check_failed_jobs()
+        if self._jobs is None:
+            return {uid: _acknowledgements_in(kept) for uid, kept in self._kept.items()}
+        self._check_failed_jobs(self._jobs)
         # Of a chain the last first: it runs those before it, too.
         return {
-            uid: self._acknowledgements(applied)
+            uid: self._acknowledgements(applied, self._jobs)
             for uid, applied in reversed(list(self._applied.items()))
         }
 
-    def _check_failed_jobs(self) -> None:
-        failed = _query.failed_jobs(self._session, self._run_id, self._jobs_before)
+    def _check_failed_jobs(self, jobs: Jobs) -> None:
+        last = list(self._applied.values())[-1]
+        if not jobs.are_all():
+            raise last.declined(
+                "changes the job group, by which failed jobs are found: use setJobDescription or "
+                "addTag instead of setJobGroup"
+            )
+        failed = jobs.failed(self._jobs_before)
         all_persist = all(one.running.operator.persist for one in self._applied.values())
         # With persisted rows a sink may try again; what it did last counts.
         if any(failed[-1:] if all_persist else failed):
-            last = list(self._applied.values())[-1]
-            raise last.declined("was told of a failed job, and went on")
+            raise last.declined(
+                "was told of a failed job, and went on, or another part of the batch"
+            )
 
-    def _acknowledgements(self, applied: _Applied) -> list[Acknowledgement]:
+    def _acknowledgements(self, applied: _Applied, jobs: Jobs) -> list[Acknowledgement]:
         parallelism = applied.running.operator.parallelism
         if applied.finished < parallelism:
             # The sink read nothing, or only a glimpse: the state may come from another pass.
-            complete = _query.is_complete(self._session, applied.observation)
-            glimpsed = complete and _query.has_seen_rows(applied.observation)
+            complete = jobs.is_complete(applied.observation)
+            glimpsed = complete and jobs.has_seen_rows(applied.observation)
             if len(self._applied) > 1 and (glimpsed or applied.finished):
                 raise applied.declined("reads its rows only in part")  # others were run for them
             if complete:
@@ -317,11 +331,11 @@ class Batch:
                 "pass (several actions, orderBy and repartitionByRange do that; so does the "
                 "loss of an executor: restart the query then)"
             )
-        if not _query.is_complete(self._session, applied.observation):
+        if not jobs.is_complete(applied.observation):
             raise applied.declined(
                 "reads its rows in a way that can't be observed, such as rdd or foreach"
             )
-        if not _query.has_seen_rows(applied.observation):
+        if not jobs.has_seen_rows(applied.observation):
             raise applied.declined("looks at its rows before it reads them")
         return decode_acknowledgements(applied.observation.get[_ACKNOWLEDGEMENTS])
 
@@ -335,6 +349,17 @@ def _readable(frame: object, what: str) -> DataFrame:
         message = f"{what} are a stream; make them of the rows that the function was given"
         raise InvalidRequestError(message)
     return frame
+
+
+def _rows_of(output: DataFrame) -> DataFrame:
+    """An operator's own rows."""
+    return output.where(f"{COLUMN} IS NULL").drop(COLUMN)
+
+
+def _acknowledgements_in(output: DataFrame) -> list[Acknowledgement]:
+    """The acknowledgements of the pass whose rows are kept."""
+    found = output.where(f"{COLUMN} IS NOT NULL").select(COLUMN).toArrow()
+    return decode_acknowledgements(found[COLUMN].to_pylist())
 
 
 def run(frame: DataFrame) -> None:

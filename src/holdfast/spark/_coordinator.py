@@ -144,15 +144,22 @@ class CheckpointCoordinator:
         """The checkpoint that the job is at; None before the first one, and before `begin`."""
         return self._store.latest
 
-    def begin(self, batch_id: int) -> PendingCheckpoint | None:
+    def begin(
+        self, batch_id: int, offsets_of: Callable[[int], str | None] = lambda _: None
+    ) -> PendingCheckpoint | None:
         """Begin the checkpoint of a batch.
+
+        Args:
+            batch_id: The batch that Spark hands over.
+            offsets_of: Gives Spark's offset log entry of a batch, or None if there is none.
 
         Returns:
             None if the batch is the one that the last checkpoint completed: Spark repeats it
             because it was stopped before it had noted that itself. It has to be skipped.
 
         Raises:
-            BatchGapError: The batch neither follows the last checkpoint nor repeats it.
+            BatchGapError: The batch neither follows the last checkpoint nor repeats it, or Spark has
+                other rows in the batch of that checkpoint.
             CheckpointConflictError: Another driver has claimed the job.
         """
         started = time.monotonic()
@@ -162,6 +169,8 @@ class CheckpointCoordinator:
             if last is not None:
                 self._check_belongs(last)
             self._skips(batch_id, last)
+            if last is not None:
+                self._check_same_rows(last, offsets_of)
             self._assign(last)
             self._take_over()
         else:
@@ -212,6 +221,21 @@ class CheckpointCoordinator:
             message = f"the last checkpoint completed {done}, but Spark is at {batch_id}"
             raise self._gap(message, last.location.external_pointer)
         return batch_id == done
+
+    @staticmethod
+    def _check_same_rows(
+        last: CompletedCheckpoint, offsets_of: Callable[[int], str | None]
+    ) -> None:
+        """Refuse a log of Spark's that was planned anew since the checkpoint."""
+        progress = progress_of(last.metadata)
+        found = offsets_of(progress.batch_id)
+        if found is not None and _sources(found) != _sources(progress.offsets):
+            message = (
+                f"Spark's batch {progress.batch_id} has other rows than the one that the last "
+                f"checkpoint completed: its offsets are {_sources(found)}, and were "
+                f"{_sources(progress.offsets)}"
+            )
+            raise CheckpointCoordinator._gap(message, last.location.external_pointer)
 
     def complete(
         self,
@@ -322,7 +346,7 @@ class CheckpointCoordinator:
         return {
             uid: stored[uid].key_types
             for uid, operator in self._operators.items()
-            if uid in stored and stored[uid].key == operator.key and operator.key
+            if uid in stored and stored[uid].key_types and stored[uid].key == operator.key
         }
 
     def _check_belongs(self, last: CompletedCheckpoint) -> None:
@@ -345,7 +369,11 @@ class CheckpointCoordinator:
                 _check_dealt_alike(operator, metadata.operators[uid], pointer)
 
     def _check_left_behind(self, metadata: CheckpointMetadata, pointer: str) -> None:
-        left_behind = sorted(metadata.operators.keys() - self._operators.keys())
+        left_behind = sorted(
+            uid
+            for uid in metadata.operators.keys() - self._operators.keys()
+            if metadata.operators[uid].streams()
+        )
         if left_behind and not self._allow_non_restored_state:
             message = (
                 f"checkpoint has operators {left_behind}, which this query doesn't have; it has "
@@ -380,6 +408,11 @@ class CheckpointCoordinator:
 def writer() -> str:
     """The name and version of this program, as checkpoints have it."""
     return f"holdfast {version('holdfast')}"
+
+
+def _sources(offsets: str) -> list[str]:
+    """What an offset log entry says of each source; before it stand its version and settings."""
+    return offsets.splitlines()[2:]
 
 
 def _log_completed(completed: CompletedCheckpoint, batch_id: int) -> None:
@@ -417,7 +450,7 @@ def _unchanged(stored: OperatorState) -> AssignedOperator:
 
 def _check_dealt_alike(operator: Operator, stored: OperatorState, pointer: str) -> None:
     """Refuse state that would not be where its rows come to."""
-    if not any(subtask.streams() for subtask in stored.subtasks.values()):
+    if not stored.streams():
         return
     if (operator.key, operator.key_hash) != (stored.key, stored.key_hash):
         message = (
@@ -435,10 +468,10 @@ def _check_dealt_alike(operator: Operator, stored: OperatorState, pointer: str) 
             for subtask in stored.subtasks.values()
             for handle in subtask.managed_operator
             for name, partitions in handle.states.items()
-            if partitions.mode is OperatorStateMode.SPLIT_DISTRIBUTE
+            if partitions.mode is OperatorStateMode.SPLIT_DISTRIBUTE and partitions.count
         }
     )
-    if any(subtask.raw_operator for subtask in stored.subtasks.values()):
+    if any(one.partitions for subtask in stored.subtasks.values() for one in subtask.raw_operator):
         dealt_anywhere.append("raw operator state")
     if dealt_anywhere:
         message = (

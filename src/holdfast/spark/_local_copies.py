@@ -9,6 +9,7 @@ import hashlib
 import logging
 import mmap
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 _UNFINISHED_S = 3600.0
 _CHUNK_BYTES = 8 << 20
+_COPY = re.compile(r"[0-9a-f]{32}\.[0-9a-f]{32}\.[0-9]+")
 
 # Since Linux 5.14: reads what is mapped at once, and tells of errors, which else kill the process.
 _MADV_POPULATE_READ = 22
@@ -110,6 +112,8 @@ class LocalCopies:
     def _through_a_copy(self, handle: FileStateHandle) -> BinaryIO:
         """The bytes of a file that has no copy; from now on it has, if that is possible."""
         stream = handle.open_input_stream()
+        if handle.size > self.max_bytes:
+            return stream
         try:
             with self.new_copy() as copy:
                 for chunk in _chunks(stream, handle.size):
@@ -146,6 +150,8 @@ class LocalCopies:
                 if status.st_mtime < time.time() - _UNFINISHED_S:
                     unlink(path)
                 continue
+            if not _COPY.fullmatch(name):
+                continue  # NFS leaves such files of what is mapped and deleted
             _, owner, checkpoint_id = name.split(".")
             if owner == self.owner and checkpoint_id not in needed:
                 unlink(path)

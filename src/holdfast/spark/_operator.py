@@ -49,6 +49,8 @@ class Operator:
         for name in ("parallelism", "max_parallelism"):
             self._check_number(name)
         OperatorSettings(self.parallelism, self.max_parallelism)
+        if type(self.persist) is not bool:
+            raise InvalidRequestError(f"persist is {self.persist!r}; it must be True or False")
         if not all(isinstance(column, str) and column for column in self.key):
             message = f"key is {self.key!r}; it must be the name of a column, or several of them"
             raise InvalidRequestError(message)

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
-from pyspark.sql import DataFrame, SparkSession
+import pyspark
+from pyspark.sql import DataFrame
 
-from holdfast.errors import InvalidRequestError, OutcomeUnknownError
+from holdfast.errors import OutcomeUnknownError
 from holdfast.locations import sweep
-from holdfast.spark import _query
 from holdfast.spark._acknowledgements import Acknowledgement
 from holdfast.spark._batch import Batch, RunningOperator, run
 from holdfast.spark._coordinator import (
     CheckpointCoordinator,
     PendingCheckpoint,
     SparkProgress,
-    progress_of,
 )
+from holdfast.spark._engine import Engine, RunningQuery, guard_against_other_orders
 from holdfast.spark._link import LINK_FILE, Link, encode_link
 from holdfast.spark._operator import Operator, Sink
 from holdfast.spark._settings import Settings
@@ -44,6 +44,7 @@ class QueryRun:
         sinks: Those with a state of their own, by the name under which it is kept.
         job: Where the job's state is kept.
         coordinator: Drives the checkpoints.
+        link: What leads from Spark's checkpoint directory to them.
         has_begun: Whether there was a batch.
     """
 
@@ -53,6 +54,7 @@ class QueryRun:
     sinks: Mapping[str, CheckpointedSink]
     job: JobStorage
     coordinator: CheckpointCoordinator
+    link: Link
     has_begun: bool = False
 
     @classmethod
@@ -60,15 +62,16 @@ class QueryRun:
         cls,
         process: Sink,
         operators: Mapping[str, Operator],
-        session: SparkSession,
-        query: _query.RunningQuery,
+        engine: Engine,
+        query: RunningQuery,
     ) -> Self:
         """Read the settings; storage is not touched yet, but for the job's directories.
 
         Raises:
             InvalidRequestError: A setting can't be used.
         """
-        settings = Settings.parse(session.conf.getAll)
+        settings = Settings.parse(engine.session.conf.getAll)
+        engine.check(settings)
         settings.stores.use()
         storage = settings.open_storage()
         job_id = settings.job_id or query.query_id
@@ -83,18 +86,12 @@ class QueryRun:
             allow_non_restored_state=settings.allow_non_restored_state,
             sweep=_sweep_of(settings, job_id),
         )
-        _query.guard_against_other_orders(session)
-        link = Link(
-            checkpoint_dir=settings.checkpoint_dir,
-            job_id=job_id,
-            storage=settings.checkpoint_storage,
-        )
-        _query.write_text(session, f"{query.checkpoint_location}/{LINK_FILE}", encode_link(link))
+        guard_against_other_orders(engine.session)
         return cls(
             run_id=query.run_id,
             process=process,
             operators={
-                uid: RunningOperator(operator=one, finished=session.sparkContext.accumulator(0))
+                uid: RunningOperator(operator=one, finished=engine.counter())
                 for uid, one in operators.items()
             },
             sinks=sinks,
@@ -106,31 +103,32 @@ class QueryRun:
                 warm=settings.warm,
             ),
             coordinator=coordinator,
+            link=Link(
+                checkpoint_dir=settings.checkpoint_dir,
+                job_id=job_id,
+                storage=settings.checkpoint_storage,
+            ),
         )
 
-    def take(self, rows: DataFrame, batch_id: int, query: _query.RunningQuery) -> None:
-        """Run one micro-batch through the operators and the sink, and commit it.
-
-        Raises:
-            InvalidRequestError: It was called for this batch before, or by another operator.
-        """
-        session = _query.session_of(rows)
-        pending = self.coordinator.begin(batch_id)
-        self._begin()
+    def take(self, rows: DataFrame, batch_id: int, engine: Engine, query: RunningQuery) -> None:
+        """Run one micro-batch through the operators and the sink, and commit it."""
+        offsets_of = partial(engine.offsets, query)
+        pending = self.coordinator.begin(batch_id, offsets_of)
         if pending is None:
-            self._check_not_called_before()
-            if _query.has_own_state(session, query):
+            self._begin(engine, query)
+            if engine.has_own_state(query):
                 run(rows)  # the state of Spark's own operators is still to be committed
             return
         try:
-            acknowledgements = self._run(session, rows, pending)
+            self._begin(engine, query)
+            acknowledgements = self._run(engine, rows, pending)
             progress = SparkProgress(
                 query_id=query.query_id,
                 run_id=query.run_id,
                 batch_id=batch_id,
-                offsets=query.offsets,
+                offsets=offsets_of(batch_id) or "",
                 checkpoint_location=query.checkpoint_location,
-                spark_version=_query.spark_version(),
+                spark_version=pyspark.__version__,
             )
             states = snapshot_sinks(self.sinks, pending.checkpoint_id)
             self.coordinator.complete(pending, acknowledgements, progress, states)
@@ -142,24 +140,12 @@ class QueryRun:
             raise
         self._notify("notify_checkpoint_complete", pending.checkpoint_id)
 
-    def _check_not_called_before(self) -> None:
-        """A batch is skipped if a former run has completed it; in this run it is a second call."""
-        latest = self.coordinator.latest
-        if latest and progress_of(latest.metadata).run_id == self.run_id:
-            message = (
-                "the batch was completed by a former call in the same foreachBatch, and the call "
-                f"for operators {sorted(self.operators)} would be skipped. Call "
-                "stateful(...) once a batch; several operators, or several streams of rows, go "
-                "through checkpointed(...)"
-            )
-            raise InvalidRequestError(message)
-
     def _run(
-        self, session: SparkSession, rows: DataFrame, pending: PendingCheckpoint
+        self, engine: Engine, rows: DataFrame, pending: PendingCheckpoint
     ) -> dict[str, list[Acknowledgement]]:
         """Let the user's function run its jobs; the acknowledgements come back through them."""
         with Batch(
-            session=session,
+            engine=engine,
             run_id=self.run_id,
             pending=pending,
             operators=self.operators,
@@ -168,22 +154,25 @@ class QueryRun:
             self.process(rows, pending.batch_id)
             return batch.finish()
 
-    def _begin(self) -> None:
-        """Say once more what the run goes on from: a crash can have kept it from being told."""
-        if not self.has_begun:
-            self.has_begun = True
-            latest = self.coordinator.latest
-            initialize_sinks(self.sinks, latest.metadata.coordinator_states if latest else {})
-            if latest:
-                self._notify("notify_checkpoint_complete", latest.checkpoint_id)
+    def _begin(self, engine: Engine, query: RunningQuery) -> None:
+        """With the first batch: leave word of where the checkpoints are, and what is restored.
+
+        A crash can have kept those that listen from being told of that checkpoint.
+        """
+        if self.has_begun:
+            return
+        engine.leave(query, LINK_FILE, encode_link(self.link))
+        latest = self.coordinator.latest
+        initialize_sinks(self.sinks, latest.metadata.coordinator_states if latest else {})
+        self.has_begun = True
+        if latest:
+            self._notify("notify_checkpoint_complete", latest.checkpoint_id)
 
     def _notify(self, method: str, checkpoint_id: int) -> None:
         """Tell the driver's copies of what wants to know; their errors change nothing."""
         operators = [one.operator for one in self.operators.values()]
-        listeners = [
-            self.process,
-            *(listener for one in operators for listener in (one.function, one.sink)),
-        ]
+        heard = [self.process, *(each for one in operators for each in (one.function, one.sink))]
+        listeners = {id(listener): listener for listener in heard}.values()  # each once
         for listener in listeners:
             told = getattr(listener, method, None)
             if told is None:

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
-from pyspark.core.broadcast import Broadcast
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -14,6 +13,9 @@ from pyspark.sql import functions as F
 from holdfast.errors import InvalidRequestError
 from holdfast.spark._operator import Operator
 from holdfast.spark._subtask import Shipment
+
+if TYPE_CHECKING:  # a client of Spark Connect may have no more than pyspark-client
+    from pyspark.core.broadcast import Broadcast
 
 _MOST_BYTES_WITH_THE_FUNCTION = 256 << 10
 _SUBTASK = "__holdfast_subtask"
@@ -135,7 +137,9 @@ def settled_table(frame: DataFrame, *, uid: str) -> pa.Table:
     Raises:
         InvalidRequestError: Its columns can't be used.
     """
-    return frame.toArrow().cast(arrow_schema(frame, uid=uid))
+    _check_columns(frame.columns, uid=uid)
+    table = frame.toArrow()
+    return table.cast(_settled_schema(table.schema))
 
 
 def arrow_schema(frame: DataFrame, *, uid: str) -> pa.Schema:
@@ -147,7 +151,12 @@ def arrow_schema(frame: DataFrame, *, uid: str) -> pa.Schema:
     Raises:
         InvalidRequestError: There are no columns, or their names can't be used.
     """
-    names = frame.columns
+    _check_columns(frame.columns, uid=uid)
+    # Not of the frame itself: a query over it, even of no rows, would complete its observations.
+    return _settled_schema(frame.sparkSession.createDataFrame([], frame.schema).toArrow().schema)
+
+
+def _check_columns(names: list[str], *, uid: str) -> None:
     repeated = {name for name in names if [one.lower() for one in names].count(name.lower()) > 1}
     # mapInArrow looks columns up by their names as if they were expressions.
     unusable = {
@@ -161,8 +170,9 @@ def arrow_schema(frame: DataFrame, *, uid: str) -> pa.Schema:
             f"alike, no dot, backtick or bare * in a name, and none that begins with {_RESERVED}"
         )
         raise InvalidRequestError(message)
-    # Not of the frame itself: a query over it, even of no rows, would complete its observations.
-    schema = frame.sparkSession.createDataFrame([], frame.schema).toArrow().schema
+
+
+def _settled_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(column.name, _settled(column.type)) for column in schema])
 
 

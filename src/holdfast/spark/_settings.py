@@ -219,7 +219,10 @@ class Settings:
     def warm(self) -> WarmSettings:
         """How much state may stay on executors."""
         is_near = (self.checkpoint_dir or "").lower().startswith("file:")
-        copies = self.local_recovery == "true" or (self.local_recovery == "auto" and not is_near)
+        has_files = self.checkpoint_storage == "filesystem"
+        copies = self.local_recovery == "true" or (
+            self.local_recovery == "auto" and has_files and not is_near
+        )
         return WarmSettings(
             local_bytes=self.local_recovery_bytes if copies else 0,
             worker_bytes=self.worker_memory,

@@ -1,14 +1,14 @@
 """`stateful` and `checkpointed`: operators with state, as functions for `foreachBatch`."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import _query
 from holdfast.spark._batch import check_no_batch, current_batch
+from holdfast.spark._engine import Engine, RunningQuery
 from holdfast.spark._functions import StatefulFunction
 from holdfast.spark._operator import Broadcast, Operator, Sink
 from holdfast.spark._query_run import QueryRun
@@ -21,7 +21,7 @@ def stateful(
     parallelism: int,
     sink: Sink | None = None,
     max_parallelism: int | None = None,
-    key: str | Sequence[str] = (),
+    key: str | Sequence[str] | None = None,
     broadcast: Broadcast | None = None,
     schema: StructType | str | None = None,
     persist: bool = False,
@@ -53,7 +53,7 @@ def stateful(
             a `BroadcastProcessFunction` then.
         schema: Spark schema of the output rows, if it isn't that of the input.
         persist: Keep the output rows in Spark's cache until the batch is done, so that they can
-            be read in several actions.
+            be read in several actions. With Spark Connect they are always kept.
 
     Raises:
         InvalidRequestError: An argument can't be used. Settings are read, and refused, in the
@@ -66,7 +66,7 @@ def stateful(
             uid=uid,
             parallelism=parallelism,
             max_parallelism=max_parallelism,
-            key=(key,) if isinstance(key, str) else tuple(key),
+            key=(key,) if isinstance(key, str) else tuple(key or ()),
             broadcast=broadcast,
             schema=schema,
             persist=persist,
@@ -130,7 +130,8 @@ class StatefulOperator:
             broadcast: Few rows that every subtask is to see first.
 
         Returns:
-            The operator's output; it is computed when it is read, for the first time.
+            The operator's output. It is computed when it is read; with Spark Connect at once, and kept
+            until the batch is done.
 
         Raises:
             InvalidRequestError: It is not called in a function made by `checkpointed`, or twice in
@@ -147,7 +148,8 @@ class StatefulOperator:
 class StatefulQuery:
     """A function for `foreachBatch` that makes a checkpoint of each batch.
 
-    Spark calls it once a micro-batch, from the thread of the query. It may serve several queries.
+    Spark calls it once a micro-batch, from the thread of the query. It may serve several queries,
+    unless a sink has a state of its own.
     """
 
     def __init__(self, process: Sink, operators: dict[str, Operator]) -> None:
@@ -155,20 +157,85 @@ class StatefulQuery:
         self._operators = operators
         self._lock = threading.Lock()
         self._runs: dict[str, QueryRun] = {}  # by query
+        self._home: SparkSession | None = None
+        self._remote: Engine | None = None
+
+    def __getstate__(self) -> tuple[Sink, dict[str, Operator]]:
+        return self._process, self._operators
+
+    def __setstate__(self, state: tuple[Sink, dict[str, Operator]]) -> None:
+        StatefulQuery.__init__(self, *state)
+        # Spark Connect pickles it to the process that runs the batches. Only now the active session
+        # is the client's own, which knows of the query; later it is the query's copy.
+        self._home = SparkSession.getActiveSession()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         check_no_batch()
-        session = _query.session_of(batch)
-        query = _query.running_query(session, batch_id)
+        engine = self._engine(batch.sparkSession)
+        query = engine.running_query()
+        _check_first_call(query, batch_id, self._operators)
         with self._lock:
             run = self._runs.get(query.query_id)
         if run is None or run.run_id != query.run_id:
-            run = QueryRun.start(self._process, self._operators, session, query)
+            run = QueryRun.start(self._process, self._operators, engine, query)
             with self._lock:
+                self._check_alone(run, query)
                 self._runs[query.query_id] = run
         try:
-            run.take(batch, batch_id, query)
+            run.take(batch, batch_id, engine, query)
         except BaseException:
             with self._lock:  # what storage holds now is for the next run to find out
-                self._runs.pop(query.query_id, None)
+                if self._runs.get(query.query_id) is run:
+                    del self._runs[query.query_id]
             raise
+
+    def _check_alone(self, run: QueryRun, query: RunningQuery) -> None:
+        """A sink with a state has that of one query."""
+        if run.sinks and self._runs.keys() - {query.query_id}:
+            message = (
+                "a sink with a state of its own serves one query, and this one has served another; "
+                "make a sink, and what calls it, for each query"
+            )
+            raise InvalidRequestError(message)
+
+    def _engine(self, session: SparkSession) -> Engine:
+        """The way to Spark. For Spark Connect it is kept: to tell the query takes a while.
+
+        Raises:
+            InvalidRequestError: It is not called by Spark.
+        """
+        # Either kind of session may lack what the other one needs to be imported.
+        if hasattr(session, "_jsparkSession"):
+            from holdfast.spark._classic import ClassicEngine  # noqa: PLC0415
+
+            return ClassicEngine(session)
+        if self._home is None:
+            raise InvalidRequestError("stateful(...) runs only as the function of foreachBatch")
+        if self._remote is None or self._remote.session is not session:
+            from holdfast.spark._connect import ConnectEngine  # noqa: PLC0415
+
+            self._remote = ConnectEngine(self._home, session)
+        return self._remote
+
+
+_last_calls: dict[str, tuple[str, int]] = {}
+"""By query, the run and the batch of its last call, whoever was called."""
+
+
+def _check_first_call(query: RunningQuery, batch_id: int, operators: Iterable[str]) -> None:
+    """Refuse to be called twice in a batch: the first call completes it, with its rows alone.
+
+    Raises:
+        InvalidRequestError: There was a call already.
+    """
+    call = (query.run_id, batch_id)
+    if _last_calls.get(query.query_id) == call:
+        message = (
+            f"operators {sorted(operators)} are called in batch {batch_id} after another call, which "
+            "has completed the batch without their rows; when the query is started again the batch "
+            "is skipped. Call stateful(...) once a batch: several operators, or several streams of "
+            "rows, go through checkpointed(...). To have these rows too, roll the query back to the "
+            "checkpoint before"
+        )
+        raise InvalidRequestError(message)
+    _last_calls[query.query_id] = call

@@ -3,13 +3,12 @@
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.accumulators import Accumulator
-from pyspark.core.broadcast import Broadcast
 
 from holdfast.backends import (
     Compression,
@@ -30,6 +29,20 @@ from holdfast.spark._acknowledgements import COLUMN, Acknowledgement
 from holdfast.spark._functions import BroadcastProcessFunction, StatefulFunction
 from holdfast.spark._stores import Stores
 from holdfast.spark._warm_state import WarmSettings, WarmState
+
+if TYPE_CHECKING:  # a client of Spark Connect may have no more than pyspark-client
+    from pyspark.core.broadcast import Broadcast
+
+
+class Counter(Protocol):
+    """Counts over all tasks. Tasks add, the driver looks."""
+
+    @property
+    def value(self) -> int: ...
+
+    def add(self, term: int) -> None:
+        """Count so many more."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +123,7 @@ class SubtaskRunner:
     max_parallelism: int | None
     input_schema: pa.Schema
     output_schema: pa.Schema
-    finished: "Accumulator[int]"
+    finished: Counter
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next((batch for batch in batches if batch.num_rows), None)
@@ -126,7 +139,7 @@ class SubtaskRunner:
         ).resolve_checkpoint_storage_location(self.checkpoint_id, self.location_reference)
 
         started = time.perf_counter()
-        shipment = self.shipment.value if isinstance(self.shipment, Broadcast) else self.shipment
+        shipment = self.shipment if isinstance(self.shipment, Shipment) else self.shipment.value
         state, broadcast_rows = shipment.assigned[subtask], shipment.broadcast_rows
         warm = WarmState(
             self.job.warm,

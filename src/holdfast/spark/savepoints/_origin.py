@@ -9,7 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations import CheckpointStorageAccess, checkpoint_directory, latest_checkpoint
-from holdfast.spark import _query
+from holdfast.spark import _sessions
 from holdfast.spark._coordinator import progress_of
 from holdfast.spark._link import LINK_FILE, Link, decode_link
 from holdfast.spark._settings import Settings
@@ -69,9 +69,9 @@ def origin_of(
     if isinstance(query, str | PathLike):
         known = None
         location = checkpoint_directory(query)
-        configuration = _query.configuration()
+        configuration = _sessions.configuration()
     else:
-        known = _query.known_query(query)
+        known = _sessions.known_query(query)
         location = checkpoint_directory(known.checkpoint_location)
         configuration = known.configuration
     use_stores(configuration, location)

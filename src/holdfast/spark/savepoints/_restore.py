@@ -31,7 +31,7 @@ from holdfast.locations import (
     resolve_pointer,
     with_streams,
 )
-from holdfast.spark import _query
+from holdfast.spark import _sessions
 from holdfast.spark._coordinator import SPARK, progress_of
 from holdfast.spark._link import LINK_FILE, Link, encode_link
 from holdfast.spark._setting import PREFIX
@@ -120,7 +120,7 @@ def restore_savepoint(
         CheckpointConflictError: Somebody else has taken the job.
         StorageUnavailableError: Something could not be read or written; repeat it.
     """
-    configuration = _query.configuration()
+    configuration = _sessions.configuration()
     use_stores(configuration, str(pointer), str(checkpoint_location))
     savepoint = load_checkpoint(resolve_pointer(pointer))
     spark_files = spark_files_of(savepoint.metadata, savepoint.location.external_pointer)
@@ -147,7 +147,7 @@ def restore_savepoint(
             write(f"{location}/{LINK_FILE}", encode_link(job.link).encode())
     finish(location, unfinished)
     if shuffle_partitions is not None:
-        _query.repartition(location, shuffle_partitions)
+        _sessions.repartition(location, shuffle_partitions)
     _warn_of_sink(spark_files, location)
     _log.info("restored %s behind batch %d at %s", pointer, progress.batch_id, location)
     return RestoredQuery(

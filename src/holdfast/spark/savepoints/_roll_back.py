@@ -21,7 +21,7 @@ from holdfast.locations import (
     load_checkpoints,
     resolve_pointer,
 )
-from holdfast.spark import _query
+from holdfast.spark import _sessions
 from holdfast.spark._coordinator import progress_of
 from holdfast.spark.savepoints._batches import batch_at
 from holdfast.spark.savepoints._content import SPARK_FILES
@@ -78,7 +78,7 @@ def roll_back(
         job_id=job_id,
         query_id=unfinished.query_id if unfinished else None,
     )
-    if origin.query_id in _query.active_query_ids():
+    if origin.query_id in _sessions.active_query_ids():
         raise InvalidRequestError("query is running; stop it first", location)
     last = _checkpoint(origin, checkpoint) if checkpoint is not None else None
     if last is None and origin.access is not None:

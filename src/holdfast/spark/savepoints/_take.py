@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from os import PathLike
 
 import msgspec
+import pyspark
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError, OutcomeUnknownError
@@ -20,7 +21,6 @@ from holdfast.locations import (
     complete_checkpoint,
     latest_checkpoint,
 )
-from holdfast.spark import _query
 from holdfast.spark._coordinator import SPARK, SparkProgress, progress_of, writer
 from holdfast.spark._retention import retained
 from holdfast.spark._settings import Settings
@@ -237,7 +237,7 @@ def _copied_state(
         batch_id=batch.batch_id,
         offsets=read(f"{origin.checkpoint_location}/offsets/{batch.batch_id}").decode(),
         checkpoint_location=origin.checkpoint_location,
-        spark_version=_query.spark_version(),
+        spark_version=pyspark.__version__,
     )
     return CheckpointMetadata(
         job_id=origin.job_id,

@@ -1,0 +1,197 @@
+"""The same jobs on a Spark Connect server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from jobs.connect import ConnectJob, Gate, Marks
+from jobs.operators import CountsLongs, FailsOnce, Groups
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from servers.connect import ConnectServer
+
+from holdfast.locations import FileSystemCheckpointStorage, latest_checkpoint
+from holdfast.spark import SparkProgress, StatefulQuery, checkpointed, progress_of, stateful
+
+# Queries start slowly while a machine has much else to do.
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def job(connect: ConnectServer, tmp_path: Path) -> Iterator[ConnectJob]:
+    job = ConnectJob(connect, tmp_path / "job")
+    yield job
+    job.spark.stop()
+
+
+def progress_in(job: ConnectJob) -> SparkProgress:
+    """What the job's last checkpoint knows of Spark."""
+    storage = FileSystemCheckpointStorage(f"file://{job.checkpoints}")
+    last = latest_checkpoint(storage.create_checkpoint_storage(job.job_directory.name))
+    assert last is not None
+    return progress_of(last.metadata)
+
+
+def test_rows_come_out_once_over_restarts_and_a_repeated_batch_is_skipped(job: ConnectJob) -> None:
+    job.settings["spark.holdfast.state.inline-threshold"] = "0"
+    job.feed(files=3)
+    job.run(job.operator(Groups(70)))
+    assert job.ids_written() == sorted(set(job.ids_written()))
+    assert len(job.ids_written()) == 2 * 140  # 150 rows a subtask
+    # What the client's session was told: state stands in files, not in metadata.
+    assert len(list((job.job_directory / "chk-3").iterdir())) > 1
+    job.feed(files=1)
+    job.repeat_last_batch()
+    seen = {file: file.stat().st_ino for file in job.output.glob("batch=2/*.parquet")}
+    job.run(job.operator(Groups(70)))
+    assert {file: file.stat().st_ino for file in job.output.glob("batch=2/*.parquet")} == seen
+    assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140  # 200 rows a subtask
+    assert job.completed() == [4]
+    progress = progress_in(job)
+    assert progress.batch_id == 3
+    assert progress.checkpoint_location == f"file://{job.spark_checkpoint}"
+    assert progress.offsets == (job.spark_checkpoint / "offsets" / "3").read_text()
+
+
+def test_two_queries_of_a_session_are_told_apart(
+    connect: ConnectServer, job: ConnectJob, tmp_path: Path
+) -> None:
+    job.location = f"{tmp_path}/url, a=b, {{c}} d%20"  # as awkward as can be
+    gate = Gate.closed(tmp_path)
+
+    def waits(rows: DataFrame, batch_id: int) -> None:
+        job.write(rows, batch_id)
+        gate.pass_through()
+
+    other = ConnectJob(connect, tmp_path / "other")
+    other.spark.stop()
+    other.spark = job.spark
+    other.location, other.name = None, "named"
+    other.settings["spark.sql.streaming.checkpointLocation"] = str(tmp_path / "of all")
+    job.feed(files=1)
+    other.feed(files=2)
+    first = job.start(job.operator(Groups(1), sink=waits))
+    second = other.start(other.operator(Groups(1)))
+    second.awaitTermination()
+    assert first.isActive
+    gate.await_sink()
+    first.awaitTermination()
+    assert job.ids_written() == list(range(100))
+    assert other.ids_written() == list(range(200))
+    for query, its, location in (
+        (first, job, job.location),
+        (second, other, tmp_path / "of all" / "named"),
+    ):
+        progress = progress_in(its)
+        assert (progress.query_id, progress.run_id) == (query.id, query.runId)
+        assert progress.checkpoint_location == f"file://{location}"
+
+
+def test_a_chain_of_operators_with_a_key_and_broadcast_rows_is_read_as_often_as_one_likes(
+    job: ConnectJob,
+) -> None:
+    def marks(session: SparkSession, batch_id: int) -> DataFrame:
+        return session.range(10 * batch_id, 10 * batch_id + 2).withColumnRenamed("id", "mark")
+
+    def query() -> StatefulQuery:
+        counts = stateful(
+            CountsLongs(),
+            uid="counts",
+            parallelism=2,
+            key="name",
+            schema="id long, nth long, subtask int",
+        )
+        marked = stateful(
+            Marks(),
+            uid="marks",
+            parallelism=3,
+            broadcast=marks,
+            schema="id long, nth long, subtask int, mark long",
+        )
+
+        def process(rows: DataFrame, batch_id: int) -> None:
+            named = rows.selectExpr("id", "concat('name ', id % 10) as name")
+            counted = counts.apply(named)
+            assert counted.count() == counted.orderBy("nth").count() == 100
+            job.write(marked.apply(counted).orderBy("id"), batch_id)
+
+        return checkpointed(process, counts, marked)
+
+    job.feed(files=2)
+    job.run(query())
+    job.feed(files=1)
+    job.run(query())
+    files = sorted(job.output.glob("batch=*/*.parquet"))
+    rows = [(file.parent.name, row) for file in files for row in pq.read_table(file).to_pylist()]
+    assert sorted(row["id"] for _, row in rows) == list(range(300))
+    assert {name: row["mark"] for name, row in rows} == {"batch=0": 1, "batch=1": 11, "batch=2": 21}
+    subtasks = {(row["id"] % 10, row["subtask"]) for _, row in rows}
+    assert len(subtasks) == 10  # each name comes to one subtask
+    for subtask in (0, 1):
+        numbers = sorted(row["nth"] for _, row in rows if row["subtask"] == subtask)
+        assert numbers == list(range(len(numbers)))
+
+
+def test_a_task_that_is_tried_again_counts_once(job: ConnectJob, tmp_path: Path) -> None:
+    job.feed(files=2)
+    job.run(job.operator(FailsOnce(7, tmp_path / "failed")))
+    assert (tmp_path / "failed").exists()
+    assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 98
+    assert job.completed() == [2]
+
+
+def test_a_failing_sink_leaves_no_checkpoint_and_the_next_run_goes_on(job: ConnectJob) -> None:
+    def fails(rows: DataFrame, batch_id: int) -> None:
+        if batch_id == 1:
+            raise RuntimeError("as planned")
+        job.write(rows, batch_id)
+
+    job.feed(files=3)
+    with pytest.raises(PySparkException, match="as planned"):
+        job.run(job.operator(Groups(70), sink=fails))
+    assert job.completed() == [1]
+    job.run(job.operator(Groups(70)))
+    assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
+    assert job.completed() == [3]
+
+
+def test_a_killed_process_of_batches_loses_and_doubles_nothing(
+    connect: ConnectServer, job: ConnectJob, tmp_path: Path
+) -> None:
+    gate = Gate.closed(tmp_path)
+
+    def is_killed(rows: DataFrame, batch_id: int) -> None:
+        job.write(rows, batch_id)
+        if batch_id == 1:
+            gate.pass_through()
+            gate.pass_through()
+
+    job.feed(files=3)
+    query = job.start(job.operator(Groups(70), sink=is_killed))
+    gate.await_sink()
+    (process,) = connect.batch_processes()
+    process.kill()
+    with pytest.raises(PySparkException):
+        query.awaitTermination()
+    assert job.completed() == [1]
+    job.run(job.operator(Groups(70)))
+    assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
+    assert job.completed() == [3]
+
+
+def test_what_the_server_can_not_do_is_refused_with_the_way_out(job: ConnectJob) -> None:
+    job.feed(files=1)
+
+    def large(session: SparkSession, _batch_id: int) -> DataFrame:
+        return session.range(3_000_000).withColumnRenamed("id", "mark")
+
+    with pytest.raises(PySparkException, match=r"state\.inline-threshold lower"):
+        job.run(job.operator(Marks(), broadcast=large))
+    job.location = None
+    with pytest.raises(PySparkException, match="option checkpointLocation"):
+        job.run(job.operator(Groups(70)))
+    job.settings = {"spark.holdfast.checkpoint.storage": "memory"}
+    job.location = str(job.spark_checkpoint)
+    with pytest.raises(PySparkException, match=r"set spark\.holdfast\.checkpoint\.dir"):
+        job.run(job.operator(Groups(70)))

@@ -1,0 +1,149 @@
+"""Queries of a classic session. The one file that reaches into Spark's JVM side."""
+
+import time
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.accumulators import Accumulator
+from pyspark.core.broadcast import Broadcast
+from pyspark.sql import Observation, SparkSession
+
+from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
+from holdfast.spark._engine import RunningQuery
+from holdfast.spark._routing import shipped
+from holdfast.spark._settings import Settings
+from holdfast.spark._subtask import Shipment
+
+_BUS_TIMEOUT_S = 120.0
+_JOB_GROUP = "spark.jobGroup.id"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicEngine:
+    """An `Engine` over a session of this process."""
+
+    session: SparkSession
+
+    def running_query(self) -> RunningQuery:
+        query_id = self.session.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if not query_id:
+            raise InvalidRequestError("stateful(...) runs only as the function of foreachBatch")
+        execution = self._execution(query_id)
+        return RunningQuery(
+            query_id=query_id,
+            run_id=execution.runId().toString(),
+            checkpoint_location=execution.resolvedCheckpointRoot(),
+        )
+
+    def offsets(self, query: RunningQuery, batch_id: int) -> str | None:
+        # From Spark's memory: the file can be in a store that is far away.
+        log = self._execution(query.query_id).offsetLog()
+        found = log.get(batch_id)
+        if not found.isDefined():
+            return None
+        text = _jvm(self.session).java.io.ByteArrayOutputStream()
+        log.serialize(found.get(), text)
+        return str(text.toString("UTF-8"))
+
+    def leave(self, query: RunningQuery, name: str, text: str) -> None:
+        file_system, path = self._hadoop(f"{query.checkpoint_location}/{name}")
+        stream = file_system.create(path, True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+    def check(self, settings: Settings) -> None:
+        pass
+
+    def has_own_state(self, query: RunningQuery) -> bool:
+        file_system, path = self._hadoop(f"{query.checkpoint_location}/state")
+        return bool(file_system.exists(path))
+
+    def counter(self) -> Accumulator[int]:
+        return self.session.sparkContext.accumulator(0)
+
+    def shipped(
+        self, shipment: Shipment, *, uid: str
+    ) -> AbstractContextManager[Shipment | Broadcast[Shipment]]:
+        del uid  # there is no limit to tell of
+        return shipped(self.session, shipment)
+
+    def jobs(self, run_id: str) -> "ClassicJobs":
+        jobs = ClassicJobs(self.session, run_id)
+        jobs.begin()
+        return jobs
+
+    def _execution(self, query_id: str) -> Any:
+        jvm = _jvm(self.session)
+        queries = self.session._jsparkSession.sharedState().activeStreamingQueries()
+        return queries.get(jvm.java.util.UUID.fromString(query_id))
+
+    def _hadoop(self, uri: str) -> tuple[Any, Any]:
+        """Spark's own file system for a URI, and the path in it."""
+        path = _jvm(self.session).org.apache.hadoop.fs.Path(uri)
+        configuration = self.session._jsparkSession.sessionState().newHadoopConf()
+        return path.getFileSystem(configuration), path
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicJobs:
+    """`Jobs` of a run: those in the group that Spark makes for it."""
+
+    session: SparkSession
+    run_id: str
+
+    def begin(self) -> None:
+        """See to it that the thread's jobs are in that group; a former batch may have changed it."""
+        self.session.sparkContext.setLocalProperty(_JOB_GROUP, self.run_id)
+
+    def are_all(self) -> bool:
+        return self.session.sparkContext.getLocalProperty(_JOB_GROUP) == self.run_id
+
+    def ids(self) -> frozenset[int]:
+        tracker = cast("Any", self.session.sparkContext)._jsc.statusTracker()
+        found = tracker.getJobIdsForGroup(self.run_id)
+        # As text: Spark remembers a thousand jobs, and each number would be a call to the JVM.
+        text = _jvm(self.session).java.util.Arrays.toString(found)
+        return frozenset(map(int, text.strip("[]").split(", "))) if len(text) > 2 else frozenset()
+
+    def failed(self, known: frozenset[int]) -> list[bool]:
+        _let_listeners_catch_up(self.session)
+        tracker = self.session.sparkContext.statusTracker()
+        found = [tracker.getJobInfo(job) for job in sorted(self.ids() - known)]
+        return [one is not None and one.status == "FAILED" for one in found]
+
+    def is_complete(self, observation: Observation) -> bool:
+        result = cast("Any", observation)._jo.future()
+        if not result.isCompleted():
+            # It comes over the listener bus, some time after the job's end.
+            _let_listeners_catch_up(self.session)
+        return bool(result.isCompleted())
+
+    def has_seen_rows(self, observation: Observation) -> bool:
+        # If Spark found that there is nothing to compute it has an empty row, at which `get` fails.
+        row = cast("Any", observation)._jo.future().value().get().get()
+        return int(row.length()) > 0
+
+
+def _let_listeners_catch_up(session: SparkSession) -> None:
+    bus = cast("Any", session.sparkContext)._jsc.sc().listenerBus()
+    deadline = time.monotonic() + _BUS_TIMEOUT_S
+    while True:
+        try:
+            bus.waitUntilEmpty()
+        except Py4JJavaError as error:  # it gives up after ten seconds
+            if time.monotonic() > deadline:
+                message = "Spark's listeners are too far behind to tell what the sink's job did"
+                raise CheckpointDeclinedError(message) from error
+        else:
+            return
+
+
+def _jvm(session: SparkSession) -> Any:
+    jvm = session._jvm
+    if jvm is None:
+        raise Py4JError("no connection to Spark's JVM")
+    return jvm

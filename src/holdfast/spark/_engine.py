@@ -1,0 +1,127 @@
+"""What differs between a classic Spark session and one of Spark Connect."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark.sql import Observation, SparkSession
+
+from holdfast.spark._settings import Settings
+from holdfast.spark._subtask import Counter, Shipment
+
+if TYPE_CHECKING:  # a client of Spark Connect may have no more than pyspark-client
+    from pyspark.core.broadcast import Broadcast
+
+_SHUFFLE_CHECKSUMS = (
+    "spark.sql.shuffle.orderIndependentChecksum.enabled",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningQuery:
+    """The streaming query in whose `foreachBatch` this thread is.
+
+    Attributes:
+        query_id: Stays the same for the life of Spark's checkpointLocation.
+        run_id: New at each start of the query.
+        checkpoint_location: Spark's own checkpoint directory for it.
+    """
+
+    query_id: str
+    run_id: str
+    checkpoint_location: str
+
+
+class Jobs(Protocol):
+    """The jobs that a run of a query starts, told by Spark's listeners."""
+
+    def ids(self) -> frozenset[int]:
+        """Ids of all so far, as far as Spark remembers them."""
+        ...
+
+    def are_all(self) -> bool:
+        """Whether all that the thread starts are among them, for it still says whose they are."""
+        ...
+
+    def failed(self, known: frozenset[int]) -> list[bool]:
+        """Which of those that are not `known` have failed, in the order they were begun.
+
+        Raises `CheckpointDeclinedError` if the listeners are too far behind to tell.
+        """
+        ...
+
+    def is_complete(self, observation: Observation) -> bool:
+        """Whether one has run that the observation could see.
+
+        `Observation.get` would wait for ever if there was none. Raises `CheckpointDeclinedError`
+        if the listeners are too far behind to tell.
+        """
+        ...
+
+    def has_seen_rows(self, observation: Observation) -> bool:
+        """Whether a complete observation has anything, for there was something to compute."""
+        ...
+
+
+class Engine(Protocol):
+    """A query's way to Spark, in the process that runs its batches.
+
+    Attributes:
+        session: The session of the batch.
+    """
+
+    @property
+    def session(self) -> SparkSession: ...
+
+    def running_query(self) -> RunningQuery:
+        """The query. Raises `InvalidRequestError` if it can't be told, as outside of `foreachBatch`."""
+        ...
+
+    def offsets(self, query: RunningQuery, batch_id: int) -> str | None:
+        """Spark's offset log entry of a batch, its text as in its file; None if there is none."""
+        ...
+
+    def leave(self, query: RunningQuery, name: str, text: str) -> None:
+        """Write a small file of that name into Spark's checkpoint directory."""
+        ...
+
+    def check(self, settings: Settings) -> None:
+        """Raises `InvalidRequestError` for settings that can't be used here."""
+        ...
+
+    def has_own_state(self, query: RunningQuery) -> bool:
+        """Whether Spark itself may keep state for it, as for its aggregations and joins."""
+        ...
+
+    def counter(self) -> Counter:
+        """A new one for tasks; it counts where there are `jobs`."""
+        ...
+
+    def shipped(
+        self, shipment: Shipment, *, uid: str
+    ) -> "AbstractContextManager[Shipment | Broadcast[Shipment]]":
+        """Bring what tasks of an operator need to them, for the block.
+
+        Raises `InvalidRequestError` if it is too large.
+        """
+        ...
+
+    def jobs(self, run_id: str) -> Jobs | None:
+        """The jobs of a run, or None if nobody tells of them.
+
+        With them the sink computes the output, and is watched as it does. Without them the output
+        is computed when an operator is applied, and kept for the sink.
+        """
+        ...
+
+
+def guard_against_other_orders(session: SparkSession) -> None:
+    """Let Spark notice when a part of a shuffle that it repeats comes out differently.
+
+    Which subtask a row goes to depends on the order of rows; Spark then repeats the whole stage.
+    Spark 4.3 does so by default, 4.1 only when told. The session is the query's own copy: no
+    other query sees the change.
+    """
+    for key in _SHUFFLE_CHECKSUMS:
+        session.conf.set(key, "true")

@@ -1,0 +1,125 @@
+"""A Spark Connect server on loopback, with two cores.
+
+It starts when the first test asks for it and stops with the session, with all that it has started.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pyspark
+import pytest
+from pyspark.sql.connect.session import SparkSession
+
+_START_S = 120.0
+_TESTS = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectServer:
+    """A server.
+
+    Attributes:
+        uri: `sc://127.0.0.1:port`.
+        process: Its JVM.
+        log: What it and the processes of its queries have said.
+    """
+
+    uri: str
+    process: psutil.Process
+    log: Path
+
+    def new_session(self) -> SparkSession:
+        """A session of its own; this process may have a classic one at the same time."""
+        return SparkSession.builder.remote(self.uri).create()
+
+    def batch_processes(self) -> list[psutil.Process]:
+        """The processes that run the batches of queries."""
+        return [
+            child
+            for child in self.process.children(recursive=True)
+            if any("foreach_batch_worker" in word for word in _command_of(child))
+        ]
+
+
+def _command_of(process: psutil.Process) -> list[str]:
+    with suppress(psutil.Error):
+        return process.cmdline()
+    return []
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+@contextmanager
+def connect_server(directory: Path) -> Iterator[ConnectServer]:
+    """A server that keeps its files in a directory."""
+    port = _free_port()
+    home = Path(pyspark.__file__).parent
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(directory),
+        "spark.sql.session.timeZone": "Europe/Berlin",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+    }
+    command = [
+        str(home / "bin" / "spark-submit"),
+        "--class",
+        "org.apache.spark.sql.connect.service.SparkConnectServer",
+        "--master",
+        "local[2,2]",  # a task that fails is tried once more
+        *(word for pair in settings.items() for word in ("--conf", "=".join(pair))),
+        "spark-internal",
+    ]
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join([str(_TESTS), *sys.path]),
+    }
+    log = directory / "server.log"
+    with log.open("wb") as output:
+        started = subprocess.Popen(
+            command, cwd=directory, env=environment, stdout=output, stderr=output
+        )
+    process = psutil.Process(started.pid)
+    try:
+        _wait_until_it_listens(started, port, log)
+        yield ConnectServer(f"sc://127.0.0.1:{port}", process, log)
+    finally:
+        everything = [process, *process.children(recursive=True)]
+        for one in everything:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        started.wait()
+        psutil.wait_procs(everything)
+
+
+def _wait_until_it_listens(started: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + _START_S
+    while True:
+        with suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        assert started.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="session")
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    with connect_server(tmp_path_factory.mktemp("connect")) as server:
+        yield server
