@@ -49,7 +49,7 @@ class ConnectJob(Job):
             (self.stream() if rows is None else rows)
             .writeStream.foreachBatch(function)  # type: ignore[arg-type]
             .outputMode(mode)
-            .trigger(**trigger or {"availableNow": True})  # type: ignore[arg-type]
+            .trigger(**(trigger or {"availableNow": True}))  # type: ignore[call-overload]
         )
         if self.location is not None:
             writer = writer.option("checkpointLocation", self.location)

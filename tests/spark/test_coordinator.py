@@ -3,11 +3,13 @@
 import pytest
 from contracts.values import read
 from jobs.operators import Groups
+from msgspec.structs import replace
 
 from holdfast.errors import (
     BatchGapError,
     CheckpointConflictError,
     CheckpointDeclinedError,
+    InvalidRequestError,
     OutcomeUnknownError,
     StorageUnavailableError,
 )
@@ -33,13 +35,16 @@ from holdfast.testing import Faults
 QUERY = "query"
 
 
-def coordinator(directory: str, *, num_retained: int = 2) -> CheckpointCoordinator:
+def coordinator(
+    directory: str, *, num_retained: int = 2, parallelism: int = 2, key: str | None = None
+) -> CheckpointCoordinator:
     storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
+    operator = stateful(Groups(1), uid="operator", parallelism=parallelism, key=key)
     return CheckpointCoordinator(
         storage.create_checkpoint_storage("job"),
         job_id="job",
         query_id=QUERY,
-        operators={"operator": stateful(Groups(1), uid="operator", parallelism=2)._operator},
+        operators={"operator": operator._operator},
         num_retained=num_retained,
     )
 
@@ -54,6 +59,7 @@ def acknowledged(
     pending: PendingCheckpoint,
     subtasks: tuple[int, ...] = (0, 1),
     mode: OperatorStateMode = OperatorStateMode.SPLIT_DISTRIBUTE,
+    count: int = 1,
 ) -> dict[str, list[Acknowledgement]]:
     """What subtasks report after each has written a state file."""
     found = []
@@ -64,7 +70,7 @@ def acknowledged(
             stream.write(b"state of %d" % subtask)
             handle = stream.close_and_get_handle()
         assert handle is not None
-        partitions = StatePartitions(mode, 0, handle.size, 0, 1)
+        partitions = StatePartitions(mode, 0, handle.size, 0, count)
         state = SubtaskState((OperatorStateHandle({"s": partitions}, handle),))
         found.append(Acknowledgement(subtask, subtask, state))
     return {"operator": found}
@@ -334,3 +340,48 @@ def test_a_checkpoint_that_can_not_be_deleted_fails_no_batch_and_goes_with_the_n
     run_batch(driver, 2)
     _CLEANER.wait()
     assert [number for number in (1, 2, 3) if files_below(faults.behind, number)] == [3]
+
+
+def test_a_batch_that_was_planned_anew_is_a_gap(memory_directory: str) -> None:
+    def offsets(time_ms: int, source: str) -> str:
+        return f'v1\n{{"batchTimestampMs":{time_ms}}}\n{source}'
+
+    first = coordinator(memory_directory)
+    pending = begun(first, 0)
+    first.complete(pending, acknowledged(pending), replace(progress(0), offsets=offsets(7, "{0}")))
+    for batch_id in (0, 1):
+        for other in (offsets(8, "{0}"), offsets(7, "{1}")):
+            with pytest.raises(BatchGapError, match="planned its batch 0 anew"):
+                coordinator(memory_directory).begin(batch_id, {0: other}.get)
+        coordinator(memory_directory).begin(batch_id, {0: offsets(7, "{0}")}.get)
+        coordinator(memory_directory).begin(batch_id, lambda _: None)  # Spark has deleted it
+
+
+def test_an_operator_whose_key_types_were_not_stored_goes_on(memory_directory: str) -> None:
+    first = coordinator(memory_directory, key="id")
+    pending = begun(first, 0)
+    assert pending.key_types == {}
+    first.complete(pending, acknowledged(pending), progress(0))
+    pending = begun(first, 1)
+    assert pending.key_types == {}
+    pending.key_types["operator"] = ("bigint",)
+    first.complete(pending, acknowledged(pending), progress(1))
+    assert begun(coordinator(memory_directory, key="id"), 2).key_types == {"operator": ("bigint",)}
+    with pytest.raises(InvalidRequestError, match="list state 's' would not be spread by key"):
+        coordinator(memory_directory, key="id", parallelism=3).begin(2)
+
+
+def test_a_list_that_was_cleared_does_not_keep_an_operator_with_keys_from_rescaling(
+    memory_directory: str,
+) -> None:
+    first = coordinator(memory_directory, key="id")
+    pending = begun(first, 0)
+    first.complete(pending, acknowledged(pending, count=0), progress(0))
+    assert (
+        len(
+            begun(coordinator(memory_directory, key="id", parallelism=3), 1)
+            .assigned["operator"]
+            .subtasks
+        )
+        == 3
+    )

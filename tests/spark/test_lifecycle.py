@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from jobs.job import Job
 from jobs.operators import Groups
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.spark import progress_of
@@ -126,3 +126,46 @@ def test_the_log_and_the_metadata_say_what_a_batch_did(
     assert f"completed checkpoint 1 of job {metadata.job_id} (batch 0)" in line
     assert f"{rows_in} rows in, {rows_out} rows out, {state_bytes} bytes of state" in line
     assert progress_of(metadata).batch_id == 0
+
+
+def test_a_batch_that_spark_has_planned_anew_is_a_gap_and_not_skipped(job: Job) -> None:
+    job.feed(files=2, rows=20)
+    job.run(job.operator(Groups(7)))
+    for log in ("offsets", "commits", "sources/0"):
+        for file in (job.spark_checkpoint / log).glob("*1*"):
+            file.unlink()
+        for file in (job.spark_checkpoint / log).glob(".*1*"):
+            file.unlink()
+    job.feed(files=1, rows=20)  # with other files, batch 1 is another batch
+    with pytest.raises(StreamingQueryException, match=r"BatchGapError.* planned its batch 1 anew"):
+        job.run(job.operator(Groups(7)))
+    assert job.completed() == [2]
+
+
+def test_a_sink_that_hides_its_jobs_in_another_group_is_declined(job: Job) -> None:
+    job.feed(files=1)
+
+    def hides(rows: DataFrame, batch_id: int) -> None:
+        rows.sparkSession.sparkContext.setJobGroup("mine", "a label")
+        job.write(rows, batch_id)
+
+    with pytest.raises(StreamingQueryException, match="changes the job group"):
+        job.run(job.operator(Groups(1), sink=hides))
+    assert job.completed() == []
+    job.run(job.operator(Groups(1)))
+    check_every_row_is_there_once(job)
+
+
+def test_a_query_that_is_refused_leaves_no_word_of_where_its_checkpoints_are(
+    job: Job, tmp_path: Path
+) -> None:
+    job.feed(files=1, rows=20)
+    job.run(job.operator(Groups(7)))
+    link = job.spark_checkpoint / "holdfast.json"
+    before = link.read_text()
+    assert str(job.checkpoints) in before
+    job.feed(files=1, rows=20)
+    job.settings["spark.holdfast.checkpoint.dir"] = f"file://{tmp_path}/elsewhere"
+    with pytest.raises(StreamingQueryException, match="BatchGapError"):
+        job.run(job.operator(Groups(7)))
+    assert link.read_text() == before

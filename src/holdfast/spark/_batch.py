@@ -196,7 +196,7 @@ class Batch:
         """
         uid = operator.uid
         running = self._operators.get(uid)
-        if running is None or not running.operator.is_like(operator):
+        if running is None or not self._are_one(running.operator, operator):
             message = (
                 f"operator {uid!r} is none of this query's, which are {sorted(self._operators)}; "
                 "pass this very one to checkpointed(...) too"
@@ -220,6 +220,10 @@ class Batch:
             self._cleanup.callback(applied.observed.unpersist)
             run(applied.observed)
         return _rows_of(applied.observed)
+
+    def _are_one(self, known: Operator, given: Operator) -> bool:
+        """Whether it is the query's own operator; in the process of Spark Connect a copy of it."""
+        return known is given if self._jobs else known.is_like(given)
 
     def _output(
         self, running: RunningOperator, rows: DataFrame, broadcast: DataFrame | None

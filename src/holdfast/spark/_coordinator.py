@@ -1,5 +1,6 @@
 """The checkpoint coordinator: decides what to do with a batch, commits it, cleans up behind it."""
 
+import json
 import logging
 import time
 import uuid
@@ -229,11 +230,10 @@ class CheckpointCoordinator:
         """Refuse a log of Spark's that was planned anew since the checkpoint."""
         progress = progress_of(last.metadata)
         found = offsets_of(progress.batch_id)
-        if found is not None and _sources(found) != _sources(progress.offsets):
+        if found is not None and _plan(found) != _plan(progress.offsets):
             message = (
-                f"Spark's batch {progress.batch_id} has other rows than the one that the last "
-                f"checkpoint completed: its offsets are {_sources(found)}, and were "
-                f"{_sources(progress.offsets)}"
+                f"Spark has planned its batch {progress.batch_id} anew since the last checkpoint "
+                f"completed it: it was {_plan(progress.offsets)}, and is {_plan(found)}"
             )
             raise CheckpointCoordinator._gap(message, last.location.external_pointer)
 
@@ -410,9 +410,14 @@ def writer() -> str:
     return f"holdfast {version('holdfast')}"
 
 
-def _sources(offsets: str) -> list[str]:
-    """What an offset log entry says of each source; before it stand its version and settings."""
-    return offsets.splitlines()[2:]
+def _plan(offsets: str) -> str:
+    """What tells a batch from another one of that number: its sources' offsets, and its time.
+
+    The offsets of files are but counted. An entry has a line for its version, one for the time and
+    settings, and one for each source.
+    """
+    settings, *sources = offsets.splitlines()[1:] or ["{}"]
+    return f"{json.loads(settings).get('batchTimestampMs')} {' '.join(sources)}"
 
 
 def _log_completed(completed: CompletedCheckpoint, batch_id: int) -> None:
