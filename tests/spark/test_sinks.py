@@ -35,16 +35,11 @@ def writes_twice(rows: DataFrame, _batch_id: int) -> None:
     rows.count()
 
 
-def looks_before_it_writes(rows: DataFrame, _batch_id: int) -> None:
-    if not rows.isEmpty():
-        rows.write.format("noop").mode("overwrite").save()
-
-
 def sorts(rows: DataFrame, _batch_id: int) -> None:
     rows.orderBy("id").write.format("noop").mode("overwrite").save()  # samples the rows first
 
 
-@pytest.mark.parametrize("sink", [writes_twice, looks_before_it_writes, sorts])
+@pytest.mark.parametrize("sink", [writes_twice, sorts])
 def test_a_sink_with_several_actions_has_to_persist(job: Job, sink: Sink) -> None:
     job.feed(files=1, rows=1000)
     with pytest.raises(StreamingQueryException, match="persist=True"):
@@ -54,6 +49,18 @@ def test_a_sink_with_several_actions_has_to_persist(job: Job, sink: Sink) -> Non
     assert job.completed() == [1]
 
 
+@pytest.mark.parametrize("rows", [1000, 3])
+def test_a_sink_may_look_at_its_rows_before_it_writes_them(job: Job, rows: int) -> None:
+    job.feed(files=2, rows=rows)
+
+    def looks(output: DataFrame, batch_id: int) -> None:
+        if not output.isEmpty():
+            job.write(output, batch_id)
+
+    job.run(job.operator(Groups(10), sink=looks))
+    assert sorted([*job.ids_written(), *job.ids_held()]) == job.ids_fed
+
+
 def test_persisted_rows_are_released_after_the_batch(spark: SparkSession, job: Job) -> None:
     job.feed(files=2)
     job.run(job.operator(Groups(10), persist=True))
@@ -61,15 +68,22 @@ def test_persisted_rows_are_released_after_the_batch(spark: SparkSession, job: J
     assert spark.sparkContext._jsc.getPersistentRDDs().size() == 0
 
 
-@pytest.mark.parametrize(
-    "sink",
-    [lambda rows, _: rows.rdd.count(), lambda rows, _: rows.foreachPartition(lambda _: None)],
-    ids=["rdd", "foreachPartition"],
-)
-def test_a_sink_that_cannot_be_observed_is_refused(job: Job, sink: Sink) -> None:
-    job.feed(files=1)
-    with pytest.raises(StreamingQueryException, match="can't be observed"):
-        job.run(job.operator(Groups(10), sink=sink))
+def takes_partitions_one_by_one(rows: DataFrame) -> list[int]:
+    return [row.id for row in rows.toLocalIterator()]
+
+
+def takes_an_rdd(rows: DataFrame) -> list[int]:
+    return [row.id for row in rows.rdd.collect()]
+
+
+@pytest.mark.parametrize("takes", [takes_partitions_one_by_one, takes_an_rdd])
+def test_a_sink_may_read_its_rows_once_in_any_way(
+    job: Job, takes: Callable[[DataFrame], list[int]]
+) -> None:
+    job.feed(files=2, rows=100)
+    taken: list[int] = []
+    job.run(job.operator(Groups(70), sink=lambda rows, _: taken.extend(takes(rows))))
+    assert sorted([*taken, *job.ids_held()]) == job.ids_fed
 
 
 @pytest.mark.parametrize("persist", [False, True])

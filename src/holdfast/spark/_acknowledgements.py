@@ -9,7 +9,8 @@ from holdfast.locations import OperatorState, SubtaskState
 from holdfast.spark._operator import Operator
 
 COLUMN = "__holdfast_acknowledgement"
-"""Name of the binary column that carries acknowledgements; null in rows of data."""
+"""Name of the binary column that carries acknowledgements, where they come as rows of their own;
+null in rows of data."""
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
@@ -19,11 +20,14 @@ class Acknowledgement(msgspec.Struct, frozen=True):
         subtask: Its index.
         task_attempt_id: Spark's number of the task attempt, unique in the application.
         state: Its state in this checkpoint.
+        stage_id: Spark's number of the task's stage. All subtasks of one pass over the rows are in
+            one stage, if one job makes the pass.
     """
 
     subtask: int
     task_attempt_id: int
     state: SubtaskState
+    stage_id: int = -1
 
     def encode(self) -> bytes:
         """Its bytes, as they travel to the driver."""
@@ -34,6 +38,36 @@ def decode_acknowledgements(encoded: Iterable[bytes]) -> list[Acknowledgement]:
     """The reports as they arrived, in no particular order."""
     decoder = msgspec.msgpack.Decoder(Acknowledgement)
     return [decoder.decode(one) for one in encoded]
+
+
+def of_the_pass(
+    acknowledgements: list[Acknowledgement], parallelism: int
+) -> list[Acknowledgement] | None:
+    """The reports of the one pass in which all rows were read.
+
+    Glimpses before or after it are passes of their own, of which some subtasks may have come to
+    their end.
+
+    Args:
+        acknowledgements: All reports of a batch.
+        parallelism: Number of subtasks.
+
+    Returns:
+        One of each subtask; None if there was no such pass, or more than one.
+    """
+    everybody = set(range(parallelism))
+    stages: dict[int, list[Acknowledgement]] = {}
+    for one in acknowledgements:
+        stages.setdefault(one.stage_id, []).append(one)
+    whole = [
+        reports for reports in stages.values() if {one.subtask for one in reports} == everybody
+    ]
+    if not whole:
+        whole = [acknowledgements]  # maybe one partition after the other, each by a job of its own
+    reports = whole[0]
+    glimpsed = [one.subtask for one in acknowledgements if one not in reports]
+    is_only = len(whole) == 1 and len(reports) == parallelism and set(glimpsed) != everybody
+    return reports if is_only and {one.subtask for one in reports} == everybody else None
 
 
 def operator_state(

@@ -7,20 +7,22 @@ from dataclasses import dataclass, field
 from typing import Self
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Observation
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
-from holdfast.spark._acknowledgements import COLUMN, Acknowledgement, decode_acknowledgements
+from holdfast.spark._acknowledgements import (
+    COLUMN,
+    Acknowledgement,
+    decode_acknowledgements,
+    of_the_pass,
+)
 from holdfast.spark._coordinator import PendingCheckpoint
 from holdfast.spark._engine import Engine, Jobs
 from holdfast.spark._functions import BroadcastProcessFunction
 from holdfast.spark._operator import Operator
 from holdfast.spark._routing import Routing, arrow_schema, settled_table
-from holdfast.spark._subtask import Counter, JobStorage, Shipment, SubtaskRunner
-
-_ACKNOWLEDGEMENTS = "acknowledgements"
+from holdfast.spark._subtask import JobStorage, Reports, Shipment, SubtaskRunner
 
 _current: ContextVar["Batch | None"] = ContextVar("holdfast_batch", default=None)
 
@@ -62,12 +64,12 @@ class Shape:
     Attributes:
         routing: How rows get to subtasks.
         output_schema: The rows that the operator yields, in Arrow.
-        with_acknowledgements: The same for Spark, with the column of acknowledgements behind.
+        spark_schema: The same for Spark.
     """
 
     routing: Routing
     output_schema: pa.Schema
-    with_acknowledgements: StructType
+    spark_schema: StructType
 
     @classmethod
     def of(cls, rows: DataFrame, operator: Operator, max_parallelism: int) -> Self:
@@ -75,12 +77,11 @@ class Shape:
         output = rows
         if operator.schema is not None:
             output = rows.sparkSession.createDataFrame([], operator.schema)
-        # Acknowledgements come in rows of their own, in which all else is null.
         columns = [StructField(column.name, column.dataType) for column in output.schema]
         return cls(
             routing=Routing.of(rows, operator, max_parallelism),
             output_schema=arrow_schema(output, uid=operator.uid),
-            with_acknowledgements=StructType([*columns, StructField(COLUMN, BinaryType())]),
+            spark_schema=StructType(columns),
         )
 
 
@@ -90,13 +91,19 @@ class RunningOperator:
 
     Attributes:
         operator: What the user says of it.
-        finished: Counts the subtasks that came to their end, over all jobs of the sink.
+        reports: Brings the acknowledgements of subtasks, over all jobs of the sink; None if they
+            are rows of the output.
         shapes: By the schema of what it is applied to.
     """
 
     operator: Operator
-    finished: Counter
+    reports: Reports | None
     shapes: dict[str, Shape] = field(default_factory=dict)
+
+    @property
+    def arrived(self) -> list[bytes]:
+        """The acknowledgements that have come to the driver; the list itself."""
+        return [] if self.reports is None else self.reports.value
 
     def shape(self, rows: DataFrame, max_parallelism: int) -> Shape:
         """What follows from the schema of the rows; worked out once for each."""
@@ -108,40 +115,43 @@ class RunningOperator:
 
 @dataclass(slots=True)
 class _Applied:
-    """An operator that was applied in the batch.
+    """An operator that was applied in the batch, and whose output is computed when it is read.
 
     Attributes:
-        running: The operator.
-        output: Its rows, and one acknowledgement from each subtask.
-        finished_before: What `running.finished` was before.
-        observation: Sees the acknowledgements of the first job that runs over `observed`.
-        observed: The output, being observed.
+        operator: The operator.
+        rows: What it is applied to.
+        output: Its rows.
+        arrived: All acknowledgements that have come to the driver, of the batch and before it.
+        before: How many of them are not of the batch.
     """
 
-    running: RunningOperator
+    operator: Operator
+    rows: DataFrame
     output: DataFrame
-    finished_before: int
-    observation: Observation = field(init=False)
-    observed: DataFrame = field(init=False)
+    arrived: list[bytes]
+    before: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.observe()
-
-    def observe(self) -> None:
-        """Observe the output anew."""
-        self.observation = Observation()
-        collected = F.expr(f"collect_list({COLUMN}) as {_ACKNOWLEDGEMENTS}")
-        self.observed = self.output.observe(self.observation, collected)
+        self.before = len(self.arrived)
 
     @property
     def finished(self) -> int:
         """How many times subtasks came to their end in this batch."""
-        return self.running.finished.value - self.finished_before
+        return len(self.arrived) - self.before
+
+    def run(self) -> None:
+        """Compute the output; what its subtasks reported before doesn't count any more."""
+        self.before = len(self.arrived)
+        run(self.output)
+
+    def acknowledgements(self) -> list[Acknowledgement]:
+        """What the subtasks reported in this batch."""
+        return decode_acknowledgements(self.arrived[self.before :])
 
     def declined(self, what: str) -> CheckpointDeclinedError:
         """The sink can't be trusted to hold what the state says."""
         message = (
-            f"the sink of operator {self.running.operator.uid!r} {what}. It has to read all rows in "
+            f"the sink of operator {self.operator.uid!r} {what}. It has to read all rows in "
             "one action of the DataFrame and let errors through, or to be used with persist=True"
         )
         return CheckpointDeclinedError(message)
@@ -180,6 +190,8 @@ class Batch:
     def __enter__(self) -> Self:
         if self._jobs is not None:
             self._jobs_before = self._jobs.ids()
+            for running in self._operators.values():
+                running.arrived.clear()
         self._cleanup.callback(_current.reset, _current.set(self))
         return self
 
@@ -214,12 +226,12 @@ class Batch:
             # A block that is lost now fails whatever reads it: never are rows computed anew.
             kept = self._kept[uid] = output.localCheckpoint(eager=True)
             return _rows_of(kept)
-        applied = self._applied[uid] = _Applied(running, output, running.finished.value)
-        if running.operator.persist:
-            applied.observed = applied.observed.persist()
-            self._cleanup.callback(applied.observed.unpersist)
-            run(applied.observed)
-        return _rows_of(applied.observed)
+        applied = self._applied[uid] = _Applied(operator, rows, output, running.arrived)
+        if operator.persist:
+            applied.output = output.persist()
+            self._cleanup.callback(applied.output.unpersist)
+            run(applied.output)
+        return applied.output
 
     def _are_one(self, known: Operator, given: Operator) -> bool:
         """Whether it is the query's own operator; in the process of Spark Connect a copy of it."""
@@ -228,7 +240,7 @@ class Batch:
     def _output(
         self, running: RunningOperator, rows: DataFrame, broadcast: DataFrame | None
     ) -> DataFrame:
-        """The operator over the rows: its own rows, and one acknowledgement from each subtask."""
+        """The operator over the rows."""
         operator = running.operator
         assigned = self._pending.assigned[operator.uid]
         shape = running.shape(rows, assigned.max_parallelism)
@@ -246,9 +258,12 @@ class Batch:
             max_parallelism=assigned.max_parallelism if operator.key else None,
             input_schema=shape.routing.input_schema,
             output_schema=shape.output_schema,
-            finished=running.finished,
+            reports=running.reports,
         )
-        return shape.routing.dealt(rows).mapInArrow(runner, shape.with_acknowledgements)
+        schema = shape.spark_schema
+        if running.reports is None:
+            schema = StructType([*schema, StructField(COLUMN, BinaryType())])
+        return shape.routing.dealt(rows).mapInArrow(runner, schema)
 
     def _check_key_types(self, operator: Operator, key_types: tuple[str, ...]) -> None:
         """Equal numbers of different types have different hashes."""
@@ -311,7 +326,7 @@ class Batch:
                 "addTag instead of setJobGroup"
             )
         failed = jobs.failed(self._jobs_before)
-        all_persist = all(one.running.operator.persist for one in self._applied.values())
+        all_persist = all(one.operator.persist for one in self._applied.values())
         # With persisted rows a sink may try again; what it did last counts.
         if any(failed[-1:] if all_persist else failed):
             raise last.declined(
@@ -319,29 +334,26 @@ class Batch:
             )
 
     def _acknowledgements(self, applied: _Applied, jobs: Jobs) -> list[Acknowledgement]:
-        parallelism = applied.running.operator.parallelism
+        parallelism = applied.operator.parallelism
         if applied.finished < parallelism:
-            # The sink read nothing, or only a glimpse: the state may come from another pass.
-            complete = jobs.is_complete(applied.observation)
-            glimpsed = complete and jobs.has_seen_rows(applied.observation)
-            if len(self._applied) > 1 and (glimpsed or applied.finished):
-                raise applied.declined("reads its rows only in part")  # others were run for them
-            if complete:
-                applied.observe()
-            run(applied.observed)
-        elif applied.finished > parallelism:
+            # The sink read nothing, or only a glimpse: the state may come from another pass. Unless
+            # operators behind this one have seen the glimpse, or those before it run once more.
+            uid = applied.operator.uid
+            others = [one for one in self._applied.values() if one is not applied and one.finished]
+            ran = [one.finished for one in others]
+            is_partly_used = any(jobs.come_from(one.rows, uid) for one in others)
+            if not is_partly_used:
+                applied.run()
+            if is_partly_used or ran != [one.finished for one in others]:
+                raise applied.declined("reads its rows only in part")
+        reports = of_the_pass(applied.acknowledgements(), parallelism)
+        if reports is None:
             raise applied.declined(
                 "runs its rows through the operator more than once, and may hold those of any "
                 "pass (several actions, orderBy and repartitionByRange do that; so does the "
                 "loss of an executor: restart the query then)"
             )
-        if not jobs.is_complete(applied.observation):
-            raise applied.declined(
-                "reads its rows in a way that can't be observed, such as rdd or foreach"
-            )
-        if not jobs.has_seen_rows(applied.observation):
-            raise applied.declined("looks at its rows before it reads them")
-        return decode_acknowledgements(applied.observation.get[_ACKNOWLEDGEMENTS])
+        return reports
 
 
 def _readable(frame: object, what: str) -> DataFrame:

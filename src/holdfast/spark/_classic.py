@@ -6,18 +6,30 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.accumulators import Accumulator
+from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.core.broadcast import Broadcast
-from pyspark.sql import Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 from holdfast.spark._engine import RunningQuery
 from holdfast.spark._routing import shipped
 from holdfast.spark._settings import Settings
-from holdfast.spark._subtask import Shipment
+from holdfast.spark._subtask import Shipment, name_in_plans
 
 _BUS_TIMEOUT_S = 120.0
 _JOB_GROUP = "spark.jobGroup.id"
+
+
+class _Lists(AccumulatorParam[list[bytes]]):
+    """Lists are put behind each other."""
+
+    def zero(self, value: list[bytes]) -> list[bytes]:
+        del value
+        return []
+
+    def addInPlace(self, value1: list[bytes], value2: list[bytes]) -> list[bytes]:  # noqa: N802
+        value1 += value2
+        return value1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +74,8 @@ class ClassicEngine:
         file_system, path = self._hadoop(f"{query.checkpoint_location}/state")
         return bool(file_system.exists(path))
 
-    def counter(self) -> Accumulator[int]:
-        return self.session.sparkContext.accumulator(0)
+    def reports(self) -> Accumulator[list[bytes]]:
+        return self.session.sparkContext.accumulator([], _Lists())
 
     def shipped(
         self, shipment: Shipment, *, uid: str
@@ -109,23 +121,15 @@ class ClassicJobs:
         text = _jvm(self.session).java.util.Arrays.toString(found)
         return frozenset(map(int, text.strip("[]").split(", "))) if len(text) > 2 else frozenset()
 
+    def come_from(self, rows: DataFrame, uid: str) -> bool:
+        plan = cast("Any", rows)._jdf.queryExecution().analyzed().toString()
+        return f"{name_in_plans(uid)}(" in plan
+
     def failed(self, known: frozenset[int]) -> list[bool]:
         _let_listeners_catch_up(self.session)
-        tracker = self.session.sparkContext.statusTracker()
+        tracker = cast("Any", self.session.sparkContext)._jsc.statusTracker()
         found = [tracker.getJobInfo(job) for job in sorted(self.ids() - known)]
-        return [one is not None and one.status == "FAILED" for one in found]
-
-    def is_complete(self, observation: Observation) -> bool:
-        result = cast("Any", observation)._jo.future()
-        if not result.isCompleted():
-            # It comes over the listener bus, some time after the job's end.
-            _let_listeners_catch_up(self.session)
-        return bool(result.isCompleted())
-
-    def has_seen_rows(self, observation: Observation) -> bool:
-        # If Spark found that there is nothing to compute it has an empty row, at which `get` fails.
-        row = cast("Any", observation)._jo.future().value().get().get()
-        return int(row.length()) > 0
+        return [one is not None and one.status().toString() == "FAILED" for one in found]
 
 
 def _let_listeners_catch_up(session: SparkSession) -> None:

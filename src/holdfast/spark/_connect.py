@@ -70,15 +70,6 @@ class _Found:
     is_ours: bool
 
 
-class _NoCounter:
-    """Spark Connect has no accumulators."""
-
-    value = 0
-
-    def add(self, term: int) -> None:
-        pass
-
-
 @dataclass(slots=True)
 class ConnectEngine:
     """An `Engine` in the process that Spark starts for a run of a query.
@@ -130,8 +121,8 @@ class ConnectEngine:
         del query
         return True  # to find out takes longer than to run a batch once more now and then
 
-    def counter(self) -> _NoCounter:
-        return _NoCounter()
+    def reports(self) -> None:
+        """Spark Connect has no accumulators."""
 
     @contextmanager
     def shipped(self, shipment: Shipment, *, uid: str) -> Iterator[Shipment]:

@@ -4,10 +4,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from pyspark.sql import Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.spark._settings import Settings
-from holdfast.spark._subtask import Counter, Shipment
+from holdfast.spark._subtask import Reports, Shipment
 
 if TYPE_CHECKING:  # a client of Spark Connect may have no more than pyspark-client
     from pyspark.core.broadcast import Broadcast
@@ -44,23 +44,15 @@ class Jobs(Protocol):
         """Whether all that the thread starts are among them, for it still says whose they are."""
         ...
 
+    def come_from(self, rows: DataFrame, uid: str) -> bool:
+        """Whether the rows are computed of those of that operator."""
+        ...
+
     def failed(self, known: frozenset[int]) -> list[bool]:
         """Which of those that are not `known` have failed, in the order they were begun.
 
         Raises `CheckpointDeclinedError` if the listeners are too far behind to tell.
         """
-        ...
-
-    def is_complete(self, observation: Observation) -> bool:
-        """Whether one has run that the observation could see.
-
-        `Observation.get` would wait for ever if there was none. Raises `CheckpointDeclinedError`
-        if the listeners are too far behind to tell.
-        """
-        ...
-
-    def has_seen_rows(self, observation: Observation) -> bool:
-        """Whether a complete observation has anything, for there was something to compute."""
         ...
 
 
@@ -94,8 +86,8 @@ class Engine(Protocol):
         """Whether Spark itself may keep state for it, as for its aggregations and joins."""
         ...
 
-    def counter(self) -> Counter:
-        """A new one for tasks; it counts where there are `jobs`."""
+    def reports(self) -> Reports | None:
+        """A new one for an operator; None where there are no `jobs` to tell whose they are."""
         ...
 
     def shipped(

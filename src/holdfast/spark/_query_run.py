@@ -91,7 +91,7 @@ class QueryRun:
             run_id=query.run_id,
             process=process,
             operators={
-                uid: RunningOperator(operator=one, finished=engine.counter())
+                uid: RunningOperator(operator=one, reports=engine.reports())
                 for uid, one in operators.items()
             },
             sinks=sinks,

@@ -152,7 +152,7 @@ def arrow_schema(frame: DataFrame, *, uid: str) -> pa.Schema:
         InvalidRequestError: There are no columns, or their names can't be used.
     """
     _check_columns(frame.columns, uid=uid)
-    # Not of the frame itself: a query over it, even of no rows, would complete its observations.
+    # Not of the frame itself: that could run an operator before this one.
     return _settled_schema(frame.sparkSession.createDataFrame([], frame.schema).toArrow().schema)
 
 

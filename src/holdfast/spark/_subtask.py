@@ -34,14 +34,16 @@ if TYPE_CHECKING:  # a client of Spark Connect may have no more than pyspark-cli
     from pyspark.core.broadcast import Broadcast
 
 
-class Counter(Protocol):
-    """Counts over all tasks. Tasks add, the driver looks."""
+class Reports(Protocol):
+    """Brings what tasks add to the driver, if they succeed: an accumulator of Spark's."""
 
     @property
-    def value(self) -> int: ...
+    def value(self) -> list[bytes]:
+        """All that has come to the driver."""
+        ...
 
-    def add(self, term: int) -> None:
-        """Count so many more."""
+    def add(self, term: list[bytes]) -> None:
+        """Add to it, in a task."""
         ...
 
 
@@ -88,6 +90,11 @@ class Shipment:
         return inline + (self.broadcast_rows.nbytes if self.broadcast_rows is not None else 0)
 
 
+def name_in_plans(uid: str) -> str:
+    """What Spark calls an operator in plans and in its user interface."""
+    return f"holdfast:{uid}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskRunner:
     """The function for `mapInArrow`: pickled to executors, and called once for each subtask.
@@ -109,7 +116,8 @@ class SubtaskRunner:
         max_parallelism: Number of its key groups; None if rows aren't dealt by key.
         input_schema: Schema of the rows that come.
         output_schema: Schema of the rows that the operator yields.
-        finished: Counts the subtasks that came to their end, over all jobs of the sink.
+        reports: Takes the acknowledgement of each subtask that comes to its end, over all jobs of
+            the sink. If None, acknowledgements are rows of the output, in a column of their own.
     """
 
     function: StatefulFunction
@@ -123,7 +131,12 @@ class SubtaskRunner:
     max_parallelism: int | None
     input_schema: pa.Schema
     output_schema: pa.Schema
-    finished: Counter
+    reports: Reports | None
+
+    @property
+    def __name__(self) -> str:
+        """What Spark shows in plans."""
+        return name_in_plans(self.uid)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next((batch for batch in batches if batch.num_rows), None)
@@ -193,9 +206,12 @@ class SubtaskRunner:
         )
         state = msgspec.structs.replace(state, statistics=statistics)
         task = TaskContext.get()
-        attempt = task.taskAttemptId() if task else -1
-        yield self._acknowledge(Acknowledgement(subtask, attempt, state))
-        self.finished.add(1)
+        attempt, stage = (task.taskAttemptId(), task.stageId()) if task else (-1, -1)
+        report = Acknowledgement(subtask, attempt, state, stage).encode()
+        if self.reports is None:
+            yield self._row_of(report)
+        else:
+            self.reports.add([report])
 
     def _key_groups(self, subtask: int) -> KeyGroupRange | None:
         """The subtask's, if rows are dealt by key."""
@@ -224,20 +240,21 @@ class SubtaskRunner:
                 raise InvalidRequestError(message)
 
     def _output(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with an empty acknowledgement column."""
+        """The batch as it goes to the sink, maybe with an empty column of acknowledgements."""
         try:
             batch = cast_rows(batch, self.output_schema)
         except MisfitError as error:
             message = f"rows of operator {self.uid!r} don't fit its output schema: {error}"
             raise InvalidRequestError(message) from None
+        if self.reports is not None:
+            return batch
         return batch.append_column(COLUMN, pa.nulls(batch.num_rows, pa.binary()))
 
-    def _acknowledge(self, acknowledgement: Acknowledgement) -> pa.RecordBatch:
+    def _row_of(self, report: bytes) -> pa.RecordBatch:
         """A batch of one row that has nothing but the acknowledgement."""
         columns = [pa.nulls(1, field.type) for field in self.output_schema]
-        report = pa.array([acknowledgement.encode()], pa.binary())
         names = [*self.output_schema.names, COLUMN]
-        return pa.RecordBatch.from_arrays([*columns, report], names=names)
+        return pa.RecordBatch.from_arrays([*columns, pa.array([report], pa.binary())], names=names)
 
 
 class _Input:

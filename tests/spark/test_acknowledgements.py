@@ -1,0 +1,48 @@
+"""Which of the reports that reach the driver make the state."""
+
+import pytest
+
+from holdfast.locations import SubtaskState
+from holdfast.spark._acknowledgements import Acknowledgement, of_the_pass
+
+
+def reports(text: str) -> list[Acknowledgement]:
+    """Of `a0 a1 b0`: subtask 0 and 1 in stage a, subtask 0 in stage b."""
+    return [
+        Acknowledgement(int(one[1]), attempt, SubtaskState(), stage_id=ord(one[0]))
+        for attempt, one in enumerate(text.split())
+    ]
+
+
+@pytest.mark.parametrize(
+    ("all_reports", "those_of_the_pass"),
+    [
+        ("a0 a1 a2", "a0 a1 a2"),
+        ("a2 a0 a1", "a2 a0 a1"),
+        ("a0 b0 b1 b2", "b0 b1 b2"),  # a glimpse before
+        ("b1 b0 b2 a1", "b1 b0 b2"),  # and behind
+        ("a0 c1 b0 b1 b2", "b0 b1 b2"),
+        ("a0 b1 c2", "a0 b1 c2"),  # one job for each partition
+    ],
+)
+def test_the_reports_of_the_one_whole_pass_count(all_reports: str, those_of_the_pass: str) -> None:
+    found = of_the_pass(reports(all_reports), 3)
+    assert found is not None
+    wanted = [(int(one[1]), ord(one[0])) for one in those_of_the_pass.split()]
+    assert [(one.subtask, one.stage_id) for one in found] == wanted
+
+
+@pytest.mark.parametrize(
+    "all_reports",
+    [
+        "",
+        "a0 a1",
+        "a0 b1",
+        "a0 a1 a2 b0 b1 b2",  # two actions
+        "a0 a1 a1 a2",  # a part was run again
+        "a0 a1 a2 b0 c1 d2",  # all partitions one by one, and an action
+        "a0 b0 b1 c2",
+    ],
+)
+def test_without_one_whole_pass_no_report_counts(all_reports: str) -> None:
+    assert of_the_pass(reports(all_reports), 3) is None
