@@ -193,9 +193,14 @@ def known_query(query: StreamingQuery) -> KnownQuery:
 
 
 def configuration() -> dict[str, str]:
-    """Spark's configuration in this process; empty where no classic session is."""
+    """Spark's configuration as this thread has it; empty where no classic session is."""
     session = _any_session()
-    return {} if session is None else dict(session.conf.getAll)
+    if session is None:
+        return {}
+    # Spark's own answer: PySpark's is one for all threads, also that of a batch of some query.
+    active = session._get_j_spark_session_class(_jvm(session)).getActiveSession()
+    java_session = active.get() if active.isDefined() else session._jsparkSession
+    return dict(java_session.conf().getAllAsJava())
 
 
 def active_query_ids() -> frozenset[str]:
