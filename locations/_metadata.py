@@ -27,7 +27,6 @@ from holdfast.locations._handles import (
     OperatorStateHandle,
     RawOperatorStateHandle,
     StreamStateHandle,
-    is_inside,
 )
 
 MAGIC = b"HOLDFAST"
@@ -173,13 +172,7 @@ def encode_metadata(metadata: CheckpointMetadata, directory: str) -> bytes:
     def relative(handle: StreamStateHandle) -> StreamStateHandle:
         if not isinstance(handle, FileStateHandle):
             return handle
-        if is_inside(handle, directory):
-            return msgspec.structs.replace(handle, uri=_uris.name(handle.uri))
-        holder = _uris.parent(handle.uri)
-        if _are_savepoints_side_by_side(holder, directory):
-            uri = _uris.join(_BESIDE, _uris.name(holder), _uris.name(handle.uri))
-            return msgspec.structs.replace(handle, uri=uri)
-        return handle
+        return msgspec.structs.replace(handle, uri=relative_uri(handle.uri, directory))
 
     body = msgspec.msgpack.encode(with_streams(metadata, relative))
     content = _HEADER.pack(MAGIC, VERSION, len(body)) + body
@@ -222,14 +215,27 @@ def decode_metadata(content: bytes, directory: str, *, uri: str) -> CheckpointMe
 
     def absolute(handle: StreamStateHandle) -> StreamStateHandle:
         if isinstance(handle, FileStateHandle):
-            if handle.uri.startswith(f"{_BESIDE}/"):
-                uri = _uris.join(_uris.parent(directory), handle.uri.removeprefix(f"{_BESIDE}/"))
-                return msgspec.structs.replace(handle, uri=uri)
-            if "/" not in handle.uri:
-                return msgspec.structs.replace(handle, uri=_uris.join(directory, handle.uri))
+            return msgspec.structs.replace(handle, uri=absolute_uri(handle.uri, directory))
         return handle
 
     return with_streams(metadata, absolute)
+
+
+def relative_uri(uri: str, directory: str) -> str:
+    """A file's URI as it stands in the `_metadata` of a directory."""
+    holder = _uris.parent(uri)
+    if holder == directory:
+        return _uris.name(uri)
+    if _are_savepoints_side_by_side(holder, directory):
+        return _uris.join(_BESIDE, _uris.name(holder), _uris.name(uri))
+    return uri
+
+
+def absolute_uri(uri: str, directory: str) -> str:
+    """The URI of a file that the `_metadata` in a directory names."""
+    if uri.startswith(f"{_BESIDE}/"):
+        return _uris.join(_uris.parent(directory), uri.removeprefix(f"{_BESIDE}/"))
+    return uri if "/" in uri else _uris.join(directory, uri)
 
 
 def _are_savepoints_side_by_side(one: str, other: str) -> bool:

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from functools import partial
+from unittest import mock
 
 import msgspec
 from jobs.stopped import QUERY, all_files, put, state_of, text_of, write_job, write_query
@@ -10,7 +11,7 @@ from jobs.stopped import QUERY, all_files, put, state_of, text_of, write_job, wr
 from holdfast.errors import CheckpointNotFoundError
 from holdfast.locations import FileSystemCheckpointStorage, latest_checkpoint
 from holdfast.spark import restore_savepoint, roll_back, take_savepoint
-from holdfast.spark.savepoints._unfinished import UNFINISHED_FILE
+from holdfast.spark.savepoints._selection import UNFINISHED_FILE
 from holdfast.testing import ANY_CALL, Faults
 
 NOTE = UNFINISHED_FILE
@@ -92,6 +93,7 @@ def check_restores(faults: Faults, stride: int) -> None:
             break
 
 
+@mock.patch("holdfast.spark.savepoints._roll_back.is_alive", mock.Mock(return_value=False))
 def check_roll_backs(faults: Faults, stride: int) -> None:
     """What died can't be started unless it is untouched or whole, and is finished by a repetition."""
     rolled_back = {
@@ -107,7 +109,7 @@ def check_roll_backs(faults: Faults, stride: int) -> None:
         location, checkpoints = _query(faults, step)
         put(f"{location}/state/0/1/4.snapshot", "of the abandoned time line")
         before = all_files(location)
-        died = crashing_at(faults, step, partial(roll_back, location, 2))
+        died = crashing_at(faults, step, partial(roll_back, location, checkpoint=2))
         if died:
             if can_be_started(location):
                 left = set(all_files(location)) - {NOTE}
@@ -117,7 +119,7 @@ def check_roll_backs(faults: Faults, stride: int) -> None:
                     state_of(0, behind),
                     state_of(1, behind),
                 ]
-            assert roll_back(location, 2) == 1
+            assert roll_back(location, checkpoint=2) == 1
         found = all_files(location)
         assert set(found) == rolled_back
         assert found["metadata"] == before["metadata"]

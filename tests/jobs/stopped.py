@@ -108,6 +108,25 @@ def write_job(directory: str, location: str, *, batches: int) -> None:
     put(f"{location}/{LINK_FILE}", encode_link(link))
 
 
+def write_stopped(directory: str) -> str:
+    """A query with an operator, four batches done; returns its checkpointLocation."""
+    location = f"{directory}/original"
+    write_query(location, batches=4)
+    write_job(f"{directory}/checkpoints", location, batches=4)
+    return location
+
+
+def remove(*uris: str) -> None:
+    """Delete files of one store."""
+    file_system_for(uris[0]).delete(uris)
+
+
+def replace(uri: str, text: str) -> None:
+    """Put something else into a file."""
+    remove(uri)
+    put(uri, text)
+
+
 def state_of(subtask: int, batch: int) -> bytes:
     """What a subtask's state is behind a batch."""
     return b"state of %d behind %d;" % (subtask, batch) * 500

@@ -1,9 +1,12 @@
 """A query with state of Spark's own: sums by key over a folder of Parquet files, one a batch."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,6 +42,12 @@ def sums(rows: DataFrame) -> DataFrame:
 def distinct_sums(rows: DataFrame) -> DataFrame:
     """The same, of the first occurrence of each value: two operators with state."""
     return sums(rows.dropDuplicates(["value"]))
+
+
+def joined(rows: DataFrame) -> DataFrame:
+    """Each row of a batch, with that of the batch before whose value is smaller by 30."""
+    earlier = rows.select((F.col("value") + 30).alias("value"), F.col("key").alias("before"))
+    return rows.join(earlier, "value")
 
 
 class Sums:
@@ -102,7 +111,7 @@ class Sums:
         )
         return (
             self.plan(rows)
-            .writeStream.outputMode("update")
+            .writeStream.outputMode("append" if self.plan is joined else "update")
             .foreachBatch(self.function)
             .option("checkpointLocation", self.checkpoint)
         )
@@ -110,6 +119,24 @@ class Sums:
     def take(self, rows: DataFrame, batch_id: int) -> None:
         """Keep the rows of a batch, in place of what was kept for it before."""
         self.batches[batch_id] = sorted(tuple(row) for row in rows.collect())
+
+
+def roll_back_elsewhere(spark: SparkSession, checkpoint_location: str, **wanted: int) -> int:
+    """Roll a query back as if the application that ran it had ended: none of its state is kept."""
+    stores: Any = spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore  # type: ignore[union-attr]
+    stores.stop()
+    code = (
+        "import sys; from holdfast.spark import roll_back; "
+        "print(roll_back(sys.argv[1], **eval(sys.argv[2])))"
+    )
+    command = [sys.executable, "-c", code, checkpoint_location, repr(wanted)]
+    done = subprocess.run(
+        command,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return int(done.stdout)
 
 
 def feed(source: Path, numbers: range, rows: int = 30) -> None:

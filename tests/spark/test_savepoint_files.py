@@ -16,8 +16,8 @@ from jobs.stopped import (
     put,
     state_of,
     text_of,
-    write_job,
     write_query,
+    write_stopped,
 )
 
 from holdfast.errors import (
@@ -51,10 +51,13 @@ def directory(faults: Faults) -> str:
 @pytest.fixture
 def stopped(directory: str) -> str:
     """The checkpointLocation of a query with an operator, four batches done."""
-    location = f"{directory}/original"
-    write_query(location, batches=4)
-    write_job(f"{directory}/checkpoints", location, batches=4)
-    return location
+    return write_stopped(directory)
+
+
+@pytest.fixture(autouse=True)
+def _as_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests in this process have Spark; nothing here was run by it."""
+    monkeypatch.setattr("holdfast.spark.savepoints._roll_back.is_alive", lambda: False)
 
 
 def test_a_savepoint_holds_what_is_needed_and_no_more(stopped: str, directory: str) -> None:
@@ -105,9 +108,7 @@ def test_what_an_earlier_savepoint_has_is_not_copied_again(stopped: str, directo
     savepoints = f"{directory}/savepoints"
     base = take_savepoint(stopped, savepoints)
     add_batches(stopped, [4])
-    put(f"{stopped}/holdfast-other", "not ours")
-    file_system_for(stopped).delete([f"{stopped}/holdfast.json"])
-    pointer = take_savepoint(stopped, savepoints, base=base)
+    pointer = take_savepoint(stopped, savepoints, base=base, operators=False)
     files = spark_files_of(load_checkpoint(resolve_pointer(pointer)).metadata, pointer).files
     referred = {
         one.path
@@ -222,8 +223,8 @@ def test_a_checkpoint_is_no_savepoint_and_the_other_way_round(stopped: str, dire
         restore_savepoint(checkpoint, f"{directory}/fork")
     savepoint = take_savepoint(stopped, f"{directory}/savepoints")
     with pytest.raises(InvalidRequestError, match="restore_savepoint"):
-        roll_back(stopped, savepoint)
-    assert roll_back(stopped, f"{directory}/checkpoints/{QUERY}/chk-3") == 2
+        roll_back(stopped, checkpoint=savepoint)
+    assert roll_back(stopped, checkpoint=f"{directory}/checkpoints/{QUERY}/chk-3") == 2
 
 
 @pytest.mark.parametrize(
@@ -235,7 +236,7 @@ def test_a_query_is_not_rolled_back_to_where_something_is_missing(
     file_system_for(stopped).delete([f"{stopped}/{missing}"])
     before = all_files(stopped)
     with pytest.raises(CheckpointNotFoundError):
-        roll_back(stopped, 2)
+        roll_back(stopped, checkpoint=2)
     assert all_files(stopped) == before
 
 
@@ -244,8 +245,8 @@ def test_a_source_log_that_was_compacted_beyond_the_batch_is_named(stopped: str)
         file_system_for(stopped).delete([f"{stopped}/sources/0/{entry}"])
     put(f"{stopped}/sources/0/3.compact", "v1")
     with pytest.raises(CheckpointNotFoundError, match=r"sources/0/3\.compact"):
-        roll_back(stopped, 2)
-    assert roll_back(stopped, 4) == 3
+        roll_back(stopped, checkpoint=2)
+    assert roll_back(stopped, checkpoint=4) == 3
 
 
 def test_a_query_with_operators_is_rolled_back_by_its_checkpoints(stopped: str) -> None:
@@ -254,7 +255,7 @@ def test_a_query_with_operators_is_rolled_back_by_its_checkpoints(stopped: str) 
     with pytest.raises(InvalidRequestError, match="and not both"):
         roll_back(stopped)
     with pytest.raises(CheckpointNotFoundError, match="there are: 1, 2, 3, 4"):
-        roll_back(stopped, 9)
+        roll_back(stopped, checkpoint=9)
 
 
 def test_files_that_are_gone_time_after_time_are_an_error_with_a_way_out(
@@ -279,10 +280,10 @@ def test_input_that_has_moved_is_found_in_its_new_place(directory: str) -> None:
     restored = restore_savepoint(
         pointer,
         f"{directory}/fork",
-        paths={"file:///old place": "s3a://bucket/new", "file:///other": "file:///unused"},
+        paths={"file:///old place": "s3a://bucket/new 50% ü"},
     )
     entry = text_of(f"{restored.checkpoint_location}/sources/0/1").split("\n")[1]
-    assert msgspec.json.decode(entry)["path"] == "s3a://bucket/new/in/1"
+    assert msgspec.json.decode(entry)["path"] == "s3a://bucket/new%2050%25%20ü/in/1"
 
 
 def test_a_savepoint_that_dies_is_none(faults: Faults) -> None:

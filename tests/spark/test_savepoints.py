@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 from jobs.operators import CountsLongs
-from jobs.sums import FORMATS, Sums, expected, feed
+from jobs.sums import FORMATS, Sums, expected, feed, joined, roll_back_elsewhere
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -44,10 +44,71 @@ def test_a_fork_goes_on_where_the_savepoint_was_and_can_be_rolled_back(
     fork.run()
     assert fork.batches == expected(range(2, 4))
 
-    assert roll_back(restored.checkpoint_location, batch_id=2) == 2
+    with pytest.raises(InvalidRequestError, match="end the application"):
+        roll_back(restored.checkpoint_location, batch_id=2)
+    assert roll_back_elsewhere(spark, restored.checkpoint_location, batch_id=2) == 2
     fork.batches.clear()
     fork.run()
     assert fork.batches == expected(range(3, 4))
+
+
+def test_state_in_format_2_is_rolled_back_where_spark_lives(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    feed(source, range(4))
+    directory = tmp_path / "50% of it"
+    query = Sums(spark, source, f"file://{directory}/original", FORMATS["in format 2"])
+    query.run()
+    assert roll_back(query.checkpoint, batch_id=1) == 1
+    query.batches.clear()
+    query.run()
+    assert query.batches == expected(range(2, 4))
+
+
+def test_state_with_changelogs_is_rolled_back_and_no_snapshot_of_it_comes_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    feed(source, range(7))
+    settings = FORMATS["in RocksDB with changelogs"] | {
+        "spark.sql.streaming.stateStore.minDeltasForSnapshot": "3"
+    }
+    query = Sums(spark, source, f"file://{tmp_path}/original", settings)
+    query.run()
+    assert roll_back_elsewhere(spark, query.checkpoint, batch_id=2) == 2
+    left = {path.name for path in (tmp_path / "original").glob("state/0/*/[0-9]*.*")}
+    assert (
+        {"1.changelog", "2.changelog", "3.changelog"}
+        <= left
+        <= {*(f"{version}.{kind}" for version in (1, 2, 3) for kind in ("changelog", "zip"))}
+    )
+    query.batches.clear()
+    query.run()
+    assert query.batches == expected(range(3, 7))
+
+
+def test_a_join_of_two_streams_in_a_directory_with_odd_characters_is_forked(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, directory = tmp_path / "the source", tmp_path / "100 % ü"
+    feed(source, range(2))
+    original = Sums(spark, source, f"file://{directory}/original", {}, plan=joined)
+    original.run()
+    pointer = take_savepoint(original.checkpoint, f"file://{directory}/savepoints")
+    feed(source, range(2, 4))
+    original.batches.clear()
+    original.run()
+    shutil.move(source, directory / "moved source")
+    restored = restore_savepoint(
+        pointer,
+        f"file://{directory}/fork",
+        paths={f"file://{source}": f"file://{directory}/moved source"},
+    )
+    fork = Sums(spark, directory / "moved source", restored.checkpoint_location, {}, plan=joined)
+    fork.run()
+    assert fork.batches == original.batches
+    assert len(fork.batches[3]) == 30
 
 
 class Numbered(Sums):
@@ -129,6 +190,9 @@ def test_a_query_that_is_stopped_with_a_savepoint_goes_on_elsewhere_as_the_same(
     spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
 ) -> None:
     original, query = running
+    with pytest.raises(InvalidRequestError, match="no savepoint directory"):
+        stop_with_savepoint(query)
+    assert query.isActive
     pointer = stop_with_savepoint(query, f"file://{tmp_path}/savepoints")
     assert not query.isActive
     restored = restore_savepoint(
@@ -138,6 +202,11 @@ def test_a_query_that_is_stopped_with_a_savepoint_goes_on_elsewhere_as_the_same(
         keep_query_id=True,
     )
     assert restored.query_id == query.id == restored.job_id
+    assert restored.settings == {
+        "spark.holdfast.checkpoint.dir": f"file://{tmp_path}/moved-checkpoints",
+        "spark.holdfast.job.id": query.id,
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",  # Spark makes it itself
+    }
     feed(tmp_path / "source", range(2, 3))
     moved = Numbered(spark, original.source, restored.checkpoint_location, restored.settings)
     moved.run()
@@ -149,12 +218,12 @@ def test_a_query_with_operators_is_rolled_back_with_both_kinds_of_state(
 ) -> None:
     original, query = running
     with pytest.raises(InvalidRequestError, match="stop it first"):
-        roll_back(original.checkpoint, 1)
+        roll_back(original.checkpoint, checkpoint=1)
     query.stop()
     original.settings = {**original.settings, "spark.holdfast.checkpoint.num-retained": "3"}
     feed(tmp_path / "source", range(2, 4))
     original.run()
-    assert roll_back(original.checkpoint, 3) == 2
+    assert roll_back_elsewhere(spark, original.checkpoint, checkpoint=3) == 2
     original.batches.clear()
     original.run()
     assert original.seen() == numbered(range(3, 4))

@@ -17,13 +17,11 @@ class KnownQuery:
         query_id: Spark's id of it.
         checkpoint_location: Spark's own checkpoint directory for it.
         configuration: Spark's configuration as the query has it.
-        sink: How Spark describes its sink; None before its first batch.
     """
 
     query_id: str
     checkpoint_location: str
     configuration: dict[str, str]
-    sink: str | None
 
 
 def known_query(query: StreamingQuery) -> KnownQuery:
@@ -36,19 +34,23 @@ def known_query(query: StreamingQuery) -> KnownQuery:
         message = "Spark Connect doesn't say where a query has its checkpointLocation; give its URI"
         raise InvalidRequestError(message)
     execution = cast("Any", query)._jsq.streamingQuery()
-    progress = query.lastProgress
     return KnownQuery(
         query_id=query.id,
         checkpoint_location=str(execution.resolvedCheckpointRoot()),
         configuration=dict(execution.sparkSessionForStream().conf().getAllAsJava()),
-        sink=None if progress is None else str(progress["sink"]["description"]),
     )
 
 
 def configuration() -> dict[str, str]:
-    """Spark's configuration in this process; empty where no classic session is."""
+    """Spark's configuration as this thread has it; empty where no classic session is."""
     session = _any_session()
-    return {} if session is None else dict(session.conf.getAll)
+    if session is None:
+        return {}
+    # Spark's own answer: PySpark's is one for all threads, also that of a batch of some query.
+    jvm: Any = session._jvm
+    active = session._get_j_spark_session_class(jvm).getActiveSession()
+    java_session = active.get() if active.isDefined() else session._jsparkSession
+    return dict(java_session.conf().getAllAsJava())
 
 
 def active_query_ids() -> frozenset[str]:

@@ -7,20 +7,22 @@ from functools import partial
 from os import PathLike
 from typing import BinaryIO
 
-from holdfast.errors import InvalidRequestError
+from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations import (
     CheckpointMetadata,
     CheckpointStorageLocation,
     FileStateHandle,
     StreamStateHandle,
+    _uris,
+    file_system_for,
     load_checkpoint,
     read_exactly,
     resolve_pointer,
-    with_streams,
 )
 from holdfast.spark._coordinator import progress_of
 from holdfast.spark.savepoints._content import SparkFile, spark_files_of
-from holdfast.spark.savepoints._files import in_parallel, opened, stored
+from holdfast.spark.savepoints._files import in_parallel, opened, stored, with_copies
+from holdfast.spark.savepoints._origin import use_stores
 from holdfast.spark.savepoints._selection import is_unique
 from holdfast.spark.savepoints._zips import parts_of
 
@@ -40,8 +42,15 @@ class Base:
     state: Mapping[str, FileStateHandle] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, pointer: str | PathLike[str], query_id: str) -> "Base":
-        """That of a savepoint.
+    def load(
+        cls, pointer: str | PathLike[str], query_id: str, configuration: dict[str, str]
+    ) -> "Base":
+        """That of a savepoint, without what is gone or cut: a copy of that is made anew.
+
+        Args:
+            pointer: The savepoint.
+            query_id: The query that it has to be of.
+            configuration: How Spark reaches its stores.
 
         Raises:
             InvalidRequestError: It is no savepoint, or one of another query.
@@ -53,14 +62,23 @@ class Base:
         if owner != query_id:
             message = f"base is a savepoint of another query, {owner}; this is {query_id}"
             raise InvalidRequestError(message, directory)
-        by_uri = {
-            one.uri: one for one in completed.metadata.streams() if isinstance(one, FileStateHandle)
+        handles = [*completed.metadata.streams(), *(one.handle for one in spark_files.files)]
+        files = [one for one in handles if isinstance(one, FileStateHandle)]
+        directories = sorted({_uris.parent(one.uri) for one in files})
+        use_stores(configuration, *directories)  # it may refer to others in other buckets
+        there = {
+            entry.uri: entry.size
+            for entries in in_parallel(
+                lambda one: list(file_system_for(one).list(one)), directories
+            )
+            for entry in entries
         }
+        by_uri = {one.uri: one for one in files if there.get(one.uri) == one.size}
         return cls(
             {
                 one.path: one.handle
                 for one in spark_files.files
-                if isinstance(one.handle, FileStateHandle)
+                if isinstance(one.handle, FileStateHandle) and one.handle.uri in by_uri
             },
             {
                 origin: by_uri[uri]
@@ -93,25 +111,32 @@ class Copier:
         """Copy files of a checkpointLocation, given by path with their lengths in bytes."""
         return in_parallel(partial(self._file, root), list(sizes.items()))
 
-    def parts_of_zips(self, copied: Iterable[SparkFile]) -> dict[str, int]:
-        """Paths and lengths of what those of the copied files that are zips refer to."""
+    def parts_of_zips(self, root: str, copied: Iterable[SparkFile]) -> list[SparkFile]:
+        """Copy what those of the copied files that are zips refer to.
+
+        Raises:
+            CheckpointCorruptedError: Something has another length than the zip says.
+        """
         zips = [one for one in copied if one.path.endswith(".zip")]
         found = in_parallel(lambda one: parts_of(one.path, one.handle.open_input_stream), zips)
-        return {path: size for parts in found for path, size in parts.items()}
+        sizes = {path: size for parts in found for path, size in parts.items()}
+        files = self.files(root, sizes)
+        for one in files:
+            if one.handle.size != sizes[one.path]:
+                message = (
+                    f"a file of the state has {one.handle.size} bytes, but {sizes[one.path]} by the "
+                    "snapshot that it belongs to"
+                )
+                raise CheckpointCorruptedError(message, _uris.join(root, one.path))
+        return files
 
     def state(self, metadata: CheckpointMetadata) -> CheckpointMetadata:
         """The same with copies of all files of state."""
-        files = {one.uri: one for one in metadata.streams() if isinstance(one, FileStateHandle)}
-        copied = in_parallel(self._state_file, list(files.values()))
-        by_uri = dict(zip(files, copied, strict=True))
+        metadata, copied = with_copies(metadata, self._state_file)
         self.state_origins = {
-            uri: one.uri for uri, one in by_uri.items() if isinstance(one, FileStateHandle)
+            uri: one.uri for uri, one in copied.items() if isinstance(one, FileStateHandle)
         }
-
-        def change(handle: StreamStateHandle) -> StreamStateHandle:
-            return by_uri[handle.uri] if isinstance(handle, FileStateHandle) else handle
-
-        return with_streams(metadata, change)
+        return metadata
 
     def _file(self, root: str, item: tuple[str, int]) -> SparkFile:
         path, size = item
@@ -135,13 +160,18 @@ class Copier:
 
 
 def _equal(opens: Callable[[], BinaryIO], known: FileStateHandle) -> bool:
-    """Whether a file of the same length has the same bytes."""
-    with opens() as ours, known.open_input_stream() as theirs:
-        for start in range(0, known.size, _COMPARED_BYTES):
-            length = min(_COMPARED_BYTES, known.size - start)
-            try:
+    """Whether a file of the same length has the same bytes, and the known one is whole."""
+    with opens() as ours:
+        return _has_bytes_of(known, ours)
+
+
+def _has_bytes_of(known: FileStateHandle, ours: BinaryIO) -> bool:
+    try:
+        with known.open_input_stream() as theirs:
+            for start in range(0, known.size, _COMPARED_BYTES):
+                length = min(_COMPARED_BYTES, known.size - start)
                 if read_exactly(ours, length) != read_exactly(theirs, length):
                     return False
-            except EOFError:  # it has become shorter meanwhile
-                return False
+    except (EOFError, CheckpointNotFoundError, CheckpointCorruptedError):
+        return False  # ours has become shorter meanwhile, or theirs is damaged
     return True

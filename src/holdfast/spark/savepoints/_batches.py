@@ -1,26 +1,20 @@
 """Which batch a query has come to, as its checkpointLocation says."""
 
 from collections.abc import Collection
+from functools import cache
 
 from holdfast.errors import CheckpointNotFoundError
-from holdfast.spark.savepoints._files import names_in, read
+from holdfast.spark.savepoints._files import names_in, read_text
 from holdfast.spark.savepoints._logs import decode_offsets, decode_state_ids
 from holdfast.spark.savepoints._selection import Batch, numbers, version_of
 
 _STATE_STORE = "spark.sql.streaming.stateStore."
 
 
-def newest_committed(checkpoint_location: str) -> int:
-    """The last batch that Spark has noted to be done.
-
-    Raises:
-        CheckpointNotFoundError: None is.
-    """
+def newest_committed(checkpoint_location: str) -> int | None:
+    """The last batch that Spark has noted to be done; None if none is."""
     names = names_in(f"{checkpoint_location}/commits")
-    committed = numbers([f"commits/{name}" for name in names], "commits")
-    if not committed:
-        raise CheckpointNotFoundError("the query has done no batch yet", checkpoint_location)
-    return committed[-1]
+    return max(numbers((f"commits/{name}" for name in names), "commits"), default=None)
 
 
 def batch_at(checkpoint_location: str, paths: Collection[str], batch_id: int) -> Batch:
@@ -38,20 +32,20 @@ def batch_at(checkpoint_location: str, paths: Collection[str], batch_id: int) ->
     uri = f"{checkpoint_location}/offsets/{batch_id}"
     if f"offsets/{batch_id}" not in paths:
         raise CheckpointNotFoundError(f"Spark's logs don't have batch {batch_id}", uri)
-    with_ids = {
-        version.version for path in paths if (version := version_of(path)) and version.state_id
-    }
-    committed = [one for one in numbers(paths, "commits") if one <= batch_id]
+    committed = numbers(paths, "commits")
+
+    @cache  # many stores ask for the same; most versions nobody asks for
+    def state_ids(version: int) -> frozenset[str]:
+        if version - 1 not in committed:
+            return frozenset()
+        entry = f"{checkpoint_location}/commits/{version - 1}"
+        return decode_state_ids(read_text(entry), uri=entry)
+
     return Batch(
         batch_id=batch_id,
         is_committed=batch_id in committed,
-        offsets=decode_offsets(read(uri).decode(), uri=uri),
-        state_ids={
-            one + 1: decode_state_ids(read(entry).decode(), uri=entry)
-            for one in committed
-            if one + 1 in with_ids
-            for entry in [f"{checkpoint_location}/commits/{one}"]
-        },
+        offsets=decode_offsets(read_text(uri), uri=uri),
+        state_ids=state_ids,
     )
 
 

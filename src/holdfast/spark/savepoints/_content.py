@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.errors import InvalidRequestError
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations import CheckpointMetadata, FileStateHandle, StreamStateHandle
+from holdfast.locations._metadata import absolute_uri, relative_uri
 
 SPARK_FILES = "spark-files"
 
@@ -28,20 +29,18 @@ class SparkFiles(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         is_committed: Whether Spark had noted that the batch is done.
         settings: Settings of Spark that the files go with, and that Spark doesn't note itself.
-        sink: How Spark described the sink; None if it was not asked.
         files: The files.
         state_origins: Where files of Holdfast's state are that were copied, by where they were.
     """
 
     is_committed: bool
     settings: dict[str, str]
-    sink: str | None
     files: tuple[SparkFile, ...]
     state_origins: dict[str, str] = {}
 
     def encode(self, directory: str) -> bytes:
         """The bytes as they stand in the `_metadata` of a directory; what is near is relative."""
-        return msgspec.msgpack.encode(self._with_uris(lambda uri: _relative(uri, directory)))
+        return msgspec.msgpack.encode(self._with_uris(lambda uri: relative_uri(uri, directory)))
 
     def _with_uris(self, change: Callable[[str], str]) -> "SparkFiles":
         files = tuple(SparkFile(one.path, _changed(one.handle, change)) for one in self.files)
@@ -54,31 +53,21 @@ def spark_files_of(metadata: CheckpointMetadata, directory: str) -> SparkFiles:
 
     Raises:
         InvalidRequestError: It is none of a query.
+        CheckpointCorruptedError: Spark's side of it can't be read.
     """
     encoded = metadata.coordinator_states.get(SPARK_FILES)
     if encoded is None:
         message = "this is no savepoint of a query; take_savepoint makes one"
         raise InvalidRequestError(message, directory)
-    decoded = msgspec.msgpack.decode(encoded, type=SparkFiles)
-    return decoded._with_uris(lambda uri: _absolute(uri, directory))  # noqa: SLF001  # its own kind
+    try:
+        decoded = msgspec.msgpack.decode(encoded, type=SparkFiles)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        message = f"Spark's side of the savepoint can't be decoded ({error})"
+        raise CheckpointCorruptedError(message, directory) from error
+    return decoded._with_uris(lambda uri: absolute_uri(uri, directory))  # noqa: SLF001  # its own kind
 
 
 def _changed(handle: StreamStateHandle, change: Callable[[str], str]) -> StreamStateHandle:
     if isinstance(handle, FileStateHandle):
         return msgspec.structs.replace(handle, uri=change(handle.uri))
     return handle
-
-
-def _relative(uri: str, directory: str) -> str:
-    """Relative to the directory if it lies in it or in a directory beside it."""
-    holder, _, name = uri.rpartition("/")
-    if holder == directory:
-        return name
-    around, _, holder_name = holder.rpartition("/")
-    return f"../{holder_name}/{name}" if around == directory.rpartition("/")[0] else uri
-
-
-def _absolute(uri: str, directory: str) -> str:
-    if uri.startswith("../"):
-        return f"{directory.rpartition('/')[0]}/{uri.removeprefix('../')}"
-    return uri if "/" in uri else f"{directory}/{uri}"

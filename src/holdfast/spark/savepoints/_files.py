@@ -1,20 +1,28 @@
 """Files of a directory, many at a time: list them all, copy them, write and delete them."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from typing import BinaryIO, TypeVar
 
+from holdfast.errors import CheckpointCorruptedError, OutcomeUnknownError
 from holdfast.locations import (
     ByteStreamStateHandle,
     CheckpointedStateScope,
+    CheckpointMetadata,
     CheckpointStorageLocation,
+    FileStateHandle,
     StreamStateHandle,
+    _uris,
     file_system_for,
+    with_streams,
 )
 from holdfast.locations.storages import list_all
+
+_log = logging.getLogger(__name__)
 
 _AT_A_TIME = 8
 _CHUNK_BYTES = 1 << 20
@@ -38,13 +46,21 @@ def tree(directory: str) -> dict[str, int]:
 def names_in(directory: str) -> frozenset[str]:
     """Names of what is directly in a directory."""
     entries = file_system_for(directory).list(directory)
-    return frozenset(entry.uri.rpartition("/")[2] for entry in entries)
+    return frozenset(_uris.name(entry.uri) for entry in entries)
 
 
 def read(uri: str) -> bytes:
     """A small file. Raises `CheckpointNotFoundError`."""
     with file_system_for(uri).open(uri) as stream:
         return stream.read()
+
+
+def read_text(uri: str) -> str:
+    """A small file of text. Raises `CheckpointNotFoundError`, `CheckpointCorruptedError`."""
+    try:
+        return read(uri).decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointCorruptedError(f"file is no text ({error})", uri) from error
 
 
 def write(uri: str, content: bytes) -> None:
@@ -74,7 +90,11 @@ def delete(uris: Iterable[str]) -> None:
     """Delete files, and the checksums that Hadoop keeps beside them on local disks."""
     files = list(uris)
     if files:
-        beside = [f"{one.rpartition('/')[0]}/.{one.rpartition('/')[2]}.crc" for one in files]
+        beside = [
+            _uris.join(_uris.parent(one), f".{_uris.name(one)}.crc")
+            for one in files
+            if _uris.scheme(one) == "file"
+        ]
         file_system_for(files[0]).delete([*files, *beside])
 
 
@@ -101,6 +121,34 @@ def materialised(handle: StreamStateHandle, uri: str) -> None:
             append(chunk)
 
 
+def with_copies(
+    metadata: CheckpointMetadata, copy: Callable[[FileStateHandle], StreamStateHandle]
+) -> tuple[CheckpointMetadata, dict[str, StreamStateHandle]]:
+    """The same with copies of all files of state, each copied once; and the copies by old URI."""
+    files = {one.uri: one for one in metadata.streams() if isinstance(one, FileStateHandle)}
+    copied = dict(zip(files, in_parallel(copy, list(files.values())), strict=True))
+
+    def change(handle: StreamStateHandle) -> StreamStateHandle:
+        return copied[handle.uri] if isinstance(handle, FileStateHandle) else handle
+
+    return with_streams(metadata, change), copied
+
+
+@contextmanager
+def disposed_on_failure(location: CheckpointStorageLocation) -> Iterator[None]:
+    """Leave nothing of a checkpoint or savepoint that can't be completed, unless it may exist."""
+    try:
+        yield
+    except OutcomeUnknownError:
+        raise  # it may exist
+    except BaseException:
+        try:
+            location.dispose_on_failure()
+        except Exception:  # noqa: BLE001  # the user has to see why there is none
+            _log.warning("could not clean up %s", location.external_pointer, exc_info=True)
+        raise
+
+
 def chunks(stream: BinaryIO) -> Iterator[bytes]:
     """The rest of a stream, at most a MiB at a time."""
     while chunk := stream.read(_CHUNK_BYTES):
@@ -108,11 +156,15 @@ def chunks(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def in_parallel(action: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-    """Do it with every item, some at a time; the results in order, or the first failure."""
+    """Do it with every item, some at a time; the results in order, or a failure at once."""
     pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="holdfast-savepoint")
     try:
         # In a copy of the context: the deadline of retries is in it.
         running = [pool.submit(copy_context().run, action, item) for item in items]
+        done, _ = wait(running, return_when=FIRST_EXCEPTION)
+        failure = next((error for one in done if (error := one.exception())), None)
+        if failure is not None:
+            raise failure
         return [one.result() for one in running]
     finally:
         pool.shutdown(cancel_futures=True)  # after a failure the rest is of no use

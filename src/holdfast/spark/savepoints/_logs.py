@@ -11,8 +11,6 @@ import msgspec
 
 from holdfast.errors import CheckpointCorruptedError
 
-_NO_OFFSET = "-"
-
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER_CLASS = "spark.sql.streaming.stateStore.providerClass"
 
@@ -45,8 +43,8 @@ def decode_offsets(text: str, *, uri: str) -> Offsets:
         name, separator, rest = line.partition(":")
         if line.startswith("{") or not separator:  # sources have no names but numbers
             name, rest = str(index), line
-        if rest and rest != _NO_OFFSET and "logOffset" in rest:
-            found[name] = int(_json(rest, uri)["logOffset"])
+        if "logOffset" in rest and (log_offset := _log_offset(rest)) is not None:
+            found[name] = log_offset
     return Offsets({str(key): str(value) for key, value in pinned.items()}, found)
 
 
@@ -61,6 +59,20 @@ def decode_state_ids(text: str, *, uri: str) -> frozenset[str]:
     return frozenset(
         str(one) for partitions in operators for stores in partitions for one in stores if one
     )
+
+
+class _FileOffset(msgspec.Struct):
+    """The offset of a source that is a log of files."""
+
+    logOffset: int  # noqa: N815  # Spark's name
+
+
+def _log_offset(line: str) -> int | None:
+    """That of a log of files; None of a source with offsets of its own kind."""
+    try:
+        return msgspec.json.decode(line, type=_FileOffset).logOffset
+    except msgspec.MsgspecError:
+        return None  # Kafka has topics by name, other sources need not even be JSON
 
 
 def _json(line: str, uri: str) -> dict[str, Any]:

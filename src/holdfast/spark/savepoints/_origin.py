@@ -1,14 +1,20 @@
 """The query that a savepoint is taken of, or that is rolled back."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 
 import msgspec
 from pyspark.sql.streaming.query import StreamingQuery
 
-from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.locations import CheckpointStorageAccess, checkpoint_directory, latest_checkpoint
+from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
+from holdfast.locations import (
+    CheckpointStorageAccess,
+    CompletedCheckpoint,
+    checkpoint_directory,
+    latest_checkpoint,
+)
 from holdfast.spark import _sessions
 from holdfast.spark._coordinator import progress_of
 from holdfast.spark._link import LINK_FILE, Link, decode_link
@@ -17,7 +23,16 @@ from holdfast.spark._stores import Stores
 from holdfast.spark.savepoints._files import names_in, read
 from holdfast.spark.savepoints._selection import METADATA
 
-_STREAMING = "spark.sql.streaming."
+_STATE_STORE = "spark.sql.streaming.stateStore."
+_KEPT = {
+    "spark.sql.streaming.minBatchesToRetain",
+    "spark.sql.streaming.noDataMicroBatches.enabled",
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution",
+}
+"""Other settings that a query needs to go on as it was; the rest is the application's."""
+
+
+GONE_WAY_OUT = "if the query goes on without its operators pass operators=False"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +43,8 @@ class Origin:
         checkpoint_location: Spark's own checkpoint directory for it.
         query_id: Spark's id of it.
         job_id: The job of its operators; the query's id if it has none.
-        access: Where the checkpoints of its operators are; None if it has none.
+        access: Where the checkpoints of its operators are; None if it has none, or they don't count.
         configuration: Spark's configuration as the query has it, as far as it is known.
-        sink: How Spark describes its sink; None if nobody can be asked.
         query: The query itself; None if only its checkpointLocation is known.
     """
 
@@ -39,13 +53,51 @@ class Origin:
     job_id: str
     access: CheckpointStorageAccess | None
     configuration: dict[str, str]
-    sink: str | None
     query: StreamingQuery | None
 
     @property
     def streaming_settings(self) -> dict[str, str]:
-        """Settings of Spark for streaming queries that somebody has made."""
-        return {key: text for key, text in self.configuration.items() if key.startswith(_STREAMING)}
+        """Settings that the query has for its state; none if only its location is known.
+
+        A session that happens to be in this process says nothing of it.
+        """
+        if self.query is None:
+            return {}
+        return {
+            key: text
+            for key, text in self.configuration.items()
+            if key.startswith(_STATE_STORE) or key in _KEPT
+        }
+
+    def latest_checkpoint(self) -> CompletedCheckpoint | None:
+        """The newest checkpoint of the query's operators; None if it has none.
+
+        Raises:
+            CheckpointNotFoundError: It has operators, but they no checkpoint.
+            InvalidRequestError: The job is another query's.
+        """
+        if self.access is None:
+            return None
+        last = latest_checkpoint(self.access)
+        if last is None:
+            message = (
+                f"operators of the query have no completed checkpoint in job {self.job_id}. With "
+                "storage memory and no directory they are only in the process that runs it. If the "
+                f"checkpoints are elsewhere name checkpoint_dir and job_id; {GONE_WAY_OUT}"
+            )
+            raise CheckpointNotFoundError(message, self.checkpoint_location)
+        self.check_owns(last)
+        return last
+
+    def check_owns(self, checkpoint: CompletedCheckpoint) -> None:
+        """Refuse a checkpoint of another query. Raises `InvalidRequestError`."""
+        owner = progress_of(checkpoint.metadata).query_id
+        if owner != self.query_id:
+            message = (
+                f"job {self.job_id} is that of another query, {owner}, and this is {self.query_id}; "
+                "name the right one"
+            )
+            raise InvalidRequestError(message, checkpoint.location.external_pointer)
 
 
 def origin_of(
@@ -53,6 +105,7 @@ def origin_of(
     *,
     checkpoint_dir: str | PathLike[str] | None,
     job_id: str | None,
+    operators: bool,
     query_id: str | None = None,
 ) -> Origin:
     """Find what a query has stored.
@@ -61,6 +114,7 @@ def origin_of(
         query: The query, or the URI of its checkpointLocation.
         checkpoint_dir: The directory of its operators' checkpoints; None to find it.
         job_id: Their job; None to find it.
+        operators: Whether it has any whose state counts.
         query_id: Its id, where its checkpointLocation doesn't say it at the moment.
 
     Raises:
@@ -77,29 +131,25 @@ def origin_of(
     use_stores(configuration, location)
     if query_id is None:
         query_id = query_id_of(location)
-    link = _link_of(location)
-    if checkpoint_dir is not None:
-        directory = checkpoint_directory(checkpoint_dir)
-        link = Link(
-            checkpoint_dir=directory,
-            job_id=job_id or (link.job_id if link else query_id),
-            storage="filesystem",
-        )
-    elif link is not None and job_id is not None:
-        link = msgspec.structs.replace(link, job_id=job_id)
-    access, job = _operators(link, configuration, query_id, job_id)
+    access, job = None, query_id
+    if operators:
+        link = _link_to(location, configuration, query_id, checkpoint_dir, job_id)
+        if link is not None:
+            access, job = _access(link, configuration), link.job_id
+    elif checkpoint_dir is not None or job_id is not None:
+        message = "operators=False and where their checkpoints are don't go together; name one"
+        raise InvalidRequestError(message)
     return Origin(
         checkpoint_location=location,
         query_id=query_id,
         job_id=job,
         access=access,
         configuration=configuration,
-        sink=known.sink if known else None,
         query=None if known is None else query,  # type: ignore[arg-type]  # it is no location
     )
 
 
-def use_stores(configuration: dict[str, str], *uris: str | None) -> None:
+def use_stores(configuration: Mapping[str, str], *uris: str | None) -> None:
     """Reach what is at those URIs as Spark's configuration says."""
     Stores.parse(configuration, *uris).use()
 
@@ -130,32 +180,46 @@ class _Metadata(msgspec.Struct):
     id: str
 
 
-def _link_of(checkpoint_location: str) -> Link | None:
-    if LINK_FILE not in names_in(checkpoint_location):
-        return None
-    uri = f"{checkpoint_location}/{LINK_FILE}"
-    return decode_link(read(uri), uri=uri)
+def has_link(checkpoint_location: str) -> bool:
+    """Whether a query has had operators, as its checkpointLocation says."""
+    return LINK_FILE in names_in(checkpoint_location)
 
 
-def _operators(
-    link: Link | None, configuration: dict[str, str], query_id: str, job_id: str | None
-) -> tuple[CheckpointStorageAccess | None, str]:
-    """Where the checkpoints of a query's operators are, and the id of their job."""
-    settings = Settings.parse(configuration)
-    if link is not None:
-        settings = dataclasses.replace(
-            settings, checkpoint_dir=link.checkpoint_dir, checkpoint_storage=link.storage
-        )
-        job = link.job_id
-    else:
-        job = job_id or settings.job_id or query_id
-        if settings.checkpoint_dir is None:
-            return None, query_id
+def _link_to(
+    location: str,
+    configuration: dict[str, str],
+    query_id: str,
+    checkpoint_dir: str | PathLike[str] | None,
+    job_id: str | None,
+) -> Link | None:
+    """Where the checkpoints of a query's operators are; None if it has none.
+
+    Settings of a session don't count: they may be there for other queries.
+    """
+    link = None
+    if has_link(location):
+        uri = f"{location}/{LINK_FILE}"
+        link = decode_link(read(uri), uri=uri)
+    if checkpoint_dir is None and job_id is None:
+        return link
+    directory = checkpoint_dir or (
+        link.checkpoint_dir if link else Settings.parse(configuration).checkpoint_dir
+    )
+    if directory is None:
+        message = f"where job {job_id} has its checkpoints is not known; name checkpoint_dir too"
+        raise InvalidRequestError(message, location)
+    return Link(
+        checkpoint_dir=checkpoint_directory(directory),
+        job_id=job_id or (link.job_id if link else query_id),
+        storage="filesystem",
+    )
+
+
+def _access(link: Link, configuration: dict[str, str]) -> CheckpointStorageAccess:
+    settings = dataclasses.replace(
+        Settings.parse(configuration),
+        checkpoint_dir=link.checkpoint_dir,
+        checkpoint_storage=link.storage,
+    )
     use_stores(configuration, settings.checkpoint_dir)
-    access = settings.open_storage().create_checkpoint_storage(job)
-    if link is None:
-        # The settings may be there for other queries. What belongs to this one says so.
-        last = latest_checkpoint(access)
-        if last is None or progress_of(last.metadata).query_id != query_id:
-            return None, query_id
-    return access, job
+    return settings.open_storage().create_checkpoint_storage(link.job_id)

@@ -3,7 +3,8 @@
 1. a note of what is being done, and a `metadata` file that keeps Spark away;
 2. the state of operators, as a completed checkpoint of the new job;
 3. all files of Spark, logs last;
-4. Spark's `metadata`; then the note goes.
+4. Spark's `metadata`;
+5. if it is to be, Spark spreads its state over other partitions; then the note goes.
 """
 
 import dataclasses
@@ -16,45 +17,49 @@ from os import PathLike
 
 import msgspec
 
-from holdfast.errors import InvalidRequestError, OutcomeUnknownError
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations import (
     CheckpointMetadata,
     CheckpointStorageAccess,
     CompletedCheckpoint,
     FileStateHandle,
-    StreamStateHandle,
+    _uris,
     checkpoint_directory,
     complete_checkpoint,
     file_system_for,
     load_checkpoint,
     load_checkpoints,
     resolve_pointer,
-    with_streams,
 )
 from holdfast.spark import _sessions
 from holdfast.spark._coordinator import SPARK, progress_of
 from holdfast.spark._link import LINK_FILE, Link, encode_link
 from holdfast.spark._setting import PREFIX
 from holdfast.spark._settings import Settings
+from holdfast.spark.savepoints._application import check_can_spread, spread
 from holdfast.spark.savepoints._content import SPARK_FILES, SparkFile, SparkFiles, spark_files_of
 from holdfast.spark.savepoints._files import (
     chunks,
     delete,
+    disposed_on_failure,
     in_parallel,
     materialised,
+    names_in,
+    read_text,
     stored,
     tree,
+    with_copies,
     write,
 )
-from holdfast.spark.savepoints._logs import PROVIDER_CLASS, decode_offsets
+from holdfast.spark.savepoints._logs import PROVIDER_CLASS, SHUFFLE_PARTITIONS, decode_offsets
 from holdfast.spark.savepoints._origin import use_stores
-from holdfast.spark.savepoints._rewriting import has_paths, rewritten
-from holdfast.spark.savepoints._selection import METADATA, numbers
+from holdfast.spark.savepoints._rewriting import Moves, has_paths, rewritten
+from holdfast.spark.savepoints._selection import METADATA, UNFINISHED_FILE, numbers
 from holdfast.spark.savepoints._unfinished import (
-    UNFINISHED_FILE,
     Unfinished,
     begin,
     finish,
+    forget,
     is_finished,
     unfinished_in,
 )
@@ -62,7 +67,6 @@ from holdfast.spark.savepoints._unfinished import (
 _log = logging.getLogger(__name__)
 
 _RESTORE = "restore"
-_FILE_SINK = "FileSink["
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +78,8 @@ class RestoredQuery:
         checkpoint_location: URI of its checkpointLocation.
         batch_id: The last batch that is done; the query goes on with the next.
         job_id: The job of its operators; None if it has none.
-        settings: Settings of Spark to start it with: those for streaming that it had, and where its
-            operators' checkpoints are.
+        settings: Settings of Spark to start it with, in a session of its own: those for its state that
+            it had, and where its operators' checkpoints are.
     """
 
     query_id: str
@@ -109,9 +113,10 @@ def restore_savepoint(
         keep_query_id: Whether it stays the same query for Spark, and for sinks that know a batch by
             query and number. Then the old one must never run again: Spark would stop one of both
             without an error.
-        paths: For the beginning of each URI of input files that have moved, what it is now.
+        paths: For the beginning of each URI of input files that have moved, what it is now. Plain
+            text, as all URIs here: a space is a space, and a % is a %.
         shuffle_partitions: Over how many partitions Spark's own state is to be spread from now on.
-            It has to be in RocksDB; Spark does it, and counts it as a batch.
+            It has to be in RocksDB; Spark does it, here, and counts it as a batch.
 
     Raises:
         InvalidRequestError: Something is there already, or an argument can't be used.
@@ -124,38 +129,53 @@ def restore_savepoint(
     use_stores(configuration, str(pointer), str(checkpoint_location))
     savepoint = load_checkpoint(resolve_pointer(pointer))
     spark_files = spark_files_of(savepoint.metadata, savepoint.location.external_pointer)
+    use_stores(configuration, *_directories(savepoint, spark_files))
     progress = progress_of(savepoint.metadata)
     location = checkpoint_directory(checkpoint_location)
     if shuffle_partitions is not None:
         _check_can_be_spread(savepoint, shuffle_partitions)
-    unfinished = unfinished_in(location) or _new(
-        savepoint, spark_files, keep_query_id=keep_query_id
+        check_can_spread()
+    begun = unfinished_in(location)
+    query_id = begun.query_id if begun else _query_id(savepoint, keep_query_id=keep_query_id)
+    job = _Job.of(savepoint.metadata, configuration, checkpoint_dir, job_id or query_id)
+    unfinished = Unfinished(
+        kind=_RESTORE,
+        to=savepoint.metadata.commit_token,
+        metadata=begun.metadata if begun else _metadata(spark_files, query_id),
+        query_id=query_id,
+        token=begun.token if begun else uuid.uuid4().hex,
+        job_id=job.job_id if job else None,
+        checkpoint_dir=job.link.checkpoint_dir if job else None,
+        shuffle_partitions=shuffle_partitions,
     )
-    _check_free(location, unfinished, savepoint, keep_query_id=keep_query_id)
-    job = _Job.of(savepoint.metadata, configuration, checkpoint_dir, job_id or unfinished.query_id)
+    is_kept = query_id == progress.query_id
+    if begun is None:
+        _check_empty(location)
+    elif begun != unfinished or keep_query_id != is_kept:
+        raise _refusal(begun, location)
     if job is not None:
         job.check_free(unfinished)
 
-    if not is_finished(location, unfinished):
+    if not (begun and _is_materialised(location, unfinished, progress.batch_id)):
         file_system_for(location).prepare_directory(location)
         begin(location, unfinished)
         if job is not None:
             job.restore(savepoint, unfinished, location)
         _clear(location)
-        _materialise(spark_files, location, paths or {})
+        _materialise(spark_files, location, Moves(paths or {}))
         if job is not None:
             write(f"{location}/{LINK_FILE}", encode_link(job.link).encode())
-    finish(location, unfinished)
-    if shuffle_partitions is not None:
-        _sessions.repartition(location, shuffle_partitions)
-    _warn_of_sink(spark_files, location)
+        finish(location, unfinished)
+    if shuffle_partitions is not None and _last_batch(location) == progress.batch_id:
+        spread(location, shuffle_partitions)
+    forget(location)
     _log.info("restored %s behind batch %d at %s", pointer, progress.batch_id, location)
     return RestoredQuery(
         query_id=unfinished.query_id,
         checkpoint_location=location,
         batch_id=progress.batch_id + (shuffle_partitions is not None),
         job_id=job.job_id if job else None,
-        settings=spark_files.settings | (job.settings_for(unfinished.query_id) if job else {}),
+        settings=spark_files.settings | (job.settings if job else {}),
     )
 
 
@@ -199,12 +219,13 @@ class _Job:
     def job_id(self) -> str:
         return self.link.job_id
 
-    def settings_for(self, query_id: str) -> dict[str, str]:
+    @property
+    def settings(self) -> dict[str, str]:
         """Settings by which the query finds them."""
-        found = {f"{PREFIX}checkpoint.dir": str(self.link.checkpoint_dir)}
-        if self.job_id != query_id:
-            found[f"{PREFIX}job.id"] = self.job_id
-        return found
+        return {
+            f"{PREFIX}checkpoint.dir": str(self.link.checkpoint_dir),
+            f"{PREFIX}job.id": self.job_id,  # a session may have that of another job
+        }
 
     def check_free(self, unfinished: Unfinished) -> None:
         """Refuse a job that has checkpoints which are not of this restore."""
@@ -225,27 +246,17 @@ class _Job:
         self.access.initialize_base_locations_for_checkpoint()
         ownership = self.access.claim_job()
         pending = self.access.initialize_location_for_checkpoint(savepoint.checkpoint_id)
-        try:
-            files = {
-                one.uri: one
-                for one in savepoint.metadata.streams()
-                if isinstance(one, FileStateHandle)
-            }
-            copied = in_parallel(
-                lambda one: stored(one.open_input_stream, pending), list(files.values())
+        with disposed_on_failure(pending):
+            copied, _ = with_copies(
+                savepoint.metadata, lambda one: stored(one.open_input_stream, pending)
             )
-            by_uri = dict(zip(files, copied, strict=True))
-
-            def change(handle: StreamStateHandle) -> StreamStateHandle:
-                return by_uri[handle.uri] if isinstance(handle, FileStateHandle) else handle
-
             progress = msgspec.structs.replace(
                 progress_of(savepoint.metadata),
                 query_id=unfinished.query_id,
                 checkpoint_location=checkpoint_location,
             )
             metadata = msgspec.structs.replace(
-                with_streams(savepoint.metadata, change),
+                copied,
                 job_id=self.job_id,
                 commit_token=unfinished.token,
                 epoch=ownership.epoch,
@@ -253,11 +264,12 @@ class _Job:
                 | {SPARK: msgspec.msgpack.encode(progress)},
             )
             complete_checkpoint(pending, metadata, ownership)
-        except OutcomeUnknownError:
-            raise  # it may exist
-        except BaseException:
-            pending.dispose_on_failure()
-            raise
+
+
+def _directories(savepoint: CompletedCheckpoint, spark_files: SparkFiles) -> list[str]:
+    """Where its files are: it may refer to savepoints in other buckets."""
+    handles = [*savepoint.metadata.streams(), *(one.handle for one in spark_files.files)]
+    return sorted({_uris.parent(one.uri) for one in handles if isinstance(one, FileStateHandle)})
 
 
 def _check_can_be_spread(savepoint: CompletedCheckpoint, shuffle_partitions: int) -> None:
@@ -273,6 +285,9 @@ def _check_can_be_spread(savepoint: CompletedCheckpoint, shuffle_partitions: int
         )
         raise InvalidRequestError(message, pointer)
     offsets = decode_offsets(progress_of(savepoint.metadata).offsets, uri=pointer)
+    if offsets.pinned.get(SHUFFLE_PARTITIONS) == str(shuffle_partitions):
+        message = f"state is over {shuffle_partitions} partitions already; leave the number out"
+        raise InvalidRequestError(message, pointer)
     provider = offsets.pinned.get(PROVIDER_CLASS, "")
     if not provider.endswith("RocksDBStateStoreProvider"):
         message = (
@@ -288,52 +303,71 @@ def _without_spark_files(metadata: CheckpointMetadata) -> dict[str, bytes]:
     }
 
 
-def _new(
-    savepoint: CompletedCheckpoint, spark_files: SparkFiles, *, keep_query_id: bool
-) -> Unfinished:
-    """A restore that begins now."""
+def _query_id(savepoint: CompletedCheckpoint, *, keep_query_id: bool) -> str:
+    """Spark's id of the query that a restore makes."""
+    return progress_of(savepoint.metadata).query_id if keep_query_id else str(uuid.uuid4())
+
+
+def _metadata(spark_files: SparkFiles, query_id: str) -> str:
+    """What Spark's `metadata` file will say."""
     (handle,) = (one.handle for one in spark_files.files if one.path == METADATA)
     with handle.open_input_stream() as stream:
-        stored_metadata = msgspec.json.decode(stream.read(), type=dict[str, object])
-    old_id = progress_of(savepoint.metadata).query_id
-    query_id = old_id if keep_query_id else str(uuid.uuid4())
-    return Unfinished(
-        kind=_RESTORE,
-        to=savepoint.metadata.commit_token,
-        metadata=msgspec.json.encode(stored_metadata | {"id": query_id}).decode(),
-        query_id=query_id,
-        token=uuid.uuid4().hex,
-    )
+        content = stream.read()
+    try:
+        found = msgspec.json.decode(content, type=dict[str, object])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        message = f"Spark's file {METADATA!r} can't be read ({error})"
+        raise CheckpointCorruptedError(message) from error
+    return msgspec.json.encode(found | {"id": query_id}).decode()
 
 
-def _check_free(
-    location: str, unfinished: Unfinished, savepoint: CompletedCheckpoint, *, keep_query_id: bool
-) -> None:
-    """Refuse a place where something is that this restore has not made."""
-    files = tree(location)
-    progress = progress_of(savepoint.metadata)
-    if UNFINISHED_FILE not in files:
-        if files:
-            message = (
-                "something is there already; name a new directory, or delete this one if nobody "
-                "needs it"
-            )
-            raise InvalidRequestError(message, location)
-        return
-    is_same = (
-        unfinished.kind == _RESTORE
-        and unfinished.to == savepoint.metadata.commit_token
-        and keep_query_id == (unfinished.query_id == progress.query_id)
+def _check_empty(location: str) -> None:
+    """Refuse a place where something is."""
+    if names_in(location):
+        message = "something is there already; name a new directory, or delete this one if nobody needs it"
+        raise InvalidRequestError(message, location)
+
+
+def _refusal(begun: Unfinished, location: str) -> InvalidRequestError:
+    """Why what was begun is not gone on with."""
+    if begun.kind != _RESTORE:
+        message = f"a {begun.kind} was begun here and is not finished; repeat that"
+        return InvalidRequestError(message, location)
+    if is_finished(location, begun):
+        return InvalidRequestError("a restored query is here; name a new directory", location)
+    where = f", job {begun.job_id} in {begun.checkpoint_dir}" if begun.job_id else ""
+    message = (
+        f"another restore was begun here (query {begun.query_id}{where}, shuffle_partitions "
+        f"{begun.shuffle_partitions}) and is not finished; repeat it with the same arguments, or "
+        "delete the directory"
     )
-    if not is_same:
-        message = (
-            f"another {unfinished.kind} was begun here and is not finished; repeat that, or delete "
-            "the directory"
-        )
-        raise InvalidRequestError(message, location)
-    if is_finished(location, unfinished) and numbers(files, "offsets")[-1] != progress.batch_id:
-        message = "the restored query has gone on already; name a new directory"
-        raise InvalidRequestError(message, location)
+    return InvalidRequestError(message, location)
+
+
+def _is_materialised(location: str, unfinished: Unfinished, batch_id: int) -> bool:
+    """Whether all is there but what Spark does itself, and the note.
+
+    Raises:
+        InvalidRequestError: The query has been started since.
+    """
+    if not is_finished(location, unfinished):
+        return False
+    last = _last_batch(location)
+    if last == batch_id:
+        return True
+    if last == batch_id + 1 and unfinished.shuffle_partitions is not None:
+        uri = f"{location}/offsets/{last}"
+        pinned = decode_offsets(read_text(uri), uri=uri).pinned
+        if pinned.get(SHUFFLE_PARTITIONS) == str(unfinished.shuffle_partitions):
+            # If Spark has not come to the end of spreading, all is made anew.
+            return str(last) in names_in(f"{location}/commits")
+    message = "the restored query has gone on already; name a new directory"
+    raise InvalidRequestError(message, location)
+
+
+def _last_batch(location: str) -> int:
+    names = names_in(f"{location}/offsets")
+    return max(numbers((f"offsets/{name}" for name in names), "offsets"), default=-1)
 
 
 def _clear(location: str) -> None:
@@ -343,13 +377,19 @@ def _clear(location: str) -> None:
     )
 
 
-def _materialise(spark_files: SparkFiles, location: str, paths: Mapping[str, str]) -> None:
+def _materialise(spark_files: SparkFiles, location: str, moves: Moves) -> None:
     """Write Spark's files; its logs come last, as Spark itself writes them."""
     files = [one for one in spark_files.files if one.path != METADATA]
-    for directory in sorted({f"{location}/{one.path}".rpartition("/")[0] for one in files}):
+    for directory in sorted({_uris.parent(_uris.join(location, one.path)) for one in files}):
         file_system_for(directory).prepare_directory(directory)
-    write_one = partial(_write, location=location, paths=paths)
+    write_one = partial(_write, location=location, moves=moves)
     in_parallel(write_one, [one for one in files if not _is_log(one)])
+    if moves.unused:
+        message = (
+            f"no input file that the savepoint knows begins with {moves.unused}, of paths; repeat it "
+            "with what they begin with"
+        )
+        raise InvalidRequestError(message, location)
     in_parallel(write_one, [one for one in files if _is_log(one)])
 
 
@@ -357,23 +397,11 @@ def _is_log(one: SparkFile) -> bool:
     return one.path.startswith(("offsets/", "commits/"))
 
 
-def _write(one: SparkFile, *, location: str, paths: Mapping[str, str]) -> None:
+def _write(one: SparkFile, *, location: str, moves: Moves) -> None:
     uri = f"{location}/{one.path}"
-    if not has_paths(one.path, sources=bool(paths)):
+    if not has_paths(one.path, sources=bool(moves.paths)):
         materialised(one.handle, uri)
         return
     with one.handle.open_input_stream() as stream:
         content = b"".join(chunks(stream))
-    write(uri, rewritten(one.path, content, checkpoint_location=location, paths=paths))
-
-
-def _warn_of_sink(spark_files: SparkFiles, location: str) -> None:
-    if spark_files.sink is not None and spark_files.sink.startswith(_FILE_SINK):
-        _log.warning(
-            "the query restored at %s wrote with Spark's file sink, %s, whose log _spark_metadata "
-            "lies in the output. Into the same directory it skips batches that are noted there; a "
-            "new one lacks that log, and fails when it is compacted: let the fork write with "
-            "foreachBatch, or copy the whole output directory for it",
-            location,
-            spark_files.sink,
-        )
+    write(uri, rewritten(one.path, content, checkpoint_location=location, moves=moves))

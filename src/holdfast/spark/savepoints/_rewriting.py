@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -16,6 +17,38 @@ _SCHEMA = re.compile(r".*(/state/[^/]+/_stateSchema/.*)")
 _SCHEMA_PATHS = "stateSchemaFilePaths"
 
 
+_LEFT_BY_JAVA = "/;:@&=+$,_-!.~'()*"
+"""What its URIs don't escape, but for letters, digits, and all that is not ASCII."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Beginnings of the paths of input files, and what they are now.
+
+    Attributes:
+        paths: URIs as Holdfast writes them, with nothing escaped: the new one for each old one.
+        used: The old ones that some path had.
+    """
+
+    paths: Mapping[str, str]
+    used: set[str] = field(default_factory=set)
+
+    @property
+    def unused(self) -> list[str]:
+        """The old ones that no path had."""
+        return sorted(self.paths.keys() - self.used)
+
+    def moved(self, file: str) -> str:
+        """The URI of a file, escaped as Spark has it, below the longest beginning that it has."""
+        ends = [match.start() for match in re.finditer("/", file)]
+        for old in sorted(self.paths, key=len, reverse=True):
+            for end in ends:
+                if _plain(unquote(file[:end])) == _plain(old.rstrip("/")):
+                    self.used.add(old)
+                    return _as_java(self.paths[old].rstrip("/")) + file[end:]
+        return file
+
+
 def has_paths(path: str, *, sources: bool) -> bool:
     """Whether a file of that name may hold paths that have to be changed.
 
@@ -26,25 +59,26 @@ def has_paths(path: str, *, sources: bool) -> bool:
     return bool(_OPERATOR.fullmatch(path) or (sources and _SOURCE_LOG.fullmatch(path)))
 
 
-def rewritten(
-    path: str, content: bytes, *, checkpoint_location: str, paths: Mapping[str, str]
-) -> bytes:
+def rewritten(path: str, content: bytes, *, checkpoint_location: str, moves: Moves) -> bytes:
     """The content of a file whose paths fit its new place.
 
     Args:
         path: The file, relative to the checkpointLocation.
         content: What is in it.
         checkpoint_location: URI of the new checkpointLocation.
-        paths: For beginnings of paths inside logs of sources, what is there instead.
+        moves: Where what logs of sources name has moved.
 
     Raises:
         CheckpointCorruptedError: It holds something else.
     """
-    version, *lines = content.decode().split("\n")
+    try:
+        version, *lines = content.decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise CheckpointCorruptedError(f"Spark's file {path!r} is no text ({error})") from error
     if _OPERATOR.fullmatch(path):
         changed = [_with_schemas_in(line, checkpoint_location, path) for line in lines]
     else:
-        changed = [_with_prefixes(line, paths, path) for line in lines]
+        changed = [_with_moved(line, moves, path) for line in lines]
     return "\n".join([version, *changed]).encode()
 
 
@@ -53,32 +87,25 @@ def _with_schemas_in(line: str, checkpoint_location: str, path: str) -> str:
     for store in described.get("stateStoreInfo", []):
         old = store.get(_SCHEMA_PATHS) or []
         store[_SCHEMA_PATHS] = [
-            _SCHEMA.sub(rf"{_escaped(checkpoint_location)}\1", one) for one in old
+            _SCHEMA.sub(lambda found: checkpoint_location + found[1], one) for one in old
         ]
     return msgspec.json.encode(described).decode()
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\")
-
-
-def _with_prefixes(line: str, paths: Mapping[str, str], path: str) -> str:
+def _with_moved(line: str, moves: Moves, path: str) -> str:
     if not line.startswith("{"):
         return line
     entry = _json(line, path)
     if isinstance(entry.get("path"), str):
-        entry["path"] = _moved(entry["path"], paths)
+        entry["path"] = moves.moved(entry["path"])
     return msgspec.json.encode(entry).decode()
 
 
-def _moved(file: str, paths: Mapping[str, str]) -> str:
-    """The file below the longest of the beginnings that it has; Spark escapes what URIs do."""
-    for old in sorted(paths, key=len, reverse=True):
-        for spelled in (_plain(old), quote(_plain(old), safe="/:@!$&'()*+,;=~")):
-            rest = _plain(file).removeprefix(spelled.rstrip("/"))
-            if rest != _plain(file) and rest.startswith("/"):
-                return quote(paths[old].rstrip("/"), safe="%/:@!$&'()*+,;=~") + rest
-    return file
+def _as_java(uri: str) -> str:
+    """Escaped as Spark does, which takes a file that is spelled otherwise for a new one."""
+    return "".join(
+        one if ord(one) > 127 else quote(one, safe=_LEFT_BY_JAVA) for one in uri
+    )  # ASCII
 
 
 def _plain(uri: str) -> str:

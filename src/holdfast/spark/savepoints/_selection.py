@@ -2,24 +2,31 @@
 
     offsets/N, commits/N                     two of each: Spark wants the one before too
     sources/<source>/<k>, <k>.compact        what the source has seen, up to the batch's offset
+    sources/<source>/offsets/<k>             the same, of Iceberg
     state/<operator>/_metadata/…             what the operator is; v2/<batch> from that batch on
     state/<operator>/_stateSchema/…/<batch>_…
     state/<operator>/<partition>/[<store>/]<version>[_<id>].delta|snapshot|zip|changelog[.crc]
                                              version N + 1 is the state behind batch N
     state/<operator>/<partition>/[<store>/]SSTs/…    parts of the zips, which name them
 
-Names that begin with a dot are Hadoop's side files, and files in the making.
+Names that begin with a dot are Hadoop's side files, and files in the making; `…_$folder$` stands
+for a directory in S3. Anything else is refused by name: what is not known can't be taken back, and what
+is left out can be what a query needs.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
+from holdfast.spark._link import LINK_FILE
 from holdfast.spark.savepoints._logs import SHUFFLE_PARTITIONS, Offsets
 
 METADATA = "metadata"
+UNFINISHED_FILE = "holdfast-unfinished.json"
+
+_TOP = {METADATA, LINK_FILE, UNFINISHED_FILE, "offsets", "commits", "sources", "state"}
 
 _NUMBER = re.compile(r"0|[1-9][0-9]*")
 _COMPACT = re.compile(r"(0|[1-9][0-9]*)\.compact")
@@ -29,8 +36,10 @@ _VERSION = re.compile(
 )
 _OPERATOR_BATCH = re.compile(r"state/[^/]+/_metadata/v2/([0-9]+)")
 _SCHEMA_BATCH = re.compile(r"state/[^/]+/_stateSchema/.*?([0-9]+)_[^/]*")
-_PARTITION = re.compile(r"state/[^/]+/([0-9]+)(?:/.*)?")
-_PARTS = {"SSTs", "logs"}
+_PARTITION = re.compile(r"state/(?P<operator>[^/]+)/(?P<partition>[0-9]+)(?:/(?P<rest>.*))?")
+_PART = re.compile(r"state/[^/]+/[0-9]+/(?:[^/]+/)?(?:SSTs|logs)/[^/]+")
+_INITIAL_OFFSET = "offsets/"
+_WHOLE = {"snapshot", "zip"}
 _UNIQUE = re.compile(
     r"state/.*(?:/SSTs/[^/]+\.sst|/_stateSchema/.*|/[0-9]+_[0-9a-f-]{36}\.[a-z.]+)"
 )
@@ -44,13 +53,19 @@ class Batch:
         batch_id: Its number.
         is_committed: Whether Spark has noted that it is done.
         offsets: Spark's entry of its offset log.
-        state_ids: For versions of the state in format 2, the ids that count.
+        state_ids: Looks up which ids of a version of the state count; none in format 1.
     """
 
     batch_id: int
     is_committed: bool
     offsets: Offsets
-    state_ids: Mapping[int, frozenset[str]]
+    state_ids: Callable[[int], frozenset[str]]
+
+    @property
+    def version(self) -> int:
+        """Version of the state that Spark goes on from."""
+        # A batch that is not committed Spark does again, from the state before it.
+        return self.batch_id + self.is_committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +81,8 @@ class Version:
 
 def is_hidden(path: str) -> bool:
     """Whether it is a side file, or one in the making."""
-    return path.rpartition("/")[2].startswith(".")
+    name = path.rpartition("/")[2]
+    return name.startswith(".") or name.endswith("_$folder$")
 
 
 def is_unique(path: str) -> bool:
@@ -99,16 +115,23 @@ def select(paths: Collection[str], batch: Batch) -> list[str]:
 
     Raises:
         CheckpointNotFoundError: One is missing: Spark deletes old ones while it runs.
-        InvalidRequestError: A source keeps something that is not known.
+        InvalidRequestError: Something is there that is not known.
     """
-    listed = frozenset(paths)
+    listed = frozenset(path for path in paths if not is_hidden(path))
+    for path in sorted(listed):
+        if path.partition("/")[0] not in _TOP:
+            message = (
+                f"there is {path!r}, which this version doesn't know how to copy or take back; it is "
+                "not Spark's own"
+            )
+            raise InvalidRequestError(message)
     versions = state_versions(paths)
     return sorted(
         [
             *_log_entries(listed, batch),
             *_sources(listed, batch),
             *_operators(listed, batch.batch_id),
-            *(one.path for one in _state(versions, batch)),
+            *(one.path for one in _state(listed, versions, batch)),
         ]
     )
 
@@ -166,11 +189,11 @@ def _all_in(listed: frozenset[str], paths: list[str]) -> list[str]:
 def _sources(listed: frozenset[str], batch: Batch) -> list[str]:
     logs: dict[str, list[str]] = defaultdict(list)
     for path in listed:
-        if path.startswith("sources/") and not is_hidden(path):
+        if path.startswith("sources/"):
             if _entry(path) is None:
                 message = (
                     f"a source keeps {path!r}, which this version doesn't know how to copy; "
-                    "it knows logs such as those of files and of Kafka"
+                    "it knows logs such as those of files, Kafka and Iceberg"
                 )
                 raise InvalidRequestError(message)
             logs[path.split("/")[1]].append(path)
@@ -206,6 +229,7 @@ def _last_entry(source: str, batch: Batch) -> int:
 def _entry(path: str) -> int | None:
     """Number of an entry of a source's log, or None if it is none."""
     _, _, rest = path.removeprefix("sources/").partition("/")
+    rest = rest.removeprefix(_INITIAL_OFFSET)
     found = _NUMBER.fullmatch(rest) or _COMPACT.fullmatch(rest)
     return int(found[0].partition(".")[0]) if found else None
 
@@ -218,12 +242,16 @@ def _operators(listed: frozenset[str], batch_id: int) -> list[str]:
     """What is said of operators and of the schemas of their state."""
     found = []
     for path in listed:
-        parts = path.split("/")
-        if parts[0] != "state" or is_hidden(path) or version_of(path) is not None:
+        if not path.startswith("state/") or version_of(path) is not None or _PART.fullmatch(path):
             continue
         made_in = _batch_of(path)
-        is_known = made_in <= batch_id if made_in is not None else "_metadata" in parts
-        if is_known:
+        if made_in is None and "_metadata" not in path.split("/"):
+            message = (
+                f"state has {path!r}, which this version doesn't know how to copy or take back; it "
+                "knows the state stores that Spark brings, in files of HDFS and in RocksDB"
+            )
+            raise InvalidRequestError(message)
+        if made_in is None or made_in <= batch_id:
             found.append(path)
     return found
 
@@ -234,34 +262,68 @@ def _batch_of(path: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _state(versions: Mapping[str, list[Version]], batch: Batch) -> list[Version]:
-    # A batch that is not committed Spark does again, from the state before it.
-    target = batch.batch_id + batch.is_committed
+def _state(
+    listed: frozenset[str], versions: Mapping[str, list[Version]], batch: Batch
+) -> list[Version]:
     partitions = int(batch.offsets.pinned.get(SHUFFLE_PARTITIONS, 0))
+    stores: dict[str, dict[int, set[str]]] = defaultdict(dict)
+    for path in listed:
+        if path.startswith("state/"):
+            of_operator = stores[path.split("/")[1]]
+            partition_of = _PARTITION.fullmatch(path)
+            if partition_of is not None and int(partition_of["partition"]) < partitions:
+                of_operator.setdefault(int(partition_of["partition"]), set())
     needed = []
     for directory, found in versions.items():
-        counts = [one for one in found if _is_valid(one, batch) and one.version <= target]
-        if not any(one.version == target for one in counts):
-            matched = _PARTITION.fullmatch(directory)
-            if matched is not None and int(matched[1]) >= partitions > 0:
-                continue  # left over from before the state was spread over fewer partitions
-        needed += _chain(directory, counts, target)
+        matched = _PARTITION.fullmatch(directory)
+        if matched is None:
+            continue
+        is_current = any(one.version == batch.version and _is_valid(one, batch) for one in found)
+        partition = int(matched["partition"])
+        if partition >= partitions > 0 and not is_current:
+            continue  # left over from before the state was spread over fewer partitions
+        if batch.version > 0:
+            needed += _chain(directory, found, batch)
+        stores[matched["operator"]].setdefault(partition, set()).add(matched["rest"] or "")
+    if batch.version > 0:
+        for operator, by_partition in stores.items():
+            _check_whole(operator, by_partition, partitions)
     return needed
 
 
-def _is_valid(one: Version, batch: Batch) -> bool:
-    ids = batch.state_ids.get(one.version, frozenset())
-    return one.state_id is None or not ids or one.state_id in ids
-
-
-def _chain(directory: str, found: list[Version], target: int) -> list[Version]:
-    """The newest whole state, and the changes since."""
-    data = [one for one in found if not one.is_checksum]
-    whole = max((one.version for one in data if one.kind in ("snapshot", "zip")), default=0)
-    missing = set(range(max(whole, 1), target + 1)) - {one.version for one in data}
+def _check_whole(operator: str, stores: Mapping[int, set[str]], partitions: int) -> None:
+    """Refuse the state of an operator of which a whole partition, or one store of it, is gone."""
+    where = f"state/{operator}"
+    # What comes together, such as a total without a key, is in one partition whatever the setting.
+    count = 1 if stores.keys() == {0} else partitions or max(stores, default=0) + 1
+    missing = {one for one in range(count) if not stores.get(one)}
     if missing:
-        message = (
-            f"version {max(missing)} of a state, which version {target} builds on, is not there"
-        )
-        raise CheckpointNotFoundError(message, directory)
-    return [one for one in found if one.version >= whole]
+        message = f"all state of partition {min(missing)} is gone"
+        raise CheckpointNotFoundError(message, where)
+    names = set().union(*stores.values())
+    for partition, found in sorted(stores.items()):
+        if found != names:
+            message = f"store {min(names - found)!r} of partition {partition} is gone"
+            raise CheckpointNotFoundError(message, where)
+
+
+def _is_valid(one: Version, batch: Batch) -> bool:
+    if one.state_id is None:
+        return True
+    ids = batch.state_ids(one.version)
+    return not ids or one.state_id in ids
+
+
+def _chain(directory: str, found: list[Version], batch: Batch) -> list[Version]:
+    """The newest whole state, and the changes since."""
+    needed: list[Version] = []
+    for version in range(batch.version, 0, -1):
+        here = [one for one in found if one.version == version and _is_valid(one, batch)]
+        kinds = {one.kind for one in here if not one.is_checksum}
+        if not kinds:
+            message = f"version {version} of a state, which version {batch.version} builds on, is not there"
+            raise CheckpointNotFoundError(message, directory)
+        needed += here
+        if kinds & _WHOLE:
+            break
+    return needed

@@ -5,21 +5,20 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from os import PathLike
 
 import msgspec
 import pyspark
 from pyspark.sql.streaming.query import StreamingQuery
 
-from holdfast.errors import CheckpointNotFoundError, InvalidRequestError, OutcomeUnknownError
+from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations import (
     CheckpointMetadata,
-    CheckpointStorageLocation,
     CompletedCheckpoint,
     FileSystemCheckpointStorage,
     checkpoint_directory,
     complete_checkpoint,
-    latest_checkpoint,
 )
 from holdfast.spark._coordinator import SPARK, SparkProgress, progress_of, writer
 from holdfast.spark._retention import retained
@@ -27,8 +26,14 @@ from holdfast.spark._settings import Settings
 from holdfast.spark.savepoints._base import Base, Copier
 from holdfast.spark.savepoints._batches import batch_at, inferred_settings, newest_committed
 from holdfast.spark.savepoints._content import SPARK_FILES, SparkFile, SparkFiles
-from holdfast.spark.savepoints._files import names_in, read, tree
-from holdfast.spark.savepoints._origin import Origin, origin_of, use_stores
+from holdfast.spark.savepoints._files import disposed_on_failure, names_in, read_text, tree
+from holdfast.spark.savepoints._origin import (
+    GONE_WAY_OUT,
+    Origin,
+    has_link,
+    origin_of,
+    use_stores,
+)
 from holdfast.spark.savepoints._selection import Batch, select
 
 _log = logging.getLogger(__name__)
@@ -48,6 +53,7 @@ def take_savepoint(
     checkpoint_dir: str | PathLike[str] | None = None,
     job_id: str | None = None,
     base: str | PathLike[str] | None = None,
+    operators: bool = True,
 ) -> str:
     """Take a savepoint of a streaming query, whatever is in it; a running one goes on meanwhile.
 
@@ -59,45 +65,27 @@ def take_savepoint(
     Args:
         query: The query; or, of one that may also be stopped, the URI of its checkpointLocation.
         target: URI of the directory to make it in; by default `spark.holdfast.savepoint.dir`.
-        checkpoint_dir: Where its operators have their checkpoints. The checkpointLocation says it,
-            unless the query last ran with an older version.
+        checkpoint_dir: Where its operators have their checkpoints, if not where its
+            checkpointLocation says.
         job_id: The same for their job.
         base: An earlier savepoint of the query. What hasn't changed since is not copied, but
             referred to there: keep it as long as this one, and beside it if they are to be moved.
+        operators: Whether the state of its operators goes in. False for a query that had some once and
+            has gone on without.
 
     Returns:
         Pointer to the savepoint: the URI of its directory.
 
     Raises:
-        InvalidRequestError: An argument can't be used, or a source keeps what can't be copied.
+        InvalidRequestError: An argument can't be used; something is in the checkpointLocation that
+            can't be copied; or the query has gone on without its operators.
         CheckpointNotFoundError: No batch is done yet, or files go while they are copied, time after
             time.
-        CheckpointCorruptedError: The state of an operator is damaged.
+        CheckpointCorruptedError: A state is damaged.
         StorageUnavailableError: Something could not be read or written; no savepoint was made.
         OutcomeUnknownError: The store did not say whether it was made.
     """
-    origin = origin_of(query, checkpoint_dir=checkpoint_dir, job_id=job_id)
-    directory = target or Settings.parse(origin.configuration).savepoint_dir
-    if directory is None:
-        message = "no savepoint directory: name one, or set spark.holdfast.savepoint.dir"
-        raise InvalidRequestError(message)
-    directory = checkpoint_directory(directory)
-    use_stores(origin.configuration, directory, None if base is None else str(base))
-    earlier = Base.load(base, origin.query_id) if base is not None else Base()
-    # Its coordinator, if it is in this process, lets nothing go while it is copied.
-    with retained(origin.job_id) if origin.access else nullcontext():
-        for _ in range(_MOST_ATTEMPTS):
-            try:
-                return _attempt(origin, directory, earlier)
-            except CheckpointNotFoundError as error:
-                failure = error
-                _log.info("a file is gone that was to be copied; trying again (%s)", error)
-    message = (
-        f"what a savepoint needs is not there, after {_MOST_ATTEMPTS} attempts: "
-        f"{failure.args[0]}. If the query runs elsewhere and deletes it meanwhile, keep more: raise "
-        "spark.holdfast.checkpoint.num-retained and spark.sql.streaming.minBatchesToRetain"
-    )
-    raise CheckpointNotFoundError(message, failure.location) from failure
+    return _take(_Request(query, target, checkpoint_dir, job_id, base, operators))
 
 
 def stop_with_savepoint(
@@ -107,41 +95,139 @@ def stop_with_savepoint(
     checkpoint_dir: str | PathLike[str] | None = None,
     job_id: str | None = None,
     base: str | PathLike[str] | None = None,
+    operators: bool = True,
 ) -> str:
     """Stop a query, then take a savepoint of it. Arguments, result and errors of `take_savepoint`.
 
     A batch that runs is not waited for: it will be repeated. The query stays stopped also if no
     savepoint could be taken.
     """
+    request = _Request(query, target, checkpoint_dir, job_id, base, operators)
+    request.prepared()
     query.stop()
-    return take_savepoint(query, target, checkpoint_dir=checkpoint_dir, job_id=job_id, base=base)
+    return _take(request)
 
 
-def _attempt(origin: Origin, target: str, base: Base) -> str:
-    """Copy everything as it is now. Raises `CheckpointNotFoundError` if some of it has gone."""
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What somebody wants a savepoint of, and where."""
+
+    query: StreamingQuery | str | PathLike[str]
+    target: str | PathLike[str] | None
+    checkpoint_dir: str | PathLike[str] | None
+    job_id: str | None
+    base: str | PathLike[str] | None
+    operators: bool
+
+    def prepared(self) -> tuple[Origin, str, Base]:
+        """The query, the directory and the base. Raises `InvalidRequestError`."""
+        origin = origin_of(
+            self.query,
+            checkpoint_dir=self.checkpoint_dir,
+            job_id=self.job_id,
+            operators=self.operators,
+        )
+        directory = self.target or Settings.parse(origin.configuration).savepoint_dir
+        if directory is None:
+            message = "no savepoint directory: name one, or set spark.holdfast.savepoint.dir"
+            raise InvalidRequestError(message)
+        directory = checkpoint_directory(directory)
+        use_stores(origin.configuration, directory, None if self.base is None else str(self.base))
+        if self.base is None:
+            return origin, directory, Base()
+        return origin, directory, Base.load(self.base, origin.query_id, origin.configuration)
+
+
+class _MissedError(Exception):
+    """Something of the query was not there, as when it is deleted while it is copied."""
+
+    def __init__(self, batch_id: int, error: CheckpointNotFoundError) -> None:
+        super().__init__(batch_id, *error.args)
+        self.error = error
+
+
+def _take(request: _Request) -> str:
+    missed: list[_MissedError] = []
+    while len(missed) < _MOST_ATTEMPTS:
+        origin, directory, base = request.prepared()
+        # Its coordinator, if it is in this process, lets nothing go while it is copied.
+        with retained(origin.job_id) if origin.access else nullcontext():
+            try:
+                return _attempt(origin, directory, base, operators=request.operators)
+            except _MissedError as error:
+                missed.append(error)
+                if len(missed) > 1 and error.args == missed[-2].args:
+                    break  # the query has not gone on: it will not come
+                _log.info("a file is gone that was to be copied; trying again (%s)", error.error)
+    failure = missed[-1].error
+    message = (
+        f"what a savepoint needs is not there, after {len(missed)} attempts: "
+        f"{failure.args[0]}. If the query runs elsewhere and deletes it meanwhile, keep more: raise "
+        "spark.holdfast.checkpoint.num-retained and spark.sql.streaming.minBatchesToRetain"
+    )
+    raise CheckpointNotFoundError(message, failure.location) from failure
+
+
+@contextmanager
+def _of_the_query(batch_id: int, target: str) -> Iterator[None]:
+    """What isn't found in here may be there once the query has gone on."""
+    try:
+        yield
+    except CheckpointNotFoundError as error:
+        if error.location.startswith(target):
+            raise
+        raise _MissedError(batch_id, error) from error
+
+
+def _newest_batch(origin: Origin, *, operators: bool) -> tuple[int, CompletedCheckpoint | None]:
+    """The last batch that is done, and the checkpoint of the query's operators behind it."""
+    committed = newest_committed(origin.checkpoint_location)
+    last = origin.latest_checkpoint()
+    if last is None:
+        if committed is None:
+            message = "the query has done no batch yet"
+            raise CheckpointNotFoundError(message, origin.checkpoint_location)
+        if operators and has_link(origin.checkpoint_location):
+            message = "query has only just begun with its operators"
+            raise _MissedError(
+                committed, CheckpointNotFoundError(message, origin.checkpoint_location)
+            )
+        return committed, None
+    batch_id = progress_of(last.metadata).batch_id
+    if (
+        committed is not None and batch_id < committed
+    ):  # it was committed before that was looked for
+        message = (
+            f"query has gone on to batch {committed}, but the last checkpoint of its operators is "
+            f"behind batch {batch_id}; {GONE_WAY_OUT}"
+        )
+        raise InvalidRequestError(message, last.location.external_pointer)
+    _wait_for_commit(origin, batch_id)
+    return batch_id, last
+
+
+def _attempt(origin: Origin, target: str, base: Base, *, operators: bool) -> str:
+    """Copy everything as it is now. Raises `_MissedError` if some of it has gone."""
     started = time.monotonic()
-    last = _last_checkpoint(origin)
-    if last is not None:
-        batch_id = progress_of(last.metadata).batch_id
-        _wait_for_commit(origin, batch_id)
-    else:
-        batch_id = newest_committed(origin.checkpoint_location)
-    files = tree(origin.checkpoint_location)
-    batch = batch_at(origin.checkpoint_location, files, batch_id)
-    selected = select(files, batch)
+    batch_id, last = _newest_batch(origin, operators=operators)
+    with _of_the_query(batch_id, target):
+        files = tree(origin.checkpoint_location)
+        batch = batch_at(origin.checkpoint_location, files, batch_id)
+        selected = select(files, batch)
 
     threshold = min(_INLINE_BYTES, _MOST_INLINE_BYTES // len(selected))
     storage = FileSystemCheckpointStorage(target, inline_threshold=threshold, single_writer=True)
     access = storage.create_checkpoint_storage(origin.job_id)
     location = access.initialize_location_for_savepoint(batch_id + 1, target)
-    with _disposed_on_failure(location):
+    with disposed_on_failure(location):
         copier = Copier(location, base)
-        metadata = _copied_state(origin, last, batch, copier)
+        with _of_the_query(batch_id, target):
+            metadata = _copied_state(origin, last, batch, copier)
+            copied = _copied_files(origin, selected, files, copier)
         spark_files = SparkFiles(
             is_committed=batch.is_committed,
-            settings=inferred_settings(selected) | origin.streaming_settings,
-            sink=origin.sink,
-            files=_copied_files(origin, selected, files, copier),
+            settings=origin.streaming_settings | inferred_settings(selected),
+            files=copied,
             state_origins=copier.state_origins,
         )
         coordinator_states = metadata.coordinator_states | {
@@ -166,38 +252,6 @@ def _attempt(origin: Origin, target: str, base: Base) -> str:
     return completed.location.external_pointer
 
 
-def _last_checkpoint(origin: Origin) -> CompletedCheckpoint | None:
-    """The newest checkpoint of the query's operators; None if it has none."""
-    if origin.access is None:
-        return None
-    last = latest_checkpoint(origin.access)
-    if last is None:
-        message = (
-            f"operators of the query have no completed checkpoint in job {origin.job_id}. With "
-            "storage memory and no directory they are only in the process that runs it"
-        )
-        raise CheckpointNotFoundError(message, origin.checkpoint_location)
-    owner = progress_of(last.metadata).query_id
-    if owner != origin.query_id:
-        message = f"job {origin.job_id} is that of another query, {owner}; name the right one"
-        raise InvalidRequestError(message, last.location.external_pointer)
-    return last
-
-
-@contextmanager
-def _disposed_on_failure(location: CheckpointStorageLocation) -> Iterator[None]:
-    try:
-        yield
-    except OutcomeUnknownError:
-        raise  # it may exist
-    except BaseException:
-        try:
-            location.dispose_on_failure()
-        except Exception:  # noqa: BLE001  # the user has to see why there is no savepoint
-            _log.warning("could not clean up after a savepoint", exc_info=True)
-        raise
-
-
 def _wait_for_commit(origin: Origin, batch_id: int) -> None:
     """Let a running query note that the batch is done, which it does a moment later."""
     deadline = time.monotonic() + _COMMIT_WAIT_S
@@ -216,7 +270,7 @@ def _copied_files(
     root = origin.checkpoint_location
     copied = copier.files(root, {path: sizes[path] for path in selected})
     # What zips refer to is known for sure only from the copies of them: Spark may replace them.
-    return (*copied, *copier.files(root, copier.parts_of_zips(copied)))
+    return (*copied, *copier.parts_of_zips(root, copied))
 
 
 def _copied_state(
@@ -235,7 +289,7 @@ def _copied_state(
         query_id=origin.query_id,
         run_id=origin.query.runId if origin.query is not None else "",
         batch_id=batch.batch_id,
-        offsets=read(f"{origin.checkpoint_location}/offsets/{batch.batch_id}").decode(),
+        offsets=read_text(f"{origin.checkpoint_location}/offsets/{batch.batch_id}"),
         checkpoint_location=origin.checkpoint_location,
         spark_version=pyspark.__version__,
     )

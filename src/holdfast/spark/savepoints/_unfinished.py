@@ -2,6 +2,9 @@
 
 While it is, Spark's `metadata` file has no id in it, and no version of Spark starts a query then. What
 it will say, and what is being done, stands in a file beside it; whoever repeats the same goes on.
+
+Stores can't replace a file in one step: for a moment there is no `metadata`. If it ends right there,
+Spark 4.2 and later refuse to start; Spark 4.1 would start the query under a new id.
 """
 
 import msgspec
@@ -9,9 +12,7 @@ import msgspec
 from holdfast.errors import CheckpointConflictError, CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations.file_systems import publish
 from holdfast.spark.savepoints._files import delete, names_in, read, replace
-from holdfast.spark.savepoints._selection import METADATA
-
-UNFINISHED_FILE = "holdfast-unfinished.json"
+from holdfast.spark.savepoints._selection import METADATA, UNFINISHED_FILE
 
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +24,10 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
         metadata: What Spark's `metadata` file will say.
         query_id: The id in it.
         token: Random; the commit token of a checkpoint that is made.
+        job_id: The job that the checkpoint is made in; None if there is none.
+        checkpoint_dir: The directory of that.
+        shuffle_partitions: Over how many partitions Spark's state is spread in the end; None if it
+            stays as it is.
     """
 
     kind: str
@@ -30,6 +35,9 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     metadata: str
     query_id: str
     token: str
+    job_id: str | None = None
+    checkpoint_dir: str | None = None
+    shuffle_partitions: int | None = None
 
 
 def unfinished_in(checkpoint_location: str) -> Unfinished | None:
@@ -65,8 +73,12 @@ def begin(checkpoint_location: str, unfinished: Unfinished) -> None:
 
 
 def finish(checkpoint_location: str, unfinished: Unfinished) -> None:
-    """Let Spark start the query again."""
+    """Let Spark start the query again; the note of it stays."""
     replace(f"{checkpoint_location}/{METADATA}", unfinished.metadata.encode())
+
+
+def forget(checkpoint_location: str) -> None:
+    """Delete the note: nothing is left to be done."""
     delete([f"{checkpoint_location}/{UNFINISHED_FILE}"])
 
 
@@ -74,4 +86,4 @@ def is_finished(checkpoint_location: str, unfinished: Unfinished) -> bool:
     """Whether all was done but for the note of it."""
     if METADATA not in names_in(checkpoint_location):
         return False
-    return read(f"{checkpoint_location}/{METADATA}").decode() == unfinished.metadata
+    return read(f"{checkpoint_location}/{METADATA}") == unfinished.metadata.encode()

@@ -1,0 +1,413 @@
+"""What savepoints and roll backs refuse, name or get over, without Spark."""
+
+import io
+import json
+import uuid
+import zipfile
+from collections.abc import Callable
+from unittest import mock
+
+import pytest
+from jobs.stopped import (
+    QUERY,
+    UID,
+    add_batches,
+    all_files,
+    put,
+    remove,
+    replace,
+    text_of,
+    write_query,
+    write_stopped,
+)
+
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+)
+from holdfast.locations import (
+    FileStateHandle,
+    FileSystemCheckpointStorage,
+    file_system_for,
+    latest_checkpoint,
+    load_checkpoint,
+    resolve_pointer,
+)
+from holdfast.spark import restore_savepoint, roll_back, take_savepoint
+from holdfast.spark.savepoints import _restore, _roll_back, _take
+from holdfast.spark.savepoints._batches import newest_committed
+from holdfast.spark.savepoints._content import SparkFiles, spark_files_of
+from holdfast.spark.savepoints._selection import UNFINISHED_FILE
+from holdfast.testing import Faults
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+
+
+@pytest.fixture
+def directory(faults: Faults) -> str:
+    """An empty directory."""
+    return faults.directory
+
+
+@pytest.fixture
+def stopped(directory: str) -> str:
+    """The checkpointLocation of a query with an operator, four batches done."""
+    return write_stopped(directory)
+
+
+@pytest.fixture
+def plain(directory: str) -> str:
+    """The same of a query without operators."""
+    location = f"{directory}/plain"
+    write_query(location, batches=4)
+    return location
+
+
+@pytest.fixture(autouse=True)
+def _as_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests in this process have Spark; nothing here was run by it."""
+    monkeypatch.setattr("holdfast.spark.savepoints._roll_back.is_alive", lambda: False)
+
+
+def files_of(pointer: str) -> SparkFiles:
+    """Spark's side of a savepoint."""
+    return spark_files_of(load_checkpoint(resolve_pointer(pointer)).metadata, pointer)
+
+
+# The state that executors still hold
+
+
+def test_state_is_not_rolled_back_while_executors_could_store_more(
+    plain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_roll_back, "is_alive", lambda: True)
+    before = all_files(plain)
+    with pytest.raises(InvalidRequestError, match="end the application"):
+        roll_back(plain, batch_id=1)
+    assert all_files(plain) == before
+
+
+def test_a_query_without_state_of_sparks_is_rolled_back_where_spark_lives(
+    stopped: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_roll_back, "is_alive", lambda: True)
+    file_system_for(stopped).delete_tree(f"{stopped}/state")
+    assert roll_back(stopped, checkpoint=2) == 1
+
+
+def test_what_a_driver_did_before_the_job_was_claimed_goes_too(stopped: str) -> None:
+    looks = _roll_back._check_possible
+
+    def goes_on(*arguments: object) -> None:
+        looks(*arguments)  # type: ignore[arg-type]
+        add_batches(stopped, [4])
+
+    with mock.patch.object(_roll_back, "_check_possible", goes_on):
+        roll_back(stopped, checkpoint=2)
+    left = all_files(stopped)
+    assert {path for path in left if path.endswith(("/4", "/5.delta"))} == set()
+
+
+# Operators that a query has left behind
+
+
+def test_operators_that_were_left_behind_are_no_old_savepoint(stopped: str, directory: str) -> None:
+    add_batches(stopped, [4, 5])
+    with pytest.raises(InvalidRequestError, match=r"batch 5.*behind batch 3.*operators=False"):
+        take_savepoint(stopped, f"{directory}/savepoints")
+    pointer = take_savepoint(stopped, f"{directory}/savepoints", operators=False)
+    restored = restore_savepoint(pointer, f"{directory}/fork")
+    assert (restored.batch_id, restored.job_id) == (5, None)
+    with pytest.raises(InvalidRequestError, match="operators=False"):
+        roll_back(stopped, batch_id=4)
+    assert roll_back(stopped, batch_id=4, operators=False) == 4
+
+
+def test_a_job_that_is_named_has_to_have_checkpoints(stopped: str, directory: str) -> None:
+    with pytest.raises(CheckpointNotFoundError, match="no completed checkpoint in job other"):
+        take_savepoint(stopped, f"{directory}/savepoints", job_id="other")
+    remove(f"{stopped}/holdfast.json")
+    with pytest.raises(CheckpointNotFoundError, match="job other"):
+        take_savepoint(
+            stopped,
+            f"{directory}/savepoints",
+            checkpoint_dir=f"{directory}/checkpoints",
+            job_id="other",
+        )
+    with pytest.raises(InvalidRequestError, match="don't go together"):
+        take_savepoint(stopped, f"{directory}/savepoints", job_id="other", operators=False)
+
+
+def test_a_query_that_has_only_just_begun_with_its_operators_keeps_their_state(
+    stopped: str, directory: str
+) -> None:
+    text = text_of(f"{stopped}/holdfast.json")
+    remove(f"{stopped}/holdfast.json")
+
+    def first_batch_ends(location: str) -> int | None:
+        if "holdfast.json" not in all_files(stopped):
+            put(f"{stopped}/holdfast.json", text)
+        return newest_committed(location)
+
+    with mock.patch.object(_take, "newest_committed", first_batch_ends):
+        pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    assert load_checkpoint(resolve_pointer(pointer)).metadata.operators.keys() == {UID}
+
+
+# Files that are not known, and files that are gone
+
+
+@pytest.mark.parametrize("path", ["_schemas/0", "state/0/0/v1.parquet", "state/0/odd/x"])
+def test_what_is_not_known_is_refused_by_name(plain: str, directory: str, path: str) -> None:
+    put(f"{plain}/{path}", "of something else")
+    put(f"{plain}/state_$folder$", "")
+    before = all_files(plain)
+    with pytest.raises(InvalidRequestError, match=path):
+        take_savepoint(plain, f"{directory}/savepoints")
+    with pytest.raises(InvalidRequestError, match=path):
+        roll_back(plain, batch_id=1)
+    assert all_files(plain) == before
+
+
+@pytest.mark.parametrize(
+    ("removes", "names"),
+    [
+        (lambda path: path.startswith("state/0/1/") and path.endswith(".delta"), "partition 1"),
+        (lambda path: path.startswith("state/0/0/"), "partition 0"),
+        (lambda path: path.startswith("state/1/1/right"), "'right' of partition 1"),
+    ],
+)
+def test_a_partition_whose_state_is_gone_is_missed(
+    plain: str, directory: str, removes: Callable[[str], bool], names: str
+) -> None:
+    for partition in range(2):
+        for store in ("left", "right"):
+            put(f"{plain}/state/1/{partition}/{store}/4.snapshot", "whole")
+    take_savepoint(plain, f"{directory}/savepoints")
+    remove(*(f"{plain}/{path}" for path in all_files(plain) if removes(path)))
+    with pytest.raises(CheckpointNotFoundError, match=names):
+        take_savepoint(plain, f"{directory}/savepoints")
+
+
+def test_a_total_without_a_key_is_in_one_partition(plain: str, directory: str) -> None:
+    put(f"{plain}/state/1/0/4.snapshot", "whole")
+    assert take_savepoint(plain, f"{directory}/savepoints")
+
+
+def test_the_first_offsets_of_iceberg_are_copied(plain: str, directory: str) -> None:
+    put(f"{plain}/sources/1/offsets/0", '{"version":1}')
+    pointer = take_savepoint(plain, f"{directory}/savepoints")
+    assert "sources/1/offsets/0" in {one.path for one in files_of(pointer).files}
+
+
+@pytest.mark.parametrize("offset", ['{"app-logOffsets":{"0":12}}', '{"logOffset":{"0":1}}', "-"])
+def test_a_topic_is_not_taken_for_a_log_of_files(directory: str, offset: str) -> None:
+    location = f"{directory}/plain"
+    write_query(location, batches=1)
+    remove(f"{location}/sources/0/0")
+    replace(f"{location}/offsets/0", f'v1\n{{"conf":{{}}}}\n{offset}')
+    assert take_savepoint(location, f"{directory}/savepoints")
+
+
+def test_a_file_of_rocksdb_that_was_cut_is_found(directory: str) -> None:
+    location = f"{directory}/plain"
+    write_query(location, batches=1)
+    described = {"sstFiles": [{"dfsSstFileName": "1-x.sst", "sizeBytes": 1000}]}
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as written:
+        written.writestr("metadata", f"v1\n{json.dumps(described)}")
+    for partition in range(2):
+        store = f"{location}/state/0/{partition}"
+        remove(f"{store}/1.delta")
+        put(f"{store}/1.zip", archive.getvalue().decode(errors="surrogateescape"))
+        put(f"{store}/SSTs/1-x.sst", "y" * (1000 - partition))
+    with pytest.raises(CheckpointCorruptedError, match="999 bytes, but 1000"):
+        take_savepoint(location, f"{directory}/savepoints")
+
+
+# Damage that can be got over
+
+
+def test_a_damaged_checkpoint_can_be_rolled_back_past(stopped: str, directory: str) -> None:
+    for damaged in (3, 4):
+        uri = f"{directory}/checkpoints/{QUERY}/chk-{damaged}/_metadata"
+        replace(uri, text_of(uri)[:50])
+    assert roll_back(stopped, checkpoint=2) == 1
+    access = FileSystemCheckpointStorage(f"{directory}/checkpoints").create_checkpoint_storage(
+        QUERY
+    )
+    last = latest_checkpoint(access)
+    assert last is not None
+    assert last.checkpoint_id == 2
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_what_a_base_has_lost_is_copied_anew(plain: str, directory: str, cut: bool) -> None:  # noqa: FBT001  # a parameter of the test
+    paths = ["state/0/_stateSchema/default/0_x", "state/0/1/3.delta"]
+    put(f"{plain}/{paths[0]}", "schema" * 1000)
+    base = take_savepoint(plain, f"{directory}/savepoints")
+    for one in files_of(base).files:
+        if one.path in paths:
+            assert isinstance(one.handle, FileStateHandle)
+            text = text_of(one.handle.uri)
+            remove(one.handle.uri)
+            if cut:
+                put(one.handle.uri, text[:-1])
+    pointer = take_savepoint(plain, f"{directory}/savepoints", base=base)
+    restored = restore_savepoint(pointer, f"{directory}/fork")
+    fork, original = all_files(restored.checkpoint_location), all_files(plain)
+    assert all(fork[path] == original[path] for path in paths)
+
+
+def test_a_file_that_does_not_come_back_is_asked_for_twice(plain: str, directory: str) -> None:
+    remove(f"{plain}/state/0/0/3.delta")
+    with pytest.raises(CheckpointNotFoundError, match="after 2 attempts"):
+        take_savepoint(plain, f"{directory}/savepoints")
+
+
+def test_a_query_without_a_batch_is_told_so(plain: str, directory: str) -> None:
+    remove(*(f"{plain}/commits/{batch}" for batch in range(4)))
+    with pytest.raises(CheckpointNotFoundError) as caught:
+        take_savepoint(plain, f"{directory}/savepoints")
+    assert str(caught.value.args[0]) == "the query has done no batch yet"
+
+
+# What was begun
+
+
+def test_a_note_that_was_left_behind_is_forgotten(
+    plain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mock.patch.object(_roll_back, "forget", side_effect=KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            roll_back(plain, batch_id=1)
+    add_batches(plain, range(2, 8))
+    assert roll_back(plain, batch_id=6) == 6
+    assert not any("unfinished" in path for path in all_files(plain))
+
+
+def test_an_interrupted_roll_back_is_not_taken_for_rubbish(plain: str, directory: str) -> None:
+    pointer = take_savepoint(plain, f"{directory}/savepoints")
+    with mock.patch.object(_roll_back, "finish", side_effect=KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            roll_back(plain, batch_id=2)
+    with pytest.raises(InvalidRequestError, match="roll back was begun") as caught:
+        restore_savepoint(pointer, plain)
+    assert "delete" not in str(caught.value)
+    assert roll_back(plain, batch_id=2) == 2
+
+
+def test_a_restore_is_repeated_as_it_was_begun(stopped: str, directory: str) -> None:
+    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    first, second, fork = (f"{directory}/{name}" for name in ("first", "second", "fork"))
+    with mock.patch.object(_restore, "_materialise", side_effect=KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            restore_savepoint(pointer, fork, checkpoint_dir=first, job_id="one")
+    with pytest.raises(InvalidRequestError, match="job one in"):
+        restore_savepoint(pointer, fork, checkpoint_dir=second, job_id="two")
+    restored = restore_savepoint(pointer, fork, checkpoint_dir=first, job_id="one")
+    assert restored.settings["spark.holdfast.job.id"] == restored.job_id == "one"
+    assert json.loads(text_of(f"{fork}/holdfast.json"))["checkpoint_dir"] == first
+
+
+def test_a_path_that_no_input_has_is_refused(plain: str, directory: str) -> None:
+    pointer = take_savepoint(plain, f"{directory}/savepoints")
+    fork = f"{directory}/fork"
+    with pytest.raises(InvalidRequestError, match="file:///inn"):
+        restore_savepoint(pointer, fork, paths={"file:///inn": "s3a://bucket/in"})
+    assert "id" not in json.loads(text_of(f"{fork}/metadata"))
+    restore_savepoint(pointer, fork, paths={"file:///in": "s3a://bucket/in"})
+    assert "s3a://bucket/in/3" in text_of(f"{fork}/sources/0/3")
+
+
+# Spreading state over other partitions
+
+
+@pytest.fixture
+def in_rocksdb(directory: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A savepoint of a query that is pinned to RocksDB, two batches done."""
+    location = f"{directory}/original"
+    write_query(location, batches=2)
+    for batch in range(2):
+        _pin(location, batch, 2)
+    monkeypatch.setattr(_restore, "check_can_spread", lambda: None)
+    return take_savepoint(location, f"{directory}/savepoints")
+
+
+def _pin(location: str, batch: int, partitions: int) -> None:
+    pinned = {
+        "spark.sql.shuffle.partitions": str(partitions),
+        _PROVIDER: "RocksDBStateStoreProvider",
+    }
+    remove(f"{location}/offsets/{batch}")
+    put(
+        f"{location}/offsets/{batch}",
+        f'v1\n{json.dumps({"conf": pinned})}\n{{"logOffset":{batch}}}',
+    )
+
+
+def test_spreading_is_refused_before_anything_is_written(
+    in_rocksdb: str, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidRequestError, match="2 partitions already"):
+        restore_savepoint(in_rocksdb, f"{directory}/fork", shuffle_partitions=2)
+    no_session = InvalidRequestError("no session")
+    monkeypatch.setattr(_restore, "check_can_spread", mock.Mock(side_effect=no_session))
+    with pytest.raises(InvalidRequestError, match="no session"):
+        restore_savepoint(in_rocksdb, f"{directory}/fork", shuffle_partitions=4)
+    assert all_files(f"{directory}/fork") == {}
+
+
+@pytest.mark.parametrize("dies", ["before", "half way", "after"])
+def test_spreading_that_dies_is_finished_by_a_repetition(
+    in_rocksdb: str, directory: str, dies: str
+) -> None:
+    fork = f"{directory}/fork"
+    calls: list[int] = []
+
+    def spread(location: str, partitions: int) -> None:
+        calls.append(partitions)
+        if len(calls) == 1 and dies == "before":
+            raise KeyboardInterrupt
+        _pin(location, 2, partitions)
+        if len(calls) == 1 and dies == "half way":
+            raise KeyboardInterrupt
+        put(f"{location}/commits/2", "v1\n{}")
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    with mock.patch.object(_restore, "spread", spread):
+        with pytest.raises(KeyboardInterrupt):
+            restore_savepoint(in_rocksdb, fork, shuffle_partitions=4)
+        with pytest.raises(InvalidRequestError, match="a restored query is here"):
+            restore_savepoint(in_rocksdb, fork)
+        restored = restore_savepoint(in_rocksdb, fork, shuffle_partitions=4)
+    assert restored.batch_id == 2
+    assert calls == ([4] if dies == "after" else [4, 4])
+    left = all_files(fork)
+    assert "commits/2" in left
+    assert UNFINISHED_FILE not in left
+
+
+# Settings
+
+
+def test_settings_of_a_session_that_happens_to_be_there_are_not_stored(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = f"{directory}/plain"
+    write_query(location, batches=1)
+    for partition in range(2):
+        remove(f"{location}/state/0/{partition}/1.delta")
+        put(f"{location}/state/0/{partition}/1_{uuid.uuid4()}.changelog", "x")
+    others = {
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
+        "spark.holdfast.checkpoint.dir": "gopher://nowhere",
+    }
+    monkeypatch.setattr("holdfast.spark.savepoints._origin._sessions.configuration", lambda: others)
+    pointer = take_savepoint(location, f"{directory}/savepoints")
+    assert files_of(pointer).settings == {
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    }
