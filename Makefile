@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DIR ?=
 STORAGE ?=
+KILLS ?= 50
 
 # The version that figures are compared with, where its jars are kept.
 FLINK_VERSION := 2.3.0
@@ -35,6 +36,10 @@ test: setup java ## the tests, fast and without network; includes real Spark
 .PHONY: integration
 integration: setup java s3-servers hdfs-servers ## the tests that start servers or whole jobs
 	$(BIN)/pytest integration_tests $(ARGS)
+
+.PHONY: kills
+kills: setup java s3-servers ## kill the demo's job KILLS=50 times at random moments, on local storage and on S3
+	HOLDFAST_KILLS=$(KILLS) $(BIN)/pytest -s integration_tests/test_random_kills.py $(ARGS)
 
 # Minutes the first time, which no test should spend; without Go their tests are skipped.
 .PHONY: s3-servers

@@ -26,7 +26,7 @@ from examples.flights_job import SCHEMA
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend
 from holdfast.spark import progress_of
 
-KILLS = int(os.environ.get("HOLDFAST_KILLS", "4"))
+KILLS = int(os.environ.get("HOLDFAST_KILLS", "2"))
 SEED = int(os.environ.get("HOLDFAST_SEED", str(time.time_ns() % 1_000_000)))
 BATCHES = max(12, 2 * KILLS)
 ROWS = 3000
@@ -74,15 +74,16 @@ def undisturbed(flights: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(params=["local", "s3"])
-def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str | None]:
-    for name, text in os.environ.items():
-        if name.startswith("AWS_") or name.lower() == "no_proxy":
-            monkeypatch.setenv(name, text)  # brought back afterwards
+def store(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    before = dict(os.environ)  # a server lets all processes of this one reach it
     try:
         with SERVERS.get(request.param, nullcontext)() as uri:
             yield uri
     except NoServerError as error:
         pytest.skip(str(error))
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def test_jobs_that_are_killed_again_and_again_end_as_if_nothing_had_happened(

@@ -1,5 +1,6 @@
 """Sinks with a state of their own."""
 
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -114,3 +115,14 @@ def test_a_state_that_is_no_bytes_is_refused(job: Job) -> None:
     with pytest.raises(StreamingQueryException, match="snapshot_state of Wrong gave int"):
         job.run(job.operator(Groups(10), sink=Wrong()))
     assert job.completed() == []
+
+
+def test_a_sink_with_a_state_serves_one_query(job: Job, tmp_path: Path) -> None:
+    other = Job(job.spark, tmp_path / "other")
+    operator = job.operator(Groups(10), sink=Notes())
+    for one in (job, other):
+        one.feed(files=1)
+    job.run(operator)
+    with pytest.raises(StreamingQueryException, match="serves one query"):
+        other.run(operator)
+    assert other.completed() == []
