@@ -78,11 +78,11 @@ def check_what_comes_late_is_swept(job: Job, signals: Signals) -> None:
     [late] = state_files(job) - before
     assert late.parent.name == f"chk-{BATCH + 1}"
     assert late.name not in names_in_checkpoints(job)
-    assert state_files(job) - {late} == {
-        file for file in state_files(job) if file.name in names_in_checkpoints(job)
-    }
+    # Spark may have run other attempts twice, too.
+    orphans = {file for file in state_files(job) if file.name not in names_in_checkpoints(job)}
+    assert late in orphans
     swept = sweep(f"file://{job.checkpoints}", job.job_directory.name, grace_s=0)
-    assert [file.uri for file in swept.files] == [f"file://{late}"]
+    assert {file.uri for file in swept.files} == {f"file://{orphan}" for orphan in orphans}
 
 
 def state_files(job: Job) -> set[Path]:

@@ -3,6 +3,7 @@
 It imports nothing of ours but Holdfast. Its output tells from where each executor has that.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ class Numbers(StatefulFunction):
             columns = {
                 "id": batch["id"],
                 "number": pa.array(range(first, first + len(batch)), pa.int64()),
-                "found": [str(holdfast.__file__)] * len(batch),
+                "found": [os.path.abspath(str(holdfast.__file__))] * len(batch),
                 "python": [sys.executable] * len(batch),
             }
             yield pa.record_batch(columns)

@@ -45,15 +45,15 @@ def of_the_pass(
 ) -> list[Acknowledgement] | None:
     """The reports of the one pass in which all rows were read.
 
-    Glimpses before or after it are passes of their own, of which some subtasks may have come to
-    their end.
+    Glimpses before it are passes of their own, of which some subtasks may have come to their end.
+    What comes behind it can be rows that were lost from a cache and computed anew, for the sink.
 
     Args:
         acknowledgements: All reports of a batch.
         parallelism: Number of subtasks.
 
     Returns:
-        One of each subtask; None if there was no such pass, or more than one.
+        One of each subtask; None if there was no such pass, or maybe more than one.
     """
     everybody = set(range(parallelism))
     stages: dict[int, list[Acknowledgement]] = {}
@@ -65,9 +65,12 @@ def of_the_pass(
     if not whole:
         whole = [acknowledgements]  # maybe one partition after the other, each by a job of its own
     reports = whole[0]
-    glimpsed = [one.subtask for one in acknowledgements if one not in reports]
-    is_only = len(whole) == 1 and len(reports) == parallelism and set(glimpsed) != everybody
-    return reports if is_only and {one.subtask for one in reports} == everybody else None
+    if len(whole) > 1 or sorted(one.subtask for one in reports) != sorted(everybody):
+        return None
+    begun = min(one.task_attempt_id for one in reports)
+    glimpses = [one for one in acknowledgements if one not in reports]
+    are_before = all(one.task_attempt_id < begun for one in glimpses)
+    return reports if are_before and {one.subtask for one in glimpses} != everybody else None
 
 
 def operator_state(
