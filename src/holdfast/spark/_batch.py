@@ -191,7 +191,8 @@ class Batch:
         if self._jobs is not None:
             self._jobs_before = self._jobs.ids()
             for running in self._operators.values():
-                running.arrived.clear()
+                running.arrived.clear()  # what came late is of no use
+                self._cleanup.callback(running.arrived.clear)  # state can be in it
         self._cleanup.callback(_current.reset, _current.set(self))
         return self
 
