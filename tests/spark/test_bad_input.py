@@ -99,6 +99,7 @@ def test_damaged_metadata_is_refused(
 
 
 def test_a_damaged_state_file_is_refused(job: Job) -> None:
+    job.settings["spark.holdfast.state.worker-memory"] = "0"  # else nobody reads it
     job.settings["spark.holdfast.state.inline-threshold"] = "0"
     job.feed(files=2)
     job.run(job.operator(Groups(70)))

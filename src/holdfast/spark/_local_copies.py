@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 _UNFINISHED_S = 3600.0
 _CHUNK_BYTES = 8 << 20
-_COPY = re.compile(r"[0-9a-f]{32}\.[0-9a-f]{32}\.[0-9]+")
+_COPY = re.compile(r"[0-9a-f]{32}\.[^.]+\.[0-9]+")
 
 # Since Linux 5.14: reads what is mapped at once, and tells of errors, which else kill the process.
 _MADV_POPULATE_READ = 22
