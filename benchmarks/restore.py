@@ -36,8 +36,7 @@ from holdfast.locations import (
     complete_checkpoint,
     latest,
 )
-from holdfast.spark._local_copies import LocalCopies, owner_of
-from holdfast.spark._warm_state import WorkerMemory
+from holdfast.spark.warm_state import LocalCopies, WorkerMemory, owner_of
 
 _UID = "operator"
 _JOB = "benchmark"

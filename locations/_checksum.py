@@ -14,7 +14,7 @@ from holdfast.errors import (
 )
 from holdfast.locations._crc32c import crc32c
 from holdfast.locations._reading import fill
-from holdfast.locations.file_systems import BytesLike
+from holdfast.locations.file_systems import BytesLike, PositionedInputStream
 
 BLOCK_BYTES = 1 << 20
 """Bytes under one checksum: 4 bytes of checksum for each MiB, and one MiB read for a small part."""
@@ -72,7 +72,7 @@ def checksum_of(data: BytesLike) -> Checksum:
     return builder.finish()
 
 
-class VerifyingInputStream(io.RawIOBase):
+class VerifyingInputStream(PositionedInputStream):
     """A file of known length and checksum; every byte it returns was verified.
 
     Raises:
@@ -84,7 +84,6 @@ class VerifyingInputStream(io.RawIOBase):
         self._uri = uri
         self._size = size
         self._checksum = checksum
-        self._position = 0
         self._block_index = -1
         self._block = bytearray()
         if checksum.algorithm != "crc32c":
@@ -98,15 +97,6 @@ class VerifyingInputStream(io.RawIOBase):
         if len(checksum.blocks) != 4 * -(-size // checksum.block_bytes):
             self.close()
             raise CheckpointCorruptedError(f"handle lacks checksums for {size} bytes", uri)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]

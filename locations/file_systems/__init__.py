@@ -12,6 +12,7 @@ from holdfast.locations.file_systems._port import (
     PendingUpload,
     UploadingFileSystem,
 )
+from holdfast.locations.file_systems._positioned import PositionedInputStream
 from holdfast.locations.file_systems._publishing import (
     PROBE_PREFIX,
     check_exclusive,
@@ -39,6 +40,7 @@ __all__ = [
     "LocalFileSystem",
     "MemoryFileSystem",
     "PendingUpload",
+    "PositionedInputStream",
     "RetryPolicy",
     "S3FileSystem",
     "S3Settings",

@@ -21,6 +21,7 @@ from holdfast.locations.file_systems._port import (
     FileStatus,
     FileSystem,
 )
+from holdfast.locations.file_systems._positioned import PositionedInputStream
 from holdfast.locations.file_systems._retries import Retrier, RetryPolicy
 
 _Result = TypeVar("_Result")
@@ -96,24 +97,14 @@ class RetryingExclusiveFileSystem(RetryingFileSystem):
         self.retrier.publish(lambda: self.inner.publish(uri, data))
 
 
-class _RetryingInputStream(io.RawIOBase):
+class _RetryingInputStream(PositionedInputStream):
     """A file that is opened anew where it stood when a read fails."""
 
     def __init__(self, file_system: RetryingFileSystem, uri: str) -> None:
         self._file_system = file_system
         self._uri = uri
-        self._position = 0
         self._raw: BinaryIO | None = None
         self._read(lambda _raw: None)  # a missing file is noticed at once
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         if whence == io.SEEK_END:

@@ -18,6 +18,7 @@ from holdfast.locations.storages._contract import (
     check_job_id,
     load_checkpoint,
 )
+from holdfast.locations.storages._discarded_unless_kept import DiscardedUnlessKept
 from holdfast.locations.storages._entropy import (
     common_directory,
     has_marker,
@@ -72,6 +73,7 @@ __all__ = [
     "CheckpointedStateScope",
     "CompletedCheckpoint",
     "CompletedCheckpointStorageLocation",
+    "DiscardedUnlessKept",
     "FileSystemCheckpointStorage",
     "FileSystemCheckpointStorageAccess",
     "FileSystemCheckpointStorageLocation",

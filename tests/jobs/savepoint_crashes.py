@@ -93,7 +93,7 @@ def check_restores(faults: Faults, stride: int) -> None:
             break
 
 
-@mock.patch("holdfast.spark.savepoints._roll_back.is_alive", mock.Mock(return_value=False))
+@mock.patch("holdfast.spark._sessions.is_application_alive", mock.Mock(return_value=False))
 def check_roll_backs(faults: Faults, stride: int) -> None:
     """What died can't be started unless it is untouched or whole, and is finished by a repetition."""
     rolled_back = {

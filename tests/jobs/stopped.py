@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 
+import pytest
 from jobs.operators import Groups
 
 from holdfast.locations import (
@@ -14,10 +15,11 @@ from holdfast.locations import (
     SubtaskState,
     file_system_for,
 )
-from holdfast.spark import SparkProgress, stateful
+from holdfast.spark import SparkProgress, _sessions, stateful
 from holdfast.spark._acknowledgements import Acknowledgement
 from holdfast.spark._coordinator import CheckpointCoordinator
 from holdfast.spark._link import LINK_FILE, Link, encode_link
+from holdfast.testing import Faults
 
 QUERY = "6f0c3c4e-5f65-4c8e-9a1a-0d4b5f3f9d1c"
 UID = "operator"
@@ -130,3 +132,21 @@ def replace(uri: str, text: str) -> None:
 def state_of(subtask: int, batch: int) -> bytes:
     """What a subtask's state is behind a batch."""
     return b"state of %d behind %d;" % (subtask, batch) * 500
+
+
+@pytest.fixture
+def directory(faults: Faults) -> str:
+    """An empty directory; of a scheme that executors could reach, for all that settings know."""
+    return faults.directory
+
+
+@pytest.fixture
+def stopped(directory: str) -> str:
+    """The checkpointLocation of a query with an operator, four batches done."""
+    return write_stopped(directory)
+
+
+@pytest.fixture
+def as_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests in this process have Spark; nothing here was run by it."""
+    monkeypatch.setattr(_sessions, "is_application_alive", lambda: False)

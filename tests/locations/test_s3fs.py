@@ -44,7 +44,7 @@ from holdfast.locations import (
 )
 from holdfast.locations.file_systems import abort_uploads, pending_uploads, publish
 from holdfast.locations.file_systems._fsspec import S3fsFileSystem, _s3fs_client
-from holdfast.spark._s3_settings import s3_settings
+from holdfast.spark.settings import s3_settings
 from holdfast.testing import (
     CheckpointStorageContract,
     FileSystemContract,

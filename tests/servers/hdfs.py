@@ -5,11 +5,7 @@ mended before the next one, if it has asked for `hdfs_directory`. Where there ca
 tests are skipped and say why.
 """
 
-import os
-import shlex
 import socket
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,11 +15,7 @@ from pathlib import Path
 
 import pytest
 from hdfs_native import Client
-
-_INFRA = Path(__file__).parents[2] / "infra" / "hdfs"
-
-_UNAVAILABLE = 3
-"""What `infra/hdfs/start` exits with where there can be no servers."""
+from servers import infra
 
 _GREETING_BYTES = 7
 """What a client sends before its first call: magic, version, service class, protocol."""
@@ -109,14 +101,14 @@ class HdfsServer:
 
     def _kill(self, node: str) -> None:
         self._killed.add(node)
-        _run("node", "kill", node, str(self.directory))
+        infra.run("hdfs", "node", "kill", node, str(self.directory))
 
     def _start(self, node: str) -> None:
-        _run("node", "start", node, str(self.directory))
+        infra.run("hdfs", "node", "start", node, str(self.directory))
         self._killed.discard(node)
 
     def _dfsadmin(self, *options: str) -> None:
-        _run("dfsadmin", str(self.directory), *options)
+        infra.run("hdfs", "dfsadmin", str(self.directory), *options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,20 +149,10 @@ class HdfsDirectory:
 @contextmanager
 def hdfs_server() -> Iterator[HdfsServer]:
     """The servers of `infra/hdfs`, with a file system of their own."""
-    started = subprocess.run(
-        [_INFRA / "start"], check=False, capture_output=True, text=True, env=_environment()
-    )
-    if started.returncode == _UNAVAILABLE:
-        pytest.skip(started.stderr.strip().splitlines()[-1])
-    assert started.returncode == 0, started.stderr
-    known = dict(word.split("=", 1) for word in shlex.split(started.stdout))
-    directory = known["directory"]
-    try:
+    with infra.started("hdfs") as known:
         yield HdfsServer(
-            uri=known["uri"], conf_dir=Path(known["conf_dir"]), directory=Path(directory)
+            uri=known["uri"], conf_dir=Path(known["conf_dir"]), directory=Path(known["directory"])
         )
-    finally:
-        _run("stop", directory)
 
 
 def _nothing() -> None:
@@ -347,21 +329,6 @@ def name_node_proxy(server: HdfsServer) -> Iterator[NameNodeProxy]:
         yield proxy
     finally:
         proxy.stop()
-
-
-def _run(command: str, *arguments: str) -> None:
-    done = subprocess.run(
-        [_INFRA / command, *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=_environment(),
-    )
-    assert done.returncode == 0, f"{command} {' '.join(arguments)}: {done.stderr}{done.stdout}"
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHON": sys.executable}
 
 
 @pytest.fixture(scope="session")

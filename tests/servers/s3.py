@@ -8,7 +8,6 @@ why.
 import http.client
 import importlib.util
 import os
-import shlex
 import socket
 import subprocess
 import sys
@@ -23,14 +22,10 @@ from typing import Any
 import boto3
 import pytest
 from botocore.config import Config
+from servers import infra
 
 from holdfast.locations import S3Settings
 from holdfast.testing._http_faults import HttpRequest
-
-_INFRA = Path(__file__).parents[2] / "infra" / "s3"
-
-_UNAVAILABLE = 3
-"""What `infra/s3/start` exits with where there can be no server."""
 
 _LONGEST_S = 60.0
 
@@ -192,22 +187,9 @@ def ministack_server(directory: Path) -> Iterator[S3Server]:
 @contextmanager
 def real_server(name: str) -> Iterator[S3Server]:
     """One of the servers of `infra/s3`: `minio` or `versitygw`."""
-    started = subprocess.run(
-        [_INFRA / "start", name], check=False, capture_output=True, text=True, env=_environment()
-    )
-    if started.returncode == _UNAVAILABLE:
-        pytest.skip(started.stderr.strip().splitlines()[-1])
-    assert started.returncode == 0, started.stderr
-    known = dict(word.split("=", 1) for word in shlex.split(started.stdout))
-    directory = known.pop("directory")
-    try:
+    with infra.started("s3", name) as known:
+        del known["directory"]
         yield S3Server(name=name, **known)
-    finally:
-        subprocess.run([_INFRA / "stop", directory], check=True, env=_environment())
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHON": sys.executable}
 
 
 def _is_healthy(port: int) -> bool:

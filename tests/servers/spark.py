@@ -3,9 +3,6 @@
 Where there can be none, the tests that ask for them are skipped and say why.
 """
 
-import os
-import shlex
-import subprocess
 import sys
 import venv
 from collections.abc import Iterator
@@ -15,11 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-_INFRA = Path(__file__).parents[2] / "infra" / "spark"
-
-_UNAVAILABLE = 3
-"""What `infra/spark/start` exits with where there can be no cluster."""
+from servers import infra
 
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
@@ -39,35 +32,22 @@ class SparkCluster:
 
     def kill_worker(self, number: int) -> None:
         """Kill a worker with its executors, as if its machine was gone."""
-        _run("worker", "kill", str(number), str(self.directory))
+        infra.run("spark", "worker", "kill", str(number), str(self.directory))
 
     def start_worker(self, number: int) -> None:
-        _run("worker", "start", str(number), str(self.directory))
+        infra.run("spark", "worker", "start", str(number), str(self.directory))
 
 
 @contextmanager
 def spark_cluster(workers: int = 2) -> Iterator[SparkCluster]:
     """The servers of `infra/spark`, each worker with one core."""
-    started = subprocess.run(
-        [_INFRA / "start", str(workers)],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=_environment(),
-    )
-    if started.returncode == _UNAVAILABLE:
-        pytest.skip(started.stderr.strip().splitlines()[-1])
-    assert started.returncode == 0, started.stderr
-    known = dict(word.split("=", 1) for word in shlex.split(started.stdout))
-    try:
+    with infra.started("spark", str(workers)) as known:
         yield SparkCluster(known["master"], Path(known["directory"]))
-    finally:
-        _run("stop", known["directory"])
 
 
 def package(file: Path) -> None:
     """Write the package as `--py-files` takes it."""
-    _run("package", str(file))
+    infra.run("spark", "package", str(file))
 
 
 def python_without_holdfast(directory: Path) -> Path:
@@ -100,21 +80,6 @@ def kill_tree(*roots: psutil.Process) -> None:
         process.kill()  # does nothing to what is gone, nor to who has got its number
     _, alive = psutil.wait_procs(processes, timeout=60)
     assert not alive
-
-
-def _run(command: str, *arguments: str) -> None:
-    done = subprocess.run(
-        [_INFRA / command, *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=_environment(),
-    )
-    assert done.returncode == 0, f"{command} {' '.join(arguments)}: {done.stderr}{done.stdout}"
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHON": sys.executable}
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,17 @@
-"""The session and the jobs of the tests on Spark, and S3 servers."""
+"""The session and the jobs of the tests on Spark, stopped queries, and S3 servers."""
 
 from jobs.fixtures import job, spark
+from jobs.stopped import as_without_spark, directory, stopped
 from servers.s3 import ministack, ministack_bucket, moto, moto_bucket
 
-__all__ = ["job", "ministack", "ministack_bucket", "moto", "moto_bucket", "spark"]
+__all__ = [
+    "as_without_spark",
+    "directory",
+    "job",
+    "ministack",
+    "ministack_bucket",
+    "moto",
+    "moto_bucket",
+    "spark",
+    "stopped",
+]

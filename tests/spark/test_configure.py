@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import PREFIX, Settings, configure, settings_table
-from holdfast.spark._configure import SettingArguments
+from holdfast.spark.settings import SettingArguments
 
 SECRET = "the-secret-of-a-test"
 

@@ -28,8 +28,8 @@ from holdfast.spark._coordinator import (
     _CLEANER,
     CheckpointCoordinator,
     PendingCheckpoint,
-    SparkProgress,
 )
+from holdfast.spark._progress import SparkProgress
 from holdfast.testing import Faults
 
 QUERY = "query"

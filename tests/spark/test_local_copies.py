@@ -21,8 +21,7 @@ from holdfast.locations import (
     FileStateHandle,
     checkpoint_storage,
 )
-from holdfast.spark._local_copies import LocalCopies, owner_of
-from holdfast.spark._local_directory import local_directory
+from holdfast.spark.warm_state import LocalCopies, local_directory, owner_of
 
 BIG = bytes(range(256)) * (9 << 12)  # more than may be held back, no whole number of blocks
 
@@ -246,7 +245,7 @@ def test_a_full_disk_costs_the_copy_only(
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("holdfast.spark._local_stream.os.write", full)
+    monkeypatch.setattr("holdfast.spark.warm_state._local_stream.os.write", full)
     handle = host.write(factory, BIG)
     assert host.names() == []
     assert host.read(handle) == BIG

@@ -17,7 +17,6 @@ from jobs.stopped import (
     state_of,
     text_of,
     write_query,
-    write_stopped,
 )
 
 from holdfast.errors import (
@@ -38,26 +37,10 @@ from holdfast.spark import progress_of, restore_savepoint, roll_back, take_savep
 from holdfast.spark.savepoints._content import spark_files_of
 from holdfast.testing import Faults
 
+pytestmark = pytest.mark.usefixtures("as_without_spark")
+
 STRIDE = 17
 """Not every step here; integration_tests has them all."""
-
-
-@pytest.fixture
-def directory(faults: Faults) -> str:
-    """An empty directory; of a scheme that executors could reach, for all that settings know."""
-    return faults.directory
-
-
-@pytest.fixture
-def stopped(directory: str) -> str:
-    """The checkpointLocation of a query with an operator, four batches done."""
-    return write_stopped(directory)
-
-
-@pytest.fixture(autouse=True)
-def _as_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests in this process have Spark; nothing here was run by it."""
-    monkeypatch.setattr("holdfast.spark.savepoints._roll_back.is_alive", lambda: False)
 
 
 def test_a_savepoint_holds_what_is_needed_and_no_more(stopped: str, directory: str) -> None:

@@ -18,7 +18,6 @@ from jobs.stopped import (
     replace,
     text_of,
     write_query,
-    write_stopped,
 )
 
 from holdfast.errors import (
@@ -34,26 +33,15 @@ from holdfast.locations import (
     load_checkpoint,
     resolve_pointer,
 )
-from holdfast.spark import restore_savepoint, roll_back, take_savepoint
+from holdfast.spark import _sessions, restore_savepoint, roll_back, take_savepoint
 from holdfast.spark.savepoints import _restore, _roll_back, _take
 from holdfast.spark.savepoints._batches import newest_committed
 from holdfast.spark.savepoints._content import SparkFiles, spark_files_of
 from holdfast.spark.savepoints._selection import UNFINISHED_FILE
-from holdfast.testing import Faults
+
+pytestmark = pytest.mark.usefixtures("as_without_spark")
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-
-
-@pytest.fixture
-def directory(faults: Faults) -> str:
-    """An empty directory."""
-    return faults.directory
-
-
-@pytest.fixture
-def stopped(directory: str) -> str:
-    """The checkpointLocation of a query with an operator, four batches done."""
-    return write_stopped(directory)
 
 
 @pytest.fixture
@@ -62,12 +50,6 @@ def plain(directory: str) -> str:
     location = f"{directory}/plain"
     write_query(location, batches=4)
     return location
-
-
-@pytest.fixture(autouse=True)
-def _as_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests in this process have Spark; nothing here was run by it."""
-    monkeypatch.setattr("holdfast.spark.savepoints._roll_back.is_alive", lambda: False)
 
 
 def files_of(pointer: str) -> SparkFiles:
@@ -81,7 +63,7 @@ def files_of(pointer: str) -> SparkFiles:
 def test_state_is_not_rolled_back_while_executors_could_store_more(
     plain: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_roll_back, "is_alive", lambda: True)
+    monkeypatch.setattr(_sessions, "is_application_alive", lambda: True)
     before = all_files(plain)
     with pytest.raises(InvalidRequestError, match="end the application"):
         roll_back(plain, batch_id=1)
@@ -91,7 +73,7 @@ def test_state_is_not_rolled_back_while_executors_could_store_more(
 def test_a_query_without_state_of_sparks_is_rolled_back_where_spark_lives(
     stopped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_roll_back, "is_alive", lambda: True)
+    monkeypatch.setattr(_sessions, "is_application_alive", lambda: True)
     file_system_for(stopped).delete_tree(f"{stopped}/state")
     assert roll_back(stopped, checkpoint=2) == 1
 
@@ -331,7 +313,7 @@ def in_rocksdb(directory: str, monkeypatch: pytest.MonkeyPatch) -> str:
     write_query(location, batches=2)
     for batch in range(2):
         _pin(location, batch, 2)
-    monkeypatch.setattr(_restore, "check_can_spread", lambda: None)
+    monkeypatch.setattr(_sessions, "spreads_state", mock.Mock())
     return take_savepoint(location, f"{directory}/savepoints")
 
 
@@ -353,7 +335,7 @@ def test_spreading_is_refused_before_anything_is_written(
     with pytest.raises(InvalidRequestError, match="2 partitions already"):
         restore_savepoint(in_rocksdb, f"{directory}/fork", shuffle_partitions=2)
     no_session = InvalidRequestError("no session")
-    monkeypatch.setattr(_restore, "check_can_spread", mock.Mock(side_effect=no_session))
+    monkeypatch.setattr(_sessions, "spreads_state", mock.Mock(side_effect=no_session))
     with pytest.raises(InvalidRequestError, match="no session"):
         restore_savepoint(in_rocksdb, f"{directory}/fork", shuffle_partitions=4)
     assert all_files(f"{directory}/fork") == {}
@@ -377,7 +359,7 @@ def test_spreading_that_dies_is_finished_by_a_repetition(
         if len(calls) == 1:
             raise KeyboardInterrupt
 
-    with mock.patch.object(_restore, "spread", spread):
+    with mock.patch.object(_sessions, "spreads_state", return_value=spread):
         with pytest.raises(KeyboardInterrupt):
             restore_savepoint(in_rocksdb, fork, shuffle_partitions=4)
         with pytest.raises(InvalidRequestError, match="a restored query is here"):

@@ -16,7 +16,7 @@ from holdfast.locations import (
     FileSystemCheckpointStorage,
     OperatorStateHandle,
 )
-from holdfast.spark._warm_state import WorkerMemory
+from holdfast.spark.warm_state import WorkerMemory
 
 LONGS = ListStateDescriptor("longs", pa.int64())
 RULES = MapStateDescriptor("rules", str, pa.int64())

@@ -1,12 +1,9 @@
 """Runs operators with state in PySpark's Structured Streaming."""
 
-from holdfast.spark._configure import configure
-from holdfast.spark._coordinator import SparkProgress, progress_of
 from holdfast.spark._functions import BroadcastProcessFunction, StatefulFunction
 from holdfast.spark._key_hash import KEY_HASH, key_group_of, key_hash, subtask_of_key
 from holdfast.spark._operator import Broadcast, Sink
-from holdfast.spark._setting import PREFIX, Setting
-from holdfast.spark._settings import Settings, settings_table
+from holdfast.spark._progress import SparkProgress, progress_of
 from holdfast.spark._sinks import CheckpointedSink
 from holdfast.spark._stateful import StatefulOperator, StatefulQuery, checkpointed, stateful
 from holdfast.spark.savepoints import (
@@ -16,6 +13,7 @@ from holdfast.spark.savepoints import (
     stop_with_savepoint,
     take_savepoint,
 )
+from holdfast.spark.settings import PREFIX, Setting, Settings, configure, settings_table
 
 __all__ = [
     "KEY_HASH",

@@ -18,11 +18,11 @@ from holdfast.spark._acknowledgements import (
     of_the_pass,
 )
 from holdfast.spark._coordinator import PendingCheckpoint
-from holdfast.spark._engine import Engine, Jobs
 from holdfast.spark._functions import BroadcastProcessFunction
 from holdfast.spark._operator import Operator
 from holdfast.spark._routing import Routing, arrow_schema, settled_table
 from holdfast.spark._subtask import JobStorage, Reports, Shipment, SubtaskRunner
+from holdfast.spark.engines import Engine, Jobs
 
 _current: ContextVar["Batch | None"] = ContextVar("holdfast_batch", default=None)
 
@@ -191,7 +191,6 @@ class Batch:
         if self._jobs is not None:
             self._jobs_before = self._jobs.ids()
             for running in self._operators.values():
-                running.arrived.clear()  # what came late is of no use
                 self._cleanup.callback(running.arrived.clear)  # state can be in it
         self._cleanup.callback(_current.reset, _current.set(self))
         return self
@@ -331,7 +330,7 @@ class Batch:
         # With persisted rows a sink may try again; what it did last counts.
         if any(failed[-1:] if all_persist else failed):
             raise last.declined(
-                "was told of a failed job, and went on, or another part of the batch"
+                "or another part of the batch was told of a failed job, and went on"
             )
 
     def _acknowledgements(self, applied: _Applied, jobs: Jobs) -> list[Acknowledgement]:

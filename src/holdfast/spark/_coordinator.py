@@ -1,6 +1,5 @@
 """The checkpoint coordinator: decides what to do with a batch, commits it, cleans up behind it."""
 
-import json
 import logging
 import time
 import uuid
@@ -13,11 +12,7 @@ from types import MappingProxyType
 import msgspec
 
 from holdfast.backends import AssignedOperator, assign
-from holdfast.errors import (
-    BatchGapError,
-    CheckpointConflictError,
-    InvalidRequestError,
-)
+from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations import (
     CheckpointMetadata,
     CheckpointsCleaner,
@@ -27,7 +22,6 @@ from holdfast.locations import (
     CompletedCheckpointStore,
     JobOwnership,
     OperatorState,
-    OperatorStateMode,
     SubtaskState,
     complete_checkpoint,
     latest_checkpoint,
@@ -35,9 +29,11 @@ from holdfast.locations import (
     retry_deadline,
 )
 from holdfast.spark._acknowledgements import Acknowledgement, operator_state
+from holdfast.spark._continuation import Continuation, check_same_rows, was_completed
 from holdfast.spark._operator import Operator
+from holdfast.spark._progress import SPARK, SparkProgress
 from holdfast.spark._retention import is_retained
-from holdfast.spark._sinks import CheckpointedSink, sinks_left_behind
+from holdfast.spark._sinks import CheckpointedSink
 
 _log = logging.getLogger(__name__)
 
@@ -46,28 +42,6 @@ _CLEANER = CheckpointsCleaner()
 
 _COMMIT_DEADLINE_S = 60.0
 _ABORT_DEADLINE_S = 10.0
-
-SPARK = "spark"
-
-
-class SparkProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Spark's side of a checkpoint, kept in `_metadata` under `spark`.
-
-    Attributes:
-        query_id: Spark's id of the query.
-        run_id: Spark's id of this run of it.
-        batch_id: The micro-batch that the checkpoint completes.
-        offsets: Spark's offset log entry of that batch, as it stands in its file.
-        checkpoint_location: Spark's own checkpoint directory.
-        spark_version: Version of Spark that ran the batch.
-    """
-
-    query_id: str
-    run_id: str
-    batch_id: int
-    offsets: str
-    checkpoint_location: str
-    spark_version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +103,14 @@ class CheckpointCoordinator:
     ) -> None:
         self._access = access
         self._job_id = job_id
-        self._query_id = query_id
         self._operators = operators
-        self._sinks = sinks
-        self._allow_non_restored_state = allow_non_restored_state
+        self._continuation = Continuation(
+            job_id=job_id,
+            query_id=query_id,
+            operators=operators,
+            sinks=sinks,
+            allow_non_restored_state=allow_non_restored_state,
+        )
         self._is_ours = False  # the last checkpoint: this run has completed it
         self._num_retained = num_retained
         self._ownership: JobOwnership | None = None
@@ -168,16 +146,16 @@ class CheckpointCoordinator:
             # Not before it is sure that this query can go on: it stops the one that runs the job.
             last = latest_checkpoint(self._access)
             if last is not None:
-                self._check_belongs(last)
-            self._skips(batch_id, last)
+                self._continuation.check(last)
+            was_completed(batch_id, last, job_id=self._job_id)
             if last is not None:
-                self._check_same_rows(last, offsets_of)
-            self._assign(last)
+                check_same_rows(last, offsets_of)
+            self._assign(last)  # for its errors; the state is assigned once the job is ours
             self._take_over()
         else:
             self._ownership.check()
         last = self.latest
-        if self._skips(batch_id, last):
+        if was_completed(batch_id, last, job_id=self._job_id):
             _log.info("batch %d was completed before; it is skipped", batch_id)
             return None
         # Of the batch, not counted: two drivers on one job meet at the same file then.
@@ -198,7 +176,7 @@ class CheckpointCoordinator:
         ownership = self._access.claim_job()
         completed = list(ownership.completed.values())
         if completed:
-            self._check_belongs(completed[-1])
+            self._continuation.check(completed[-1])
             _log.info(
                 "job %s goes on from checkpoint %d at %s",
                 self._job_id,
@@ -209,33 +187,6 @@ class CheckpointCoordinator:
         self._store = CompletedCheckpointStore(self._num_retained, _CLEANER, completed)
         if self._sweep is not None:
             _CLEANER.run(self._sweep, f"orphaned files of job {self._job_id}")
-
-    def _skips(self, batch_id: int, last: CompletedCheckpoint | None) -> bool:
-        """Whether the last checkpoint completed the batch; a `BatchGapError` if it is not next."""
-        if last is None:
-            if batch_id != 0:
-                message = f"there is no completed checkpoint, but Spark is at {batch_id}"
-                raise self._gap(message, self._job_id)
-            return False
-        done = progress_of(last.metadata).batch_id
-        if batch_id not in (done, done + 1):
-            message = f"the last checkpoint completed {done}, but Spark is at {batch_id}"
-            raise self._gap(message, last.location.external_pointer)
-        return batch_id == done
-
-    @staticmethod
-    def _check_same_rows(
-        last: CompletedCheckpoint, offsets_of: Callable[[int], str | None]
-    ) -> None:
-        """Refuse a log of Spark's that was planned anew since the checkpoint."""
-        progress = progress_of(last.metadata)
-        found = offsets_of(progress.batch_id)
-        if found is not None and _plan(found) != _plan(progress.offsets):
-            message = (
-                f"Spark has planned its batch {progress.batch_id} anew since the last checkpoint "
-                f"completed it: it was {_plan(progress.offsets)}, and is {_plan(found)}"
-            )
-            raise CheckpointCoordinator._gap(message, last.location.external_pointer)
 
     def complete(
         self,
@@ -349,75 +300,11 @@ class CheckpointCoordinator:
             if uid in stored and stored[uid].key_types and stored[uid].key == operator.key
         }
 
-    def _check_belongs(self, last: CompletedCheckpoint) -> None:
-        """Refuse a checkpoint of another job or query, or with operators unlike the query's."""
-        metadata, pointer = last.metadata, last.location.external_pointer
-        if metadata.job_id != self._job_id:
-            message = f"checkpoint belongs to job {metadata.job_id!r}, this is {self._job_id!r}"
-            raise InvalidRequestError(message, pointer)
-        owner = progress_of(metadata).query_id
-        if owner != self._query_id:
-            message = (
-                f"checkpoint belongs to another streaming query, {owner}; this is "
-                f"{self._query_id}. Give this query a job id or a checkpoint directory of its own, "
-                "or its old checkpointLocation back"
-            )
-            raise InvalidRequestError(message, pointer)
-        self._check_left_behind(metadata, pointer)
-        for uid, operator in self._operators.items():
-            if uid in metadata.operators:
-                _check_dealt_alike(operator, metadata.operators[uid], pointer)
-
-    def _check_left_behind(self, metadata: CheckpointMetadata, pointer: str) -> None:
-        left_behind = sorted(
-            uid
-            for uid in metadata.operators.keys() - self._operators.keys()
-            if metadata.operators[uid].streams()
-        )
-        if left_behind and not self._allow_non_restored_state:
-            message = (
-                f"checkpoint has operators {left_behind}, which this query doesn't have; it has "
-                f"{sorted(self._operators)}. An operator's uid must not change. If the operators "
-                "are to go, with their state, set "
-                "spark.holdfast.checkpoint.allow-non-restored-state to true; if another call of "
-                "stateful(...) runs them in the same foreachBatch, bring them together by "
-                "checkpointed(...)"
-            )
-            raise InvalidRequestError(message, pointer)
-        sinks = sinks_left_behind(metadata.coordinator_states, self._sinks)
-        if sinks and not self._allow_non_restored_state:
-            message = (
-                f"checkpoint has states of sinks under {sinks}, which this query doesn't have; they "
-                "may name output that is still to be committed. Bring the sinks back, or, if that "
-                "output is to be left, set spark.holdfast.checkpoint.allow-non-restored-state to true"
-            )
-            raise InvalidRequestError(message, pointer)
-
-    @staticmethod
-    def _gap(what: str, where: str) -> BatchGapError:
-        message = (
-            f"state and stream don't fit: {what} (batch ids). Either Spark's checkpointLocation or "
-            "the checkpoint directory was changed, moved or deleted without the other (bring back "
-            "the one that is missing, or start over with a new checkpointLocation), or another "
-            "driver runs this query too"
-        )
-        return BatchGapError(message, where)
-
 
 @cache  # not when it is imported: executors may have the package without its metadata
 def writer() -> str:
     """The name and version of this program, as checkpoints have it."""
     return f"holdfast {version('holdfast')}"
-
-
-def _plan(offsets: str) -> str:
-    """What tells a batch from another one of that number: its sources' offsets, and its time.
-
-    The offsets of files are but counted. An entry has a line for its version, one for the time and
-    settings, and one for each source.
-    """
-    settings, *sources = offsets.splitlines()[1:] or ["{}"]
-    return f"{json.loads(settings).get('batchTimestampMs')} {' '.join(sources)}"
 
 
 def _log_completed(completed: CompletedCheckpoint, batch_id: int) -> None:
@@ -451,56 +338,3 @@ def _unchanged(stored: OperatorState) -> AssignedOperator:
     """Each subtask goes on with what it has stored itself."""
     subtasks = (stored.subtasks.get(index, SubtaskState()) for index in range(stored.parallelism))
     return AssignedOperator(stored.max_parallelism, tuple(subtasks))
-
-
-def _check_dealt_alike(operator: Operator, stored: OperatorState, pointer: str) -> None:
-    """Refuse state that would not be where its rows come to."""
-    if not stored.streams():
-        return
-    if (operator.key, operator.key_hash) != (stored.key, stored.key_hash):
-        message = (
-            f"operator {operator.uid!r} deals rows {_how_dealt(operator.key, operator.key_hash)}, "
-            f"but its state was stored when it dealt them {_how_dealt(stored.key, stored.key_hash)}; "
-            "go on with that, or give it a new uid to begin without state. A column of the key that "
-            "only has a new name must be given the old one before the operator"
-        )
-        raise InvalidRequestError(message, pointer)
-    if not operator.key or operator.parallelism == stored.parallelism:
-        return
-    dealt_anywhere = sorted(
-        {
-            f"list state {name!r}"
-            for subtask in stored.subtasks.values()
-            for handle in subtask.managed_operator
-            for name, partitions in handle.states.items()
-            if partitions.mode is OperatorStateMode.SPLIT_DISTRIBUTE and partitions.count
-        }
-    )
-    if any(one.partitions for subtask in stored.subtasks.values() for one in subtask.raw_operator):
-        dealt_anywhere.append("raw operator state")
-    if dealt_anywhere:
-        message = (
-            f"operator {operator.uid!r} deals rows by key, and its {', '.join(dealt_anywhere)} would "
-            f"not be spread by key: with parallelism {operator.parallelism} instead of "
-            f"{stored.parallelism} it would be away from its keys. Go on with "
-            f"{stored.parallelism}, and keep it as union list state or raw keyed state, of which "
-            "a subtask picks what is in context.key_groups"
-        )
-        raise InvalidRequestError(message, pointer)
-
-
-def _how_dealt(key: tuple[str, ...], key_hash: str) -> str:
-    return f"by {', '.join(key)} ({key_hash})" if key else "evenly"
-
-
-def progress_of(metadata: CheckpointMetadata) -> SparkProgress:
-    """Spark's side of a checkpoint.
-
-    Raises:
-        InvalidRequestError: Spark has not written it.
-    """
-    encoded = metadata.coordinator_states.get(SPARK)
-    if encoded is None:
-        message = f"checkpoint {metadata.checkpoint_id} was not taken by a Spark query"
-        raise InvalidRequestError(message)
-    return msgspec.msgpack.decode(encoded, type=SparkProgress)

@@ -13,15 +13,10 @@ from holdfast.errors import OutcomeUnknownError
 from holdfast.locations import sweep
 from holdfast.spark._acknowledgements import Acknowledgement
 from holdfast.spark._batch import Batch, RunningOperator, run
-from holdfast.spark._coordinator import (
-    CheckpointCoordinator,
-    PendingCheckpoint,
-    SparkProgress,
-)
-from holdfast.spark._engine import Engine, RunningQuery, guard_against_other_orders
+from holdfast.spark._coordinator import CheckpointCoordinator, PendingCheckpoint
 from holdfast.spark._link import LINK_FILE, Link, encode_link
 from holdfast.spark._operator import Operator, Sink
-from holdfast.spark._settings import Settings
+from holdfast.spark._progress import SparkProgress
 from holdfast.spark._sinks import (
     CheckpointedSink,
     checkpointed_sinks,
@@ -29,6 +24,8 @@ from holdfast.spark._sinks import (
     snapshot_sinks,
 )
 from holdfast.spark._subtask import JobStorage
+from holdfast.spark.engines import Engine, RunningQuery, guard_against_other_orders
+from holdfast.spark.settings import Settings
 
 _log = logging.getLogger(__name__)
 

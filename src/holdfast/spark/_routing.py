@@ -1,23 +1,16 @@
-"""How rows, and what subtasks need to know, get to the subtasks."""
+"""How rows get to the subtasks."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark._operator import Operator
-from holdfast.spark._subtask import Shipment
 
-if TYPE_CHECKING:  # a client of Spark Connect may have no more than pyspark-client
-    from pyspark.core.broadcast import Broadcast
-
-_MOST_BYTES_WITH_THE_FUNCTION = 256 << 10
 _SUBTASK = "__holdfast_subtask"
 _RESERVED = "__holdfast_"
 
@@ -110,25 +103,6 @@ def _hashed(rows: DataFrame, operator: Operator) -> str:
             )
             raise InvalidRequestError(message) from error
     return f"hash({', '.join(f'`{column}`' for column in operator.key)})"
-
-
-@contextmanager
-def shipped(
-    session: SparkSession, shipment: Shipment
-) -> Iterator["Shipment | Broadcast[Shipment]"]:
-    """What tasks need, either with the function that they run or once for each executor.
-
-    A function that has grown over a MiB by it PySpark would broadcast by itself, in every batch,
-    and never delete the file.
-    """
-    if shipment.size <= _MOST_BYTES_WITH_THE_FUNCTION:
-        yield shipment
-        return
-    broadcast = session.sparkContext.broadcast(shipment)
-    try:
-        yield broadcast
-    finally:
-        broadcast.destroy()
 
 
 def settled_table(frame: DataFrame, *, uid: str) -> pa.Table:

@@ -1,8 +1,10 @@
 """What the sessions of this process know of streaming queries, for those that look at them from outside."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -62,17 +64,25 @@ def active_query_ids() -> frozenset[str]:
     return frozenset(str(one.toString()) for one in list(queries.keySet()))
 
 
-def repartition(checkpoint_location: str, partitions: int) -> None:
-    """Spread the state of a stopped query over so many partitions; Spark notes that as a batch.
+def is_application_alive() -> bool:
+    """Whether a Spark lives here; its executors keep state that stopped queries had, and store it."""
+    return SparkContext._active_spark_context is not None  # no public way to ask
+
+
+def spreads_state() -> Callable[[str, int], None]:
+    """What spreads the state of a stopped query, given its checkpointLocation, over so many partitions.
+
+    Spark notes that as a batch.
 
     Raises:
         InvalidRequestError: This Spark, or the session, can't.
     """
     manager = getattr(_any_session(), "_streamingCheckpointManager", None)
-    if manager is None:
+    if manager is None or not is_application_alive():
         message = "shuffle_partitions needs a classic session of Spark 4.2 or later in this process"
         raise InvalidRequestError(message)
-    manager.repartition(checkpoint_location, partitions)
+    spread: Callable[[str, int], None] = manager.repartition
+    return spread
 
 
 def _any_session() -> SparkSession | None:

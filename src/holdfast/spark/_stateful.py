@@ -8,10 +8,10 @@ from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark._batch import check_no_batch, current_batch
-from holdfast.spark._engine import Engine, RunningQuery
 from holdfast.spark._functions import StatefulFunction
 from holdfast.spark._operator import Broadcast, Operator, Sink
 from holdfast.spark._query_run import QueryRun
+from holdfast.spark.engines import Engine, RunningQuery
 
 
 def stateful(
@@ -206,13 +206,13 @@ class StatefulQuery:
         """
         # Either kind of session may lack what the other one needs to be imported.
         if hasattr(session, "_jsparkSession"):
-            from holdfast.spark._classic import ClassicEngine  # noqa: PLC0415
+            from holdfast.spark.engines._classic import ClassicEngine  # noqa: PLC0415
 
             return ClassicEngine(session)
         if self._home is None:
             raise InvalidRequestError("stateful(...) runs only as the function of foreachBatch")
         if self._remote is None or self._remote.session is not session:
-            from holdfast.spark._connect import ConnectEngine  # noqa: PLC0415
+            from holdfast.spark.engines._connect import ConnectEngine  # noqa: PLC0415
 
             self._remote = ConnectEngine(self._home, session)
         return self._remote

@@ -27,8 +27,8 @@ from holdfast.locations import (
 )
 from holdfast.spark._acknowledgements import COLUMN, Acknowledgement
 from holdfast.spark._functions import BroadcastProcessFunction, StatefulFunction
-from holdfast.spark._stores import Stores
-from holdfast.spark._warm_state import WarmSettings, WarmState
+from holdfast.spark.settings import Stores
+from holdfast.spark.warm_state import WarmSettings, WarmState
 
 if TYPE_CHECKING:  # a client of Spark Connect may have no more than pyspark-client
     from pyspark.core.broadcast import Broadcast

@@ -19,7 +19,7 @@ from holdfast.locations import (
     read_exactly,
     resolve_pointer,
 )
-from holdfast.spark._coordinator import progress_of
+from holdfast.spark._progress import progress_of
 from holdfast.spark.savepoints._content import SparkFile, spark_files_of
 from holdfast.spark.savepoints._files import in_parallel, opened, stored, with_copies
 from holdfast.spark.savepoints._origin import use_stores

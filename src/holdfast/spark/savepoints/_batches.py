@@ -4,7 +4,7 @@ from collections.abc import Collection
 from functools import cache
 
 from holdfast.errors import CheckpointNotFoundError
-from holdfast.spark.savepoints._files import names_in, read_text
+from holdfast.spark._files import names_in, read_text
 from holdfast.spark.savepoints._logs import decode_offsets, decode_state_ids
 from holdfast.spark.savepoints._selection import Batch, numbers, version_of
 

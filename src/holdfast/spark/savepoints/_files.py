@@ -1,14 +1,14 @@
-"""Files of a directory, many at a time: list them all, copy them, write and delete them."""
+"""Files of a directory, many at a time: list them all and copy them."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from typing import BinaryIO, TypeVar
 
-from holdfast.errors import CheckpointCorruptedError, OutcomeUnknownError
+from holdfast.errors import OutcomeUnknownError
 from holdfast.locations import (
     ByteStreamStateHandle,
     CheckpointedStateScope,
@@ -16,11 +16,11 @@ from holdfast.locations import (
     CheckpointStorageLocation,
     FileStateHandle,
     StreamStateHandle,
-    _uris,
     file_system_for,
     with_streams,
 )
 from holdfast.locations.storages import list_all
+from holdfast.spark._files import created
 
 _log = logging.getLogger(__name__)
 
@@ -41,61 +41,6 @@ def tree(directory: str) -> dict[str, int]:
         files = (entry for entry in entries if not entry.is_directory)
         found.update((entry.uri.removeprefix(f"{directory}/"), entry.size) for entry in files)
     return found
-
-
-def names_in(directory: str) -> frozenset[str]:
-    """Names of what is directly in a directory."""
-    entries = file_system_for(directory).list(directory)
-    return frozenset(_uris.name(entry.uri) for entry in entries)
-
-
-def read(uri: str) -> bytes:
-    """A small file. Raises `CheckpointNotFoundError`."""
-    with file_system_for(uri).open(uri) as stream:
-        return stream.read()
-
-
-def read_text(uri: str) -> str:
-    """A small file of text. Raises `CheckpointNotFoundError`, `CheckpointCorruptedError`."""
-    try:
-        return read(uri).decode()
-    except UnicodeDecodeError as error:
-        raise CheckpointCorruptedError(f"file is no text ({error})", uri) from error
-
-
-def write(uri: str, content: bytes) -> None:
-    """Write a small file under a free name."""
-    with created(uri) as append:
-        append(content)
-
-
-@contextmanager
-def created(uri: str) -> Iterator[Callable[[bytes], None]]:
-    """A new file, whole once the block is left without an error; nothing is left of it else."""
-    stream = file_system_for(uri).create(uri)
-    try:
-        yield stream.write
-        stream.commit()
-    finally:
-        stream.abort()
-
-
-def replace(uri: str, content: bytes) -> None:
-    """Write a small file anew. For a moment there is none."""
-    delete([uri])
-    write(uri, content)
-
-
-def delete(uris: Iterable[str]) -> None:
-    """Delete files, and the checksums that Hadoop keeps beside them on local disks."""
-    files = list(uris)
-    if files:
-        beside = [
-            _uris.join(_uris.parent(one), f".{_uris.name(one)}.crc")
-            for one in files
-            if _uris.scheme(one) == "file"
-        ]
-        file_system_for(files[0]).delete([*files, *beside])
 
 
 def opened(uri: str) -> Callable[[], BinaryIO]:

@@ -16,12 +16,11 @@ from holdfast.locations import (
     latest_checkpoint,
 )
 from holdfast.spark import _sessions
-from holdfast.spark._coordinator import progress_of
+from holdfast.spark._files import names_in, read
 from holdfast.spark._link import LINK_FILE, Link, decode_link
-from holdfast.spark._settings import Settings
-from holdfast.spark._stores import Stores
-from holdfast.spark.savepoints._files import names_in, read
+from holdfast.spark._progress import progress_of
 from holdfast.spark.savepoints._selection import METADATA
+from holdfast.spark.settings import Settings, Stores
 
 _STATE_STORE = "spark.sql.streaming.stateStore."
 _KEPT = {

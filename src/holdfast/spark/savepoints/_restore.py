@@ -32,24 +32,18 @@ from holdfast.locations import (
     resolve_pointer,
 )
 from holdfast.spark import _sessions
-from holdfast.spark._coordinator import SPARK, progress_of
+from holdfast.spark._files import delete, names_in, read_text, write
 from holdfast.spark._link import LINK_FILE, Link, encode_link
-from holdfast.spark._setting import PREFIX
-from holdfast.spark._settings import Settings
-from holdfast.spark.savepoints._application import check_can_spread, spread
+from holdfast.spark._progress import SPARK, progress_of
 from holdfast.spark.savepoints._content import SPARK_FILES, SparkFile, SparkFiles, spark_files_of
 from holdfast.spark.savepoints._files import (
     chunks,
-    delete,
     disposed_on_failure,
     in_parallel,
     materialised,
-    names_in,
-    read_text,
     stored,
     tree,
     with_copies,
-    write,
 )
 from holdfast.spark.savepoints._logs import PROVIDER_CLASS, SHUFFLE_PARTITIONS, decode_offsets
 from holdfast.spark.savepoints._origin import use_stores
@@ -63,6 +57,7 @@ from holdfast.spark.savepoints._unfinished import (
     is_finished,
     unfinished_in,
 )
+from holdfast.spark.settings import PREFIX, Settings
 
 _log = logging.getLogger(__name__)
 
@@ -134,7 +129,7 @@ def restore_savepoint(
     location = checkpoint_directory(checkpoint_location)
     if shuffle_partitions is not None:
         _check_can_be_spread(savepoint, shuffle_partitions)
-        check_can_spread()
+        _sessions.spreads_state()  # for its error, before anything is written
     begun = unfinished_in(location)
     query_id = begun.query_id if begun else _query_id(savepoint, keep_query_id=keep_query_id)
     job = _Job.of(savepoint.metadata, configuration, checkpoint_dir, job_id or query_id)
@@ -167,7 +162,7 @@ def restore_savepoint(
             write(f"{location}/{LINK_FILE}", encode_link(job.link).encode())
         finish(location, unfinished)
     if shuffle_partitions is not None and _last_batch(location) == progress.batch_id:
-        spread(location, shuffle_partitions)
+        _sessions.spreads_state()(location, shuffle_partitions)
     forget(location)
     _log.info("restored %s behind batch %d at %s", pointer, progress.batch_id, location)
     return RestoredQuery(

@@ -29,11 +29,11 @@ from holdfast.locations import (
     resolve_pointer,
 )
 from holdfast.spark import _sessions
-from holdfast.spark._coordinator import progress_of
-from holdfast.spark.savepoints._application import is_alive
+from holdfast.spark._files import delete, read_text
+from holdfast.spark._progress import progress_of
 from holdfast.spark.savepoints._batches import batch_at
 from holdfast.spark.savepoints._content import SPARK_FILES
-from holdfast.spark.savepoints._files import delete, in_parallel, opened, read_text, tree
+from holdfast.spark.savepoints._files import in_parallel, opened, tree
 from holdfast.spark.savepoints._origin import GONE_WAY_OUT, Origin, origin_of
 from holdfast.spark.savepoints._selection import METADATA, Batch, beyond, select, state_versions
 from holdfast.spark.savepoints._unfinished import (
@@ -168,7 +168,7 @@ def _checkpoint(origin: Origin, wanted: int | str | PathLike[str]) -> CompletedC
 
 def _check_nobody_stores_state(location: str, files: Mapping[str, int]) -> None:
     """Refuse it while executors may still store state of later batches."""
-    if is_alive() and any(
+    if _sessions.is_application_alive() and any(
         one.state_id is None for found in state_versions(files).values() for one in found
     ):
         message = (

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.errors import CheckpointConflictError, CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations.file_systems import publish
-from holdfast.spark.savepoints._files import delete, names_in, read, replace
+from holdfast.spark._files import delete, names_in, read, replace
 from holdfast.spark.savepoints._selection import METADATA, UNFINISHED_FILE
 
 

@@ -3,11 +3,10 @@
 import os
 import uuid
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 from holdfast.errors import StorageFullError, StreamClosedError
 from holdfast.locations import MAX_INLINE_THRESHOLD_BYTES, BytesLike, FileStateHandle
+from holdfast.locations.storages import DiscardedUnlessKept
 
 _SUFFIX = ".inprogress"
 
@@ -17,7 +16,7 @@ def is_unfinished(name: str) -> bool:
     return name.endswith(_SUFFIX)
 
 
-class LocalOutputStream:
+class LocalOutputStream(DiscardedUnlessKept):
     """A file that is gone if it is not finished. Never synced: after a power cut nobody needs it.
 
     There is no file as long as what is written may stay in its handle.
@@ -34,7 +33,6 @@ class LocalOutputStream:
         self._size = 0
         self._held = bytearray()
         self._descriptor: int | None = None
-        self._finished = False
 
     @property
     def is_closed(self) -> bool:
@@ -91,18 +89,6 @@ class LocalOutputStream:
             if self._descriptor is not None:
                 self._close_descriptor()
                 unlink(self.path)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None:
-        self.close()
 
     def _check_open(self) -> None:
         if self._finished:

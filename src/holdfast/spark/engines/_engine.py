@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.spark._settings import Settings
 from holdfast.spark._subtask import Reports, Shipment
+from holdfast.spark.settings import Settings
 
 if TYPE_CHECKING:  # a client of Spark Connect may have no more than pyspark-client
     from pyspark.core.broadcast import Broadcast

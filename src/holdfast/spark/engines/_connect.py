@@ -13,13 +13,11 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from holdfast.errors import CheckpointError, CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations import file_system_for, retry_deadline
-from holdfast.locations.file_systems import publish
-from holdfast.spark._engine import RunningQuery
-from holdfast.spark._setting import PREFIX
-from holdfast.spark._settings import Settings
-from holdfast.spark._stores import Stores
+from holdfast.locations import retry_deadline
+from holdfast.spark._files import read_text, replace
 from holdfast.spark._subtask import Shipment
+from holdfast.spark.engines._engine import RunningQuery
+from holdfast.spark.settings import PREFIX, Settings, Stores
 
 MOST_BYTES_WITH_THE_FUNCTION = 16 << 20
 """What may go to tasks with their function; a few times as much takes a server down."""
@@ -93,7 +91,7 @@ class ConnectEngine:
         uri = f"{query.checkpoint_location}/offsets/{batch_id}"
         try:
             if self._query().is_ours:
-                return _read(uri)
+                return read_text(uri)
             return _read_by_spark(self.session, uri)[0]
         except CheckpointNotFoundError:
             return None
@@ -105,9 +103,7 @@ class ConnectEngine:
     def leave(self, query: RunningQuery, name: str, text: str) -> None:
         # Spark itself can write no single file here.
         if self._query().is_ours:
-            uri = f"{query.checkpoint_location}/{name}"
-            file_system_for(uri).delete([uri])
-            publish(uri, text.encode(), single_writer=True)
+            replace(f"{query.checkpoint_location}/{name}", text.encode())
 
     def check(self, settings: Settings) -> None:
         if settings.checkpoint_storage == "memory" and settings.checkpoint_dir is None:
@@ -185,7 +181,7 @@ class ConnectEngine:
         try:
             Stores.parse(self.session.conf.getAll, root).use()
             with retry_deadline(_PROBE_DEADLINE_S):
-                return _read(f"{root}/metadata") == metadata
+                return read_text(f"{root}/metadata") == metadata
         except CheckpointError:
             return False
 
@@ -231,12 +227,6 @@ def _plan(query: _StreamingQuery) -> str:
     with redirect_stdout(io.StringIO()) as text:
         query.explain(extended=True)
     return text.getvalue()
-
-
-def _read(uri: str) -> str:
-    """A small file, by Holdfast's own file systems."""
-    with file_system_for(uri).open(uri) as file:
-        return file.read().decode()
 
 
 def _read_by_spark(session: SparkSession, path: str) -> tuple[str, str]:

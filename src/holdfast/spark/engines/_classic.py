@@ -1,7 +1,8 @@
-"""Queries of a classic session. The one file that reaches into Spark's JVM side."""
+"""Queries of a classic session, by way of Spark's JVM side."""
 
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -11,10 +12,12 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
-from holdfast.spark._engine import RunningQuery
-from holdfast.spark._routing import shipped
-from holdfast.spark._settings import Settings
 from holdfast.spark._subtask import Shipment, name_in_plans
+from holdfast.spark.engines._engine import RunningQuery
+from holdfast.spark.settings import Settings
+
+_MOST_BYTES_WITH_THE_FUNCTION = 256 << 10
+"""A function over a MiB PySpark broadcasts by itself, in every batch, and never deletes the file."""
 
 _BUS_TIMEOUT_S = 120.0
 _JOB_GROUP = "spark.jobGroup.id"
@@ -77,11 +80,17 @@ class ClassicEngine:
     def reports(self) -> Accumulator[list[bytes]]:
         return self.session.sparkContext.accumulator([], _Lists())
 
-    def shipped(
-        self, shipment: Shipment, *, uid: str
-    ) -> AbstractContextManager[Shipment | Broadcast[Shipment]]:
+    @contextmanager
+    def shipped(self, shipment: Shipment, *, uid: str) -> Iterator[Shipment | Broadcast[Shipment]]:
         del uid  # there is no limit to tell of
-        return shipped(self.session, shipment)
+        if shipment.size <= _MOST_BYTES_WITH_THE_FUNCTION:
+            yield shipment
+            return
+        broadcast = self.session.sparkContext.broadcast(shipment)
+        try:
+            yield broadcast
+        finally:
+            broadcast.destroy()
 
     def jobs(self, run_id: str) -> "ClassicJobs":
         jobs = ClassicJobs(self.session, run_id)

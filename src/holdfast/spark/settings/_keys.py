@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark._setting import PREFIX, Setting
+from holdfast.spark.settings._setting import PREFIX, Setting
 
 _BARE = PREFIX.removeprefix("spark.")
 

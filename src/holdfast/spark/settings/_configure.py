@@ -6,8 +6,8 @@ from typing import Literal, TypedDict, Unpack
 from pyspark.sql import SparkSession
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark._setting import PREFIX, Setting
-from holdfast.spark._settings import check_settings, settings_table
+from holdfast.spark.settings._setting import PREFIX, Setting
+from holdfast.spark.settings._settings import check_settings, settings_table
 
 
 class SettingArguments(TypedDict, total=False):

@@ -28,7 +28,7 @@ from holdfast.locations import (
     FileStateHandle,
     StreamStateHandle,
 )
-from holdfast.spark._local_stream import LocalOutputStream, is_unfinished, unlink
+from holdfast.spark.warm_state._local_stream import LocalOutputStream, is_unfinished, unlink
 
 _log = logging.getLogger(__name__)
 

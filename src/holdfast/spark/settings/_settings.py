@@ -15,11 +15,11 @@ from holdfast.locations import (
     MemoryCheckpointStorage,
     check_job_id,
 )
-from holdfast.spark._keys import check_keys
-from holdfast.spark._s3_settings import check_s3_values, s3_settings_table
-from holdfast.spark._setting import PREFIX, Setting, boolean, duration_s, positive, size
-from holdfast.spark._stores import Stores
-from holdfast.spark._warm_state import WarmSettings
+from holdfast.spark.settings._keys import check_keys
+from holdfast.spark.settings._s3_settings import check_s3_values, s3_settings_table
+from holdfast.spark.settings._setting import PREFIX, Setting, boolean, duration_s, positive, size
+from holdfast.spark.settings._stores import Stores
+from holdfast.spark.warm_state import WarmSettings
 
 # One for the process: a query that is stopped and started again finds its checkpoints.
 _MEMORY = MemoryCheckpointStorage()

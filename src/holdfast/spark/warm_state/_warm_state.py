@@ -20,8 +20,8 @@ from holdfast.locations import (
     OperatorStateHandle,
     SubtaskState,
 )
-from holdfast.spark._local_copies import LocalCopies, owner_of
-from holdfast.spark._local_directory import local_directory
+from holdfast.spark.warm_state._local_copies import LocalCopies, owner_of
+from holdfast.spark.warm_state._local_directory import local_directory
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import S3Settings
-from holdfast.spark._setting import PREFIX, Setting, boolean, positive, size
+from holdfast.spark.settings._setting import PREFIX, Setting, boolean, positive, size
 
 _S3A = "spark.hadoop.fs.s3a."
 

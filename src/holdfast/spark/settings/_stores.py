@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.locations import S3Settings, use_hdfs, use_s3
-from holdfast.spark._s3_settings import s3_settings
+from holdfast.spark.settings._s3_settings import s3_settings
 
 _HADOOP = "spark.hadoop."
 

@@ -1,0 +1,18 @@
+"""The settings of a query under `spark.holdfast.*`: what there is, what is set, the stores that follow."""
+
+from holdfast.spark.settings._configure import SettingArguments, configure
+from holdfast.spark.settings._s3_settings import s3_settings
+from holdfast.spark.settings._setting import PREFIX, Setting
+from holdfast.spark.settings._settings import Settings, settings_table
+from holdfast.spark.settings._stores import Stores
+
+__all__ = [
+    "PREFIX",
+    "Setting",
+    "SettingArguments",
+    "Settings",
+    "Stores",
+    "configure",
+    "s3_settings",
+    "settings_table",
+]

@@ -1,0 +1,14 @@
+"""State that a subtask need not fetch from storage: in its worker's memory, or on its host's disk."""
+
+from holdfast.spark.warm_state._local_copies import LocalCopies, owner_of
+from holdfast.spark.warm_state._local_directory import local_directory
+from holdfast.spark.warm_state._warm_state import WarmSettings, WarmState, WorkerMemory
+
+__all__ = [
+    "LocalCopies",
+    "WarmSettings",
+    "WarmState",
+    "WorkerMemory",
+    "local_directory",
+    "owner_of",
+]
