@@ -196,9 +196,8 @@ def _newest_batch(origin: Origin, *, operators: bool) -> tuple[int, CompletedChe
             )
         return committed, None
     batch_id = progress_of(last.metadata).batch_id
-    if (
-        committed is not None and batch_id < committed
-    ):  # it was committed before that was looked for
+    # Spark notes a batch behind the checkpoint, and was looked at first: it can't be ahead.
+    if committed is not None and batch_id < committed:
         message = (
             f"query has gone on to batch {committed}, but the last checkpoint of its operators is "
             f"behind batch {batch_id}; {GONE_WAY_OUT}"
