@@ -48,7 +48,7 @@ def test_list_prints_json(directory: str, capsys: pytest.CaptureFixture[str]) ->
     assert main(["list", directory, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["checkpoint"] for row in rows] == [2, 10]
-    assert rows[0]["state bytes"] == 5
+    assert rows[0]["state_bytes"] == 5
     assert rows[0]["operators"] == {"operator": 1}
 
 

@@ -1,24 +1,44 @@
 """`holdfast list`: what completed checkpoints there are."""
 
 import argparse
-import json
-import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.cli._command import add_command, add_json
+from holdfast.cli._output import bytes_text, print_json, print_table, say
 from holdfast.errors import CheckpointError, CheckpointNotFoundError
 from holdfast.locations import CheckpointMetadata, FileSystemCheckpointStorage, load_checkpoint
 
-_COLUMNS = ("job", "checkpoint", "batch", "completed", "operators", "state bytes", "metadata bytes")
+if TYPE_CHECKING:
+    from holdfast.cli._command import Commands
+
+_NUMBERS = ("checkpoint", "batch", "state", "metadata")
 
 
 class _Progress(msgspec.Struct):
     """The part of `holdfast.spark.SparkProgress` that is printed."""
 
     batch_id: int
+
+
+def add_to(commands: "Commands") -> None:
+    """Add the command."""
+    command = add_command(
+        commands,
+        "list",
+        list_command,
+        help="list the completed checkpoints below a checkpoint directory",
+        description="List the completed checkpoints of all jobs below a checkpoint directory.",
+        examples="""
+            holdfast list file:///data/holdfast
+            holdfast list s3://bucket/checkpoints --json
+        """,
+    )
+    command.add_argument("directory", help="URI of the directory, such as file:///data/holdfast")
+    add_json(command, "one object a checkpoint")
 
 
 def list_command(options: argparse.Namespace) -> int:
@@ -30,9 +50,12 @@ def list_command(options: argparse.Namespace) -> int:
     """
     failures: list[CheckpointError] = []
     rows = list(_rows(FileSystemCheckpointStorage(options.directory), failures))
-    print(json.dumps(rows, indent=2) if options.json else _table(rows))
+    if options.json:
+        print_json(rows)
+    else:
+        print_table([_text(row) for row in rows], right=_NUMBERS)
     for failure in failures[:-1]:
-        print(f"holdfast: {failure}", file=sys.stderr)
+        say(str(failure))
     if failures:
         raise failures[-1]
     return 0 if rows else 1
@@ -61,8 +84,8 @@ def _rows(
                 "operators": {
                     uid: operator.parallelism for uid, operator in metadata.operators.items()
                 },
-                "state bytes": metadata.state_bytes,
-                "metadata bytes": checkpoint.metadata_bytes,
+                "state_bytes": metadata.state_bytes,
+                "metadata_bytes": checkpoint.metadata_bytes,
             }
 
 
@@ -72,17 +95,14 @@ def _batch_of(metadata: CheckpointMetadata) -> int | None:
     return msgspec.msgpack.decode(spark, type=_Progress).batch_id if spark else None
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
-    """The rows with columns below each other."""
-    lines = [_COLUMNS, *(tuple(_text(row[column]) for column in _COLUMNS) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{uid} x {parallelism}" for uid, parallelism in value.items())
-    return "-" if value is None else str(value)
+def _text(row: dict[str, Any]) -> dict[str, str]:
+    operators = [f"{uid} x {parallelism}" for uid, parallelism in row["operators"].items()]
+    return {
+        "job": row["job"],
+        "checkpoint": str(row["checkpoint"]),
+        "batch": "-" if row["batch"] is None else str(row["batch"]),
+        "completed": row["completed"],
+        "operators": ", ".join(operators),
+        "state": bytes_text(row["state_bytes"]),
+        "metadata": bytes_text(row["metadata_bytes"]),
+    }

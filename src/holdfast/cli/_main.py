@@ -1,14 +1,39 @@
 """Parses the command line and picks the command."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
-from holdfast.cli._list import list_command
-from holdfast.cli._settings import settings_command
+from holdfast.cli import _list, _settings
 from holdfast.errors import CheckpointError, InvalidRequestError
 
-_DONE, _WRONG_USAGE, _STORE_FAILED = 0, 2, 3
+_COMMANDS = (_list, _settings)
+"""Modules of commands, in the order of the help; each has `add_to(commands)`."""
+
+_WRONG_USAGE, _STORE_FAILED, _INTERRUPTED = 2, 3, 130
+
+_EPILOG = """\
+exit status:
+  0  done
+  1  nothing was found, or what was found is not as it should be
+  2  wrong usage
+  3  the store failed, or a file is damaged
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of all commands; completions are made of it too."""
+    whole = argparse.ArgumentParser(
+        prog="holdfast",
+        description="Look at, check, copy, clean up and go back to the checkpoints of PySpark jobs.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = whole.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    for command in _COMMANDS:
+        command.add_to(commands)
+    return whole
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,34 +43,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words behind the program's name; None takes those of this process.
 
     Returns:
-        Exit status: 0 done, 1 nothing found, 2 wrong usage, 3 the store failed.
+        Exit status: 0 done, 1 nothing found or not as it should be, 2 wrong usage, 3 the store
+        failed or a file is damaged.
     """
-    parser = argparse.ArgumentParser(
-        prog="holdfast", description="Look at the checkpoints of PySpark jobs."
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    listing = commands.add_parser(
-        "list",
-        help="list the completed checkpoints below a checkpoint directory",
-        description="List the completed checkpoints of all jobs below a checkpoint directory.",
-    )
-    listing.add_argument("directory", help="URI of the directory, such as file:///data/holdfast")
-    listing.add_argument("--json", action="store_true", help="print JSON, one object a checkpoint")
-    listing.set_defaults(run=list_command)
-    settings = commands.add_parser(
-        "settings",
-        help="print the settings of jobs",
-        description="Print every spark.holdfast.* key, its default and what it means.",
-    )
-    settings.add_argument("words", nargs="*", metavar="WORD", help="only settings with these words")
-    settings.add_argument("--json", action="store_true", help="print JSON, one object a setting")
-    settings.set_defaults(run=settings_command)
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        sys.stdout.flush()
     except InvalidRequestError as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return _WRONG_USAGE
     except CheckpointError as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return _STORE_FAILED
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Who read has seen enough; without this Python would complain when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status

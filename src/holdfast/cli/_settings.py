@@ -1,14 +1,35 @@
 """`holdfast settings`: what can be set."""
 
 import argparse
-import json
 import shutil
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from holdfast.cli._command import add_command, add_json
+from holdfast.cli._output import print_json
 from holdfast.errors import InvalidRequestError
 
+if TYPE_CHECKING:
+    from holdfast.cli._command import Commands
+
 _MARGIN = "    "
+
+
+def add_to(commands: "Commands") -> None:
+    """Add the command."""
+    command = add_command(
+        commands,
+        "settings",
+        settings_command,
+        help="print the settings of jobs",
+        description="Print every spark.holdfast.* key, its default and what it means.",
+        examples="""
+            holdfast settings
+            holdfast settings s3 retries
+        """,
+    )
+    command.add_argument("words", nargs="*", metavar="WORD", help="only settings with these words")
+    add_json(command, "one object a setting")
 
 
 def settings_command(options: argparse.Namespace) -> int:
@@ -20,7 +41,7 @@ def settings_command(options: argparse.Namespace) -> int:
     words = [word.lower() for word in options.words]
     rows = [row for row in _rows() if all(word in _searched(row) for word in words)]
     if options.json:
-        print(json.dumps(rows, indent=2))
+        print_json(rows)
     elif rows:
         width = shutil.get_terminal_size().columns
         print("\n\n".join(_paragraph(row, width) for row in rows))

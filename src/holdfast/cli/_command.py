@@ -1,0 +1,49 @@
+"""What the commands have in common: their options, and how to add one."""
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:  # argparse has no public name for it
+    Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001
+
+
+def add_command(
+    commands: "Commands",
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    help: str,  # as argparse calls it
+    description: str,
+    examples: str,
+) -> argparse.ArgumentParser:
+    """Add a command; its options are added to what is returned.
+
+    Args:
+        commands: Where to.
+        name: The word by which it is called.
+        run: Does it, and returns the exit status.
+        help: One line, in the help of all commands.
+        description: What it does, in its own help.
+        examples: Whole command lines, one a line, shown behind the options.
+    """
+    lines = "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines())
+    command = commands.add_parser(
+        name,
+        help=help,
+        description=description,
+        epilog=f"examples:\n{lines}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.set_defaults(run=run)
+    return command
+
+
+def add_json(command: argparse.ArgumentParser, what: str) -> None:
+    """Add `--json`.
+
+    Args:
+        command: The command.
+        what: What is printed then, as in `one object a checkpoint`.
+    """
+    command.add_argument("--json", action="store_true", help=f"print JSON, {what}")

@@ -1,0 +1,79 @@
+"""How commands print: data on stdout, as a table or JSON; all else on stderr."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+_WIDE = 1 << 16
+"""Columns that a pipe has: what reads it must find each row in one line."""
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def print_json(value: Any) -> None:
+    """Print it so that people can read it too."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = ()) -> None:
+    """Print rows with columns below each other; nothing if there are none.
+
+    Args:
+        rows: All with the same columns in the same order, named as in the first one.
+        right: Columns of numbers.
+    """
+    if not rows:
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in rows[0]:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row.values()))  # no markup: brackets are data
+    Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False).print(table)
+
+
+def say(message: str) -> None:
+    """Tell something that is not data."""
+    print(f"holdfast: {message}", file=sys.stderr)
+
+
+def bytes_text(count: int) -> str:
+    """A number of bytes for people, such as `1.5 GiB`."""
+    value = float(count)
+    for unit in _UNITS[:-1]:
+        if value < 1024:  # of the next unit
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} {_UNITS[-1]}"
+
+
+@contextmanager
+def progress(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Show how far something is while the block runs, where somebody looks at stderr.
+
+    Args:
+        what: What is being done.
+        total_bytes: How much there is to do.
+
+    Yields:
+        Tells of so many bytes more; from any thread.
+    """
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(what, total=total_bytes)
+        yield lambda count: bar.advance(task, count)
