@@ -1,0 +1,73 @@
+"""How commands reach stores: as jobs do, by Spark's settings, or by the environment alone."""
+
+import argparse
+from pathlib import Path
+
+from holdfast.errors import InvalidRequestError
+
+
+def add_stores(command: argparse.ArgumentParser) -> None:
+    """Add the options that say how stores are reached."""
+    group = command.add_argument_group(
+        "stores", "without these, S3 is reached as the AWS tools do, HDFS by HADOOP_CONF_DIR"
+    )
+    group.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of the job's Spark, such as spark.hadoop.fs.s3a.endpoint; may be repeated",
+    )
+    group.add_argument(
+        "--properties-file",
+        metavar="FILE",
+        help="more of them, in a file like spark-defaults.conf",
+    )
+
+
+def configuration(options: argparse.Namespace) -> dict[str, str]:
+    """Spark's configuration as the options give it.
+
+    Raises:
+        InvalidRequestError: One is no KEY=VALUE, or the file can't be read.
+    """
+    found = {} if options.properties_file is None else _properties(Path(options.properties_file))
+    for one in options.conf:
+        key, equals, value = one.partition("=")
+        if not equals or not key.strip():
+            # Not the text itself: it may be a secret.
+            raise InvalidRequestError("--conf takes KEY=VALUE, such as --conf spark.key=value")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def use_stores(options: argparse.Namespace, *uris: str | None) -> dict[str, str]:
+    """Reach the stores of some URIs as the options say; the configuration.
+
+    Raises:
+        InvalidRequestError: The options can't be used, or PySpark isn't there to read them.
+    """
+    found = configuration(options)
+    if found:
+        try:
+            # Not at the top: commands without these options need no PySpark.
+            from holdfast.spark.settings import Stores  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            message = f"settings of Spark need {error.name}; pip install 'holdfast[spark]'"
+            raise InvalidRequestError(message) from error
+        Stores.parse(found, *uris).use()
+    return found
+
+
+def _properties(file: Path) -> dict[str, str]:
+    """A file of Spark's: a key and a value a line, between them a space or an equals sign."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"settings can't be read ({error})", str(file)) from error
+    found: dict[str, str] = {}
+    for line in lines:
+        words = line.strip().replace("=", " ", 1).split(None, 1)
+        if words and not words[0].startswith("#"):
+            found[words[0]] = words[1].strip() if len(words) > 1 else ""
+    return found
