@@ -160,7 +160,7 @@ def passing_queries() -> dict[str, Start]:
     def shuffled(rows: DataFrame, batch_id: int) -> None:
         plain(_shuffled(rows), batch_id)
 
-    def held(**options: str) -> Start:
+    def held(**options: str | bool) -> Start:
         operator = stateful(
             PassThrough(),
             sink=_drop,
@@ -175,4 +175,5 @@ def passing_queries() -> dict[str, Start]:
         "the same behind a shuffle": _for_each_batch(shuffled),
         "Holdfast": held(),
         "Holdfast, by key": held(key="key"),
+        "Holdfast, forward": held(forward=True),
     }

@@ -245,6 +245,9 @@ class Batch:
         assigned = self._pending.assigned[operator.uid]
         shape = running.shape(rows, assigned.max_parallelism)
         self._check_key_types(operator, shape.routing.key_types)
+        forwarded = None
+        if operator.forward:
+            forwarded = shape.routing.forwarded(rows, self._engine.partitions(rows))
         shipment = Shipment(assigned.subtasks, self._broadcast_rows(operator, broadcast))
         runner = SubtaskRunner(
             function=operator.function,
@@ -255,6 +258,7 @@ class Batch:
             restored_checkpoint_id=self._pending.restored_checkpoint_id,
             shipment=self._cleanup.enter_context(self._engine.shipped(shipment, uid=operator.uid)),
             parallelism=operator.parallelism,
+            is_marked=forwarded is None,
             max_parallelism=assigned.max_parallelism if operator.key else None,
             input_schema=shape.routing.input_schema,
             output_schema=shape.output_schema,
@@ -263,7 +267,9 @@ class Batch:
         schema = shape.spark_schema
         if running.reports is None:
             schema = StructType([*schema, StructField(COLUMN, BinaryType())])
-        return shape.routing.dealt(rows).mapInArrow(runner, schema)
+        if forwarded is None:
+            forwarded = shape.routing.dealt(rows)
+        return forwarded.mapInArrow(runner, schema)
 
     def _check_key_types(self, operator: Operator, key_types: tuple[str, ...]) -> None:
         """Equal numbers of different types have different hashes."""
@@ -348,11 +354,14 @@ class Batch:
                 raise applied.declined("reads its rows only in part")
         reports = of_the_pass(applied.acknowledgements(), parallelism)
         if reports is None:
-            raise applied.declined(
+            what = (
                 "runs its rows through the operator more than once, and may hold those of any "
                 "pass (several actions, orderBy and repartitionByRange do that; so does the "
                 "loss of an executor: restart the query then)"
             )
+            if applied.operator.forward:
+                what += ", or coalesces them, which forward=True doesn't allow"
+            raise applied.declined(what)
         return reports
 
 

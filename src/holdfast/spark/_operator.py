@@ -35,6 +35,7 @@ class Operator:
     broadcast: Broadcast | None
     schema: StructType | str | None
     persist: bool
+    forward: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.function, StatefulFunction):
@@ -49,10 +50,18 @@ class Operator:
         for name in ("parallelism", "max_parallelism"):
             self._check_number(name)
         OperatorSettings(self.parallelism, self.max_parallelism)
-        if type(self.persist) is not bool:
-            raise InvalidRequestError(f"persist is {self.persist!r}; it must be True or False")
+        for name in ("persist", "forward"):
+            if type(getattr(self, name)) is not bool:
+                message = f"{name} is {getattr(self, name)!r}; it must be True or False"
+                raise InvalidRequestError(message)
         if not all(isinstance(column, str) and column for column in self.key):
             message = f"key is {self.key!r}; it must be the name of a column, or several of them"
+            raise InvalidRequestError(message)
+        if self.forward and self.key:
+            message = (
+                f"operator {self.uid!r} has a key, by which rows are dealt, and forward=True, which "
+                "leaves them where they are; give one of them up"
+            )
             raise InvalidRequestError(message)
         takes_broadcast = isinstance(self.function, BroadcastProcessFunction)
         if self.broadcast is not None and not (takes_broadcast and callable(self.broadcast)):
@@ -89,4 +98,12 @@ class Operator:
 
 def _traits(one: Operator) -> tuple[object, ...]:
     kind = type(one.function)
-    return (kind.__module__, kind.__qualname__, one.uid, one.settings, one.key, one.persist)
+    return (
+        kind.__module__,
+        kind.__qualname__,
+        one.uid,
+        one.settings,
+        one.key,
+        one.persist,
+        one.forward,
+    )

@@ -25,6 +25,7 @@ def stateful(
     broadcast: Broadcast | None = None,
     schema: StructType | str | None = None,
     persist: bool = False,
+    forward: bool = False,
 ) -> "StatefulOperator":
     """Make an operator with state of a function; pass the result to `foreachBatch`.
 
@@ -55,6 +56,11 @@ def stateful(
         persist: Keep the output rows in Spark's cache until the batch is done, so that they can
             be read in several actions. With Spark Connect they are always kept.
 
+        forward: Leave rows in the partitions that they are in, one a subtask, instead of dealing
+            them evenly, which takes a shuffle. Where they have more partitions than there are
+            subtasks, some are put together; with fewer, behind a shuffle, or with Spark Connect
+            they are dealt. The sink must not `coalesce` the rows, nor put others in front of them.
+
     Raises:
         InvalidRequestError: An argument can't be used. Settings are read, and refused, in the
             first micro-batch.
@@ -70,6 +76,7 @@ def stateful(
             broadcast=broadcast,
             schema=schema,
             persist=persist,
+            forward=forward,
         )
     )
 

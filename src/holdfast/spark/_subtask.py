@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -102,7 +103,9 @@ class SubtaskRunner:
     Rows come with one column more than `input_schema` has, the last: the number i of the subtask
     that they belong to. Each subtask also gets one row that is none, marked by -(i + 1): so it
     learns its number if it has no rows. Spark's partition id would not do; it is another one when
-    the sink coalesces.
+    the sink coalesces. Only rows that were not dealt are without marks, for nobody could put one
+    into each partition; there a sink must not coalesce, and is found out by reports that are
+    missing and others that come twice.
 
     Attributes:
         function: The user's operator.
@@ -113,6 +116,7 @@ class SubtaskRunner:
         restored_checkpoint_id: The checkpoint that the state comes from, or None.
         shipment: What it needs that can be large.
         parallelism: Number of the operator's subtasks.
+        is_marked: Whether rows have the column that says whose they are.
         max_parallelism: Number of its key groups; None if rows aren't dealt by key.
         input_schema: Schema of the rows that come.
         output_schema: Schema of the rows that the operator yields.
@@ -128,6 +132,7 @@ class SubtaskRunner:
     restored_checkpoint_id: int | None
     shipment: "Shipment | Broadcast[Shipment]"
     parallelism: int
+    is_marked: bool
     max_parallelism: int | None
     input_schema: pa.Schema
     output_schema: pa.Schema
@@ -139,11 +144,27 @@ class SubtaskRunner:
         return name_in_plans(self.uid)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if not self.is_marked:
+            yield from self._run(self._partition(), _Input(batches, self.input_schema))
+            return
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is not None:
             marked = first.columns[-1][0].as_py()
-            rows = _Input(first, batches, self.input_schema)
+            rows = _Input(map(_without_marks, chain([first], batches)), self.input_schema)
             yield from self._run(marked if marked >= 0 else -marked - 1, rows)
+
+    def _partition(self) -> int:
+        """The task's, which is the subtask's number if the sink left the rows where they were."""
+        task = TaskContext.get()
+        partition = -1 if task is None else task.partitionId()
+        if not 0 <= partition < self.parallelism:
+            message = (
+                f"operator {self.uid!r} has {self.parallelism} subtasks, and computes its rows in "
+                f"partition {partition}: with forward=True the sink must not put other rows in "
+                "front of them"
+            )
+            raise CheckpointDeclinedError(message)
+        return partition
 
     def _run(self, subtask: int, rows: "_Input") -> Iterator[pa.RecordBatch]:
         self.job.stores.use()
@@ -258,17 +279,14 @@ class SubtaskRunner:
 
 
 class _Input:
-    """The rows of a subtask: without the mark, counted, and in the schema that the state knows.
+    """The rows of a subtask, counted, and in the schema that the state knows.
 
     Spark names the session's time zone in timestamps; ours is always UTC, so that state stays
     readable when that setting changes.
     """
 
-    def __init__(
-        self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], schema: pa.Schema
-    ) -> None:
-        self._first: pa.RecordBatch | None = first
-        self._rest = rest
+    def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+        self._batches = batches
         self._schema = schema
         self.count = 0
         self.exhausted = False
@@ -277,26 +295,18 @@ class _Input:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        rows = self._without_mark(self._next())
-        while not rows.num_rows:
-            rows = self._without_mark(self._next())
-        self.count += rows.num_rows
-        return cast_rows(rows, self._schema)
+        for rows in self._batches:
+            if rows.num_rows:
+                self.count += rows.num_rows
+                return cast_rows(rows, self._schema)
+        self.exhausted = True
+        raise StopIteration
 
-    def _next(self) -> pa.RecordBatch:
-        if self._first is not None:
-            first, self._first = self._first, None
-            return first
-        try:
-            return next(self._rest)
-        except StopIteration:
-            self.exhausted = True
-            raise
 
-    @staticmethod
-    def _without_mark(batch: pa.RecordBatch) -> pa.RecordBatch:
-        marks = batch.columns[-1]
-        rows = batch.select(range(batch.num_columns - 1))
-        if not batch.num_rows or pc.min(marks).as_py() >= 0:
-            return rows
-        return rows.filter(pc.greater_equal(marks, 0))
+def _without_marks(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows that are some, without the column that says whose they are."""
+    marks = batch.columns[-1]
+    rows = batch.select(range(batch.num_columns - 1))
+    if not batch.num_rows or pc.min(marks).as_py() >= 0:
+        return rows
+    return rows.filter(pc.greater_equal(marks, 0))

@@ -19,6 +19,9 @@ from holdfast.spark.settings import Settings
 _MOST_BYTES_WITH_THE_FUNCTION = 256 << 10
 """A function over a MiB PySpark broadcasts by itself, in every batch, and never deletes the file."""
 
+_DECIDES_LATER = ("AdaptiveSparkPlan", "Exchange")
+"""Of plans with these Spark has to run a part before it knows, or does run one when it is asked."""
+
 _BUS_TIMEOUT_S = 120.0
 _JOB_GROUP = "spark.jobGroup.id"
 
@@ -76,6 +79,13 @@ class ClassicEngine:
     def has_own_state(self, query: RunningQuery) -> bool:
         file_system, path = self._hadoop(f"{query.checkpoint_location}/state")
         return bool(file_system.exists(path))
+
+    def partitions(self, rows: DataFrame) -> int | None:
+        execution = cast("Any", rows)._jdf.queryExecution()
+        plan = execution.executedPlan().toString()
+        if any(word in plan for word in _DECIDES_LATER):
+            return None
+        return int(execution.toRdd().getNumPartitions())
 
     def reports(self) -> Accumulator[list[bytes]]:
         return self.session.sparkContext.accumulator([], _Lists())

@@ -86,6 +86,10 @@ class Engine(Protocol):
         """Whether Spark itself may keep state for it, as for its aggregations and joins."""
         ...
 
+    def partitions(self, rows: DataFrame) -> int | None:
+        """In how many partitions rows are; None if that isn't known before they are computed."""
+        ...
+
     def reports(self) -> Reports | None:
         """A new one for an operator; None where there are no `jobs` to tell whose they are."""
         ...
