@@ -31,6 +31,7 @@ from holdfast.locations._tried import raise_first, tried
 from holdfast.locations._uris import checkpoint_directory
 from holdfast.locations.coordination import (
     GRACE_S,
+    LEAST_GRACE_S,
     NEVER_RETAIN,
     RETAIN_ON_CANCELLATION,
     RETAIN_ON_FAILURE,
@@ -105,6 +106,7 @@ from holdfast.locations.storages import (
 __all__ = [
     "GRACE_S",
     "INLINE_THRESHOLD_BYTES",
+    "LEAST_GRACE_S",
     "MAX_INLINE_THRESHOLD_BYTES",
     "METADATA_FILE",
     "NEVER_RETAIN",

@@ -18,10 +18,11 @@ from holdfast.locations.coordination._retention import (
     JobStatus,
 )
 from holdfast.locations.coordination._shared_state import SharedStateRegistry
-from holdfast.locations.coordination._sweep import GRACE_S, SweepReport, sweep
+from holdfast.locations.coordination._sweep import GRACE_S, LEAST_GRACE_S, SweepReport, sweep
 
 __all__ = [
     "GRACE_S",
+    "LEAST_GRACE_S",
     "NEVER_RETAIN",
     "RETAIN_ON_CANCELLATION",
     "RETAIN_ON_FAILURE",

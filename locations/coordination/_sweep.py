@@ -54,6 +54,9 @@ _log = logging.getLogger(__name__)
 GRACE_S = 24 * 60 * 60.0
 """Time that a writer may take from its first byte to the commit, with a wide margin."""
 
+LEAST_GRACE_S = 600.0
+"""The shortest that may do while a job runs."""
+
 _RANDOM = "[0-9a-f]{32}"
 _HIDDEN = rf"\.(?:[^/]+)\.{_RANDOM}\.inprogress"
 _STATE_FILE = re.compile(rf"(?:[0-9a-f]{{8}}-)?{_RANDOM}|{_HIDDEN}")

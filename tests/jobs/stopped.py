@@ -64,7 +64,10 @@ def write_query(location: str, *, batches: int, source: str = "file:///in") -> N
 def add_batches(location: str, batches: Iterable[int], *, source: str = "file:///in") -> None:
     """Do some more batches."""
     for batch in batches:
-        pinned = {"conf": {"spark.sql.shuffle.partitions": "2"}}
+        pinned = {
+            "batchTimestampMs": 1_700_000_000_000 + 60_000 * batch,
+            "conf": {"spark.sql.shuffle.partitions": "2"},
+        }
         put(f"{location}/offsets/{batch}", f'v1\n{json.dumps(pinned)}\n{{"logOffset":{batch}}}')
         entry = {"path": f"{source}/{batch}", "timestamp": 1, "batchId": batch}
         put(f"{location}/sources/0/{batch}", f"v1\n{json.dumps(entry)}")

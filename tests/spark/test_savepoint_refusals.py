@@ -34,7 +34,7 @@ from holdfast.locations import (
     resolve_pointer,
 )
 from holdfast.spark import _sessions, restore_savepoint, roll_back, take_savepoint
-from holdfast.spark.savepoints import _restore, _roll_back, _take
+from holdfast.spark.savepoints import _restore, _roll_back, _take, _way_back
 from holdfast.spark.savepoints._batches import newest_committed
 from holdfast.spark.savepoints._content import SparkFiles, spark_files_of
 from holdfast.spark.savepoints._selection import UNFINISHED_FILE
@@ -79,13 +79,13 @@ def test_a_query_without_state_of_sparks_is_rolled_back_where_spark_lives(
 
 
 def test_what_a_driver_did_before_the_job_was_claimed_goes_too(stopped: str) -> None:
-    looks = _roll_back._check_possible
+    looks = _way_back._check_possible
 
     def goes_on(*arguments: object) -> None:
         looks(*arguments)  # type: ignore[arg-type]
         add_batches(stopped, [4])
 
-    with mock.patch.object(_roll_back, "_check_possible", goes_on):
+    with mock.patch.object(_way_back, "_check_possible", goes_on):
         roll_back(stopped, checkpoint=2)
     left = all_files(stopped)
     assert {path for path in left if path.endswith(("/4", "/5.delta"))} == set()

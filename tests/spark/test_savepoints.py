@@ -7,10 +7,9 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from jobs.operators import CountsLongs
+from jobs.numbered import Numbered, numbered
 from jobs.sums import FORMATS, Sums, expected, feed, joined, roll_back_elsewhere
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import InvalidRequestError
@@ -18,7 +17,6 @@ from holdfast.spark import (
     RestoredQuery,
     restore_savepoint,
     roll_back,
-    stateful,
     stop_with_savepoint,
     take_savepoint,
 )
@@ -109,41 +107,6 @@ def test_a_join_of_two_streams_in_a_directory_with_odd_characters_is_forked(
     fork.run()
     assert fork.batches == original.batches
     assert len(fork.batches[3]) == 30
-
-
-class Numbered(Sums):
-    """The same, whose sums then go through an operator that numbers them all."""
-
-    def __init__(
-        self, spark: SparkSession, source: Path, checkpoint: str, settings: dict[str, str]
-    ) -> None:
-        super().__init__(spark, source, checkpoint, settings, _totals)
-        self.function = stateful(
-            CountsLongs(),
-            sink=self.take,
-            uid="numbered",
-            parallelism=1,
-            schema="id long, nth long, subtask int",
-        )
-
-    def seen(self) -> dict[int, tuple[list[int], list[int]]]:
-        """Totals and numbers of each batch."""
-        return {
-            batch: (sorted(row[0] for row in rows), sorted(row[1] for row in rows))  # type: ignore[misc]
-            for batch, rows in self.batches.items()
-        }
-
-
-def _totals(rows: DataFrame) -> DataFrame:
-    return rows.groupBy("key").agg(F.sum("value").alias("id")).select("id")
-
-
-def numbered(batches: range) -> dict[int, tuple[list[int], list[int]]]:
-    """What comes out of it."""
-    return {
-        batch: (sorted(total for _, total, _ in rows), list(range(7 * batch, 7 * batch + 7)))
-        for batch, rows in expected(batches).items()
-    }
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+import shtab
+
 if TYPE_CHECKING:  # argparse has no public name for it
     Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001
 
@@ -47,3 +49,8 @@ def add_json(command: argparse.ArgumentParser, what: str) -> None:
         what: What is printed then, as in `one object a checkpoint`.
     """
     command.add_argument("--json", action="store_true", help=f"print JSON, {what}")
+
+
+def complete_files(action: argparse.Action) -> None:
+    """Let shells complete the value of an option by the names of files."""
+    action.complete = shtab.FILE  # type: ignore[attr-defined]  # as shtab has it

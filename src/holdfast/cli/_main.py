@@ -4,11 +4,20 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 
-from holdfast.cli import _list, _settings
+from holdfast.cli import (
+    _clean,
+    _completion,
+    _list,
+    _restore,
+    _rollback,
+    _savepoint,
+    _settings,
+)
 from holdfast.errors import CheckpointError, InvalidRequestError
 
-_COMMANDS = (_list, _settings)
+_COMMANDS = (_list, _clean, _savepoint, _restore, _rollback, _settings, _completion)
 """Modules of commands, in the order of the help; each has `add_to(commands)`."""
 
 _WRONG_USAGE, _STORE_FAILED, _INTERRUPTED = 2, 3, 130
@@ -30,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    whole.add_argument("--version", action="version", version=f"%(prog)s {version('holdfast')}")
     commands = whole.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for command in _COMMANDS:
         command.add_to(commands)

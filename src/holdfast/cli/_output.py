@@ -54,6 +54,20 @@ def bytes_text(count: int) -> str:
     return f"{value:.1f} {_UNITS[-1]}"
 
 
+def age_text(seconds: float) -> str:
+    """How long ago something was, for people, such as `3 h`."""
+    whole = max(0, int(seconds))
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if whole >= 2 * length:
+            return f"{whole // length} {unit}"
+    return f"{whole} s"
+
+
+def count_text(count: int, one: str) -> str:
+    """So many of something, such as `3 files`."""
+    return f"{count} {one}" if count == 1 else f"{count} {one}s"
+
+
 @contextmanager
 def progress(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     """Show how far something is while the block runs, where somebody looks at stderr.

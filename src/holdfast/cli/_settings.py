@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cli._command import add_command, add_json
 from holdfast.cli._output import print_json
-from holdfast.errors import InvalidRequestError
+from holdfast.cli._spark import spark_needed
 
 if TYPE_CHECKING:
     from holdfast.cli._command import Commands
@@ -49,13 +49,8 @@ def settings_command(options: argparse.Namespace) -> int:
 
 
 def _rows() -> list[dict[str, Any]]:
-    try:
-        # Not at the top: the other commands need no PySpark.
+    with spark_needed():
         from holdfast.spark import PREFIX, settings_table  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        message = f"the settings are those of jobs on Spark, and there is no {error.name} here"
-        way_out = "pip install 'holdfast[spark]'"
-        raise InvalidRequestError(f"{message}; {way_out}") from error
     return [
         {
             "key": PREFIX + setting.key,

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from holdfast.cli._command import complete_files
+from holdfast.cli._spark import spark_needed
 from holdfast.errors import InvalidRequestError
 
 
@@ -18,10 +20,12 @@ def add_stores(command: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="a setting of the job's Spark, such as spark.hadoop.fs.s3a.endpoint; may be repeated",
     )
-    group.add_argument(
-        "--properties-file",
-        metavar="FILE",
-        help="more of them, in a file like spark-defaults.conf",
+    complete_files(
+        group.add_argument(
+            "--properties-file",
+            metavar="FILE",
+            help="more of them, in a file like spark-defaults.conf",
+        )
     )
 
 
@@ -49,12 +53,8 @@ def use_stores(options: argparse.Namespace, *uris: str | None) -> dict[str, str]
     """
     found = configuration(options)
     if found:
-        try:
-            # Not at the top: commands without these options need no PySpark.
+        with spark_needed():
             from holdfast.spark.settings import Stores  # noqa: PLC0415
-        except ModuleNotFoundError as error:
-            message = f"settings of Spark need {error.name}; pip install 'holdfast[spark]'"
-            raise InvalidRequestError(message) from error
         Stores.parse(found, *uris).use()
     return found
 

@@ -8,8 +8,12 @@ from holdfast.spark._sinks import CheckpointedSink
 from holdfast.spark._stateful import StatefulOperator, StatefulQuery, checkpointed, stateful
 from holdfast.spark.savepoints import (
     RestoredQuery,
+    RollBackPoint,
+    RollBackPreview,
+    preview_roll_back,
     restore_savepoint,
     roll_back,
+    roll_back_points,
     stop_with_savepoint,
     take_savepoint,
 )
@@ -22,6 +26,8 @@ __all__ = [
     "BroadcastProcessFunction",
     "CheckpointedSink",
     "RestoredQuery",
+    "RollBackPoint",
+    "RollBackPreview",
     "Setting",
     "Settings",
     "Sink",
@@ -33,9 +39,11 @@ __all__ = [
     "configure",
     "key_group_of",
     "key_hash",
+    "preview_roll_back",
     "progress_of",
     "restore_savepoint",
     "roll_back",
+    "roll_back_points",
     "settings_table",
     "stateful",
     "stop_with_savepoint",

@@ -3,11 +3,21 @@
 from holdfast.spark.savepoints._restore import RestoredQuery, restore_savepoint
 from holdfast.spark.savepoints._roll_back import roll_back
 from holdfast.spark.savepoints._take import stop_with_savepoint, take_savepoint
+from holdfast.spark.savepoints._way_back import (
+    RollBackPoint,
+    RollBackPreview,
+    preview_roll_back,
+    roll_back_points,
+)
 
 __all__ = [
     "RestoredQuery",
+    "RollBackPoint",
+    "RollBackPreview",
+    "preview_roll_back",
     "restore_savepoint",
     "roll_back",
+    "roll_back_points",
     "stop_with_savepoint",
     "take_savepoint",
 ]

@@ -23,10 +23,12 @@ class Offsets:
         pinned: Settings that the checkpoint was begun with, and keeps.
         log_offsets: For each source that is a log of files, the last entry that counts; by the
             name of its directory below `sources`.
+        begun_ms: When the batch was begun, milliseconds since 1970 UTC; None if it doesn't say.
     """
 
     pinned: dict[str, str] = field(default_factory=dict)
     log_offsets: dict[str, int] = field(default_factory=dict)
+    begun_ms: int | None = None
 
 
 def decode_offsets(text: str, *, uri: str) -> Offsets:
@@ -37,7 +39,9 @@ def decode_offsets(text: str, *, uri: str) -> Offsets:
     """
     _, _, body = text.partition("\n")
     first, *sources = body.split("\n")
-    pinned = _json(first, uri).get("conf", {})
+    head = _json(first, uri)
+    pinned = head.get("conf", {})
+    begun_ms = head.get("batchTimestampMs")
     found = {}
     for index, line in enumerate(sources):
         name, separator, rest = line.partition(":")
@@ -45,7 +49,11 @@ def decode_offsets(text: str, *, uri: str) -> Offsets:
             name, rest = str(index), line
         if "logOffset" in rest and (log_offset := _log_offset(rest)) is not None:
             found[name] = log_offset
-    return Offsets({str(key): str(value) for key, value in pinned.items()}, found)
+    return Offsets(
+        {str(key): str(value) for key, value in pinned.items()},
+        found,
+        begun_ms if isinstance(begun_ms, int) else None,
+    )
 
 
 def decode_state_ids(text: str, *, uri: str) -> frozenset[str]:

@@ -105,6 +105,7 @@ def origin_of(
     checkpoint_dir: str | PathLike[str] | None,
     job_id: str | None,
     operators: bool,
+    configuration: Mapping[str, str] | None,
     query_id: str | None = None,
 ) -> Origin:
     """Find what a query has stored.
@@ -114,27 +115,32 @@ def origin_of(
         checkpoint_dir: The directory of its operators' checkpoints; None to find it.
         job_id: Their job; None to find it.
         operators: Whether it has any whose state counts.
+        configuration: Spark's configuration, of a query that is given by URI; None for the session's.
         query_id: Its id, where its checkpointLocation doesn't say it at the moment.
 
     Raises:
-        InvalidRequestError: It is no checkpointLocation, or belongs to Spark Connect.
+        InvalidRequestError: It is no checkpointLocation, or belongs to Spark Connect, or has a
+            configuration of its own.
     """
     if isinstance(query, str | PathLike):
         known = None
         location = checkpoint_directory(query)
-        configuration = _sessions.configuration()
+        found = configuration_of(configuration)
+    elif configuration is not None:
+        message = "a query has a configuration of its own; leave it out, or give the query's URI"
+        raise InvalidRequestError(message)
     else:
         known = _sessions.known_query(query)
         location = checkpoint_directory(known.checkpoint_location)
-        configuration = known.configuration
-    use_stores(configuration, location)
+        found = known.configuration
+    use_stores(found, location)
     if query_id is None:
         query_id = query_id_of(location)
     access, job = None, query_id
     if operators:
-        link = _link_to(location, configuration, query_id, checkpoint_dir, job_id)
+        link = _link_to(location, found, query_id, checkpoint_dir, job_id)
         if link is not None:
-            access, job = _access(link, configuration), link.job_id
+            access, job = _access(link, found), link.job_id
     elif checkpoint_dir is not None or job_id is not None:
         message = "operators=False and where their checkpoints are don't go together; name one"
         raise InvalidRequestError(message)
@@ -143,9 +149,14 @@ def origin_of(
         query_id=query_id,
         job_id=job,
         access=access,
-        configuration=configuration,
+        configuration=found,
         query=None if known is None else query,  # type: ignore[arg-type]  # it is no location
     )
+
+
+def configuration_of(given: Mapping[str, str] | None) -> dict[str, str]:
+    """Spark's configuration: what was given, or that of the session, if there is one."""
+    return _sessions.configuration() if given is None else dict(given)
 
 
 def use_stores(configuration: Mapping[str, str], *uris: str | None) -> None:

@@ -46,7 +46,7 @@ from holdfast.spark.savepoints._files import (
     with_copies,
 )
 from holdfast.spark.savepoints._logs import PROVIDER_CLASS, SHUFFLE_PARTITIONS, decode_offsets
-from holdfast.spark.savepoints._origin import use_stores
+from holdfast.spark.savepoints._origin import configuration_of, use_stores
 from holdfast.spark.savepoints._rewriting import Moves, has_paths, rewritten
 from holdfast.spark.savepoints._selection import METADATA, UNFINISHED_FILE, numbers
 from holdfast.spark.savepoints._unfinished import (
@@ -93,6 +93,7 @@ def restore_savepoint(
     keep_query_id: bool = False,
     paths: Mapping[str, str] | None = None,
     shuffle_partitions: int | None = None,
+    configuration: Mapping[str, str] | None = None,
 ) -> RestoredQuery:
     """Make a checkpointLocation of a savepoint; a query started with it goes on from there.
 
@@ -112,6 +113,8 @@ def restore_savepoint(
             text, as all URIs here: a space is a space, and a % is a %.
         shuffle_partitions: Over how many partitions Spark's own state is to be spread from now on.
             It has to be in RocksDB; Spark does it, here, and counts it as a batch.
+        configuration: Settings of Spark (`spark.holdfast.*`, `spark.hadoop.*`) that say how its stores
+            are reached; by default those of the session, if there is one.
 
     Raises:
         InvalidRequestError: Something is there already, or an argument can't be used.
@@ -120,7 +123,7 @@ def restore_savepoint(
         CheckpointConflictError: Somebody else has taken the job.
         StorageUnavailableError: Something could not be read or written; repeat it.
     """
-    configuration = _sessions.configuration()
+    configuration = configuration_of(configuration)
     use_stores(configuration, str(pointer), str(checkpoint_location))
     savepoint = load_checkpoint(resolve_pointer(pointer))
     spark_files = spark_files_of(savepoint.metadata, savepoint.location.external_pointer)

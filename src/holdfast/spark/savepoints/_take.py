@@ -3,7 +3,7 @@
 import logging
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from os import PathLike
@@ -56,6 +56,7 @@ def take_savepoint(
     job_id: str | None = None,
     base: str | PathLike[str] | None = None,
     operators: bool = True,
+    configuration: Mapping[str, str] | None = None,
 ) -> str:
     """Take a savepoint of a streaming query, whatever is in it; a running one goes on meanwhile.
 
@@ -74,6 +75,9 @@ def take_savepoint(
             referred to there: keep it as long as this one, and beside it if they are to be moved.
         operators: Whether the state of its operators goes in. False for a query that had some once and
             has gone on without.
+        configuration: Settings of Spark (`spark.holdfast.*`, `spark.hadoop.*`) that say how its stores
+            are reached, of a query that is given by URI; by default those of the session, if there
+            is one.
 
     Returns:
         Pointer to the savepoint: the URI of its directory.
@@ -87,7 +91,7 @@ def take_savepoint(
         StorageUnavailableError: Something could not be read or written; no savepoint was made.
         OutcomeUnknownError: The store did not say whether it was made.
     """
-    return _take(_Request(query, target, checkpoint_dir, job_id, base, operators))
+    return _take(_Request(query, target, checkpoint_dir, job_id, base, operators, configuration))
 
 
 def stop_with_savepoint(
@@ -104,7 +108,7 @@ def stop_with_savepoint(
     A batch that runs is not waited for: it will be repeated. The query stays stopped also if no
     savepoint could be taken.
     """
-    request = _Request(query, target, checkpoint_dir, job_id, base, operators)
+    request = _Request(query, target, checkpoint_dir, job_id, base, operators, None)
     request.prepared()
     query.stop()
     return _take(request)
@@ -120,6 +124,7 @@ class _Request:
     job_id: str | None
     base: str | PathLike[str] | None
     operators: bool
+    configuration: Mapping[str, str] | None
 
     def prepared(self) -> tuple[Origin, str, Base]:
         """The query, the directory and the base. Raises `InvalidRequestError`."""
@@ -128,6 +133,7 @@ class _Request:
             checkpoint_dir=self.checkpoint_dir,
             job_id=self.job_id,
             operators=self.operators,
+            configuration=self.configuration,
         )
         directory = self.target or Settings.parse(origin.configuration).savepoint_dir
         if directory is None:

@@ -12,9 +12,6 @@ PREFIX = "spark.holdfast."
 _SIZE = re.compile(r"([0-9]+)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
-_DURATION = re.compile(r"([0-9]+)\s*(s|m|min|h|d)", re.IGNORECASE)
-_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -69,13 +66,6 @@ def size(text: str) -> int:
     if found is None:
         raise ValueError(text)
     return int(found[1]) * _UNITS[found[2].lower()]
-
-
-def duration_s(text: str) -> float:
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise ValueError(text)
-    return int(found[1]) * _SECONDS[found[2].lower()]
 
 
 def boolean(text: str) -> bool:

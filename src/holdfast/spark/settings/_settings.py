@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from holdfast._durations import duration_s
 from holdfast.backends import Compression
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import (
     GRACE_S,
     INLINE_THRESHOLD_BYTES,
+    LEAST_GRACE_S,
     MAX_INLINE_THRESHOLD_BYTES,
     CheckpointStorage,
     FileSystemCheckpointStorage,
@@ -17,14 +19,12 @@ from holdfast.locations import (
 )
 from holdfast.spark.settings._keys import check_keys
 from holdfast.spark.settings._s3_settings import check_s3_values, s3_settings_table
-from holdfast.spark.settings._setting import PREFIX, Setting, boolean, duration_s, positive, size
+from holdfast.spark.settings._setting import PREFIX, Setting, boolean, positive, size
 from holdfast.spark.settings._stores import Stores
 from holdfast.spark.warm_state import WarmSettings
 
 # One for the process: a query that is stopped and started again finds its checkpoints.
 _MEMORY = MemoryCheckpointStorage()
-
-_LEAST_GRACE_S = 600.0
 
 
 def _storage(text: str) -> str:
@@ -38,7 +38,7 @@ def _storage(text: str) -> str:
 
 def _grace_s(text: str) -> float:
     seconds = duration_s(text)
-    if seconds < _LEAST_GRACE_S:  # the sweep runs beside the first batch
+    if seconds < LEAST_GRACE_S:  # the sweep runs beside the first batch
         raise ValueError(text)
     return seconds
 

@@ -1,0 +1,76 @@
+"""`holdfast savepoint`, `restore` and `rollback` in processes of their own, beside a query that runs."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jobs.numbered import Numbered, numbered
+from jobs.sums import feed
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+
+def holdfast(*words: str) -> str:
+    """What the command prints, run by somebody else."""
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", *words],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Numbered, StreamingQuery]]:
+    """A query with both kinds of state that runs, two batches done."""
+    feed(tmp_path / "source", range(2))
+    settings = {
+        "spark.holdfast.checkpoint.dir": f"file://{tmp_path}/checkpoints",
+        "spark.holdfast.checkpoint.num-retained": "3",
+    }
+    original = Numbered(spark, tmp_path / "source", f"file://{tmp_path}/original", settings)
+    query = original.start()
+    query.processAllAvailable()
+    yield original, query
+    query.stop()
+
+
+def test_a_running_query_is_forked_by_commands_and_both_go_on(
+    spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
+) -> None:
+    original, query = running
+    source = original.source
+    pointer = holdfast("savepoint", original.checkpoint, f"file://{tmp_path}/savepoints").strip()
+    feed(source, range(2, 3))
+    query.processAllAvailable()
+    forked = f"file://{tmp_path}/forked"
+    printed = holdfast("restore", pointer, f"file://{tmp_path}/fork", "--checkpoint-dir", forked)
+    settings = dict(line.split(" ", 1) for line in printed.splitlines())
+    assert settings["spark.holdfast.checkpoint.dir"] == forked
+    fork = Numbered(spark, source, f"file://{tmp_path}/fork", settings)
+    fork.run()
+    assert fork.seen() == numbered(range(2, 3))
+    feed(source, range(3, 4))
+    query.processAllAvailable()
+    assert query.isActive
+    assert original.seen() == numbered(range(4))
+
+
+def test_a_query_that_is_rolled_back_while_it_runs_commits_nothing_any_more(
+    running: tuple[Numbered, StreamingQuery],
+) -> None:
+    original, query = running
+    holdfast("rollback", original.checkpoint, "--checkpoint", "1", "--yes")
+    feed(original.source, range(2, 3))
+    with pytest.raises(StreamingQueryException):
+        query.processAllAvailable()
+    assert not query.isActive
+    commits = Path(original.checkpoint.removeprefix("file://")) / "commits"
+    assert [path.name for path in commits.glob("[0-9]*")] == ["0"]

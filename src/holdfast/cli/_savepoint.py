@@ -1,0 +1,89 @@
+"""`holdfast savepoint`: a consistent copy of a query."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from holdfast.cli._command import add_command, add_json
+from holdfast.cli._output import print_json, say
+from holdfast.cli._spark import add_job, add_no_operators, spark_needed, told_when_interrupted
+from holdfast.cli._stores import add_stores, configuration
+from holdfast.locations import load_checkpoint, resolve_pointer
+
+if TYPE_CHECKING:
+    from holdfast.cli._command import Commands
+
+
+def add_to(commands: "Commands") -> None:
+    """Add the command."""
+    command = add_command(
+        commands,
+        "savepoint",
+        savepoint_command,
+        help="take a savepoint of a query, running or stopped",
+        description=(
+            "Take a savepoint of a streaming query, running or stopped.\n\n"
+            "It is a copy of all that the query needs to go on: Spark's logs and state, and the state\n"
+            "of its operators, if it has any. Prints the URI of the savepoint, and nothing else on\n"
+            "standard output."
+        ),
+        examples="""
+            holdfast savepoint file:///data/totals-spark file:///data/savepoints
+            P=$(holdfast savepoint s3://bucket/totals-spark s3://bucket/savepoints --base "$OLD")
+        """,
+    )
+    command.add_argument(
+        "checkpoint_location",
+        metavar="CHECKPOINT_LOCATION",
+        help="URI of the query's checkpointLocation",
+    )
+    command.add_argument(
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help="URI of the directory to make it in; otherwise spark.holdfast.savepoint.dir of --conf",
+    )
+    command.add_argument(
+        "--base",
+        metavar="POINTER",
+        help="an earlier savepoint of the query: what has not changed since is not copied, but "
+        "referred to there, so keep it as long",
+    )
+    add_no_operators(command)
+    add_json(command, "one object")
+    add_job(command, "without these, where the checkpointLocation says")
+    add_stores(command)
+
+
+def savepoint_command(options: argparse.Namespace) -> int:
+    """Take it and print the pointer to it."""
+    with spark_needed():
+        from holdfast.spark import progress_of, take_savepoint  # noqa: PLC0415
+    way_out = "if files of an unfinished savepoint are left, `holdfast clean` deletes them"
+    with told_when_interrupted(f"{way_out} with --savepoint-dir"):
+        pointer = take_savepoint(
+            options.checkpoint_location,
+            options.target,
+            checkpoint_dir=options.checkpoint_dir,
+            job_id=options.job_id,
+            base=options.base,
+            operators=options.operators,
+            configuration=configuration(options),
+        )
+    metadata = load_checkpoint(resolve_pointer(pointer)).metadata
+    progress = progress_of(metadata)
+    if options.json:
+        print_json(
+            {
+                "pointer": pointer,
+                "query_id": progress.query_id,
+                "batch": progress.batch_id,
+                "job": metadata.job_id if metadata.operators else None,
+                "operators": {
+                    uid: operator.parallelism for uid, operator in metadata.operators.items()
+                },
+            }
+        )
+    else:
+        print(pointer)
+    say(f"took a savepoint of query {progress.query_id} behind batch {progress.batch_id}")
+    return 0

@@ -1,0 +1,60 @@
+"""What commands for queries on Spark have in common."""
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from holdfast.cli._output import say
+from holdfast.errors import InvalidRequestError
+
+
+@contextmanager
+def spark_needed() -> Iterator[None]:
+    """Say what to install if an import in the block fails.
+
+    It is made where a command runs, and not at the top: the other commands need no PySpark.
+
+    Raises:
+        InvalidRequestError: PySpark is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        message = (
+            f"this is about queries on Spark, and there is no {error.name} here; "
+            "pip install 'holdfast[spark]'"
+        )
+        raise InvalidRequestError(message) from error
+
+
+def add_job(command: argparse.ArgumentParser, where: str) -> None:
+    """Add where the operators of a query have their checkpoints.
+
+    Args:
+        command: The command.
+        where: Where that is without the options.
+    """
+    group = command.add_argument_group("state of operators", where)
+    group.add_argument("--checkpoint-dir", metavar="URI", help="directory of their checkpoints")
+    group.add_argument("--job-id", metavar="JOB", help="their job")
+
+
+def add_no_operators(command: argparse.ArgumentParser) -> None:
+    """Add `--no-operators`."""
+    command.add_argument(
+        "--no-operators",
+        dest="operators",
+        action="store_false",
+        help="pass over operators that the query had once, and has gone on without "
+        "(operators=False in Python)",
+    )
+
+
+@contextmanager
+def told_when_interrupted(way_out: str) -> Iterator[None]:
+    """Say what there is to do if the block is interrupted from the keyboard."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"interrupted; {way_out}")
+        raise

@@ -1,0 +1,238 @@
+"""`holdfast clean`: what goes, what stays, and what it says."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from cli.stores import options_for
+from servers.s3 import S3Bucket, settings_of
+
+from holdfast.cli import _clean, main
+from holdfast.locations import (
+    ByteStreamStateHandle,
+    FileSystemCheckpointStorage,
+    SweepReport,
+    complete_checkpoint,
+    sweep,
+    use_s3,
+)
+from holdfast.testing import metadata_of
+
+RANDOM = "0123456789abcdef" * 2
+OLD_S = 1_700_000_000
+OLD = "2023-11-14T22:13:20+00:00"
+
+
+def complete(directory: str, job: str) -> None:
+    """Give a job the checkpoints 2 and 10."""
+    access = FileSystemCheckpointStorage(directory).create_checkpoint_storage(job)
+    access.initialize_base_locations_for_checkpoint()
+    for number in (2, 10):
+        location = access.initialize_location_for_checkpoint(number)
+        complete_checkpoint(
+            location, metadata_of(ByteStreamStateHandle(b"12345"), checkpoint_id=number)
+        )
+
+
+def left(path: Path, *, age_s: float | None = None) -> Path:
+    """A file as a crash leaves one; by default of long ago."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"1234567")
+    modified = OLD_S if age_s is None else time.time() - age_s
+    os.utime(path, (modified, modified))
+    return path
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> str:
+    """Two jobs, of which one has left something: a failed checkpoint, an orphan, and a young file."""
+    for job in ("clean", "job"):
+        complete(f"file://{tmp_path}", job)
+    left(tmp_path / "job" / "chk-3" / RANDOM)
+    left(tmp_path / "job" / "shared" / f"01234567-{RANDOM}")
+    left(tmp_path / "job" / "shared" / RANDOM[::-1], age_s=3600)
+    return f"file://{tmp_path}"
+
+
+def paths(directory: str) -> set[str]:
+    root = Path(directory.removeprefix("file://"))
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
+
+
+def test_a_dry_run_tells_what_would_go_and_deletes_nothing(
+    directory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = paths(directory)
+    assert main(["clean", directory, "--json"]) == 0
+    streams = capsys.readouterr()
+    assert json.loads(streams.out) == {
+        "dry_run": True,
+        "found": [
+            {
+                "job": "job",
+                "kind": "file",
+                "uri": f"{directory}/job/chk-3/{RANDOM}",
+                "size_bytes": 7,
+                "modified": OLD,
+            },
+            {
+                "job": "job",
+                "kind": "file",
+                "uri": f"{directory}/job/shared/01234567-{RANDOM}",
+                "size_bytes": 7,
+                "modified": OLD,
+            },
+            {
+                "job": "job",
+                "kind": "directory",
+                "uri": f"{directory}/job/chk-3",
+                "size_bytes": None,
+                "modified": None,
+            },
+        ],
+        "total_bytes": 14,
+        "too_young": 1,
+        "failed": [],
+    }
+    assert streams.err == (
+        "holdfast: 2 files, 1 unfinished checkpoint (14 B) would be deleted; --yes does it; "
+        "1 more too young to tell\n"
+    )
+    assert paths(directory) == before
+
+
+def test_what_was_told_goes_and_then_there_is_nothing(
+    directory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = paths(directory)
+    assert main(["clean", directory, "--yes"]) == 0
+    streams = capsys.readouterr()
+    head, *rows = streams.out.splitlines()
+    assert head.split() == ["job", "kind", "size", "age", "path"]
+    assert len(rows) == 3
+    assert "deleted 2 files, 1 unfinished checkpoint (14 B)" in streams.err
+    gone = {"job/chk-3", f"job/chk-3/{RANDOM}", f"job/shared/01234567-{RANDOM}"}
+    assert before - paths(directory) == gone
+    assert main(["clean", directory, "--yes"]) == 1
+    assert capsys.readouterr().out == ""
+
+
+def test_one_job_is_cleaned_and_the_others_are_left(
+    directory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = paths(directory)
+    assert main(["clean", directory, "--job", "clean", "--yes"]) == 1
+    assert main(["clean", directory, "--job", "jobs", "--yes"]) == 1
+    assert "there are: clean, job" in capsys.readouterr().err
+    assert paths(directory) == before
+
+
+def test_a_shorter_grace_is_for_stopped_jobs(
+    directory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["clean", directory, "--grace", "0s"]) == 0
+    assert "3 files" in capsys.readouterr().err
+    before = paths(directory)
+    assert main(["clean", directory, "--grace", "9m", "--yes"]) == 2
+    assert "--stopped" in capsys.readouterr().err
+    assert paths(directory) == before
+    assert main(["clean", directory, "--grace", "30m", "--yes"]) == 0
+    assert f"job/shared/{RANDOM[::-1]}" not in paths(directory)
+    left(Path(directory.removeprefix("file://")) / "job" / "shared" / RANDOM, age_s=5)
+    assert main(["clean", directory, "--grace", "0s", "--stopped", "--yes"]) == 0
+    assert f"job/shared/{RANDOM}" not in paths(directory)
+
+
+@pytest.mark.parametrize("text", ["1", "-1h", "h", "1w"])
+def test_a_grace_that_is_no_duration_is_wrong_usage(
+    directory: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["clean", directory, f"--grace={text}"])
+    assert caught.value.code == 2
+    assert "is no duration" in capsys.readouterr().err
+
+
+def test_a_job_with_a_damaged_checkpoint_keeps_everything_and_the_others_are_cleaned(
+    directory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Path(directory.removeprefix("file://"))
+    metadata = root / "job" / "chk-10" / "_metadata"
+    metadata.write_bytes(metadata.read_bytes()[:-1])
+    orphan = left(root / "later" / "shared" / RANDOM)
+    before = paths(directory)
+    assert main(["clean", directory, "--yes", "--json"]) == 3
+    streams = capsys.readouterr()
+    printed = json.loads(streams.out)
+    assert [row["uri"] for row in printed["found"]] == [f"file://{orphan}"]
+    assert [one["job"] for one in printed["failed"]] == ["job"]
+    assert "job/chk-10/_metadata" in printed["failed"][0]["error"]
+    assert "job/chk-10/_metadata" in streams.err
+    assert before - paths(directory) == {str(orphan.relative_to(root))}
+
+
+def test_savepoints_that_were_never_finished_go_too(directory: str, tmp_path: Path) -> None:
+    unfinished = left(tmp_path / "savepoints" / "savepoint-job-0123456789ab" / RANDOM)
+    assert main(["clean", directory, "--yes"]) == 0
+    assert unfinished.exists()
+    savepoints = f"file://{tmp_path}/savepoints"
+    assert main(["clean", directory, "--savepoint-dir", savepoints, "--yes"]) == 0
+    assert not unfinished.parent.exists()
+
+
+def test_what_was_deleted_before_an_interruption_is_told(
+    directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left(tmp_path / "clean" / "shared" / RANDOM)
+
+    def is_interrupted(directory: str, job: str, **settings: Any) -> SweepReport:
+        if job == "job":
+            raise KeyboardInterrupt
+        return sweep(directory, job, **settings)
+
+    with mock.patch.object(_clean, "sweep", is_interrupted):
+        assert main(["clean", directory, "--yes", "--json"]) == 130
+    streams = capsys.readouterr()
+    assert len(json.loads(streams.out)["found"]) == 1
+    assert "interrupted; the same command again" in streams.err
+
+
+def test_an_empty_directory_and_a_bad_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["clean", f"file://{tmp_path}/nothing"]) == 1
+    assert main(["clean", str(tmp_path)]) == 2
+    complete(f"file://{tmp_path}", "job")
+    assert main(["clean", f"file://{tmp_path}", "--savepoint-dir", "savepoints"]) == 2
+    assert "file:///" in capsys.readouterr().err
+
+
+def test_uploads_that_were_never_completed_are_aborted(
+    moto_bucket: S3Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = f"s3://{moto_bucket.name}/data"
+    use_s3(settings_of(moto_bucket.server), moto_bucket.name)
+    complete(directory, "job")
+    for key in (f"data/job/chk-3/01234567-{RANDOM}", "data/job/chk-3/somebody-else's"):
+        moto_bucket.client.create_multipart_upload(Bucket=moto_bucket.name, Key=key)
+    settings = tmp_path / "job.conf"
+    options = options_for(moto_bucket)
+    settings.write_text("\n".join(one.removeprefix("--conf=") for one in options))
+    command = ["clean", directory, "--properties-file", str(settings), "--json"]
+    assert main(command) == 0
+    [upload] = json.loads(capsys.readouterr().out)["found"]
+    assert upload.pop("modified")
+    assert upload == {
+        "job": "job",
+        "kind": "upload",
+        "uri": f"{directory}/job/chk-3/01234567-{RANDOM}",
+        "size_bytes": None,
+    }
+    assert len(moto_bucket.uploads()) == 2
+    assert main([*command, "--yes"]) == 0
+    assert [key for key, _ in moto_bucket.uploads()] == ["data/job/chk-3/somebody-else's"]
+    assert main(command) == 1

@@ -1,0 +1,375 @@
+"""`holdfast savepoint`, `restore` and `rollback`, of stopped queries."""
+
+import json
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from cli.stores import options_for
+from jobs.stopped import QUERY, UID, all_files, remove, write_query, write_stopped
+from servers.s3 import S3Bucket, settings_of
+
+from holdfast.cli import main
+from holdfast.locations import use_s3
+from holdfast.spark import restore_savepoint, take_savepoint
+from holdfast.spark.savepoints import _restore, _roll_back, _take
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> str:
+    return f"file://{tmp_path}"
+
+
+@pytest.fixture
+def stopped(directory: str, as_without_spark: None) -> str:
+    """The checkpointLocation of a query with an operator, four batches done."""
+    return write_stopped(directory)
+
+
+@pytest.fixture
+def plain(directory: str, as_without_spark: None) -> str:
+    """The checkpointLocation of a query without operators, three batches done."""
+    location = f"{directory}/plain"
+    write_query(location, batches=3)
+    return location
+
+
+def savepoint(location: str, directory: str, capsys: Captured) -> str:
+    assert main(["savepoint", location, f"{directory}/savepoints"]) == 0
+    return capsys.readouterr().out.strip()
+
+
+# savepoint
+
+
+def test_savepoint_prints_the_pointer_alone(stopped: str, directory: str, capsys: Captured) -> None:
+    assert main(["savepoint", stopped, f"{directory}/savepoints"]) == 0
+    streams = capsys.readouterr()
+    [pointer] = streams.out.splitlines()
+    assert pointer.startswith(f"{directory}/savepoints/savepoint-{QUERY}-")
+    assert f"query {QUERY} behind batch 3" in streams.err
+    restored = restore_savepoint(pointer, f"{directory}/fork", checkpoint_dir=f"{directory}/forked")
+    assert restored.batch_id == 3
+
+
+def test_savepoint_prints_json(stopped: str, directory: str, capsys: Captured) -> None:
+    conf = f"--conf=spark.holdfast.savepoint.dir={directory}/by-default"
+    assert main(["savepoint", stopped, conf, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed.pop("pointer").startswith(f"{directory}/by-default/savepoint-")
+    assert printed == {"query_id": QUERY, "batch": 3, "job": QUERY, "operators": {UID: 2}}
+
+
+def test_savepoint_of_a_query_without_operators(
+    plain: str, directory: str, capsys: Captured
+) -> None:
+    assert main(["savepoint", plain, f"{directory}/savepoints", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["batch"], printed["job"], printed["operators"]) == (2, None, {})
+
+
+def test_savepoint_copies_only_what_its_base_lacks(
+    stopped: str, directory: str, capsys: Captured
+) -> None:
+    base = savepoint(stopped, directory, capsys)
+    target = f"{directory}/second"
+    assert main(["savepoint", stopped, target, "--base", base]) == 0
+    assert [path.rpartition("/")[2] for path in all_files(target)] == ["_metadata"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["{0}/nothing", "{0}/savepoints"], (2, "no query has its checkpointLocation here")),
+        (["{0}/original"], (2, "no savepoint directory")),
+        (["{0}/original", "relative"], (2, "no scheme")),
+        (["{0}/original", "{0}/savepoints", "--base", "{0}/nothing"], (3, "nothing")),
+        (["{0}/original", "{0}/savepoints", "--base", "{0}/checkpoints"], (3, "checkpoints")),
+        (["{0}/original", "{0}/original/metadata/in"], (2, "original/metadata")),
+        (["{0}/original", "{0}/savepoints", "--conf", "spark.holdfast.s4=1"], (2, "s4")),
+        (["{0}/original", "{0}/savepoints", "--no-operators", "--job-id", "j"], (2, "operators")),
+    ],
+)
+def test_a_savepoint_that_cannot_be_taken_is_one_line(
+    stopped: str, directory: str, capsys: Captured, words: list[str], expected: tuple[int, str]
+) -> None:
+    status, said = expected
+    assert main(["savepoint", *(word.format(directory) for word in words)]) == status
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert streams.err.count("\n") == 1
+    assert said in streams.err
+    assert not all_files(f"{directory}/savepoints")
+
+
+def test_an_interrupted_savepoint_leaves_none(
+    stopped: str, directory: str, capsys: Captured
+) -> None:
+    with mock.patch.object(_take, "complete_checkpoint", side_effect=KeyboardInterrupt):
+        assert main(["savepoint", stopped, f"{directory}/savepoints"]) == 130
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert "holdfast clean" in streams.err
+    assert not all_files(f"{directory}/savepoints")
+
+
+# restore
+
+
+def test_restore_prints_the_settings_as_lines(
+    stopped: str, directory: str, tmp_path: Path, capsys: Captured
+) -> None:
+    pointer = savepoint(stopped, directory, capsys)
+    job = ["--checkpoint-dir", f"{directory}/forked", "--job-id", "fork"]
+    assert main(["restore", pointer, f"{directory}/fork", *job]) == 0
+    streams = capsys.readouterr()
+    assert streams.out.splitlines() == [
+        f"spark.holdfast.checkpoint.dir {directory}/forked",
+        "spark.holdfast.job.id fork",
+    ]
+    assert f"checkpointLocation {directory}/fork" in streams.err
+    # They can be given to a command as they are.
+    (tmp_path / "fork.conf").write_text(streams.out)
+    settings = ["--properties-file", str(tmp_path / "fork.conf")]
+    assert main(["savepoint", f"{directory}/fork", f"{directory}/savepoints", *settings]) == 0
+
+
+def test_restore_prints_json(stopped: str, directory: str, capsys: Captured) -> None:
+    pointer = savepoint(stopped, directory, capsys)
+    fork = f"{directory}/fork"
+    conf = f"--conf=spark.holdfast.checkpoint.dir={directory}/forked"
+    assert main(["restore", pointer, fork, conf, "--keep-query-id", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "query_id": QUERY,
+        "batch": 3,
+        "job": QUERY,
+        "checkpoint_location": fork,
+        "settings": {
+            "spark.holdfast.checkpoint.dir": f"{directory}/forked",
+            "spark.holdfast.job.id": QUERY,
+        },
+    }
+    assert json.loads((Path(fork.removeprefix("file://")) / "metadata").read_text()) == {
+        "id": QUERY
+    }
+
+
+def test_restore_finds_input_that_has_moved(plain: str, directory: str, capsys: Captured) -> None:
+    pointer = savepoint(plain, directory, capsys)
+    moved = ["--paths", "file:///in", "s3a://bucket/day=1"]
+    assert main(["restore", pointer, f"{directory}/fork", *moved]) == 0
+    assert '"s3a://bucket/day=1/2"' in all_files(f"{directory}/fork")["sources/0/2"]
+    assert main(["restore", pointer, f"{directory}/twice", *moved, *moved]) == 2
+    assert "twice" in capsys.readouterr().err
+    assert not all_files(f"{directory}/twice")
+
+
+def test_restore_refuses_what_cannot_be(stopped: str, directory: str, capsys: Captured) -> None:
+    pointer = savepoint(stopped, directory, capsys)
+    checkpoint = f"{directory}/checkpoints/{QUERY}/chk-4"
+    fork = f"{directory}/fork"
+    for words, (status, said) in [
+        ([f"{directory}/nothing", fork], (3, "nothing")),
+        ([checkpoint, fork], (2, "no savepoint of a query")),
+        ([pointer, fork], (2, "spark.holdfast.checkpoint.dir")),
+        ([pointer, stopped, "--checkpoint-dir", f"{directory}/forked"], (2, "there already")),
+    ]:
+        assert main(["restore", *words]) == status
+        streams = capsys.readouterr()
+        assert (streams.out, streams.err.count("\n")) == ("", 1)
+        assert said in streams.err
+        assert not all_files(fork)
+
+
+def test_an_interrupted_restore_is_finished_by_the_same_command(
+    stopped: str, directory: str, capsys: Captured
+) -> None:
+    pointer = savepoint(stopped, directory, capsys)
+    command = ["restore", pointer, f"{directory}/fork", "--checkpoint-dir", f"{directory}/forked"]
+    with mock.patch.object(_restore, "finish", side_effect=KeyboardInterrupt):
+        assert main(command) == 130
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert "the same command again finishes it" in streams.err
+    assert "unfinished" in all_files(f"{directory}/fork")["metadata"]
+    assert main(command) == 0
+    assert "unfinished" not in all_files(f"{directory}/fork")["metadata"]
+
+
+# rollback
+
+
+def test_rollback_lists_the_checkpoints_of_operators(stopped: str, capsys: Captured) -> None:
+    before = all_files(stopped)
+    assert main(["rollback", stopped, "--json"]) == 0
+    points = json.loads(capsys.readouterr().out)
+    assert points[1] == {"checkpoint": 2, "batch": 1, "begun": "2023-11-14T22:14:20+00:00"}
+    assert [point["checkpoint"] for point in points] == [1, 2, 3, 4]
+    assert main(["rollback", stopped]) == 0
+    streams = capsys.readouterr()
+    assert streams.out.splitlines()[2].split() == ["2", "1", "2023-11-14T22:14:20+00:00"]
+    assert "--checkpoint" in streams.err
+    assert all_files(stopped) == before
+
+
+def test_rollback_lists_only_what_is_whole(
+    plain: str, stopped: str, directory: str, capsys: Captured
+) -> None:
+    remove(f"{plain}/state/0/1/1.delta")
+    assert main(["rollback", plain]) == 1
+    assert "nothing that it could go back to" in capsys.readouterr().err
+    damaged = Path(directory.removeprefix("file://")) / "checkpoints" / QUERY / "chk-3/_metadata"
+    damaged.write_bytes(b"")
+    remove(f"{directory}/checkpoints/{QUERY}/chk-1/_metadata")
+    assert main(["rollback", stopped, "--json"]) == 0
+    assert [one["checkpoint"] for one in json.loads(capsys.readouterr().out)] == [2, 4]
+
+
+def test_rollback_without_yes_prints_what_would_go(
+    stopped: str, directory: str, capsys: Captured
+) -> None:
+    before = all_files(directory)
+    assert main(["rollback", stopped, "--checkpoint", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "dry_run": True,
+        "query_id": QUERY,
+        "batch": 2,
+        "checkpoints": [f"{directory}/checkpoints/{QUERY}/chk-4"],
+        "files": [
+            f"{stopped}/{path}"
+            for path in (
+                "commits/3",
+                "offsets/3",
+                "sources/0/3",
+                "state/0/0/4.delta",
+                "state/0/1/4.delta",
+            )
+        ],
+    }
+    assert main(["rollback", stopped, "--checkpoint", "3"]) == 0
+    streams = capsys.readouterr()
+    assert len(streams.out.splitlines()) == 6
+    assert "--yes" in streams.err
+    assert all_files(directory) == before
+
+
+def test_rollback_goes_back_twice_but_not_forth(
+    stopped: str, directory: str, capsys: Captured
+) -> None:
+    for checkpoint in (3, 2):
+        assert main(["rollback", stopped, "--checkpoint", str(checkpoint)]) == 0
+        going = set(capsys.readouterr().out.splitlines())
+        before = all_files(stopped).keys()
+        assert main(["rollback", stopped, "--checkpoint", str(checkpoint), "--yes"]) == 0
+        streams = capsys.readouterr()
+        assert streams.out == ""
+        assert f"goes on with batch {checkpoint}" in streams.err
+        gone = {f"{stopped}/{path}" for path in before - all_files(stopped).keys()}
+        assert gone == {uri for uri in going if uri.startswith(stopped)}
+    assert main(["rollback", stopped, "--checkpoint", "3", "--yes"]) == 3
+    assert "there are: 1, 2" in capsys.readouterr().err
+
+
+def test_rollback_of_a_query_without_operators_is_by_batch(plain: str, capsys: Captured) -> None:
+    assert main(["rollback", plain, "--json"]) == 0
+    assert [(one["checkpoint"], one["batch"]) for one in json.loads(capsys.readouterr().out)] == [
+        (None, 0),
+        (None, 1),
+        (None, 2),
+    ]
+    assert main(["rollback", plain, "--batch", "1", "--yes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"dry_run": False, "batch": 1}
+    assert "offsets/2" not in all_files(plain)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--yes"], (2, "--checkpoint or --batch")),
+        (["--batch", "1", "--yes"], (2, "name one of its checkpoints")),
+        (["--checkpoint", "9", "--yes"], (3, "there are: 1, 2, 3, 4")),
+        (["--checkpoint", "9"], (3, "there are: 1, 2, 3, 4")),
+        (["--checkpoint", "elsewhere", "--yes"], (2, "no scheme")),
+        (["--no-operators", "--batch", "9", "--yes"], (3, "don't have batch 9")),
+    ],
+)
+def test_a_roll_back_that_cannot_be_touches_nothing(
+    stopped: str, directory: str, capsys: Captured, words: list[str], expected: tuple[int, str]
+) -> None:
+    status, said = expected
+    before = all_files(directory)
+    assert main(["rollback", stopped, *words]) == status
+    streams = capsys.readouterr()
+    assert (streams.out, streams.err.count("\n")) == ("", 1)
+    assert said in streams.err
+    assert all_files(directory) == before
+
+
+def test_an_interrupted_roll_back_is_finished_by_the_same_command(
+    stopped: str, directory: str, capsys: Captured
+) -> None:
+    command = ["rollback", stopped, "--checkpoint", "2", "--yes"]
+    with mock.patch.object(_roll_back, "finish", side_effect=KeyboardInterrupt):
+        assert main(command) == 130
+    assert "the same command again finishes it" in capsys.readouterr().err
+    assert main(["rollback", stopped, "--json"]) == 0
+    assert [one["checkpoint"] for one in json.loads(capsys.readouterr().out)] == [2]
+    assert main(["rollback", stopped, "--checkpoint", "1", "--yes"]) == 2
+    assert main(["savepoint", stopped, f"{directory}/savepoints"]) == 3
+    assert "repeat it first" in capsys.readouterr().err
+    assert main(command) == 0
+    assert json.loads(all_files(stopped)["metadata"]) == {"id": QUERY}
+    # One that ended right before the note of it went is not in the way of anything.
+    with mock.patch.object(_roll_back, "forget", side_effect=KeyboardInterrupt):
+        assert main(["rollback", stopped, "--checkpoint", "1", "--yes"]) == 130
+    before = all_files(stopped)
+    assert main(["rollback", stopped, "--checkpoint", "1"]) == 0
+    assert all_files(stopped) == before
+    assert main(["rollback", stopped, "--checkpoint", "1", "--yes"]) == 0
+    assert not any("unfinished" in path for path in all_files(stopped))
+
+
+def test_where_a_restore_is_not_finished_nothing_is_rolled_back(
+    plain: str, directory: str, capsys: Captured
+) -> None:
+    pointer = take_savepoint(plain, f"{directory}/savepoints")
+    fork = f"{directory}/fork"
+    with mock.patch.object(_restore, "finish", side_effect=KeyboardInterrupt):
+        assert main(["restore", pointer, fork]) == 130
+    for words in ([], ["--batch", "1"], ["--batch", "1", "--yes"]):
+        assert main(["rollback", fork, *words]) == 2
+    assert "a restore was begun here" in capsys.readouterr().err
+
+
+# Stores
+
+
+def test_a_bucket_is_reached_by_the_settings_alone(
+    moto_bucket: S3Bucket, as_without_spark: None, capsys: Captured
+) -> None:
+    use_s3(settings_of(moto_bucket.server), moto_bucket.name)
+    directory = f"s3://{moto_bucket.name}/dir"
+    location = write_stopped(directory)
+    assert main(["savepoint", location, f"{directory}/savepoints", *options_for(moto_bucket)]) == 0
+    pointer = capsys.readouterr().out.strip()
+    options = [*options_for(moto_bucket), "--checkpoint-dir", f"{directory}/forked"]
+    assert main(["restore", pointer, f"{directory}/fork", *options]) == 0
+    for words in ([], ["--checkpoint", "2"], ["--checkpoint", "2", "--yes"]):
+        assert main(["rollback", location, *words, *options_for(moto_bucket)]) == 0
+    assert "dir/original/offsets/2" not in moto_bucket.keys("dir/original/offsets/")
+    assert "dir/fork/offsets/3" in moto_bucket.keys("dir/fork/offsets/")
+
+
+@pytest.mark.parametrize("command", ["savepoint", "restore", "rollback"])
+def test_without_pyspark_they_say_what_to_install(
+    command: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("holdfast.spark")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    words = ["file:///a", "file:///b"] if command == "restore" else ["file:///a"]
+    assert main([command, *words]) == 2
+    assert "pip install 'holdfast[spark]'" in capsys.readouterr().err
