@@ -6,7 +6,9 @@ if __name__ == "backends":  # reached through the repository root: a second copy
 from holdfast.backends._broadcast_state import BroadcastState
 from holdfast.backends._casts import MisfitError, cast_rows
 from holdfast.backends._check import Fate, StateCheck, check
+from holdfast.backends._comparison import Difference, FileComparison, compare, compare_files
 from holdfast.backends._contexts import FunctionInitializationContext, FunctionSnapshotContext
+from holdfast.backends._description import ColumnDescription, StateDescription, describe
 from holdfast.backends._descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends._duplicating_stream import DuplicatingCheckpointOutputStream
 from holdfast.backends._elements import Elements
@@ -52,11 +54,14 @@ __all__ = [
     "BroadcastState",
     "CheckpointListener",
     "CheckpointedFunction",
+    "ColumnDescription",
     "Compression",
+    "Difference",
     "DuplicatingCheckpointOutputStream",
     "ElementType",
     "Elements",
     "Fate",
+    "FileComparison",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
     "KeyGroupRange",
@@ -76,6 +81,7 @@ __all__ = [
     "SnapshotResult",
     "SnapshotStrategy",
     "StateCheck",
+    "StateDescription",
     "StatePartitionStream",
     "WrittenState",
     "WrittenStates",
@@ -83,7 +89,10 @@ __all__ = [
     "cast_rows",
     "check",
     "checkpointed_function",
+    "compare",
+    "compare_files",
     "default_max_parallelism",
+    "describe",
     "hash32",
     "hash32_long",
     "intersect",

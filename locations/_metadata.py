@@ -39,6 +39,11 @@ _BESIDE = ".."
 _SAVEPOINT = "savepoint-"
 
 
+def new_commit_token() -> str:
+    """A token that nobody else has."""
+    return uuid.uuid4().hex
+
+
 class SubtaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a subtask did between the last checkpoint and this one.
 
@@ -145,7 +150,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
     job_id: str
     checkpoint_id: int
-    commit_token: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
+    commit_token: str = msgspec.field(default_factory=new_commit_token)
     created_ms: int
     duration_ms: float
     writer: str

@@ -22,6 +22,7 @@ HDFS_PAGE = ROOT / "docs" / "how-to-use-hdfs.md"
 PRINTED = {
     "how-to-configure.md": "'spark.holdfast.checkpoint.dir' here",
     "how-to-choose-state.md": "by-customer orders migrated",
+    "how-to-inspect-checkpoints.md": "damaged: []",
     "how-to-keep-checkpoints.md": "0 bytes would go, 0 files are too young to tell",
     "how-to-rescale.md": "subtasks: 3",
     "how-to-test-an-adapter.md": "test_a_small_checkpoint_costs_one_request PASSED",

@@ -8,6 +8,21 @@ from holdfast.locations.coordination._checkpoints import (
 )
 from holdfast.locations.coordination._cleaner import CheckpointsCleaner
 from holdfast.locations.coordination._completed_store import CompletedCheckpointStore, RestoreMode
+from holdfast.locations.coordination._copying import (
+    chunks,
+    copy_checkpoint,
+    disposed_on_failure,
+    stored,
+    with_copies,
+)
+from holdfast.locations.coordination._files import CheckpointSize, files_of, size_of
+from holdfast.locations.coordination._found import (
+    FoundCheckpoint,
+    find_checkpoint,
+    find_checkpoints,
+    is_savepoint,
+)
+from holdfast.locations.coordination._parallel import in_parallel
 from holdfast.locations.coordination._retention import (
     NEVER_RETAIN,
     RETAIN_ON_CANCELLATION,
@@ -19,6 +34,7 @@ from holdfast.locations.coordination._retention import (
 )
 from holdfast.locations.coordination._shared_state import SharedStateRegistry
 from holdfast.locations.coordination._sweep import GRACE_S, LEAST_GRACE_S, SweepReport, sweep
+from holdfast.locations.coordination._verification import VerifiedFile, verify
 
 __all__ = [
     "GRACE_S",
@@ -29,15 +45,30 @@ __all__ = [
     "SAVEPOINT",
     "SYNCHRONOUS_SAVEPOINT",
     "CheckpointProperties",
+    "CheckpointSize",
     "CheckpointsCleaner",
     "CompletedCheckpointStore",
+    "FoundCheckpoint",
     "JobStatus",
     "RestoreMode",
     "SharedStateRegistry",
     "SweepReport",
+    "VerifiedFile",
+    "chunks",
     "complete_checkpoint",
+    "copy_checkpoint",
+    "disposed_on_failure",
+    "files_of",
+    "find_checkpoint",
+    "find_checkpoints",
+    "in_parallel",
+    "is_savepoint",
     "latest",
     "latest_checkpoint",
     "load_checkpoints",
+    "size_of",
+    "stored",
     "sweep",
+    "verify",
+    "with_copies",
 ]

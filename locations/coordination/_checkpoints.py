@@ -15,7 +15,6 @@ from holdfast.errors import (
 from holdfast.locations import _uris
 from holdfast.locations._metadata import CheckpointMetadata, encode_metadata
 from holdfast.locations.storages import (
-    CheckpointStorageCoordinatorView,
     CheckpointStorageLocation,
     CompletedCheckpoint,
     CompletedCheckpointStorageLocation,
@@ -73,7 +72,7 @@ def complete_checkpoint(
     return CompletedCheckpoint(metadata, completed, len(content))
 
 
-def latest_checkpoint(access: CheckpointStorageCoordinatorView) -> CompletedCheckpoint | None:
+def latest_checkpoint(access: CompletedView) -> CompletedCheckpoint | None:
     """A job's completed checkpoint with the highest id, or None.
 
     A damaged one is an error, not passed over: an older one would silently bring back older

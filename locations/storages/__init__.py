@@ -1,6 +1,7 @@
 """Where checkpoints go: storages, locations, and the streams into them."""
 
 from holdfast.locations.storages._contract import (
+    JOB_ID,
     METADATA_FILE,
     CheckpointedStateScope,
     CheckpointMetadataOutputStream,
@@ -25,6 +26,7 @@ from holdfast.locations.storages._entropy import (
     is_below,
     lies_in,
     spread_everywhere,
+    without_marker,
 )
 from holdfast.locations.storages._file_system import (
     INLINE_THRESHOLD_BYTES,
@@ -36,6 +38,7 @@ from holdfast.locations.storages._file_system import (
     FileSystemSavepointStorageLocation,
     checkpoint_storage,
 )
+from holdfast.locations.storages._file_system_completed import metadata_at
 from holdfast.locations.storages._job_directory import (
     CHECKPOINT,
     SHARED,
@@ -57,6 +60,7 @@ __all__ = [
     "CHECKPOINT",
     "EPOCHS",
     "INLINE_THRESHOLD_BYTES",
+    "JOB_ID",
     "MAX_INLINE_THRESHOLD_BYTES",
     "METADATA_FILE",
     "NOT_EXTERNALLY_ADDRESSABLE",
@@ -92,8 +96,10 @@ __all__ = [
     "lies_in",
     "list_all",
     "load_checkpoint",
+    "metadata_at",
     "newest_epoch",
     "resolve_pointer",
     "savepoint_base",
     "spread_everywhere",
+    "without_marker",
 ]

@@ -29,7 +29,7 @@ from holdfast.spark._coordinator import (
     CheckpointCoordinator,
     PendingCheckpoint,
 )
-from holdfast.spark._progress import SparkProgress
+from holdfast.spark_side import SparkProgress
 from holdfast.testing import Faults
 
 QUERY = "query"

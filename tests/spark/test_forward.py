@@ -22,9 +22,7 @@ def parts(rows: DataFrame, number: int) -> DataFrame:
     return united
 
 
-def behind(
-    operator: Sink, prepare: Callable[[DataFrame], DataFrame]
-) -> Sink:
+def behind(operator: Sink, prepare: Callable[[DataFrame], DataFrame]) -> Sink:
     """The operator over what is made of the batch."""
     return lambda batch, batch_id: operator(prepare(batch), batch_id)
 

@@ -34,7 +34,7 @@ from holdfast.locations import (
     resolve_pointer,
 )
 from holdfast.spark import progress_of, restore_savepoint, roll_back, take_savepoint
-from holdfast.spark.savepoints._content import spark_files_of
+from holdfast.spark_side import spark_files_of
 from holdfast.testing import Faults
 
 pytestmark = pytest.mark.usefixtures("as_without_spark")

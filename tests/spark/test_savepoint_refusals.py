@@ -36,8 +36,8 @@ from holdfast.locations import (
 from holdfast.spark import _sessions, restore_savepoint, roll_back, take_savepoint
 from holdfast.spark.savepoints import _restore, _roll_back, _take, _way_back
 from holdfast.spark.savepoints._batches import newest_committed
-from holdfast.spark.savepoints._content import SparkFiles, spark_files_of
 from holdfast.spark.savepoints._selection import UNFINISHED_FILE
+from holdfast.spark_side import SparkFiles, spark_files_of
 
 pytestmark = pytest.mark.usefixtures("as_without_spark")
 

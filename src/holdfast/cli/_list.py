@@ -1,27 +1,21 @@
-"""`holdfast list`: what completed checkpoints there are."""
+"""`holdfast list`: what completed checkpoints and savepoints there are."""
 
 import argparse
-from collections.abc import Iterable
-from datetime import UTC, datetime
+import time
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from holdfast.cli._checkpoints import summary
 from holdfast.cli._command import add_command, add_json
-from holdfast.cli._output import bytes_text, print_json, print_table, say
-from holdfast.errors import CheckpointError, CheckpointNotFoundError
-from holdfast.locations import CheckpointMetadata, FileSystemCheckpointStorage, load_checkpoint
+from holdfast.cli._output import age_text, bytes_text, print_json, print_lines, say
+from holdfast.cli._stores import add_stores, use_stores
+from holdfast.errors import CheckpointError
+from holdfast.locations import FoundCheckpoint, _uris, find_checkpoints
 
 if TYPE_CHECKING:
     from holdfast.cli._command import Commands
 
-_NUMBERS = ("checkpoint", "batch", "state", "metadata")
-
-
-class _Progress(msgspec.Struct):
-    """The part of `holdfast.spark.SparkProgress` that is printed."""
-
-    batch_id: int
+_NUMBERS = ("batch", "age", "new", "referenced", "total")
 
 
 def add_to(commands: "Commands") -> None:
@@ -30,15 +24,26 @@ def add_to(commands: "Commands") -> None:
         commands,
         "list",
         list_command,
-        help="list the completed checkpoints below a checkpoint directory",
-        description="List the completed checkpoints of all jobs below a checkpoint directory.",
+        help="list the completed checkpoints and savepoints below a directory",
+        description=(
+            "List the completed checkpoints and savepoints below a directory, oldest first\n"
+            "in each job. What is new is in the checkpoint's own directory; what is\n"
+            "referenced is elsewhere, and others may need it too."
+        ),
         examples="""
             holdfast list file:///data/holdfast
-            holdfast list s3://bucket/checkpoints --json
+            holdfast list s3://bucket/checkpoints --job totals
+            holdfast list s3://bucket/savepoints --json
         """,
     )
-    command.add_argument("directory", help="URI of the directory, such as file:///data/holdfast")
+    command.add_argument(
+        "directory",
+        help="URI of a checkpoint directory, a job's own, or one with savepoints, such as "
+        "file:///data/holdfast",
+    )
+    command.add_argument("--job", metavar="ID", help="only those of this job")
     add_json(command, "one object a checkpoint")
+    add_stores(command)
 
 
 def list_command(options: argparse.Namespace) -> int:
@@ -48,61 +53,68 @@ def list_command(options: argparse.Namespace) -> int:
         CheckpointError: The last of those that made a checkpoint unreadable; the others are
             printed all the same.
     """
+    use_stores(options, options.directory)
     failures: list[CheckpointError] = []
-    rows = list(_rows(FileSystemCheckpointStorage(options.directory), failures))
+    rows = []
+    for found in find_checkpoints(options.directory):
+        if options.job is not None and not _may_be_of(found, options.job):
+            continue
+        try:
+            rows.append(_row(found))
+        except CheckpointError as error:
+            failures.append(error)
     if options.json:
         print_json(rows)
     else:
-        print_table([_text(row) for row in rows], right=_NUMBERS)
+        _print(rows)
     for failure in failures[:-1]:
         say(str(failure))
     if failures:
         raise failures[-1]
+    if not rows:
+        of_job = "" if options.job is None else f" of job {options.job}"
+        say(f"no completed checkpoint or savepoint{of_job} below {options.directory}")
     return 0 if rows else 1
 
 
-def _rows(
-    storage: FileSystemCheckpointStorage, failures: list[CheckpointError]
-) -> Iterable[dict[str, Any]]:
-    for job in storage.jobs():
-        access = storage.create_checkpoint_storage(job)
-        for location in access.completed_checkpoints().values():
-            try:
-                checkpoint = load_checkpoint(location)
-            except CheckpointNotFoundError:
-                continue  # the running job has deleted it since it was listed
-            except CheckpointError as failure:
-                failures.append(failure)
-                continue
-            metadata = checkpoint.metadata
-            completed = datetime.fromtimestamp(metadata.created_ms / 1000, UTC)
-            yield {
-                "job": metadata.job_id,
-                "checkpoint": metadata.checkpoint_id,
-                "batch": _batch_of(metadata),
-                "completed": completed.isoformat(timespec="seconds"),
-                "operators": {
-                    uid: operator.parallelism for uid, operator in metadata.operators.items()
-                },
-                "state_bytes": metadata.state_bytes,
-                "metadata_bytes": checkpoint.metadata_bytes,
-            }
+def _may_be_of(found: FoundCheckpoint, job: str) -> bool:
+    if found.checkpoint is not None:
+        return found.checkpoint.metadata.job_id == job
+    # A savepoint's metadata alone says for sure.
+    return found.is_savepoint or _uris.name(_uris.parent(found.pointer)) == job
 
 
-def _batch_of(metadata: CheckpointMetadata) -> int | None:
-    """The micro-batch that a checkpoint of Spark's completes; read without importing Spark."""
-    spark = metadata.coordinator_states.get("spark")
-    return msgspec.msgpack.decode(spark, type=_Progress).batch_id if spark else None
+def _row(found: FoundCheckpoint) -> dict[str, Any]:
+    if isinstance(found.outcome, CheckpointError):
+        raise found.outcome
+    return summary(found.outcome)
 
 
-def _text(row: dict[str, Any]) -> dict[str, str]:
+def _print(rows: list[dict[str, Any]]) -> None:
+    """A table for each directory; above it what all in it have in common."""
+    now_s = time.time()
+    tables: dict[str, list[dict[str, str]]] = {}
+    for row in rows:
+        tables.setdefault(_title(row), []).append(_text(row, now_s))
+    for number, (title, table) in enumerate(tables.items()):
+        print(f"\n{title}" if number else title)
+        print_lines(table, right=_NUMBERS)
+
+
+def _title(row: dict[str, Any]) -> str:
     operators = [f"{uid} x {parallelism}" for uid, parallelism in row["operators"].items()]
+    of = f" ({', '.join(operators)})" if operators else ""
+    return f"job {row['job']}{of} in {_uris.parent(row['pointer'])}"
+
+
+def _text(row: dict[str, Any], now_s: float) -> dict[str, str]:
+    completed = datetime.fromisoformat(row["completed"])
     return {
-        "job": row["job"],
-        "checkpoint": str(row["checkpoint"]),
+        "completed": f"{completed:%Y-%m-%d %H:%M}",
+        "age": age_text(now_s - completed.timestamp()),
         "batch": "-" if row["batch"] is None else str(row["batch"]),
-        "completed": row["completed"],
-        "operators": ", ".join(operators),
-        "state": bytes_text(row["state_bytes"]),
-        "metadata": bytes_text(row["metadata_bytes"]),
+        "new": bytes_text(row["new_bytes"]),
+        "referenced": bytes_text(row["referenced_bytes"]),
+        "total": bytes_text(row["total_bytes"]),
+        "name": _uris.name(row["pointer"]),
     }

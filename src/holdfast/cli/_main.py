@@ -9,15 +9,31 @@ from importlib.metadata import version
 from holdfast.cli import (
     _clean,
     _completion,
+    _copy,
+    _diff,
     _list,
     _restore,
     _rollback,
     _savepoint,
     _settings,
+    _show,
+    _verify,
 )
 from holdfast.errors import CheckpointError, InvalidRequestError
 
-_COMMANDS = (_list, _clean, _savepoint, _restore, _rollback, _settings, _completion)
+_COMMANDS = (
+    _list,
+    _show,
+    _verify,
+    _diff,
+    _clean,
+    _copy,
+    _savepoint,
+    _restore,
+    _rollback,
+    _settings,
+    _completion,
+)
 """Modules of commands, in the order of the help; each has `add_to(commands)`."""
 
 _WRONG_USAGE, _STORE_FAILED, _INTERRUPTED = 2, 3, 130

@@ -4,12 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
+from typing import Any, Literal
 
 _WIDE = 1 << 16
 """Columns that a pipe has: what reads it must find each row in one line."""
@@ -31,12 +26,41 @@ def print_table(rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = ())
     """
     if not rows:
         return
+    # Not at the top: JSON does without it, and it takes a while to load.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in rows[0]:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        is_number = column in right
+        justify: Literal["left", "right"] = "right" if is_number else "left"
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=is_number)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row.values()))  # no markup: brackets are data
     Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False).print(table)
+
+
+def print_lines(rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = ()) -> None:
+    """Print rows with columns below each other, each in one line, however wide the terminal is.
+
+    So what is in the last column can be copied as a whole. Arguments as of `print_table`.
+    """
+    if not rows:
+        return
+    *aligned, last = rows[0]
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in aligned}
+    for row in [{name: name for name in rows[0]}, *rows]:
+        cells = [f"{row[name]:{'>' if name in right else '<'}{widths[name]}}" for name in aligned]
+        print("  ".join([*cells, row[last]]))
+
+
+def print_pairs(pairs: Mapping[str, str]) -> None:
+    """Print what something is called and what it is, one below the other; lines stay whole."""
+    width = max(map(len, pairs), default=0)
+    for name, text in pairs.items():
+        for number, line in enumerate(text.splitlines()):
+            print(f"  {'' if number else name:{width}}  {line}")
 
 
 def say(message: str) -> None:
@@ -79,6 +103,16 @@ def progress(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     Yields:
         Tells of so many bytes more; from any thread.
     """
+    # Not at the top: it takes a while to load.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

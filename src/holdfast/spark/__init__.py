@@ -3,7 +3,6 @@
 from holdfast.spark._functions import BroadcastProcessFunction, StatefulFunction
 from holdfast.spark._key_hash import KEY_HASH, key_group_of, key_hash, subtask_of_key
 from holdfast.spark._operator import Broadcast, Sink
-from holdfast.spark._progress import SparkProgress, progress_of
 from holdfast.spark._sinks import CheckpointedSink
 from holdfast.spark._stateful import StatefulOperator, StatefulQuery, checkpointed, stateful
 from holdfast.spark.savepoints import (
@@ -18,6 +17,7 @@ from holdfast.spark.savepoints import (
     take_savepoint,
 )
 from holdfast.spark.settings import PREFIX, Setting, Settings, configure, settings_table
+from holdfast.spark_side import SparkProgress, copy_savepoint, progress_of
 
 __all__ = [
     "KEY_HASH",
@@ -37,6 +37,7 @@ __all__ = [
     "StatefulQuery",
     "checkpointed",
     "configure",
+    "copy_savepoint",
     "key_group_of",
     "key_hash",
     "preview_roll_back",

@@ -11,8 +11,8 @@ from holdfast.locations import (
     OperatorStateMode,
 )
 from holdfast.spark._operator import Operator
-from holdfast.spark._progress import plan_of, progress_of
 from holdfast.spark._sinks import CheckpointedSink, sinks_left_behind
+from holdfast.spark_side import plan_of, progress_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

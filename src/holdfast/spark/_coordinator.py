@@ -31,9 +31,9 @@ from holdfast.locations import (
 from holdfast.spark._acknowledgements import Acknowledgement, operator_state
 from holdfast.spark._continuation import Continuation, check_same_rows, was_completed
 from holdfast.spark._operator import Operator
-from holdfast.spark._progress import SPARK, SparkProgress
 from holdfast.spark._retention import is_retained
 from holdfast.spark._sinks import CheckpointedSink
+from holdfast.spark_side import SPARK, SparkProgress
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from holdfast.spark._batch import Batch, RunningOperator, run
 from holdfast.spark._coordinator import CheckpointCoordinator, PendingCheckpoint
 from holdfast.spark._link import LINK_FILE, Link, encode_link
 from holdfast.spark._operator import Operator, Sink
-from holdfast.spark._progress import SparkProgress
 from holdfast.spark._sinks import (
     CheckpointedSink,
     checkpointed_sinks,
@@ -26,6 +25,7 @@ from holdfast.spark._sinks import (
 from holdfast.spark._subtask import JobStorage
 from holdfast.spark.engines import Engine, RunningQuery, guard_against_other_orders
 from holdfast.spark.settings import Settings
+from holdfast.spark_side import SparkProgress
 
 _log = logging.getLogger(__name__)
 

@@ -19,12 +19,12 @@ from holdfast.locations import (
     read_exactly,
     resolve_pointer,
 )
-from holdfast.spark._progress import progress_of
-from holdfast.spark.savepoints._content import SparkFile, spark_files_of
-from holdfast.spark.savepoints._files import in_parallel, opened, stored, with_copies
+from holdfast.locations.coordination import in_parallel, stored, with_copies
+from holdfast.spark.savepoints._files import opened
 from holdfast.spark.savepoints._origin import use_stores
 from holdfast.spark.savepoints._selection import is_unique
 from holdfast.spark.savepoints._zips import parts_of
+from holdfast.spark_side import SparkFile, progress_of, spark_files_of
 
 _COMPARED_BYTES = 1 << 20
 

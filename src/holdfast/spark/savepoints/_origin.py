@@ -18,9 +18,9 @@ from holdfast.locations import (
 from holdfast.spark import _sessions
 from holdfast.spark._files import names_in, read
 from holdfast.spark._link import LINK_FILE, Link, decode_link
-from holdfast.spark._progress import progress_of
 from holdfast.spark.savepoints._selection import METADATA
 from holdfast.spark.settings import Settings, Stores
+from holdfast.spark_side import progress_of
 
 _STATE_STORE = "spark.sql.streaming.stateStore."
 _KEPT = {

@@ -31,20 +31,17 @@ from holdfast.locations import (
     load_checkpoints,
     resolve_pointer,
 )
-from holdfast.spark import _sessions
-from holdfast.spark._files import delete, names_in, read_text, write
-from holdfast.spark._link import LINK_FILE, Link, encode_link
-from holdfast.spark._progress import SPARK, progress_of
-from holdfast.spark.savepoints._content import SPARK_FILES, SparkFile, SparkFiles, spark_files_of
-from holdfast.spark.savepoints._files import (
+from holdfast.locations.coordination import (
     chunks,
     disposed_on_failure,
     in_parallel,
-    materialised,
     stored,
-    tree,
     with_copies,
 )
+from holdfast.spark import _sessions
+from holdfast.spark._files import delete, names_in, read_text, write
+from holdfast.spark._link import LINK_FILE, Link, encode_link
+from holdfast.spark.savepoints._files import materialised, tree
 from holdfast.spark.savepoints._logs import PROVIDER_CLASS, SHUFFLE_PARTITIONS, decode_offsets
 from holdfast.spark.savepoints._origin import configuration_of, use_stores
 from holdfast.spark.savepoints._rewriting import Moves, has_paths, rewritten
@@ -58,6 +55,14 @@ from holdfast.spark.savepoints._unfinished import (
     unfinished_in,
 )
 from holdfast.spark.settings import PREFIX, Settings
+from holdfast.spark_side import (
+    SPARK,
+    SPARK_FILES,
+    SparkFile,
+    SparkFiles,
+    progress_of,
+    spark_files_of,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -20,14 +20,13 @@ from holdfast.locations import (
     checkpoint_directory,
     complete_checkpoint,
 )
+from holdfast.locations.coordination import disposed_on_failure
 from holdfast.spark._coordinator import writer
 from holdfast.spark._files import names_in, read_text
-from holdfast.spark._progress import SPARK, SparkProgress, progress_of
 from holdfast.spark._retention import retained
 from holdfast.spark.savepoints._base import Base, Copier
 from holdfast.spark.savepoints._batches import batch_at, inferred_settings, newest_committed
-from holdfast.spark.savepoints._content import SPARK_FILES, SparkFile, SparkFiles
-from holdfast.spark.savepoints._files import disposed_on_failure, tree
+from holdfast.spark.savepoints._files import tree
 from holdfast.spark.savepoints._origin import (
     GONE_WAY_OUT,
     Origin,
@@ -37,6 +36,14 @@ from holdfast.spark.savepoints._origin import (
 )
 from holdfast.spark.savepoints._selection import Batch, select
 from holdfast.spark.settings import Settings
+from holdfast.spark_side import (
+    SPARK,
+    SPARK_FILES,
+    SparkFile,
+    SparkFiles,
+    SparkProgress,
+    progress_of,
+)
 
 _log = logging.getLogger(__name__)
 

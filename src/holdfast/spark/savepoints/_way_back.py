@@ -16,11 +16,10 @@ from holdfast.locations import (
     load_checkpoint,
     resolve_pointer,
 )
+from holdfast.locations.coordination import in_parallel
 from holdfast.spark import _sessions
-from holdfast.spark._progress import progress_of
 from holdfast.spark.savepoints._batches import batch_at
-from holdfast.spark.savepoints._content import SPARK_FILES
-from holdfast.spark.savepoints._files import in_parallel, opened, tree
+from holdfast.spark.savepoints._files import opened, tree
 from holdfast.spark.savepoints._origin import (
     GONE_WAY_OUT,
     Origin,
@@ -31,6 +30,7 @@ from holdfast.spark.savepoints._origin import (
 from holdfast.spark.savepoints._selection import Batch, beyond, numbers, select, state_versions
 from holdfast.spark.savepoints._unfinished import Unfinished, is_finished, unfinished_in
 from holdfast.spark.savepoints._zips import parts_of
+from holdfast.spark_side import SPARK_FILES, progress_of
 
 ROLL_BACK = "roll back"
 

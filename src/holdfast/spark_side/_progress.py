@@ -4,7 +4,7 @@ import json
 
 import msgspec
 
-from holdfast.errors import InvalidRequestError
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations import CheckpointMetadata
 
 SPARK = "spark"
@@ -35,12 +35,20 @@ def progress_of(metadata: CheckpointMetadata) -> SparkProgress:
 
     Raises:
         InvalidRequestError: Spark has not written it.
+        CheckpointCorruptedError: It can't be read.
     """
     encoded = metadata.coordinator_states.get(SPARK)
     if encoded is None:
         message = f"checkpoint {metadata.checkpoint_id} was not taken by a Spark query"
         raise InvalidRequestError(message)
-    return msgspec.msgpack.decode(encoded, type=SparkProgress)
+    try:
+        return msgspec.msgpack.decode(encoded, type=SparkProgress)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        message = (
+            f"Spark's side of checkpoint {metadata.checkpoint_id} of job {metadata.job_id} can't be "
+            f"decoded ({error})"
+        )
+        raise CheckpointCorruptedError(message) from error
 
 
 def plan_of(offsets: str) -> str:

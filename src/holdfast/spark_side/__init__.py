@@ -1,0 +1,19 @@
+"""Spark's side of checkpoints and savepoints, as it stands in `_metadata`; needs no PySpark."""
+
+from holdfast.spark_side._content import SPARK_FILES, SparkFile, SparkFiles, spark_files_of
+from holdfast.spark_side._progress import SPARK, SparkProgress, plan_of, progress_of
+from holdfast.spark_side._streams import all_streams, copy_savepoint, verify_checkpoints
+
+__all__ = [
+    "SPARK",
+    "SPARK_FILES",
+    "SparkFile",
+    "SparkFiles",
+    "SparkProgress",
+    "all_streams",
+    "copy_savepoint",
+    "plan_of",
+    "progress_of",
+    "spark_files_of",
+    "verify_checkpoints",
+]

@@ -1,0 +1,124 @@
+"""All that a checkpoint leads to: state of operators, and Spark's files."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike
+
+import msgspec
+
+from holdfast.errors import CheckpointNotFoundError
+from holdfast.locations import (
+    CompletedCheckpoint,
+    FileStateHandle,
+    StreamStateHandle,
+    VerifiedFile,
+    copy_checkpoint,
+    files_of,
+    load_checkpoint,
+    verify,
+)
+from holdfast.spark_side._content import SPARK_FILES, SparkFile, spark_files_of
+
+
+def all_streams(checkpoint: CompletedCheckpoint) -> list[StreamStateHandle]:
+    """Every handle to bytes that it needs: of operators and, in a savepoint, of Spark.
+
+    Raises:
+        CheckpointCorruptedError: Spark's side of it can't be read.
+    """
+    streams = checkpoint.metadata.streams()
+    if SPARK_FILES in checkpoint.metadata.coordinator_states:
+        content = spark_files_of(checkpoint.metadata, checkpoint.location.external_pointer)
+        streams += [one.handle for one in content.files]
+    return streams
+
+
+def verify_checkpoints(
+    checkpoints: Sequence[CompletedCheckpoint],
+    *,
+    on_bytes: Callable[[int], object] = lambda _: None,
+) -> Iterator[VerifiedFile]:
+    """Read every byte of every file that checkpoints lead to; see `verify`.
+
+    What a running job has deleted meanwhile, together with all of the checkpoints that lead to it,
+    is left out. Their `_metadata` was verified when they were loaded.
+
+    Args:
+        checkpoints: The checkpoints.
+        on_bytes: Told of every so many bytes more that are done.
+
+    Raises:
+        CheckpointCorruptedError: Spark's side of one can't be read.
+    """
+    leading: dict[str, list[CompletedCheckpoint]] = {}
+    streams: list[StreamStateHandle] = []
+    for checkpoint in checkpoints:
+        found = all_streams(checkpoint)
+        streams += found
+        for file in files_of(found):
+            leading.setdefault(file.uri, []).append(checkpoint)
+    for one in verify(streams, on_bytes=on_bytes):
+        is_missing = isinstance(one.failure, CheckpointNotFoundError)
+        if not (is_missing and all(_is_gone(each) for each in leading[one.uri])):
+            yield one
+
+
+def _is_gone(checkpoint: CompletedCheckpoint) -> bool:
+    """Whether it was deleted since: its `_metadata` goes first."""
+    try:
+        load_checkpoint(checkpoint.location)
+    except CheckpointNotFoundError:
+        return True
+    return False
+
+
+def copy_savepoint(
+    checkpoint: CompletedCheckpoint,
+    target: str | PathLike[str],
+    *,
+    on_bytes: Callable[[int], object] = lambda _: None,
+) -> CompletedCheckpoint:
+    """Copy a checkpoint or savepoint, with Spark's files if it has some; see `copy_checkpoint`.
+
+    Args:
+        checkpoint: What to copy.
+        target: URI of the directory to make the savepoint in, of any store.
+        on_bytes: Told of every so many bytes that were copied; from several threads.
+
+    Returns:
+        The copy. `restore_savepoint` takes it as it takes the savepoint that it was made of.
+
+    Raises:
+        CheckpointNotFoundError: A file is gone. As after the next three nothing is left behind.
+        CheckpointCorruptedError: A file is damaged.
+        StorageUnavailableError: Something could not be read or written.
+        InvalidRequestError: That can't be a directory of savepoints.
+        OutcomeUnknownError: The store did not say whether the copy was completed.
+    """
+    metadata = checkpoint.metadata
+    if SPARK_FILES not in metadata.coordinator_states:
+        return copy_checkpoint(checkpoint, target, on_bytes=on_bytes)
+    content = spark_files_of(metadata, checkpoint.location.external_pointer)
+
+    def encoded(copies: Mapping[str, StreamStateHandle], directory: str) -> dict[str, bytes]:
+        files = tuple(SparkFile(one.path, _copy_of(one.handle, copies)) for one in content.files)
+        origins = {
+            origin: copy.uri
+            for origin, uri in content.state_origins.items()
+            if isinstance(copy := copies.get(uri), FileStateHandle)
+        }
+        copied = msgspec.structs.replace(content, files=files, state_origins=origins)
+        return metadata.coordinator_states | {SPARK_FILES: copied.encode(directory)}
+
+    return copy_checkpoint(
+        checkpoint,
+        target,
+        also=[one.handle for one in content.files],
+        coordinator_states=encoded,
+        on_bytes=on_bytes,
+    )
+
+
+def _copy_of(
+    handle: StreamStateHandle, copies: Mapping[str, StreamStateHandle]
+) -> StreamStateHandle:
+    return copies[handle.uri] if isinstance(handle, FileStateHandle) else handle

@@ -1,0 +1,133 @@
+"""`holdfast copy`."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from jobs.kept import Kept, write_checkpoint
+from jobs.savepoint_crashes import Crash, latest_state
+from jobs.stopped import all_files, remove, replace, state_of
+
+from holdfast.cli import main
+from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
+from holdfast.locations import (
+    copy_checkpoint,
+    file_system_for,
+    files_of,
+    load_checkpoint,
+    resolve_pointer,
+)
+from holdfast.spark import copy_savepoint, restore_savepoint, take_savepoint
+from holdfast.testing import ANY_CALL, Faults
+
+
+def test_a_checkpoint_with_files_of_another_becomes_a_savepoint_that_stands_alone(
+    kept: Kept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = write_checkpoint(kept.directory, 1)
+    second = write_checkpoint(kept.directory, 2, elements=9, before=first)
+    target = f"file://{tmp_path}/archive"
+    assert main(["copy", kept.directory, target, "--json", *kept.options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    pointer = found.pop("pointer")
+    copy = load_checkpoint(resolve_pointer(pointer))
+    assert found == {
+        "from": f"{kept.directory}/job/chk-2",
+        "files": 3,
+        "bytes": second.metadata.state_bytes + copy.metadata_bytes,
+    }
+    assert pointer.startswith(f"{target}/savepoint-job-")
+    assert {one.uri.rpartition("/")[0] for one in files_of(copy.metadata.streams())} == {pointer}
+    file_system_for(kept.directory).delete_tree(kept.directory)
+    assert main(["verify", pointer]) == 0
+    assert main(["copy", pointer, kept.directory, *kept.options]) == 0
+    back = capsys.readouterr().out.splitlines()[-1]
+    assert main(["diff", pointer, back, *kept.options]) == 0
+
+
+@pytest.mark.usefixtures("as_without_spark")
+def test_a_copied_savepoint_of_a_query_is_restored_without_the_original(
+    stopped: str, directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = take_savepoint(stopped, f"{directory}/savepoints")
+    pointer = take_savepoint(stopped, f"{directory}/savepoints", base=base)
+    expected = restore_savepoint(pointer, f"{directory}/a", checkpoint_dir=f"{directory}/a-state")
+    whole = all_files(expected.checkpoint_location)
+    assert main(["copy", pointer, f"file://{tmp_path}/archive"]) == 0
+    copy = capsys.readouterr().out.strip()
+    file_system_for(directory).delete_tree(f"{directory}/savepoints")
+    assert main(["verify", copy]) == 0
+    restored = restore_savepoint(copy, f"{directory}/b", checkpoint_dir=f"{directory}/b-state")
+    files = all_files(restored.checkpoint_location)
+    assert {path for path in whole if files.get(path) != whole[path]} == {
+        "metadata",
+        "holdfast.json",
+    }
+    assert set(files) == set(whole)
+    state = latest_state(f"{directory}/b-state", restored.query_id)
+    assert state == [state_of(0, 3), state_of(1, 3)]
+
+
+@pytest.mark.usefixtures("as_without_spark")
+def test_a_copy_is_as_good_a_base_as_its_original(stopped: str, directory: str) -> None:
+    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    copy = copy_savepoint(load_checkpoint(resolve_pointer(pointer)), f"{directory}/copies")
+    base = copy.location.external_pointer
+    next_one = take_savepoint(stopped, f"{directory}/more", base=base)
+    files = files_of(load_checkpoint(resolve_pointer(next_one)).metadata.streams())
+    assert {one.uri.rpartition("/")[0] for one in files} == {base}
+
+
+def test_a_damaged_file_is_status_3_and_nothing_is_left(
+    kept: Kept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    completed = write_checkpoint(kept.directory, 1)
+    damaged = files_of(completed.metadata.streams())[1]
+    replace(damaged.uri, "x" * damaged.size)
+    target = f"file://{tmp_path}/archive"
+    assert main(["copy", kept.directory, target, *kept.options]) == 3
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert damaged.uri in streams.err
+    assert all_files(target) == {}
+
+
+def test_nothing_there_is_status_1(tmp_path: Path) -> None:
+    assert main(["copy", f"file://{tmp_path}/none", f"file://{tmp_path}/archive"]) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_goes_while_it_is_copied_leaves_nothing(tmp_path: Path) -> None:
+    completed = write_checkpoint(f"file://{tmp_path}/checkpoints", 1)
+    remove(files_of(completed.metadata.streams())[0].uri)
+    with pytest.raises(CheckpointNotFoundError):
+        copy_checkpoint(completed, f"file://{tmp_path}/archive")
+    assert all_files(f"file://{tmp_path}/archive") == {}
+
+
+def test_a_failure_at_any_call_leaves_nothing(faults: Faults, tmp_path: Path) -> None:
+    completed = write_checkpoint(f"file://{tmp_path}", 1)
+    for step in itertools.count(1):
+        faults.calls.clear()
+        faults.before(ANY_CALL, InvalidRequestError("not allowed"), step)
+        try:
+            copy = copy_checkpoint(completed, faults.directory)
+        except InvalidRequestError:
+            assert all_files(faults.behind) == {}
+        else:
+            break
+        finally:
+            faults.clear()
+    assert step > 5
+    assert len(all_files(copy.location.external_pointer)) == 3
+
+
+def test_a_crash_before_the_metadata_leaves_no_savepoint(faults: Faults, tmp_path: Path) -> None:
+    completed = write_checkpoint(f"file://{tmp_path}", 1)
+    faults.before("publish", Crash())
+    with pytest.raises(Crash):
+        copy_checkpoint(completed, faults.directory)
+    faults.clear()
+    left = all_files(faults.directory)
+    assert not any(path.endswith("_metadata") for path in left)

@@ -1,0 +1,158 @@
+"""`holdfast list`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs.kept import Kept, reached, write_checkpoint
+from jobs.stopped import remove, replace
+from servers.s3 import S3Bucket
+
+from holdfast.cli import main
+from holdfast.locations import find_checkpoints
+from holdfast.spark.settings import Stores
+from holdfast.testing import Faults
+
+
+def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """What the command prints as JSON."""
+    assert main(["list", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_json_has_checkpoints_and_savepoints_with_what_is_new_and_what_is_referenced(
+    kept: Kept, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = write_checkpoint(kept.directory, 2)
+    second = write_checkpoint(kept.directory, 10, elements=1000, before=first)
+    savepoint = write_checkpoint(f"{kept.directory}/kept", 10, savepoint=True)
+    rows = listed(capsys, kept.directory, *kept.options)
+    referenced = first.metadata.operators["visits"].subtasks[1].managed_operator[0].size
+    assert rows[1] == {
+        "kind": "checkpoint",
+        "job": "job",
+        "checkpoint": 10,
+        "pointer": f"{kept.directory}/job/chk-10",
+        "batch": 9,
+        "completed": "2023-11-14T22:13:20+00:00",
+        "operators": {"visits": 2},
+        "new_bytes": second.metadata.state_bytes - referenced + second.metadata_bytes,
+        "referenced_bytes": referenced,
+        "total_bytes": second.metadata.state_bytes + second.metadata_bytes,
+        "state_bytes": second.metadata.state_bytes,
+        "metadata_bytes": second.metadata_bytes,
+    }
+    assert [(row["kind"], row["pointer"], row["referenced_bytes"]) for row in rows] == [
+        ("checkpoint", f"{kept.directory}/job/chk-2", 0),
+        ("checkpoint", f"{kept.directory}/job/chk-10", referenced),
+        ("savepoint", savepoint.location.external_pointer, 0),
+    ]
+
+
+def test_files_that_are_spread_are_the_checkpoint_s_own(
+    moto_bucket: S3Bucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = reached(moto_bucket.server)
+    spread = f"s3://{moto_bucket.name}/checkpoints/_entropy_"
+    Stores.parse(dict(pair.split("=", 1) for pair in options[1::2]), spread).use()
+    first = write_checkpoint(spread, 1)
+    second = write_checkpoint(spread, 2, before=first)
+    assert any("/." in key for key in moto_bucket.keys("checkpoints/"))
+    referenced = first.metadata.operators["visits"].subtasks[1].managed_operator[0].size
+    rows = listed(capsys, spread, *options)
+    assert [(row["checkpoint"], row["referenced_bytes"]) for row in rows] == [
+        (1, 0),
+        (2, referenced),
+    ]
+    assert listed(capsys, f"s3://{moto_bucket.name}/checkpoints", *options) == rows
+    assert main(["verify", spread, *options]) == 0
+    assert rows[1]["total_bytes"] == second.metadata.state_bytes + second.metadata_bytes
+
+
+def test_any_directory_on_the_way_down_will_do(tmp_path: Path) -> None:
+    root = f"file://{tmp_path}"
+    write_checkpoint(f"{root}/checkpoints", 1)
+    savepoint = write_checkpoint(f"{root}/savepoints", 1, savepoint=True)
+    pointer = savepoint.location.external_pointer
+    chk = f"{root}/checkpoints/job/chk-1"
+    found = {
+        directory: [one.pointer for one in find_checkpoints(directory)]
+        for directory in (root, f"{root}/checkpoints", f"{root}/checkpoints/job", chk, pointer)
+    }
+    assert found == {
+        root: [chk, pointer],
+        f"{root}/checkpoints": [chk],
+        f"{root}/checkpoints/job": [chk],
+        chk: [chk],
+        pointer: [pointer],
+    }
+
+
+def test_a_table_has_one_line_for_each_below_what_they_have_in_common(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = f"file://{tmp_path}"
+    for number in (2, 10):
+        write_checkpoint(directory, number)
+    write_checkpoint(directory, 1, job="other", parallelism=3)
+    assert main(["list", directory]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines if line and not line.startswith("job")] == [
+        *("name", "chk-2", "chk-10"),
+        *("name", "chk-1"),
+    ]
+    assert [line for line in lines if line.startswith("job")] == [
+        f"job job (visits x 2) in {directory}/job",
+        f"job other (visits x 3) in {directory}/other",
+    ]
+    assert lines[2].startswith("2023-11-14 22:13  ")
+
+
+def test_job_picks_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = f"file://{tmp_path}"
+    write_checkpoint(directory, 1)
+    other = write_checkpoint(directory, 1, job="other")
+    replace(f"{directory}/job/chk-1/_metadata", "damaged")
+    rows = listed(capsys, directory, "--job", "other")
+    assert [row["pointer"] for row in rows] == [other.location.external_pointer]
+    assert main(["list", directory, "--job", "none"]) == 1
+    assert "of job none" in capsys.readouterr().err
+
+
+def test_an_empty_directory_is_status_1(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", kept.directory, "--json", *kept.options]) == 1
+    streams = capsys.readouterr()
+    assert json.loads(streams.out) == []
+    assert kept.directory in streams.err
+
+
+def test_a_damaged_checkpoint_is_status_3_and_the_others_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = f"file://{tmp_path}"
+    for number in (1, 2, 3):
+        write_checkpoint(directory, number)
+    for number in (1, 2):
+        replace(f"{directory}/job/chk-{number}/_metadata", "damaged")
+    assert main(["list", directory, "--json"]) == 3
+    streams = capsys.readouterr()
+    assert [row["checkpoint"] for row in json.loads(streams.out)] == [3]
+    assert "chk-1/_metadata" in streams.err
+    assert "chk-2/_metadata" in streams.err
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_left_out(faults: Faults) -> None:
+    for number in (1, 2):
+        write_checkpoint(faults.directory, number)
+    gone = f"{faults.directory}/job/chk-1"
+    faults.before(
+        "open", lambda: remove(f"{gone}/_metadata".replace(faults.directory, faults.behind))
+    )
+    assert [one.pointer for one in find_checkpoints(faults.directory)] == [
+        f"{faults.directory}/job/chk-2"
+    ]
+
+
+def test_a_directory_that_vanished_holds_nothing(tmp_path: Path) -> None:
+    assert find_checkpoints(f"file://{tmp_path}/none") == []

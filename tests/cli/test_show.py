@@ -1,0 +1,197 @@
+"""`holdfast show`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from contracts.elements import Order
+from jobs.kept import Kept, write_checkpoint
+from jobs.stopped import remove
+
+from holdfast.cli import main
+from holdfast.locations import files_of
+from holdfast.spark import take_savepoint
+
+
+def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
+    write_checkpoint(kept.directory, 1)
+    newest = write_checkpoint(kept.directory, 2, elements=5)
+    assert main(["show", kept.directory, "--json", *kept.options]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    sizes = [
+        one.managed_operator[0].size
+        for one in newest.metadata.operators["visits"].subtasks.values()
+    ]
+    sections = [
+        handle.states
+        for one in newest.metadata.operators["visits"].subtasks.values()
+        for handle in one.managed_operator
+    ]
+    assert shown == {
+        "kind": "checkpoint",
+        "job": "job",
+        "checkpoint": 2,
+        "pointer": f"{kept.directory}/job/chk-2",
+        "batch": 1,
+        "completed": "2023-11-14T22:13:20+00:00",
+        "operators": {
+            "visits": {
+                "parallelism": 2,
+                "max_parallelism": 128,
+                "key": ["user"],
+                "key_hash": "hash",
+                "key_types": ["string"],
+                "states": [
+                    {
+                        "name": "seen",
+                        "kind": "list",
+                        "mode": "SPLIT_DISTRIBUTE",
+                        "elements": 6,
+                        "state_bytes": sum(one["seen"].length for one in sections),
+                        "type": "int64",
+                        "columns": [
+                            {
+                                "name": "element",
+                                "arrow_type": "int64",
+                                "serializer": "arrow",
+                                "type": "int64",
+                                "schema": None,
+                            }
+                        ],
+                        "failure": None,
+                    },
+                    {
+                        "name": "rules",
+                        "kind": "map",
+                        "mode": "BROADCAST",
+                        "elements": 1,
+                        "state_bytes": sum(one["rules"].length for one in sections),
+                        "type": "string to dict[str, int]",
+                        "columns": [
+                            {
+                                "name": "key",
+                                "arrow_type": "string",
+                                "serializer": "arrow",
+                                "type": "string",
+                                "schema": None,
+                            },
+                            {
+                                "name": "value",
+                                "arrow_type": "large_binary",
+                                "serializer": "messagepack",
+                                "type": "dict[str, int]",
+                                "schema": {
+                                    "$defs": {},
+                                    "type": "object",
+                                    "propertyNames": {"type": "string"},
+                                    "additionalProperties": {"type": "integer"},
+                                },
+                            },
+                        ],
+                        "failure": None,
+                    },
+                ],
+                "subtasks": {
+                    str(index): {
+                        "bytes": sizes[index],
+                        "statistics": {
+                            "rows_in": count,
+                            "rows_out": count + 1,
+                            "state_bytes": sizes[index],
+                            "restore_ms": 1.0,
+                            "process_ms": 20.0,
+                            "sync_ms": 0.25,
+                            "async_ms": 1500.0,
+                            "restored_from": "worker",
+                        },
+                    }
+                    for index, count in enumerate((5, 1))
+                },
+            }
+        },
+        "new_bytes": sum(sizes) + newest.metadata_bytes,
+        "referenced_bytes": 0,
+        "total_bytes": sum(sizes) + newest.metadata_bytes,
+        "state_bytes": sum(sizes),
+        "metadata_bytes": newest.metadata_bytes,
+        "duration_ms": 12.5,
+        "epoch": 1,
+        "writer": "holdfast tests",
+        "commit_token": newest.metadata.commit_token,
+        "spark": {
+            "query_id": "query",
+            "run_id": "run",
+            "batch_id": 1,
+            "offsets": 'v1\n{"batchTimestampMs":2,"conf":{"a":"b"}}\n{"logOffset":2}',
+            "checkpoint_location": "file:/spark",
+            "spark_version": "4.3.0",
+        },
+        "spark_files": None,
+        "coordinator_states": {"sink/visits": 4},
+        "files": [
+            {"uri": one.uri, "bytes": one.size} for one in files_of(newest.metadata.streams())
+        ],
+    }
+
+
+def test_text_shows_the_skew_or_every_subtask(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = f"file://{tmp_path}"
+    write_checkpoint(directory, 1, elements=7, parallelism=3, element_type=Order)
+    assert main(["show", f"{directory}/job"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "checkpoint 1 of job job"
+    words = [line.split() for line in lines]
+    assert ["seen", "split-distribute", "9"] in [line[:3] for line in words]
+    assert ["rows", "in", "1", "1", "7", "0"] in words
+    assert ["async", "1.5", "s", "1.5", "s", "1.5", "s", "0"] in words
+    assert ["offsets", '{"logOffset":1}'] in words
+    assert main(["show", f"{directory}/job/chk-1/_metadata", "--subtasks"]) == 0
+    words = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:3] for line in words][-3:] == [["0", "7", "8"], ["1", "1", "2"], ["2", "1", "2"]]
+
+
+def test_a_state_file_that_is_gone_hides_only_how_its_states_are_stored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    completed = write_checkpoint(f"file://{tmp_path}", 1)
+    missing = files_of(completed.metadata.streams())[0].uri
+    remove(missing)
+    assert main(["show", f"file://{tmp_path}"]) == 0
+    streams = capsys.readouterr()
+    assert streams.out.count("can't be read") == 2
+    assert missing in streams.err
+
+
+def test_several_jobs_are_status_2_and_none_is_status_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = f"file://{tmp_path}"
+    assert main(["show", directory]) == 1
+    assert directory in capsys.readouterr().err
+    for job in ("one", "two"):
+        write_checkpoint(directory, 1, job=job)
+    assert main(["show", directory]) == 2
+    assert "name one of: one, two" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("as_without_spark")
+def test_a_savepoint_shows_spark_s_own_files(
+    stopped: str, directory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    assert main(["show", f"{directory}/savepoints", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["kind"], shown["pointer"]) == ("savepoint", pointer)
+    files = shown["spark_files"].pop("files")
+    assert shown["spark_files"] == {
+        "is_committed": True,
+        "settings": {},
+        "bytes": sum(one["bytes"] for one in files),
+    }
+    deltas = [one for one in files if one["path"].endswith(".delta")]
+    assert deltas
+    assert all(one["uri"].startswith(f"{pointer}/") for one in deltas)
+    assert main(["show", pointer]) == 0
+    assert "Spark's own" in capsys.readouterr().out

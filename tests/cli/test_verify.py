@@ -1,0 +1,122 @@
+"""`holdfast verify`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs.kept import Kept, write_checkpoint
+from jobs.stopped import put, remove, text_of
+
+from holdfast.cli import main
+from holdfast.errors import StorageUnavailableError
+from holdfast.locations import files_of, verify
+from holdfast.spark import take_savepoint
+from holdfast.spark_side import verify_checkpoints
+from holdfast.testing import Faults
+
+
+def verified(capsys: pytest.CaptureFixture[str], status: int, *arguments: str) -> Any:
+    """What the command prints as JSON, and ends with."""
+    assert main(["verify", *arguments, "--json"]) == status
+    return json.loads(capsys.readouterr().out)
+
+
+def flip(uri: str) -> None:
+    """Change the last character of a file."""
+    text = text_of(uri)
+    remove(uri)
+    put(uri, text[:-1] + chr(ord(text[-1]) ^ 1))
+
+
+def test_shared_files_are_read_once_and_all_is_well(
+    kept: Kept, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = write_checkpoint(kept.directory, 1)
+    second = write_checkpoint(kept.directory, 2, elements=9, before=first)
+    files = files_of([*first.metadata.streams(), *second.metadata.streams()])
+    assert len(files) == 3
+    assert verified(capsys, 0, "--all", kept.directory, *kept.options) == {
+        "checkpoints": [f"{kept.directory}/job/chk-1", f"{kept.directory}/job/chk-2"],
+        "files": 5,
+        "bytes": sum(one.size for one in files) + first.metadata_bytes + second.metadata_bytes,
+        "damaged": [],
+    }
+    found = verified(capsys, 0, kept.directory, *kept.options)
+    assert found["checkpoints"] == [f"{kept.directory}/job/chk-2"]
+    assert found["files"] == 3
+
+
+def test_all_that_is_damaged_or_gone_is_named(
+    kept: Kept, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged, gone = (
+        files_of(write_checkpoint(kept.directory, number, elements=n).metadata.streams())[0]
+        for number, n in ((1, 100), (2, 200))
+    )
+    write_checkpoint(kept.directory, 3)
+    flip(damaged.uri)
+    remove(gone.uri)
+    flip(f"{kept.directory}/job/chk-3/_metadata")
+    found = verified(capsys, 3, "--all", kept.directory, *kept.options)
+    wrong = {one["uri"]: (one["problem"], one["bytes"]) for one in found["damaged"]}
+    assert wrong == {
+        damaged.uri: ("damaged", damaged.size),
+        gone.uri: ("missing", gone.size),
+        f"{kept.directory}/job/chk-3/_metadata": ("damaged", 0),
+    }
+    assert all(one["uri"] in one["message"] for one in found["damaged"])
+    assert found["files"] == 7
+    assert main(["verify", "--all", kept.directory, *kept.options]) == 3
+    streams = capsys.readouterr()
+    assert "2 checkpoints, 7 files" in streams.out
+    assert "3 files not as written" in streams.out
+    assert all(uri in streams.out for uri in wrong)
+
+
+def test_nothing_there_is_status_1(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", kept.directory, *kept.options]) == 1
+    assert main(["verify", "--all", kept.directory, *kept.options]) == 1
+    assert capsys.readouterr().err.count(kept.directory) == 2
+
+
+def test_one_of_two_pointers_that_leads_nowhere_is_status_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = f"file://{tmp_path}"
+    write_checkpoint(directory, 1)
+    arguments = (f"{directory}/job/chk-1", f"{directory}/job/chk-2")
+    assert verified(capsys, 1, *arguments)["checkpoints"] == [arguments[0]]
+
+
+@pytest.mark.usefixtures("as_without_spark")
+def test_spark_s_files_of_savepoints_are_read_too(
+    stopped: str, directory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pointer = take_savepoint(stopped, f"{directory}/savepoints")
+    assert main(["show", pointer, "--json"]) == 0
+    files = json.loads(capsys.readouterr().out)["spark_files"]["files"]
+    delta = next(one["uri"] for one in files if one["path"].endswith(".delta"))
+    assert verified(capsys, 0, pointer)["damaged"] == []
+    flip(delta)
+    [wrong] = verified(capsys, 3, pointer)["damaged"]
+    assert (wrong["uri"], wrong["problem"]) == (delta, "damaged")
+
+
+def test_what_a_job_deletes_meanwhile_is_no_damage(tmp_path: Path) -> None:
+    first = write_checkpoint(f"file://{tmp_path}", 1)
+    second = write_checkpoint(f"file://{tmp_path}", 2)
+    first.discard()
+    found = list(verify_checkpoints([first, second]))
+    assert [one.failure for one in found] == [None, None]
+    assert {one.uri for one in found} == {one.uri for one in files_of(second.metadata.streams())}
+
+
+def test_a_store_that_fails_leaves_it_open_whether_a_file_is_whole(faults: Faults) -> None:
+    completed = write_checkpoint(faults.directory, 1)
+    streams = completed.metadata.streams()
+    reported: list[int] = []
+    faults.before("read", StorageUnavailableError("gone fishing"), "every")
+    found = list(verify(streams, on_bytes=reported.append))
+    assert [type(one.failure) for one in found] == [StorageUnavailableError] * 2
+    assert sum(reported) == sum(one.size for one in found) == completed.metadata.state_bytes

@@ -1,0 +1,136 @@
+"""Checkpoints with states of two subtasks, written without Spark, on a local disk and on S3."""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+from contracts.elements import Order, broadcast_state, list_state
+from servers.s3 import S3Bucket, S3Server
+
+from holdfast.backends import OperatorStateBackend
+from holdfast.locations import (
+    CheckpointMetadata,
+    CompletedCheckpoint,
+    FileSystemCheckpointStorage,
+    OperatorState,
+    SubtaskState,
+    SubtaskStatistics,
+    complete_checkpoint,
+)
+from holdfast.spark_side import SPARK, SparkProgress
+
+UID = "visits"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where checkpoints are.
+
+    Attributes:
+        directory: URI of the checkpoint directory, empty at first.
+        options: Options of commands by which it is reached.
+    """
+
+    directory: str
+    options: list[str] = field(default_factory=list)
+
+
+def reached(server: S3Server) -> list[str]:
+    """Options of commands by which S3 is reached."""
+    settings = {
+        "endpoint": server.endpoint,
+        "region": server.region,
+        "path-style-access": "true",
+        "access-key": server.access_key,
+        "secret-key": server.secret_key,
+    }
+    pairs = (f"spark.holdfast.s3.{key}={value}" for key, value in settings.items())
+    return [word for pair in pairs for word in ("--conf", pair)]
+
+
+@pytest.fixture(params=["local", "s3"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
+    """An empty checkpoint directory of either kind."""
+    if request.param == "local":
+        yield Kept(f"file://{tmp_path}/checkpoints")
+        return
+    bucket: S3Bucket = request.getfixturevalue("moto_bucket")
+    from holdfast.spark.settings import Stores
+
+    uri = f"s3://{bucket.name}/checkpoints"
+    options = reached(bucket.server)
+    Stores.parse(dict(pair.split("=", 1) for pair in options[1::2]), uri).use()
+    yield Kept(uri, options)
+
+
+def write_checkpoint(
+    directory: str,
+    number: int,
+    *,
+    elements: int = 3,
+    before: CompletedCheckpoint | None = None,
+    job: str = "job",
+    parallelism: int = 2,
+    element_type: object = None,
+    savepoint: bool = False,
+) -> CompletedCheckpoint:
+    """Complete a checkpoint or savepoint.
+
+    Args:
+        directory: URI of the checkpoint directory, or of that of savepoints.
+        number: Its id; it is behind the batch before that.
+        elements: Number of elements in the first subtask's list; the others have one.
+        before: A checkpoint whose files of the other subtasks it refers to, instead of its own.
+        job: Its job.
+        parallelism: Number of subtasks.
+        element_type: Of the list; integers if not given.
+        savepoint: Whether it is one.
+    """
+    storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
+    access = storage.create_checkpoint_storage(job)
+    access.initialize_base_locations_for_checkpoint()
+    location = (
+        access.initialize_location_for_savepoint(number, directory)
+        if savepoint
+        else access.initialize_location_for_checkpoint(number)
+    )
+    subtasks = {}
+    for index in range(parallelism):
+        count = 1 if index else elements
+        if index and before is not None:
+            handle = before.metadata.operators[UID].subtasks[index].managed_operator[0]
+        else:
+            backend = OperatorStateBackend()
+            values = [Order(one) for one in range(count)] if element_type is Order else range(count)
+            list_state(backend, "seen", element_type).add_all(values)
+            broadcast_state(backend, "rules", (str, dict[str, int]), {"vat": {"percent": 19}})
+            found = backend.snapshot(location).run().job_manager_owned
+            assert found is not None
+            handle = found
+        counted = SubtaskStatistics(
+            count, count + 1, handle.size, 1.0, 20.0, 0.25, 1500.0, "worker"
+        )
+        subtasks[index] = SubtaskState(managed_operator=(handle,), statistics=counted)
+    progress = SparkProgress(
+        query_id="query",
+        run_id="run",
+        batch_id=number - 1,
+        offsets=f'v1\n{{"batchTimestampMs":{number},"conf":{{"a":"b"}}}}\n{{"logOffset":{number}}}',
+        checkpoint_location="file:/spark",
+        spark_version="4.3.0",
+    )
+    metadata = CheckpointMetadata(
+        job_id=job,
+        checkpoint_id=number,
+        commit_token=uuid.uuid4().hex,
+        created_ms=1_700_000_000_000,
+        duration_ms=12.5,
+        writer="holdfast tests",
+        operators={UID: OperatorState(parallelism, 128, subtasks, ("user",), "hash", ("string",))},
+        coordinator_states={SPARK: msgspec.msgpack.encode(progress), "sink/visits": b"1234"},
+        epoch=1,
+    )
+    return complete_checkpoint(location, metadata)
