@@ -8,6 +8,13 @@ from holdfast.locations.coordination._checkpoints import (
 )
 from holdfast.locations.coordination._cleaner import CheckpointsCleaner
 from holdfast.locations.coordination._completed_store import CompletedCheckpointStore, RestoreMode
+from holdfast.locations.coordination._files import CheckpointSize, files_of, size_of
+from holdfast.locations.coordination._history import (
+    JobHistory,
+    Uncommitted,
+    Unreadable,
+    job_histories,
+)
 from holdfast.locations.coordination._retention import (
     NEVER_RETAIN,
     RETAIN_ON_CANCELLATION,
@@ -28,15 +35,22 @@ __all__ = [
     "SAVEPOINT",
     "SYNCHRONOUS_SAVEPOINT",
     "CheckpointProperties",
+    "CheckpointSize",
     "CheckpointsCleaner",
     "CompletedCheckpointStore",
+    "JobHistory",
     "JobStatus",
     "RestoreMode",
     "SharedStateRegistry",
     "SweepReport",
+    "Uncommitted",
+    "Unreadable",
     "complete_checkpoint",
+    "files_of",
+    "job_histories",
     "latest",
     "latest_checkpoint",
     "load_checkpoints",
+    "size_of",
     "sweep",
 ]
