@@ -34,7 +34,7 @@ test: setup java ## the tests, fast and without network; includes real Spark
 	$(BIN)/pytest tests $(ARGS)
 
 .PHONY: integration
-integration: setup java s3-servers hdfs-servers ## the tests that start servers or whole jobs
+integration: setup java s3-servers hdfs-servers browser ## the tests that start servers or whole jobs
 	$(BIN)/pytest integration_tests $(ARGS)
 
 .PHONY: kills
@@ -50,6 +50,15 @@ s3-servers:
 .PHONY: hdfs-servers
 hdfs-servers: setup
 	@PYTHON=$(BIN)/python infra/hdfs/build || test $$? = 3
+
+# Not installed from here, which takes a root: its tests are skipped without.
+.PHONY: browser
+browser:
+	@command -v "$${CHROMIUM:-chromium}" chromium-browser google-chrome google-chrome-stable >/dev/null || { \
+	  echo 'the tests of the report page are skipped: they need a Chromium. To have one:' >&2; \
+	  echo '  Debian          sudo apt-get install chromium' >&2; \
+	  echo '  Fedora          sudo dnf install chromium' >&2; \
+	  echo '  elsewhere       CHROMIUM=/path/to/chrome make integration' >&2; }
 
 .PHONY: lint
 lint: setup ## ruff: rules and format; import layers

@@ -2,6 +2,7 @@
 
 from jobs.fixtures import job, spark
 from jobs.on_cluster import fed_job, signals, undisturbed
+from servers.browser import browser
 from servers.connect import connect
 from servers.hdfs import hdfs, hdfs_directory
 from servers.postgres import postgres
@@ -9,6 +10,7 @@ from servers.s3 import minio, minio_bucket, real_s3_bucket, versitygw, versitygw
 from servers.spark import cluster
 
 __all__ = [
+    "browser",
     "cluster",
     "connect",
     "fed_job",

@@ -21,6 +21,21 @@ def test_every_package_is_in_the_build() -> None:
     assert sorted(setuptools["packages"]) == sorted(found)
 
 
+def test_every_file_of_a_package_that_is_no_python_is_in_the_build() -> None:
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    listed = {
+        f"{package.replace('.', '/')}/{name}"
+        for package, names in setuptools["package-data"].items()
+        for name in names
+    }
+    found = {
+        file.relative_to(ROOT / "src").as_posix()
+        for file in (ROOT / "src" / "holdfast").rglob("*.*")
+        if file.is_file() and file.suffix not in (".py", ".pyc")
+    }
+    assert listed == found
+
+
 @pytest.mark.parametrize("name", ["locations", "backends"])
 def test_the_package_links_to_the_folder(name: str) -> None:
     link = ROOT / "src" / "holdfast" / name

@@ -22,6 +22,12 @@ from holdfast.locations.coordination._found import (
     find_checkpoints,
     is_savepoint,
 )
+from holdfast.locations.coordination._history import (
+    JobHistory,
+    Uncommitted,
+    Unreadable,
+    job_histories,
+)
 from holdfast.locations.coordination._parallel import in_parallel
 from holdfast.locations.coordination._retention import (
     NEVER_RETAIN,
@@ -49,10 +55,13 @@ __all__ = [
     "CheckpointsCleaner",
     "CompletedCheckpointStore",
     "FoundCheckpoint",
+    "JobHistory",
     "JobStatus",
     "RestoreMode",
     "SharedStateRegistry",
     "SweepReport",
+    "Uncommitted",
+    "Unreadable",
     "VerifiedFile",
     "chunks",
     "complete_checkpoint",
@@ -63,6 +72,7 @@ __all__ = [
     "find_checkpoints",
     "in_parallel",
     "is_savepoint",
+    "job_histories",
     "latest",
     "latest_checkpoint",
     "load_checkpoints",

@@ -76,7 +76,7 @@ def find_checkpoints(directory: str | PathLike[str]) -> list[FoundCheckpoint]:
         StorageUnavailableError: The store can't be read.
     """
     uri = _directory(directory)
-    found = in_parallel(_loaded, list(_locations(uri)))
+    found = in_parallel(loaded, list(_locations(uri)))
     return sorted((one for one in found if one is not None), key=_order)
 
 
@@ -139,12 +139,13 @@ def _locations(directory: str) -> Iterator[CompletedCheckpointStorageLocation]:
                 level += [one for one in below if JOB_ID.fullmatch(_uris.name(one))]
 
 
-def _loaded(location: CompletedCheckpointStorageLocation) -> FoundCheckpoint | None:
+def loaded(location: CompletedCheckpointStorageLocation) -> FoundCheckpoint | None:
+    """What is there; None if it is gone since it was listed."""
     pointer = location.external_pointer
     try:
         return FoundCheckpoint(pointer, load_checkpoint(location))
     except CheckpointNotFoundError:
-        return None  # the running job has deleted it since it was listed
+        return None  # by the running job
     except CheckpointError as failure:
         return FoundCheckpoint(pointer, failure)
 

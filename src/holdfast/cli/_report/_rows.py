@@ -1,0 +1,33 @@
+"""Long tables: what of them is shown, unfolded, left out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Row = TypeVar("Row")
+
+SHOWN_ROWS, MOST_ROWS = 8, 500
+
+
+@dataclass(frozen=True, slots=True)
+class Rows(Generic[Row]):
+    """Rows of a table.
+
+    Attributes:
+        shown: The first of them.
+        folded: The next ones, for who unfolds them.
+        left_out: Number of those that are not on the page.
+    """
+
+    shown: list[Row]
+    folded: list[Row]
+    left_out: int
+
+
+def rows_of(rows: Sequence[Row]) -> Rows[Row]:
+    """Show the first rows, fold the others, and leave out what no page can hold."""
+    return Rows(
+        list(rows[:SHOWN_ROWS]),
+        list(rows[SHOWN_ROWS:MOST_ROWS]),
+        max(len(rows) - MOST_ROWS, 0),
+    )

@@ -1,0 +1,103 @@
+"""Checkpoint directories of jobs that never ran, to look at."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast.locations import (
+    ByteStreamStateHandle,
+    CheckpointMetadata,
+    FileSystemCheckpointStorage,
+    OperatorState,
+    SubtaskState,
+    SubtaskStatistics,
+    complete_checkpoint,
+)
+from holdfast.spark_side import SPARK, SparkProgress
+from holdfast.testing import metadata_of
+
+HOSTILE = (
+    "<script>document.title='run'</script>",
+    '"><img src=x onerror=alert(1)>',
+    "עברית \u202e 🦑",
+)
+"""Names of operators; no job can have one, because it names a directory."""
+
+
+def write_checkpoints(
+    directory: Path | str,
+    ids: Sequence[int],
+    *,
+    job_id: str = "job",
+    uids: Sequence[str] = ("operator",),
+    parallelism: int = 2,
+    newest_ms: int | None = None,
+) -> FileSystemCheckpointStorage:
+    """Complete checkpoints one second after the other; the higher a subtask, the more it has.
+
+    Args:
+        directory: The checkpoint directory, or its URI.
+        ids: Their numbers; batches are one less.
+        job_id: The job.
+        uids: Its operators.
+        parallelism: Number of subtasks of each.
+        newest_ms: When the last one was completed; now if not given.
+    """
+    uri = directory if isinstance(directory, str) else f"file://{directory}"
+    storage = FileSystemCheckpointStorage(uri)
+    access = storage.create_checkpoint_storage(job_id)
+    access.initialize_base_locations_for_checkpoint()
+    newest = time.time_ns() // 1_000_000 if newest_ms is None else newest_ms
+    for age, number in enumerate(reversed(ids)):
+        metadata = checkpoint_metadata(
+            number,
+            job_id=job_id,
+            uids=uids,
+            parallelism=parallelism,
+            created_ms=newest - 1000 * age,
+        )
+        complete_checkpoint(access.initialize_location_for_checkpoint(number), metadata)
+    return storage
+
+
+def checkpoint_metadata(
+    number: int, *, job_id: str, uids: Sequence[str], parallelism: int, created_ms: int
+) -> CheckpointMetadata:
+    """As a job on Spark would have written it; subtask i has had 10 (i + 1) rows."""
+    streams = [ByteStreamStateHandle(bytes(100 * (index + 1))) for index in range(parallelism)]
+    whole = metadata_of(*streams, checkpoint_id=number)
+    [operator] = whole.operators.values()
+    subtasks = {
+        index: msgspec.structs.replace(one, statistics=_statistics(index, one))
+        for index, one in operator.subtasks.items()
+    }
+    progress = SparkProgress(
+        query_id="query",
+        run_id="run",
+        batch_id=number - 1,
+        offsets="v1\n{}",
+        checkpoint_location="file:///spark",
+        spark_version="4.3.0",
+    )
+    return msgspec.structs.replace(
+        whole,
+        job_id=job_id,
+        created_ms=created_ms,
+        operators={uid: OperatorState(parallelism, 128, subtasks) for uid in uids},
+        coordinator_states={SPARK: msgspec.msgpack.encode(progress)},
+    )
+
+
+def _statistics(index: int, state: SubtaskState) -> SubtaskStatistics:
+    return SubtaskStatistics(
+        rows_in=10 * (index + 1),
+        rows_out=5,
+        state_bytes=sum(stream.size for stream in state.streams()),
+        restore_ms=1.0,
+        process_ms=2.0 * (index + 1),
+        sync_ms=0.5,
+        async_ms=0.25,
+        restored_from="worker",
+    )
