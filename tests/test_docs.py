@@ -3,20 +3,34 @@
 import os
 import re
 import subprocess
-import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from pages.blocks import (
+    LANGUAGES,
+    Block,
+    blocks_of,
+    python_of,
+    run_blocks_of,
+    shell_blocks_of,
+)
+from pages.data import write_data, write_job
+from pages.running import run_page
 from servers.hdfs import HdfsServer, hdfs_server
+from servers.s3 import S3Bucket, S3Server, moto, settings_of
 
 from docs.generate import settings_page
-from holdfast import errors
+from holdfast.locations import use_s3
+from holdfast.spark import PREFIX, settings_table
+
+__all__ = ["moto"]
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+MY_BUCKET = "my-bucket"
 HDFS_PAGE = ROOT / "docs" / "how-to-use-hdfs.md"
 
 PRINTED = {
@@ -24,6 +38,9 @@ PRINTED = {
     "how-to-choose-state.md": "by-customer orders migrated",
     "how-to-inspect-checkpoints.md": "damaged: []",
     "how-to-keep-checkpoints.md": "0 bytes would go, 0 files are too young to tell",
+    "how-to-come-from-flink.md": "tens: True",
+    "how-to-move-a-job.md": "it went on: True",
+    "how-to-move-from-foreachbatch.md": "a customer is first 1 time",
     "how-to-rescale.md": "subtasks: 3",
     "how-to-test-an-adapter.md": "test_a_small_checkpoint_costs_one_request PASSED",
     "how-to-take-savepoints.md": "both went on: True",
@@ -33,53 +50,110 @@ PRINTED = {
 }
 """What a page's program says when all went well."""
 
+NO_SETTINGS = {"spark.holdfast.state.checkpoints.dir"}
+"""What a page shows to be refused."""
+
 # The tests of the first have directories of their own.
 WITHOUT_A_JOB = ("how-to-test-an-adapter.md", "how-to-configure.md")
 
 
-A_WHILE = re.compile(r"(\w+)\.awaitTermination\(\d+\)")
-SOME_BATCHES = r"""
-enough = ((\1.lastProgress or {"batchId": 0})["batchId"]) + 3
-while \1.isActive and (\1.lastProgress or {"batchId": 0})["batchId"] < enough:
-    \1.awaitTermination(1)
-"""
-"""What a page waits for here: on a busy machine a few seconds may be too few."""
-
-
-def python_of(page: Path) -> str:
-    """All Python of a page, in order: later blocks go on where earlier ones ended."""
-    return "\n".join(BLOCK.findall(page.read_text()))
-
-
+@pytest.mark.timeout(300)  # a busy machine starts some queries of a page slowly
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if python_of(page) and page != HDFS_PAGE],
+    [page for page in PAGES if run_blocks_of(page) and page != HDFS_PAGE],
     ids=lambda page: page.name,
 )
-def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    ran = run(page, tmp_path)
-    assert ran.returncode == 0, ran.stderr
-    if page.name not in WITHOUT_A_JOB:
-        completed = list(tmp_path.glob("*/*/chk-*/_metadata"))
-        assert completed, "the page's job has taken no checkpoint"
+def test_the_code_of_a_page_runs(
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    code = "".join(block.text for block in run_blocks_of(page))
+    if "/data/" in code:
+        write_data(tmp_path / "data")
+    commands = "".join(block.commands for block in shell_blocks_of(page) if not block.not_run)
+    environment = request.getfixturevalue("my_bucket") if MY_BUCKET in commands else {}
+    printed = run_page(page, tmp_path, **environment)
     if page.name == "README.md":
         sizes = [
             pq.read_metadata(file).num_rows
             for file in tmp_path.glob("right-sized/batch=*/*.parquet")
         ]
         assert {size for size in sizes if size} == {1000}
-    else:
-        assert PRINTED[page.name] in ran.stdout
+    elif python_of(page):
+        assert PRINTED[page.name] in printed
+    if python_of(page) and page.name not in WITHOUT_A_JOB:
+        written = tmp_path.rglob("chk-*/_metadata")
+        completed = [one for one in written if tmp_path / "data" not in one.parents]
+        assert completed, "the page's job has taken no checkpoint"
 
 
-def test_the_python_of_the_hdfs_page_runs(name_service: HdfsServer, tmp_path: Path) -> None:
-    ran = run(HDFS_PAGE, tmp_path, HADOOP_CONF_DIR=str(name_service.conf_dir))
-    assert ran.returncode == 0, ran.stderr
-    [newest] = ran.stdout.splitlines()
+def test_the_code_of_the_hdfs_page_runs(name_service: HdfsServer, tmp_path: Path) -> None:
+    printed = run_page(HDFS_PAGE, tmp_path, HADOOP_CONF_DIR=str(name_service.conf_dir))
+    [newest] = printed.splitlines()
     checkpoint_id, pointer = newest.split()
     assert pointer == f"hdfs://nameservice1/checkpoints/total/chk-{checkpoint_id}"
     files = name_service.client().list_status("/checkpoints/total", recursive=True)
     assert f"/checkpoints/total/chk-{checkpoint_id}/_metadata" in {file.path for file in files}
+
+
+@pytest.mark.parametrize(
+    "block",
+    [block for page in PAGES for block in shell_blocks_of(page) if block.not_run],
+    ids=str,
+)
+def test_a_shell_block_is_not_run(block: Block) -> None:
+    bash = ["bash", "-n", "-c", block.commands]
+    assert subprocess.run(bash, capture_output=True, check=False).returncode == 0
+    pytest.skip(block.not_run)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_block_says_its_language_and_all_python_is_run(page: Path) -> None:
+    blocks = blocks_of(page)
+    assert [str(one) for one in blocks if one.language not in LANGUAGES] == []
+    assert [str(one) for one in blocks if one.not_run and one.language == "python"] == []
+    assert page.read_text().count("```") == 2 * len(blocks)
+
+
+def test_extras_that_pages_name_can_be_installed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {
+        extra
+        for page in PAGES
+        for extras in re.findall(r"holdfast\[([\w,]+)\]", page.read_text())
+        for extra in extras.split(",")
+    }
+    assert named - set(project["optional-dependencies"]) == set()
+
+
+def test_settings_that_pages_name_exist() -> None:
+    settings = {PREFIX + setting.key for setting, _ in settings_table()}
+    named = {
+        (page.name, key)
+        for page in PAGES
+        for key in re.findall(r"spark\.holdfast\.[a-z0-9-]+(?:\.[a-z0-9-]+)+", page.read_text())
+    }
+    assert [one for one in sorted(named) if one[1] not in settings | NO_SETTINGS] == []
+
+
+@pytest.fixture
+def my_bucket(moto: S3Server) -> Iterator[dict[str, str]]:
+    """Variables that lead to a server with `s3://my-bucket/holdfast`, where job `totals` is."""
+    client = moto.client()
+    client.create_bucket(Bucket=MY_BUCKET)
+    bucket = S3Bucket(moto, MY_BUCKET, client)
+    use_s3(settings_of(moto), MY_BUCKET)
+    try:
+        write_job(f"s3://{MY_BUCKET}/holdfast", "file:///data/totals-spark")
+        yield {
+            "AWS_ENDPOINT_URL": moto.endpoint,
+            "AWS_ACCESS_KEY_ID": moto.access_key,
+            "AWS_SECRET_ACCESS_KEY": moto.secret_key,
+            "AWS_REGION": moto.region,
+            "no_proxy": "127.0.0.1",
+        }
+    finally:
+        bucket.delete()
+        client.close()
 
 
 @pytest.fixture
@@ -112,35 +186,8 @@ def name_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hd
         yield HdfsServer(uri=server.uri, conf_dir=conf_dir, directory=server.directory)
 
 
-def run(page: Path, directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a page's program in a directory that stands for /tmp; all else is as printed."""
-    program = python_of(page).replace("/tmp/", f"{directory}/")
-    program = A_WHILE.sub(SOME_BATCHES, program)
-    script = directory / "page.py"
-    script.write_text(program)
-    return subprocess.run(
-        [sys.executable, str(script)],
-        cwd=directory,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 def test_the_settings_page_is_made_from_the_code() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == settings_page()
-
-
-def test_every_error_has_its_place_in_troubleshooting() -> None:
-    page = (ROOT / "docs" / "troubleshooting.md").read_text()
-    leaves = {
-        error.__name__
-        for error in vars(errors).values()
-        if isinstance(error, type) and issubclass(error, errors.CheckpointError)
-    } - {"CheckpointError", "StreamClosedError", "CheckpointNotFoundError"}
-    assert [name for name in sorted(leaves) if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,0 +1,58 @@
+"""The page of error messages says them as the sources do."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from holdfast import errors
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+MESSAGES = [" ".join(bold.split()) for bold in re.findall(r"\*\*(.+?)\*\*", PAGE, re.DOTALL)]
+SOURCES = (
+    "locations",
+    "backends",
+    "src/holdfast/spark",
+    "src/holdfast/spark_side",
+    "src/holdfast/cli",
+)
+
+
+@cache
+def said() -> list[str]:
+    """All text in the sources, with `…` for what is put in."""
+    return [
+        text
+        for source in SOURCES
+        for file in (ROOT / source).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if (text := _text(node))
+    ]
+
+
+def _text(node: ast.AST) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) or "…" for part in node.values)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    return ""
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_of_the_page_is_one_of_the_sources(message: str) -> None:
+    for clause in message.replace("'…'", "…").rstrip(".,").split("; "):
+        pieces = [re.escape(piece) for piece in clause.split("…")]
+        wanted = re.compile(".*".join(pieces), re.DOTALL)
+        assert any(wanted.search(text) for text in said()), clause
+
+
+def test_every_error_has_its_place() -> None:
+    leaves = {
+        error.__name__
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, errors.CheckpointError)
+    } - {"CheckpointError", "StreamClosedError"}
+    assert [name for name in sorted(leaves) if f"`{name}`" not in PAGE] == []
