@@ -20,9 +20,7 @@ import http.client
 import json
 import os
 import re
-import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -31,6 +29,19 @@ import time
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
+
+sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
+
+from infra.common import (  # found by the line above
+    UnavailableError,
+    UsageError,
+    directory_of,
+    free_ports,
+    is_running,
+    kill,
+    new_directory,
+    run,
+)
 
 POM = Path(__file__).parent / "pom.xml"
 
@@ -44,8 +55,6 @@ whose report of the last block comes later at the NameNode than the client does.
 NODES = ("name", *DATA_NODES)
 
 DFSADMIN = "org.apache.hadoop.hdfs.tools.DFSAdmin"
-
-UNAVAILABLE = 3
 
 _JVM = (
     "-Xmx256m",
@@ -74,10 +83,6 @@ log4j.logger.org.apache.hadoop.util.NativeCodeLoader=ERROR
 
 _LONGEST_S = 120.0
 """A server that takes longer to come or to go is stuck."""
-
-
-class UnavailableError(Exception):
-    """There is no such server to be had on this machine."""
 
 
 def build() -> Path:
@@ -120,9 +125,9 @@ def start() -> dict[str, str]:
     """Start a new, empty file system, and say what clients and the other commands need."""
     home = build()
     _program("java")
-    directory = Path(tempfile.mkdtemp(prefix="holdfast-hdfs-"))
+    directory = new_directory("hdfs")
     try:
-        rpc, name_http, *others = (f"127.0.0.1:{port}" for port in _free_ports(8))
+        rpc, name_http, *others = (f"127.0.0.1:{port}" for port in free_ports(8))
         ports = dict(zip(DATA_NODES, zip(*[iter(others)] * 3, strict=True), strict=True))
         conf = directory / "conf"
         conf.mkdir()
@@ -189,27 +194,14 @@ def start_nodes(directory: Path, *nodes: str) -> None:
                 stderr=log,
                 start_new_session=True,
             )
-        (directory / f"{node}.pid").write_text(str(started[node].pid))
+        _pid_file(directory, node).write_text(str(started[node].pid))
     _wait_until_ready(directory, started)
-
-
-def kill(directory: Path, node: str) -> None:
-    """Kill a server without a warning, and wait until it is gone."""
-    if not _is_running(directory, node):
-        return
-    pid = _pid(directory, node)
-    os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + _LONGEST_S
-    while _is_running(directory, node) or _has_threads(pid):
-        if time.monotonic() > deadline:
-            sys.exit(f"the {node} node does not go")
-        time.sleep(0.02)
 
 
 def stop(directory: Path) -> None:
     """Stop the servers of a directory, if they still run, and remove the directory."""
     for node in NODES:
-        kill(directory, node)
+        kill(_pid_file(directory, node), directory)
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -332,75 +324,32 @@ def _write_site(path: Path, settings: dict[str, str]) -> None:
 
 
 def _is_running(directory: Path, node: str) -> bool:
-    """Whether the process is still the one that was started; ids are used again."""
-    if not (directory / f"{node}.pid").exists():
-        return False
-    pid = _pid(directory, node)
-    if Path("/proc/self").exists():  # small images of Linux have no ps
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-    else:
-        ps = ["ps", "-ww", "-o", "args=", "-p", str(pid)]
-        command = subprocess.run(ps, check=False, capture_output=True, text=True).stdout
-    return str(directory) in command
+    pid_file = _pid_file(directory, node)
+    return pid_file.exists() and is_running(int(pid_file.read_text()), directory)
 
 
-def _has_threads(pid: int) -> bool:
-    """Whether others than the first thread still run, and write; where there is no /proc, no."""
-    try:
-        return len(os.listdir(f"/proc/{pid}/task")) > 1
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+def _pid_file(directory: Path, node: str) -> Path:
+    return directory / f"{node}.pid"
 
 
-def _pid(directory: Path, node: str) -> int:
-    return int((directory / f"{node}.pid").read_text())
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free now; all different, because they are held at the same time."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [listener.getsockname()[1] for listener in held]
-    finally:
-        for listener in held:
-            listener.close()
-
-
-def _directory(path: str) -> Path:
-    directory = Path(path)
-    if not directory.name.startswith("holdfast-hdfs-"):
-        sys.exit(f"not a directory that start has printed: {path}")
-    return directory
-
-
-def main(arguments: list[str]) -> int:
-    try:
-        match arguments:
-            case ["build"]:
-                build()
-            case ["start"]:
-                for word, value in start().items():
-                    print(f"{word}={shlex.quote(value)}")
-            case ["node", "start", node, directory] if node in NODES:
-                start_nodes(_directory(directory), node)
-            case ["node", "kill", node, directory] if node in NODES:
-                kill(_directory(directory), node)
-            case ["dfsadmin", directory, *options]:
-                return dfsadmin(_directory(directory), options)
-            case ["stop", directory]:
-                stop(_directory(directory))
-            case _:
-                usages = (__doc__ or "").split("\n\n")[1]
-                print(f"usage:\n{usages}", file=sys.stderr)
-                return 2
-    except UnavailableError as error:
-        print(error, file=sys.stderr)
-        return UNAVAILABLE
-    return 0
+def _command(arguments: list[str]) -> dict[str, str] | int | None:
+    match arguments:
+        case ["build"]:
+            build()
+        case ["start"]:
+            return start()
+        case ["node", "start", node, directory] if node in NODES:
+            start_nodes(directory_of(directory, "hdfs"), node)
+        case ["node", "kill", node, directory] if node in NODES:
+            kill(_pid_file(Path(directory), node), directory_of(directory, "hdfs"))
+        case ["dfsadmin", directory, *options]:
+            return dfsadmin(directory_of(directory, "hdfs"), options)
+        case ["stop", directory]:
+            stop(directory_of(directory, "hdfs"))
+        case _:
+            raise UsageError
+    return None
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(_command, __doc__)

@@ -1,4 +1,8 @@
-"""An S3 server of our own: `server.py build|start [minio|versitygw|sink]`, `server.py stop DIRECTORY`.
+"""An S3 server of our own.
+
+    server.py build minio|versitygw|sink
+    server.py start minio|versitygw|sink
+    server.py stop DIRECTORY
 
 The real ones are test tools, which Holdfast neither ships nor links (MinIO is archived, and under
 the AGPL). They are built from source once, by `go install`, into
@@ -14,15 +18,24 @@ import hashlib
 import http.client
 import os
 import secrets
-import shlex
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
+
+from infra.common import (  # found by the line above
+    UnavailableError,
+    UsageError,
+    directory_of,
+    free_ports,
+    kill,
+    new_directory,
+    run,
+)
 
 PACKAGES = {
     # Of the last commit: its tags are none of Go's.
@@ -36,14 +49,8 @@ NAMES = [*PACKAGES, "sink"]
 
 REGION = "us-east-1"
 
-UNAVAILABLE = 3
-
 _LONGEST_S = 60.0
 """A server that takes longer to come or to go is stuck."""
-
-
-class UnavailableError(Exception):
-    """There is no such server to be had on this machine."""
 
 
 def build(name: str) -> Path:
@@ -86,11 +93,11 @@ def build(name: str) -> Path:
 def start(name: str) -> dict[str, str]:
     """Start a server, and say what clients and `stop` need."""
     program = build(name)
-    directory = Path(tempfile.mkdtemp(prefix="holdfast-s3-"))
+    directory = new_directory("s3")
     data = directory / "data"
     data.mkdir()
     access_key, secret_key = secrets.token_hex(8), secrets.token_hex(20)
-    port, other_port = _free_ports(2)
+    port, other_port = free_ports(2)
     address = f"127.0.0.1:{port}"
     if name == "minio":
         settings = {
@@ -144,30 +151,8 @@ def start(name: str) -> dict[str, str]:
 
 def stop(directory: Path) -> None:
     """Stop the server of a directory, if it still runs, and remove the directory."""
-    if not directory.name.startswith("holdfast-s3-"):
-        sys.exit(f"not a directory that start has printed: {directory}")
-    pid_file = directory / "pid"
-    if pid_file.exists():
-        pid = int(pid_file.read_text())
-        if _is_server(pid, directory):
-            os.kill(pid, signal.SIGKILL)  # nothing of it is kept, so it need not tidy up
-        deadline = time.monotonic() + _LONGEST_S
-        while _is_server(pid, directory) and time.monotonic() < deadline:
-            time.sleep(0.02)
+    kill(directory / "pid", directory)  # nothing of it is kept, so it need not tidy up
     shutil.rmtree(directory, ignore_errors=True)
-
-
-def _is_server(pid: int, directory: Path) -> bool:
-    """Whether the process is still the one that was started; ids are used again."""
-    if Path("/proc/self").exists():  # small images of Linux have no ps
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-    else:
-        ps = ["ps", "-ww", "-o", "args=", "-p", str(pid)]
-        command = subprocess.run(ps, check=False, capture_output=True, text=True).stdout
-    return str(directory) in command
 
 
 def _wait_until_ready(server: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
@@ -192,16 +177,6 @@ def _is_ready(port: int) -> bool:
         connection.close()
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free now; all different, because they are held at the same time."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [listener.getsockname()[1] for listener in held]
-    finally:
-        for listener in held:
-            listener.close()
-
-
 def _run(
     command: list[str], directory: str, environment: dict[str, str]
 ) -> "subprocess.CompletedProcess[str]":
@@ -214,24 +189,18 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it does not say why"])[-1]
 
 
-def main(arguments: list[str]) -> int:
-    try:
-        match arguments:
-            case ["build", name] if name in NAMES:
-                build(name)
-            case ["start", name] if name in NAMES:
-                for word, value in start(name).items():
-                    print(f"{word}={shlex.quote(value)}")
-            case ["stop", directory]:
-                stop(Path(directory))
-            case _:
-                print(f"usage: build|start [{'|'.join(NAMES)}], or stop DIRECTORY", file=sys.stderr)
-                return 2
-    except UnavailableError as error:
-        print(error, file=sys.stderr)
-        return UNAVAILABLE
-    return 0
+def _command(arguments: list[str]) -> dict[str, str] | None:
+    match arguments:
+        case ["build", name] if name in NAMES:
+            build(name)
+        case ["start", name] if name in NAMES:
+            return start(name)
+        case ["stop", directory]:
+            stop(directory_of(directory, "s3"))
+        case _:
+            raise UsageError
+    return None
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(_command, __doc__)

@@ -18,22 +18,29 @@ import http.client
 import importlib.util
 import json
 import os
-import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
 
+sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
+
+from infra.common import (  # found by the line above
+    UnavailableError,
+    UsageError,
+    directory_of,
+    free_ports,
+    new_directory,
+    run,
+)
+
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
-
-UNAVAILABLE = 3
 
 CORES = "1"
 MEMORY = "1g"
@@ -51,16 +58,12 @@ _LONGEST_S = 60.0
 """A server that takes longer to come or to go is stuck."""
 
 
-class UnavailableError(Exception):
-    """There is no such server to be had on this machine."""
-
-
 def start(workers: int) -> dict[str, str]:
     """Start a master and its workers, and say what drivers and the other commands need."""
     _check_java()
-    directory = Path(tempfile.mkdtemp(prefix="holdfast-spark-"))
+    directory = new_directory("spark")
     try:
-        port, web_port = _free_ports(2)
+        port, web_port = free_ports(2)
         addresses = {"master": f"127.0.0.1:{port}", "web": f"127.0.0.1:{web_port}"}
         (directory / "addresses").write_text(json.dumps(addresses))
         (directory / "tmp").mkdir()
@@ -249,16 +252,6 @@ def _address(number: int) -> str:
     return address
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free now; all different, because they are held at the same time."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [listener.getsockname()[1] for listener in held]
-    finally:
-        for listener in held:
-            listener.close()
-
-
 def _spark_home() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
@@ -272,39 +265,24 @@ def _check_java() -> None:
         raise UnavailableError("a Spark cluster needs Java 17, and no java was found")
 
 
-def _directory(path: str) -> Path:
-    directory = Path(path)
-    if not directory.name.startswith("holdfast-spark-"):
-        sys.exit(f"not a directory that start has printed: {path}")
-    return directory
-
-
-def main(arguments: list[str]) -> int:
-    try:
-        match arguments:
-            case ["start"]:
-                arguments = ["start", "2"]
-        match arguments:
-            case ["start", workers] if workers.isdecimal() and int(workers):
-                for word, value in start(int(workers)).items():
-                    print(f"{word}={shlex.quote(value)}")
-            case ["worker", "start", number, directory] if number.isdecimal():
-                start_worker(_directory(directory), int(number))
-            case ["worker", "kill", number, directory] if number.isdecimal():
-                kill_worker(_directory(directory), int(number))
-            case ["stop", directory]:
-                stop(_directory(directory))
-            case ["package", file]:
-                package(Path(file))
-            case _:
-                usages = (__doc__ or "").split("\n\n")[1]
-                print(f"usage:\n{usages}", file=sys.stderr)
-                return 2
-    except UnavailableError as error:
-        print(error, file=sys.stderr)
-        return UNAVAILABLE
-    return 0
+def _command(arguments: list[str]) -> dict[str, str] | None:
+    match arguments:
+        case ["start"]:
+            return start(2)
+        case ["start", workers] if workers.isdecimal() and int(workers):
+            return start(int(workers))
+        case ["worker", "start", number, directory] if number.isdecimal():
+            start_worker(directory_of(directory, "spark"), int(number))
+        case ["worker", "kill", number, directory] if number.isdecimal():
+            kill_worker(directory_of(directory, "spark"), int(number))
+        case ["stop", directory]:
+            stop(directory_of(directory, "spark"))
+        case ["package", file]:
+            package(Path(file))
+        case _:
+            raise UsageError
+    return None
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(_command, __doc__)

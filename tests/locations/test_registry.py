@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from servers.s3 import S3Bucket, operation, settings_of
+from servers.s3 import S3Bucket, settings_of
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.locations import (
@@ -20,7 +20,7 @@ from holdfast.locations import (
     unregister_file_system,
     use_s3,
 )
-from holdfast.testing import http_faults
+from holdfast.testing import http_faults, s3_operation
 
 SCHEMES = ("s3", "s3a")
 
@@ -131,16 +131,16 @@ def test_retries_are_those_of_calls_and_of_parts(moto_bucket: S3Bucket, *, own: 
         )
         use_s3(settings, moto_bucket.name if own else None, retries=NEVER)
         uri = f"s3://{moto_bucket.name}/dir/x"
-        faults.answer(503, operation("ListObjectsV2"), nth="every")
+        faults.answer(503, s3_operation("ListObjectsV2"), nth="every")
         with pytest.raises(StorageUnavailableError):
             file_system_for(uri).list(uri)
-        faults.answer(503, operation("UploadPart"), nth="every")
+        faults.answer(503, s3_operation("UploadPart"), nth="every")
         stream = file_system_for(uri).create(uri)
         with pytest.raises(StorageUnavailableError):
             stream.write(bytes(11 << 20))
             stream.commit()
         stream.abort()
-        asked = [one for one in faults.requests if operation("ListObjectsV2")(one)]
+        asked = [one for one in faults.requests if s3_operation("ListObjectsV2")(one)]
         assert len(asked) == 1
         parts = [one.query["partNumber"] for one in faults.requests if "partNumber" in one.query]
         assert len(parts) == len(set(parts)) > 0

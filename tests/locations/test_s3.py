@@ -20,7 +20,7 @@ import moto.s3.models
 import pytest
 from contracts.processes import output_of
 from contracts.values import EXCLUSIVE, read
-from servers.s3 import S3Bucket, operation, operation_of, settings_of
+from servers.s3 import S3Bucket, settings_of
 from servers.watched import SOON, Watched, empty
 
 from holdfast.errors import (
@@ -53,6 +53,8 @@ from holdfast.testing import (
     ExclusiveFileSystemContract,
     http_faults,
     metadata_of,
+    s3_operation,
+    s3_operation_of,
 )
 
 MIB = 1 << 20
@@ -232,7 +234,7 @@ def test_a_large_stream_goes_in_parts(watched: Watched, checksum: str) -> None:
         "UploadPart": 3,
         "CompleteMultipartUpload": 1,
     }
-    parts = [one for one in watched.faults.requests if operation("UploadPart")(one)]
+    parts = [one for one in watched.faults.requests if s3_operation("UploadPart")(one)]
     assert sorted(int(one.query["partNumber"]) for one in parts) == [1, 2, 3]
     assert sorted(one.body_bytes for one in parts) == [2 * MIB + 1, 5 * MIB, 5 * MIB]
     names = {"crc32c": "x-amz-checksum-crc32c", "crc32": "x-amz-checksum-crc32"}
@@ -265,7 +267,7 @@ def test_parts_grow_so_that_a_stream_has_no_end(
     parts = {
         int(one.query["partNumber"]): one.body_bytes
         for one in watched.faults.requests
-        if operation("UploadPart")(one)
+        if s3_operation("UploadPart")(one)
     }
     assert [parts[number] for number in sorted(parts)] == [10] * 4 + [20] * 4 + [40, 7]
     assert watched.bucket.read("dir/x") == data
@@ -308,7 +310,7 @@ def test_an_upload_that_is_done_with_is_forgotten_without_a_collection(
 
 @pytest.mark.usefixtures("small_parts")
 def test_a_writer_that_failed_can_not_commit_what_is_missing_a_piece(watched: Watched) -> None:
-    watched.faults.answer(403, operation("CreateMultipartUpload"), 1, code="AccessDenied")
+    watched.faults.answer(403, s3_operation("CreateMultipartUpload"), 1, code="AccessDenied")
     stream = watched.file_system(part_bytes=100).create(f"{watched.directory}/x")
     with pytest.raises(InvalidRequestError):
         stream.write(bytes(250))
@@ -493,11 +495,11 @@ def test_who_pays_is_said_with_every_request(watched: Watched) -> None:
     names = {*ALL, "ListObjectsV2", "GetObject", "DeleteObjects"}
     assert watched.counts().keys() >= names
     for request in watched.faults.requests:
-        assert request.headers.get("x-amz-request-payer") == "requester", operation_of(request)
+        assert request.headers.get("x-amz-request-payer") == "requester", s3_operation_of(request)
 
 
 def test_who_pays_is_said_when_a_late_abort_deletes_what_was_committed(watched: Watched) -> None:
-    reached, go_on = watched.faults.blocking(operation("PutObject"), performed=True)
+    reached, go_on = watched.faults.blocking(s3_operation("PutObject"), performed=True)
     stream = watched.file_system(requester_pays=True).create(f"{watched.directory}/x")
     stream.write(b"1")
     with ThreadPoolExecutor(1) as pool:

@@ -12,7 +12,7 @@ from typing import Any
 import moto.s3.models
 import pytest
 from botocore.exceptions import SSLError
-from servers.s3 import S3Bucket, operation, operation_of
+from servers.s3 import S3Bucket
 from servers.watched import forget_clients
 
 from holdfast.errors import (
@@ -36,7 +36,7 @@ from holdfast.locations import (
 from holdfast.locations.file_systems import publish
 from holdfast.locations.file_systems._retrying import RetryingExclusiveFileSystem
 from holdfast.locations.file_systems._s3 import _client, _input_stream, _obstore, _settings
-from holdfast.testing import HttpFaults, HttpRequest, http_faults
+from holdfast.testing import HttpFaults, HttpRequest, http_faults, s3_operation, s3_operation_of
 
 SOON = RetryPolicy(deadline_s=0.03, first_wait_s=0.001, longest_wait_s=0.002)
 """Gives up at once; for what never succeeds."""
@@ -80,7 +80,7 @@ class Store:
 
     def requested(self) -> list[str]:
         """What the adapter asked for so far."""
-        return [operation_of(request) for request in self.faults.requests]
+        return [s3_operation_of(request) for request in self.faults.requests]
 
     @property
     def is_by_obstore(self) -> bool:
@@ -311,7 +311,7 @@ def test_what_goes_wrong_once_ends_in_success_or_in_a_clean_error(
     store.use(PATIENT)
     for file in done.before:
         store.put(file, LARGE)
-    wrong.plan(store.faults, operation(asked), "next")
+    wrong.plan(store.faults, s3_operation(asked), "next")
     error = outcome(done, store)
     assert asked in store.requested()
     if wrong.is_transient:
@@ -337,7 +337,7 @@ def test_what_never_works_ends_in_a_clean_error(
     store.use(SOON)
     for file in done.before:
         store.put(file, LARGE)
-    wrong.plan(store.faults, operation(asked), "every")
+    wrong.plan(store.faults, s3_operation(asked), "every")
     error = outcome(done, store)
     if asked == "AbortMultipartUpload":
         assert error is None  # it never raises; what it can't remove is for a sweep
@@ -369,7 +369,7 @@ def test_what_never_works_ends_in_a_clean_error(
 def test_publishing_without_an_answer_is_unknown_and_never_unavailable(
     store: Store, fault: str
 ) -> None:
-    FAULTS[fault].plan(store.faults, operation("PutObject"), "every")
+    FAULTS[fault].plan(store.faults, s3_operation("PutObject"), "every")
     with pytest.raises(OutcomeUnknownError) as caught:
         S3FileSystem(store.settings).publish(store.uri, SMALL)
     assert caught.value.location == store.uri
@@ -381,8 +381,8 @@ def test_publishing_without_an_answer_is_unknown_and_never_unavailable(
 
 def test_publishing_stays_unknown_when_a_later_attempt_is_turned_away(store: Store) -> None:
     file_system = store.use(SOON)
-    store.faults.lose_answer(operation("PutObject"))
-    store.faults.answer(503, operation("PutObject"), 2, times=10_000)
+    store.faults.lose_answer(s3_operation("PutObject"))
+    store.faults.answer(503, s3_operation("PutObject"), 2, times=10_000)
     with pytest.raises(OutcomeUnknownError):
         file_system.publish(store.uri, SMALL)
     assert store.contents() == {"x": SMALL}
@@ -390,7 +390,7 @@ def test_publishing_stays_unknown_when_a_later_attempt_is_turned_away(store: Sto
 
 @pytest.mark.parametrize("code", ["SlowDown", "ConditionalRequestConflict", "RequestTimeout"])
 def test_publishing_that_the_store_turned_away_is_unavailable(store: Store, code: str) -> None:
-    store.faults.answer(503 if code == "SlowDown" else 409, operation("PutObject"), code=code)
+    store.faults.answer(503 if code == "SlowDown" else 409, s3_operation("PutObject"), code=code)
     with pytest.raises(StorageUnavailableError):
         S3FileSystem(store.settings).publish(store.uri, SMALL)
     assert store.contents() == {}
@@ -431,7 +431,7 @@ def test_a_full_store_is_told_from_one_that_did_not_answer(
 ) -> None:
     store.use(SOON)
     asked = OPERATIONS[name].asks[-1]
-    store.faults.answer(status, operation(asked), "every", code=code)
+    store.faults.answer(status, s3_operation(asked), "every", code=code)
     error = outcome(OPERATIONS[name], store)
     assert type(error) is StorageFullError
     repeats = store.is_by_obstore and name == "small file"
@@ -446,7 +446,7 @@ def test_a_completion_whose_answer_was_lost_finds_its_file_where_the_upload_is_g
     store: Store,
 ) -> None:
     store.use(PATIENT)
-    asked = operation("CompleteMultipartUpload")
+    asked = s3_operation("CompleteMultipartUpload")
     store.faults.lose_answer(asked, 1)
     store.faults.answer(404, asked, 2, code="NoSuchUpload")  # as S3 says; the servers here don't
     write(LARGE)(store)
@@ -458,7 +458,7 @@ def test_a_completion_whose_answer_was_lost_finds_its_file_where_the_name_is_tak
     store: Store,
 ) -> None:
     store.use(PATIENT)
-    asked = operation("CompleteMultipartUpload")
+    asked = s3_operation("CompleteMultipartUpload")
     store.faults.lose_answer(asked, 1)
     store.faults.answer(412, asked, 2)
     write(LARGE)(store)
@@ -470,7 +470,7 @@ def test_an_upload_that_somebody_aborted_fails_and_leaves_nothing(store: Store) 
     stream = file_system_for(store.uri).create(store.uri)
     stream.write(LARGE)
     [(key, upload)] = store.bucket.uploads()
-    store.faults.answer(404, operation("CompleteMultipartUpload"), code="NoSuchUpload")
+    store.faults.answer(404, s3_operation("CompleteMultipartUpload"), code="NoSuchUpload")
     store.bucket.client.abort_multipart_upload(Bucket=store.bucket.name, Key=key, UploadId=upload)
     with pytest.raises(CheckpointError):
         stream.commit()
@@ -485,10 +485,10 @@ def test_looking_whose_file_it_is_may_fail_and_is_repeated(
     store: Store, name: str, fault: str
 ) -> None:
     store.use(PATIENT)
-    asked = operation(OPERATIONS[name].asks[-1])
+    asked = s3_operation(OPERATIONS[name].asks[-1])
     store.faults.lose_answer(asked, 1)
     store.faults.answer(412, asked, 2)
-    FAULTS[fault].plan(store.faults, operation("HeadObject"), "next")
+    FAULTS[fault].plan(store.faults, s3_operation("HeadObject"), "next")
     OPERATIONS[name].act(store)
     assert "HeadObject" in store.requested()
     assert store.contents() == dict(OPERATIONS[name].after)
@@ -497,10 +497,10 @@ def test_looking_whose_file_it_is_may_fail_and_is_repeated(
 @pytest.mark.parametrize("name", ["small file", "large file"])
 def test_where_nobody_can_look_whose_file_it_is_it_stays_unknown(store: Store, name: str) -> None:
     store.use(SOON)
-    asked = operation(OPERATIONS[name].asks[-1])
+    asked = s3_operation(OPERATIONS[name].asks[-1])
     store.faults.lose_answer(asked, 1)
     store.faults.answer(412, asked, 2)
-    store.faults.reset(operation("HeadObject"), "every")
+    store.faults.reset(s3_operation("HeadObject"), "every")
     error = outcome(OPERATIONS[name], store)
     if error is None:  # an upload may be completed twice
         assert store.contents() == dict(OPERATIONS[name].after)
@@ -515,7 +515,7 @@ def test_a_file_of_somebody_else_is_not_taken_for_ours_after_a_lost_answer(
 ) -> None:
     store.use(PATIENT)
     store.put("x", b"theirs")
-    asked = operation(OPERATIONS[name].asks[-1])
+    asked = s3_operation(OPERATIONS[name].asks[-1])
     store.faults.reset(asked)
     with pytest.raises(CheckpointConflictError):
         OPERATIONS[name].act(store)
@@ -527,7 +527,7 @@ def test_an_upload_that_is_gone_already_is_aborted_without_a_word(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.use(PATIENT)
-    store.faults.answer(404, operation("AbortMultipartUpload"), "every", code="NoSuchUpload")
+    store.faults.answer(404, s3_operation("AbortMultipartUpload"), "every", code="NoSuchUpload")
     with caplog.at_level(logging.WARNING):
         give_up(store)
     assert [record for record in caplog.records if "could not abort" in record.message] == []
@@ -535,7 +535,7 @@ def test_an_upload_that_is_gone_already_is_aborted_without_a_word(
 
 def test_what_can_not_be_aborted_is_said(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     store.use(SOON)
-    store.faults.answer(403, operation("AbortMultipartUpload"), "every")
+    store.faults.answer(403, s3_operation("AbortMultipartUpload"), "every")
     give_up(store)
     assert "could not abort" in caplog.text
     assert store.uri in caplog.text
@@ -543,7 +543,7 @@ def test_what_can_not_be_aborted_is_said(store: Store, caplog: pytest.LogCapture
 
 def test_a_failed_part_stops_the_writer_and_nothing_is_left(store: Store) -> None:
     store.use(SOON)
-    store.faults.answer(403, operation("UploadPart"), 2)
+    store.faults.answer(403, s3_operation("UploadPart"), 2)
     stream = file_system_for(store.uri).create(store.uri)
     with pytest.raises(InvalidRequestError):
         for _ in range(1000):
@@ -563,7 +563,7 @@ def test_abort_from_another_thread_stops_a_commit_that_waits_for_the_store(
     store: Store, at: str
 ) -> None:
     file_system = store.use(SOON)
-    reached, go_on = store.faults.blocking(operation(at))
+    reached, go_on = store.faults.blocking(s3_operation(at))
     stream = file_system.create(store.uri)
     with ThreadPoolExecutor(1) as pool:
 
@@ -586,7 +586,7 @@ def test_abort_from_another_thread_stops_a_writer_that_waits_for_room(
     store: Store, concurrency: int
 ) -> None:
     file_system = S3FileSystem(changed(store.settings, concurrency=concurrency), retries=SOON)
-    reached, go_on = store.faults.blocking(operation("UploadPart"), "every")
+    reached, go_on = store.faults.blocking(s3_operation("UploadPart"), "every")
     stream = file_system.create(store.uri)
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(stream.write, bytes(10 * PART))
@@ -618,9 +618,9 @@ def wait_for_parts() -> None:
 def test_reading_goes_on_behind_the_last_byte_that_arrived(store: Store) -> None:
     store.use(PATIENT)
     store.put("x", LARGE)
-    store.faults.truncate(1000, operation("GetObject"), 1)
-    store.faults.truncate(500, operation("GetObject"), 2)
-    store.faults.reset(operation("GetObject"), 3)
+    store.faults.truncate(1000, s3_operation("GetObject"), 1)
+    store.faults.truncate(500, s3_operation("GetObject"), 2)
+    store.faults.reset(s3_operation("GetObject"), 3)
     read_whole(store)
     assert store.requested().count("GetObject") >= 4
 
@@ -635,7 +635,7 @@ def test_an_error_in_the_place_of_the_content_is_not_taken_for_it(
     monkeypatch.setattr(_obstore, "_HEAD_BYTES", 1000)
     by_both = store.is_by_obstore and position == 0
     for number in (1, 2) if by_both else (1 if position == 0 else 2,):
-        store.faults.answer(200, operation("GetObject"), number)
+        store.faults.answer(200, s3_operation("GetObject"), number)
     with pytest.raises(CheckpointError), file_system.open(store.uri) as stream:
         stream.seek(position)
         stream.read(50)
@@ -709,7 +709,7 @@ def test_a_key_that_is_missing_counts_as_deleted_where_the_store_calls_it_an_err
 
 
 def test_a_batch_that_fails_does_not_keep_the_next_one_from_being_deleted(store: Store) -> None:
-    store.faults.answer(403, operation("DeleteObjects"))
+    store.faults.answer(403, s3_operation("DeleteObjects"))
     store.put("last", SMALL)
     uris = [f"{store.directory}/{number}" for number in range(1000)] + [f"{store.directory}/last"]
     with pytest.raises(InvalidRequestError):
@@ -723,7 +723,7 @@ def test_a_batch_that_fails_does_not_keep_the_next_one_from_being_deleted(store:
 def test_of_racing_commits_with_lost_answers_exactly_one_wins(store: Store) -> None:
     store.use(PATIENT)
     chance = random.Random(4)
-    puts = operation("PutObject")
+    puts = s3_operation("PutObject")
     for race in range(20):
         uri = f"{store.directory}/{race}"
         store.faults.clear()
@@ -748,7 +748,7 @@ def test_of_racing_commits_with_lost_answers_exactly_one_wins(store: Store) -> N
 
 def test_of_racing_commits_whose_first_answers_are_all_lost_exactly_one_wins(store: Store) -> None:
     store.use(PATIENT)
-    store.faults.lose_answer(operation("PutObject"), times=4)
+    store.faults.lose_answer(s3_operation("PutObject"), times=4)
     with ThreadPoolExecutor(4) as pool:
 
         def wins(racer: int) -> bool:

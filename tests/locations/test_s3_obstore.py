@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from contracts.processes import output_of
-from servers.s3 import S3Bucket, operation, settings_of
+from servers.s3 import S3Bucket, settings_of
 from servers.watched import SOON, Watched
 
 from holdfast.errors import (
@@ -26,6 +26,7 @@ from holdfast.errors import (
 from holdfast.locations import S3FileSystem, S3Settings
 from holdfast.locations.file_systems._s3 import _input_stream, _obstore
 from holdfast.locations.file_systems._s3._client import connection_for
+from holdfast.testing import s3_operation
 
 MIB = 1 << 20
 
@@ -280,7 +281,7 @@ def test_credentials_that_fail_are_an_error_of_ours(
 
 
 def test_boto3_writes_what_it_fails_at(watched: Watched) -> None:
-    watched.faults.answer(503, operation("PutObject"), 1, code="SlowDown")
+    watched.faults.answer(503, s3_operation("PutObject"), 1, code="SlowDown")
     write(by_obstore(watched), f"{watched.directory}/x", b"1")
     assert agents(watched, "PutObject") == ["obstore", "boto3"]
     assert watched.bucket.read("dir/x") == b"1"
@@ -288,7 +289,7 @@ def test_boto3_writes_what_it_fails_at(watched: Watched) -> None:
 
 @both_servers
 def test_its_lost_answer_is_found_out_by_boto3(watched: Watched) -> None:
-    watched.faults.lose_answer(operation("PutObject"), 1)
+    watched.faults.lose_answer(s3_operation("PutObject"), 1)
     write(by_obstore(watched), f"{watched.directory}/x", b"1")
     assert watched.bucket.read("dir/x") == b"1"
     assert agents(watched, "PutObject") == ["obstore", "boto3"]
@@ -351,8 +352,8 @@ def test_nothing_that_the_store_said_to_it_is_passed_on(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="holdfast")
-    watched.faults.answer(403, operation("PutObject"), "every", code=TOKEN)
-    watched.faults.answer(404, operation("GetObject"), "every", code="NoSuchKey")
+    watched.faults.answer(403, s3_operation("PutObject"), "every", code=TOKEN)
+    watched.faults.answer(404, s3_operation("GetObject"), "every", code="NoSuchKey")
     file_system = by_obstore(watched, session_token=TOKEN, secret_key="the-secret-of-a-test")
     with pytest.raises(CheckpointNotFoundError) as missing:
         file_system.open(f"{watched.directory}/x")

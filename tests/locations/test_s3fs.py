@@ -18,7 +18,7 @@ import pytest
 from contracts.processes import output_of
 from contracts.values import EXCLUSIVE, read
 from fsspec.config import conf
-from servers.s3 import S3Bucket, operation, operation_of, settings_of
+from servers.s3 import S3Bucket, settings_of
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -50,6 +50,8 @@ from holdfast.testing import (
     FileSystemContract,
     HttpFaults,
     http_faults,
+    s3_operation,
+    s3_operation_of,
 )
 
 MIB = 1 << 20
@@ -98,7 +100,7 @@ class Watched:
         return file_system_for(self.directory)
 
     def counts(self) -> Counter[str]:
-        return Counter(operation_of(request) for request in self.faults.requests)
+        return Counter(s3_operation_of(request) for request in self.faults.requests)
 
 
 @pytest.fixture
@@ -221,7 +223,7 @@ def test_large_state_comes_back_as_it_was_stored(used: S3Bucket) -> None:
 def test_a_small_file_is_looked_for_and_put_without_a_condition(watched: Watched) -> None:
     write(watched.use(), watched.uri, b"1")
     assert watched.counts() == {"HeadObject": 1, "PutObject": 1}
-    [put] = [one for one in watched.faults.requests if operation("PutObject")(one)]
+    [put] = [one for one in watched.faults.requests if s3_operation("PutObject")(one)]
     assert "if-none-match" not in put.headers
     assert "x-amz-checksum-crc32c" in put.headers
 
@@ -270,7 +272,7 @@ CALLS: dict[str, Callable[[Watched, FileSystem], object]] = {
 def test_neither_s3fs_nor_botocore_repeats_anything(
     watched: Watched, name: str, status: int
 ) -> None:
-    watched.faults.answer(status, operation(name), "every")
+    watched.faults.answer(status, s3_operation(name), "every")
     # A 500 may have been performed.
     may_be_there = name == "PutObject" and status == 500
     with pytest.raises(OutcomeUnknownError if may_be_there else StorageUnavailableError):
@@ -284,9 +286,9 @@ def test_what_fails_twice_is_done_at_the_third_time(
     watched: Watched, name: str, fault: str
 ) -> None:
     if fault == "answer":
-        watched.faults.answer(503, operation(name), times=2)
+        watched.faults.answer(503, s3_operation(name), times=2)
     else:
-        watched.faults.reset(operation(name), times=2)
+        watched.faults.reset(s3_operation(name), times=2)
     file_system = watched.use(part_bytes=5 * MIB)
     CALLS[name](watched, file_system)
     assert watched.counts()[name] == 3 + (name == "UploadPart")
@@ -299,7 +301,7 @@ def test_what_fails_twice_is_done_at_the_third_time(
 @pytest.mark.parametrize(("name", "size"), [("PutObject", 1), ("CompleteMultipartUpload", 6 * MIB)])
 def test_a_commit_whose_answer_was_lost_is_one(watched: Watched, name: str, size: int) -> None:
     data = os.urandom(size)
-    watched.faults.lose_answer(operation(name))
+    watched.faults.lose_answer(s3_operation(name))
     write(watched.use(part_bytes=5 * MIB), watched.uri, data)
     assert watched.bucket.read("dir/x") == data
     assert watched.bucket.uploads() == []
@@ -308,13 +310,13 @@ def test_a_commit_whose_answer_was_lost_is_one(watched: Watched, name: str, size
 def test_nobody_knows_the_outcome_of_a_commit_whose_answers_are_all_lost(
     watched: Watched,
 ) -> None:
-    watched.faults.lose_answer(operation("PutObject"), "every")
+    watched.faults.lose_answer(s3_operation("PutObject"), "every")
     with pytest.raises(OutcomeUnknownError):
         write(watched.use(NEVER), watched.uri, b"1")
 
 
 def test_metadata_whose_answer_was_lost_is_published_once(watched: Watched) -> None:
-    watched.faults.lose_answer(operation("PutObject"))
+    watched.faults.lose_answer(s3_operation("PutObject"))
     watched.use()
     publish(watched.uri, b"ours", single_writer=True)
     with pytest.raises(CheckpointConflictError):
@@ -334,7 +336,7 @@ def test_a_writer_that_fails_leaves_no_truncated_file(watched: Watched) -> None:
 
 
 def test_a_part_that_is_refused_leaves_nothing(watched: Watched) -> None:
-    watched.faults.answer(403, operation("UploadPart"))
+    watched.faults.answer(403, s3_operation("UploadPart"))
     with pytest.raises(InvalidRequestError):
         write(watched.use(part_bytes=5 * MIB), watched.uri, bytes(12 * MIB))
     assert watched.bucket.keys() == []
@@ -344,13 +346,13 @@ def test_a_part_that_is_refused_leaves_nothing(watched: Watched) -> None:
 def test_reading_goes_on_where_the_connection_was_lost(watched: Watched) -> None:
     data = os.urandom(3 * MIB)
     watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data)
-    watched.faults.truncate(MIB + 1, operation("GetObject"))
+    watched.faults.truncate(MIB + 1, s3_operation("GetObject"))
     with watched.use().open(watched.uri) as stream:
         assert stream.read() == data
 
 
 def test_a_server_that_says_nothing_is_not_waited_for_forever(watched: Watched) -> None:
-    _, go_on = watched.faults.blocking(operation("ListObjectsV2"))
+    _, go_on = watched.faults.blocking(s3_operation("ListObjectsV2"))
     with pytest.raises(StorageUnavailableError):
         watched.use(NEVER, read_timeout_s=0.2).list(watched.directory)
     go_on.set()
@@ -381,7 +383,7 @@ def test_an_error_says_what_to_do_and_tells_no_secret(
     caplog.set_level(logging.INFO)
     for name in ("s3fs", "fsspec", "holdfast"):
         caplog.set_level(logging.DEBUG, name)
-    watched.faults.answer(status, operation("PutObject"), "every", code=code)
+    watched.faults.answer(status, s3_operation("PutObject"), "every", code=code)
     file_system = watched.use(NEVER, secret_key=SECRET, session_token=TOKEN)
     with pytest.raises(expected) as caught:
         write(file_system, watched.uri, b"1")
@@ -408,7 +410,7 @@ def test_what_is_sent_again_after_a_kept_connection_broke_is_whole(watched: Watc
     data = os.urandom(12 * MIB)
     stream = file_system.create(watched.uri)
     stream.write(data[: 5 * MIB])
-    watched.faults.reset(operation("UploadPart"), nth=1)
+    watched.faults.reset(s3_operation("UploadPart"), nth=1)
     with suppress(StorageUnavailableError):  # aiohttp may not have kept it
         stream.write(data[5 * MIB :])
         stream.commit()
@@ -522,7 +524,7 @@ def test_a_setting_reaches_the_requests(
 ) -> None:
     write(watched.use(part_bytes=5 * MIB, **changes), watched.uri, bytes(size))
     name = "PutObject" if size == 1 else "CreateMultipartUpload"
-    [made] = [one for one in watched.faults.requests if operation(name)(one)]
+    [made] = [one for one in watched.faults.requests if s3_operation(name)(one)]
     assert made.headers[header] == value
 
 

@@ -22,24 +22,26 @@ def started(kind: str, *arguments: str) -> Iterator[dict[str, str]]:
 
     Where there can be none, the test is skipped and says why.
     """
-    start = _call(kind, "start", *arguments)
+    start = call(kind, "start", *arguments)
     if start.returncode == _UNAVAILABLE:
         pytest.skip(start.stderr.strip().splitlines()[-1])
     assert start.returncode == 0, start.stderr
     known = dict(word.split("=", 1) for word in shlex.split(start.stdout))
+    directory = known["directory"]  # callers may take it out
     try:
         yield known
     finally:
-        run(kind, "stop", known["directory"])
+        run(kind, "stop", directory)
 
 
 def run(kind: str, command: str, *arguments: str) -> None:
     """Call a command that must not fail."""
-    done = _call(kind, command, *arguments)
+    done = call(kind, command, *arguments)
     assert done.returncode == 0, f"{command} {' '.join(arguments)}: {done.stderr}{done.stdout}"
 
 
-def _call(kind: str, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def call(kind: str, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Call a command, and say what came of it."""
     return subprocess.run(
         [_INFRA / kind / command, *arguments],
         check=False,

@@ -9,11 +9,12 @@ import http.client
 import importlib.util
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,6 @@ from botocore.config import Config
 from servers import infra
 
 from holdfast.locations import S3Settings
-from holdfast.testing._http_faults import HttpRequest
 
 _LONGEST_S = 60.0
 
@@ -48,11 +48,14 @@ class S3Server:
     access_key: str = "holdfast"
     secret_key: str = field(default="holdfast-secret", repr=False)
 
-    def client(self, endpoint: str | None = None, **settings: Any) -> Any:
+    def client(
+        self, endpoint: str | None = None, who: S3Settings | None = None, **settings: Any
+    ) -> Any:
         """A client of boto3 that repeats nothing.
 
         Args:
             endpoint: Another way to the server, such as `HttpFaults.url`.
+            who: Whose credentials it has, if not the server's own.
             settings: More of botocore's `Config`.
         """
         retries = {"mode": "standard", "total_max_attempts": 1}
@@ -62,8 +65,9 @@ class S3Server:
             "s3",
             endpoint_url=endpoint or self.endpoint,
             region_name=self.region,
-            aws_access_key_id=self.access_key,
-            aws_secret_access_key=self.secret_key,
+            aws_access_key_id=who.access_key if who else self.access_key,
+            aws_secret_access_key=who.secret_key if who else self.secret_key,
+            aws_session_token=who.session_token if who else None,
             config=config.merge(Config(**settings)),
         )
 
@@ -149,11 +153,12 @@ def moto_server() -> Iterator[S3Server]:
 
 
 @contextmanager
-def ministack_server(directory: Path) -> Iterator[S3Server]:
+def ministack_server(directory: Path, **settings: str) -> Iterator[S3Server]:
     """ministack: knows checksums, conditional completion and conditional deletion.
 
     Args:
         directory: Where it may write.
+        settings: More of its environment.
     """
     if importlib.util.find_spec("ministack") is None:
         pytest.skip("ministack is not installed")
@@ -165,7 +170,9 @@ def ministack_server(directory: Path) -> Iterator[S3Server]:
         "GATEWAY_PORT": str(port),
         "HOME": str(directory),
         "TMPDIR": str(directory),
+        **settings,
     }
+    scheme = "https" if "USE_SSL" in settings else "http"
     command = Path(sys.executable).with_name("ministack")
     with (
         open(directory / "log", "wb") as log,
@@ -175,11 +182,11 @@ def ministack_server(directory: Path) -> Iterator[S3Server]:
     ):
         try:
             deadline = time.monotonic() + _LONGEST_S
-            while not _is_healthy(port):
+            while not _is_healthy(scheme, port):
                 if server.poll() is not None or time.monotonic() > deadline:
                     pytest.fail(f"ministack did not start: {(directory / 'log').read_text()}")
                 time.sleep(0.05)
-            yield S3Server(name="ministack", endpoint=f"http://127.0.0.1:{port}")
+            yield S3Server(name="ministack", endpoint=f"{scheme}://127.0.0.1:{port}")
         finally:
             server.kill()
 
@@ -192,8 +199,11 @@ def real_server(name: str) -> Iterator[S3Server]:
         yield S3Server(name=name, **known)
 
 
-def _is_healthy(port: int) -> bool:
+def _is_healthy(scheme: str, port: int) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    if scheme == "https":  # a certificate of its own, which nobody knows yet
+        unverified = ssl._create_unverified_context()
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=unverified)
     try:
         connection.request("GET", "/_ministack/health")
         return connection.getresponse().status == 200
@@ -213,42 +223,6 @@ def settings_of(server: S3Server, **changes: Any) -> S3Settings:
         "secret_key": server.secret_key,
     }
     return S3Settings(**{**values, **changes})
-
-
-def operation_of(request: HttpRequest) -> str:
-    """What S3 calls it, such as `UploadPart`; for paths of the form `/bucket/key`."""
-    of_object = bool(request.path.strip("/").partition("/")[2])
-    kind = next((name for name in _OPERATIONS if name in request.query), "")
-    if kind == "uploadId" and request.method == "PUT" and "x-amz-copy-source" in request.headers:
-        return "UploadPartCopy"
-    if not kind and of_object and "x-amz-copy-source" in request.headers:
-        return "CopyObject"
-    if kind:
-        return _OPERATIONS[kind].get(request.method, "?")
-    thing = "Object" if of_object else "Bucket"
-    verbs = {"PUT": "Put" if of_object else "Create", "GET": "Get", "HEAD": "Head"}
-    return verbs.get(request.method, request.method.capitalize()) + thing
-
-
-def operation(name: str) -> Callable[[HttpRequest], bool]:
-    """Match the requests of one of S3's operations, for `HttpFaults`."""
-    return lambda request: operation_of(request) == name
-
-
-_OPERATIONS = {
-    "uploadId": {
-        "PUT": "UploadPart",
-        "POST": "CompleteMultipartUpload",
-        "DELETE": "AbortMultipartUpload",
-        "GET": "ListParts",
-    },
-    "uploads": {"POST": "CreateMultipartUpload", "GET": "ListMultipartUploads"},
-    "delete": {"POST": "DeleteObjects"},
-    "versions": {"GET": "ListObjectVersions"},
-    "versioning": {"GET": "GetBucketVersioning", "PUT": "PutBucketVersioning"},
-    "list-type": {"GET": "ListObjectsV2"},
-}
-"""By the parameter of the query that tells them apart, then by method."""
 
 
 @pytest.fixture(scope="session")

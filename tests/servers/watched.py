@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from servers.s3 import S3Bucket, operation, operation_of, settings_of
+from servers.s3 import S3Bucket, settings_of
 
 from holdfast.locations import RetryPolicy, S3FileSystem
 from holdfast.locations.file_systems._s3 import _client
-from holdfast.testing import HttpFaults, http_faults
+from holdfast.testing import HttpFaults, http_faults, s3_operation, s3_operation_of
 
 SOON = RetryPolicy(deadline_s=0.05, first_wait_s=0.001, longest_wait_s=0.002)
 
@@ -46,11 +46,11 @@ class Watched:
 
     def asked(self, name: str) -> list[dict[str, str]]:
         """Headers of the requests of one kind."""
-        match = operation(name)
+        match = s3_operation(name)
         return [dict(one.headers) for one in self.faults.requests if match(one)]
 
     def counts(self) -> Counter[str]:
-        return Counter(operation_of(request) for request in self.faults.requests)
+        return Counter(s3_operation_of(request) for request in self.faults.requests)
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from holdfast.testing._faulty import (
 )
 from holdfast.testing._http_faults import HttpFaults, HttpRequest, http_faults
 from holdfast.testing._interleaving import Interleaved, at_every_step
+from holdfast.testing._s3_operations import S3_OPERATIONS, s3_operation, s3_operation_of
 from holdfast.testing._values import metadata_of, streams_of
 from holdfast.testing.contracts._exclusive_file_system import ExclusiveFileSystemContract
 from holdfast.testing.contracts._file_system import FileSystemContract
@@ -37,6 +38,7 @@ from holdfast.testing.contracts._writes import Write, both_writes
 
 __all__ = [
     "ANY_CALL",
+    "S3_OPERATIONS",
     "Action",
     "CheckpointStorageContract",
     "CountingExclusiveFileSystem",
@@ -58,5 +60,7 @@ __all__ = [
     "faulty_file_system",
     "http_faults",
     "metadata_of",
+    "s3_operation",
+    "s3_operation_of",
     "streams_of",
 ]

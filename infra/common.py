@@ -1,0 +1,117 @@
+"""What the servers in the folders beside this file have in common.
+
+Exit status: 0 done, 2 wrong usage, 3 can't be had here, else it failed; the last line on stderr says
+why.
+"""
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+UNAVAILABLE = 3
+
+_LONGEST_S = 60.0
+"""A server that takes longer to go is stuck."""
+
+Command = Callable[[list[str]], Mapping[str, str] | int | None]
+"""Takes the arguments; says what clients need to know, or an exit status."""
+
+
+class UnavailableError(Exception):
+    """There is no such server to be had on this machine."""
+
+
+class UsageError(Exception):
+    """There is no such command; `message` may say more."""
+
+
+def run(command: Command, usage: str | None) -> NoReturn:
+    """Run what the command line says, and exit.
+
+    Args:
+        command: What to run. What it says to clients is printed for a shell to evaluate.
+        usage: The module's docstring; its second paragraph lists the commands.
+    """
+    try:
+        said = command(sys.argv[1:])
+    except UsageError as error:
+        usages = (usage or "").split("\n\n")[1]
+        print(*error.args, f"usage:\n{usages}", sep="\n", file=sys.stderr)
+        sys.exit(2)
+    except UnavailableError as error:
+        print(error, file=sys.stderr)
+        sys.exit(UNAVAILABLE)
+    if isinstance(said, Mapping):
+        for word, value in said.items():
+            print(f"{word}={shlex.quote(value)}")
+        said = 0
+    sys.exit(said)
+
+
+def new_directory(kind: str) -> Path:
+    """Where a server of that kind keeps all that it writes, to be removed by `stop`."""
+    return Path(tempfile.mkdtemp(prefix=_prefix(kind)))
+
+
+def directory_of(path: str, kind: str) -> Path:
+    """The directory that `start` has printed; nothing else is ever removed."""
+    directory = Path(path)
+    if not directory.name.startswith(_prefix(kind)):
+        sys.exit(f"not a directory that start has printed: {path}")
+    return directory
+
+
+def _prefix(kind: str) -> str:
+    return f"holdfast-{kind}-"
+
+
+def is_running(pid: int, directory: Path) -> bool:
+    """Whether a process is still the one that was started for a directory; ids are used again."""
+    if Path("/proc/self").exists():  # small images of Linux have no ps
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+    else:
+        ps = ["ps", "-ww", "-o", "args=", "-p", str(pid)]
+        command = subprocess.run(ps, check=False, capture_output=True, text=True).stdout
+    return str(directory) in command
+
+
+def kill(pid_file: Path, directory: Path) -> None:
+    """Kill the process that was started for a directory, if it still runs, and wait until it is gone."""
+    pid = int(pid_file.read_text()) if pid_file.exists() else None
+    if pid is None or not is_running(pid, directory):
+        return
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + _LONGEST_S
+    while is_running(pid, directory) or _has_threads(pid):
+        if time.monotonic() > deadline:
+            sys.exit(f"process {pid} does not go")
+        time.sleep(0.02)
+
+
+def _has_threads(pid: int) -> bool:
+    """Whether others than the first thread still run, and write; where there is no /proc, no."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) > 1
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now; all different, because they are held at the same time."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [listener.getsockname()[1] for listener in held]
+    finally:
+        for listener in held:
+            listener.close()

@@ -1,0 +1,185 @@
+"""Accounts of AWS, emulated on loopback: stacks, roles, and policies that are heeded."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from servers.s3 import S3Bucket, S3Server, ministack_server, moto_server, settings_of
+
+from holdfast.locations import S3Settings
+
+Policy = dict[str, Any]
+"""A policy document."""
+
+ALL: Policy = {
+    "Version": "2012-10-17",
+    "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An account, by the credentials of somebody who may do everything.
+
+    Attributes:
+        server: Where it is.
+        ca_bundle: The certificates to trust, where it speaks TLS.
+        asks_for_bucket: Whether it asks for the bucket where S3 asks for each object that one
+            request deletes.
+    """
+
+    server: S3Server
+    ca_bundle: str | None = None
+    asks_for_bucket: bool = False
+
+    def client(self, service: str, settings: S3Settings | None = None) -> Any:
+        """A client of boto3 that repeats nothing, with the credentials of somebody else if given."""
+        who = settings or settings_of(self.server)
+        retries = {"mode": "standard", "total_max_attempts": 1}
+        return boto3.client(
+            service,
+            endpoint_url=self.server.endpoint,
+            region_name=self.server.region,
+            aws_access_key_id=who.access_key,
+            aws_secret_access_key=who.secret_key,
+            aws_session_token=who.session_token,
+            verify=self.ca_bundle,
+            config=Config(s3={"addressing_style": "path"}, retries=retries, proxies={}),
+        )
+
+    def bucket(self, name: str) -> S3Bucket:
+        """A bucket that is there, looked at with all permissions."""
+        return S3Bucket(self.server, name, self.client("s3"))
+
+    def deploy(self, template: str, name: str, **parameters: str) -> dict[str, str]:
+        """Make a stack of a template; its outputs by name."""
+        stacks = self.client("cloudformation")
+        stacks.create_stack(
+            StackName=name,
+            TemplateBody=template,
+            Parameters=[
+                {"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()
+            ],
+            Capabilities=["CAPABILITY_IAM"],
+        )
+        stacks.get_waiter("stack_create_complete").wait(
+            StackName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 30}
+        )
+        [stack] = stacks.describe_stacks(StackName=name)["Stacks"]
+        return {one["OutputKey"]: one["OutputValue"] for one in stack["Outputs"]}
+
+    def policy(self, arn: str) -> Policy:
+        """The document of a managed policy."""
+        iam = self.client("iam")
+        version = iam.get_policy(PolicyArn=arn)["Policy"]["DefaultVersionId"]
+        found = iam.get_policy_version(PolicyArn=arn, VersionId=version)
+        document: Policy = found["PolicyVersion"]["Document"]
+        return document
+
+    def role(self, name: str, policy: Policy) -> str:
+        """Make a role that may do what a policy says; its ARN."""
+        iam = self.client("iam")
+        trust = {
+            "Version": "2012-10-17",
+            "Statement": [
+                {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}
+            ],
+        }
+        role = iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(trust))
+        if self.asks_for_bucket:
+            policy = _for_the_bucket(policy)
+        iam.put_role_policy(RoleName=name, PolicyName="all", PolicyDocument=json.dumps(policy))
+        arn: str = role["Role"]["Arn"]
+        return arn
+
+    def settings(self, role: str) -> S3Settings:
+        """How somebody with a role reaches S3."""
+        return assumed(
+            self.client("sts").assume_role(RoleArn=role, RoleSessionName="test"),
+            settings_of(self.server, ca_bundle=self.ca_bundle),
+        )
+
+
+def _for_the_bucket(policy: Policy) -> Policy:
+    """The same for objects, and what it allows to be done to them for the bucket too."""
+    statements = [
+        {**one, "Resource": [one["Resource"], one["Resource"].partition("/")[0]]}
+        if one["Effect"] == "Allow"
+        else one
+        for one in policy["Statement"]
+    ]
+    return {**policy, "Statement": statements}
+
+
+def assumed(answer: Any, settings: S3Settings) -> S3Settings:
+    """Settings with the credentials that STS has given."""
+    given = answer["Credentials"]
+    return replace(
+        settings,
+        access_key=given["AccessKeyId"],
+        secret_key=given["SecretAccessKey"],
+        session_token=given["SessionToken"],
+        # What else reaches S3 would not trust a certificate that has signed itself.
+        state_files="boto3",
+    )
+
+
+def without(policy: Policy, action: str) -> Policy:
+    """A policy that no longer allows an action."""
+    statements = []
+    for one in policy["Statement"]:
+        actions = [one["Action"]] if isinstance(one["Action"], str) else one["Action"]
+        if one["Effect"] == "Allow" and action in actions:
+            actions = [other for other in actions if other != action]
+        if actions:
+            statements.append({**one, "Action": actions})
+    return {**policy, "Statement": statements}
+
+
+def actions_of(policy: Policy) -> list[str]:
+    """What a policy allows."""
+    return [
+        action
+        for one in policy["Statement"]
+        if one["Effect"] == "Allow"
+        for action in one["Action"]
+    ]
+
+
+@contextmanager
+def moto_account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    """Moto: heeds actions and resources of what roles may do; of buckets' policies, nothing."""
+    with moto_server() as server:
+        from moto import settings
+        from moto.core.authorization import ActionAuthenticatorMixin
+
+        iam = Account(server).client("iam")
+        iam.create_user(UserName="admin")
+        iam.put_user_policy(UserName="admin", PolicyName="all", PolicyDocument=json.dumps(ALL))
+        key = iam.create_access_key(UserName="admin")["AccessKey"]
+        monkeypatch.setattr(settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)
+        monkeypatch.setattr(ActionAuthenticatorMixin, "request_count", 0)
+        yield Account(
+            replace(server, access_key=key["AccessKeyId"], secret_key=key["SecretAccessKey"]),
+            asks_for_bucket=True,
+        )
+
+
+@contextmanager
+def ministack_account(directory: Path) -> Iterator[Account]:
+    """ministack: heeds actions, resources and conditions, of buckets' policies too, and speaks TLS."""
+    if shutil.which("openssl") is None:
+        pytest.skip("ministack makes its certificate by openssl, which is not there")
+    with ministack_server(directory, AUTH="true", USE_SSL="1") as server:
+        # To ministack that is the account's root.
+        yield Account(
+            replace(server, access_key="test", secret_key="test"),
+            str(directory / "ministack-tls" / "server.crt"),
+        )

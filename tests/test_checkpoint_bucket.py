@@ -1,0 +1,58 @@
+"""The bucket of `infra/aws`: checked by cfn-lint, deployed in moto, used there by its two roles."""
+
+from collections.abc import Iterator
+
+import pytest
+from contracts.checkpoint_bucket import TEMPLATE, CheckpointBucketContract, Deployed, deploy
+from servers.aws import Account, moto_account
+
+# It makes no policies of buckets, and says so.
+pytestmark = pytest.mark.filterwarnings("ignore:Tried to parse AWS..S3..BucketPolicy:UserWarning")
+
+KEY = "arn:aws:kms:us-east-1:111122223333:key/0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0"
+
+
+@pytest.fixture(scope="module")
+def account() -> Iterator[Account]:
+    with pytest.MonkeyPatch.context() as monkeypatch, moto_account(monkeypatch) as account:
+        yield account
+
+
+@pytest.fixture(scope="module")
+def deployed(account: Account) -> Deployed:
+    return deploy(account)
+
+
+def test_cfn_lint_finds_nothing() -> None:
+    from cfnlint.api import lint
+    from cfnlint.config import ManualArgs
+
+    found = lint(TEMPLATE.read_text(), config=ManualArgs(regions=["us-east-1"]))
+    assert found == []
+
+
+class TestInMoto(CheckpointBucketContract):
+    """Which heeds actions and resources; of the bucket it makes the encryption."""
+
+
+def test_without_a_key_s3_encrypts_by_its_own(deployed: Deployed) -> None:
+    assert encryption_of(deployed) == {"SSEAlgorithm": "AES256"}
+
+
+def test_a_key_encrypts_and_both_roles_may_use_it(account: Account) -> None:
+    deployed = deploy(account, KmsKeyArn=KEY)
+    assert encryption_of(deployed) == {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": KEY}
+    iam = account.client("iam")
+    roles = [deployed.outputs[f"{who}RoleArn"].rpartition("/")[2] for who in ("Driver", "Executor")]
+    for role in roles:
+        attached = iam.list_attached_role_policies(RoleName=role)["AttachedPolicies"]
+        assert deployed.outputs["KeyPolicyArn"] in [one["PolicyArn"] for one in attached]
+    [statement] = account.policy(deployed.outputs["KeyPolicyArn"])["Statement"]
+    assert statement["Resource"] == KEY
+
+
+def encryption_of(deployed: Deployed) -> dict[str, str]:
+    found = deployed.bucket.client.get_bucket_encryption(Bucket=deployed.bucket.name)
+    [rule] = found["ServerSideEncryptionConfiguration"]["Rules"]
+    by: dict[str, str] = rule["ApplyServerSideEncryptionByDefault"]
+    return by
