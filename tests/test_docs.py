@@ -23,6 +23,7 @@ PRINTED = {
     "how-to-configure.md": "'spark.holdfast.checkpoint.dir' here",
     "how-to-choose-state.md": "by-customer orders migrated",
     "how-to-keep-checkpoints.md": "0 bytes would go, 0 files are too young to tell",
+    "how-to-read-and-write-state.md": "gone on with state repaired, digits: 10",
     "how-to-rescale.md": "subtasks: 3",
     "how-to-test-an-adapter.md": "test_a_small_checkpoint_costs_one_request PASSED",
     "how-to-take-savepoints.md": "both went on: True",

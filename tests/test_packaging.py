@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_every_package_is_in_the_build() -> None:
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    real = {"holdfast": "src/holdfast"}
+    real = {name: f"src/{name}" for name in ("holdfast", "pyspark_holdfast")}
     real |= {f"holdfast.{name}": name for name in ("locations", "backends")}
     assert setuptools["package-dir"] == real
     found = set()

@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from holdfast.cli import _list, _settings
+from holdfast.cli import _cat, _list, _settings
 from holdfast.errors import CheckpointError, InvalidRequestError
 
-_COMMANDS = (_list, _settings)
+_COMMANDS = (_list, _cat, _settings)
 """Modules of commands, in the order of the help; each has `add_to(commands)`."""
 
 _WRONG_USAGE, _STORE_FAILED, _INTERRUPTED = 2, 3, 130

@@ -6,12 +6,15 @@ from holdfast.spark._operator import Broadcast, Sink
 from holdfast.spark._progress import SparkProgress, progress_of
 from holdfast.spark._sinks import CheckpointedSink
 from holdfast.spark._stateful import StatefulOperator, StatefulQuery, checkpointed, stateful
+from holdfast.spark.data_source import read_state
 from holdfast.spark.savepoints import (
+    NewOperator,
     RestoredQuery,
     restore_savepoint,
     roll_back,
     stop_with_savepoint,
     take_savepoint,
+    write_savepoint,
 )
 from holdfast.spark.settings import PREFIX, Setting, Settings, configure, settings_table
 
@@ -21,6 +24,7 @@ __all__ = [
     "Broadcast",
     "BroadcastProcessFunction",
     "CheckpointedSink",
+    "NewOperator",
     "RestoredQuery",
     "Setting",
     "Settings",
@@ -34,6 +38,7 @@ __all__ = [
     "key_group_of",
     "key_hash",
     "progress_of",
+    "read_state",
     "restore_savepoint",
     "roll_back",
     "settings_table",
@@ -41,4 +46,5 @@ __all__ = [
     "stop_with_savepoint",
     "subtask_of_key",
     "take_savepoint",
+    "write_savepoint",
 ]

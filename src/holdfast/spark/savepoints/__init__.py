@@ -3,11 +3,14 @@
 from holdfast.spark.savepoints._restore import RestoredQuery, restore_savepoint
 from holdfast.spark.savepoints._roll_back import roll_back
 from holdfast.spark.savepoints._take import stop_with_savepoint, take_savepoint
+from holdfast.spark.savepoints._write import NewOperator, write_savepoint
 
 __all__ = [
+    "NewOperator",
     "RestoredQuery",
     "restore_savepoint",
     "roll_back",
     "stop_with_savepoint",
     "take_savepoint",
+    "write_savepoint",
 ]
