@@ -133,7 +133,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml | $(UV)
 	  { echo 'Holdfast needs Python 3.11 or newer; name one with PYTHON=/path/to/python' >&2; exit 1; }
 	test -x $(BIN)/python || $(UV) venv --quiet --python "$$(command -v $(PYTHON))" $(VENV)
 	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable . --config-settings editable_mode=compat
 	touch $@
 
 .tools/bin/uv:

@@ -45,6 +45,21 @@ from holdfast.backends._serializers import ElementType, Outcome, Pickled
 from holdfast.backends._snapshots import AsyncSnapshot, SnapshotResult, SnapshotStrategy
 from holdfast.backends._state_assignment import AssignedOperator, OperatorSettings, assign
 from holdfast.backends._state_handler import OperatorSnapshot, OperatorStateHandler
+from holdfast.backends._states import (
+    Raw,
+    RawPart,
+    Section,
+    StateRows,
+    StoredState,
+    iter_state,
+    managed_state,
+    read_state,
+    state_names,
+    states,
+    stored_state,
+    subtasks,
+    write_states,
+)
 from holdfast.backends._written_states import WrittenState, WrittenStates
 
 __all__ = [
@@ -78,11 +93,16 @@ __all__ = [
     "OperatorStateHandler",
     "Outcome",
     "Pickled",
+    "Raw",
+    "RawPart",
+    "Section",
     "SnapshotResult",
     "SnapshotStrategy",
     "StateCheck",
     "StateDescription",
     "StatePartitionStream",
+    "StateRows",
+    "StoredState",
     "WrittenState",
     "WrittenStates",
     "assign",
@@ -96,13 +116,21 @@ __all__ = [
     "hash32",
     "hash32_long",
     "intersect",
+    "iter_state",
     "key_group",
     "key_group_for_key_hash",
     "key_group_range",
+    "managed_state",
     "murmur32",
     "operator_index_for_key_group",
     "raw_key_groups",
     "raw_operator_partitions",
+    "read_state",
     "redistribute",
     "redistribute_raw",
+    "state_names",
+    "states",
+    "stored_state",
+    "subtasks",
+    "write_states",
 ]

@@ -5,6 +5,8 @@ a reader that needs some of the rows can skip the rest.
 """
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import BinaryIO, Literal, Protocol
 
 import pyarrow as pa
@@ -100,12 +102,53 @@ def read_schema(handle: StreamStateHandle, offset: int, length: int, *, name: st
         CheckpointNotFoundError: The state file is gone.
         CheckpointCorruptedError: It is no section.
     """
+    with _opened(handle, offset, length, name) as reader:
+        return reader.schema
+
+
+def number_of_blocks(handle: StreamStateHandle, offset: int, length: int, *, name: str) -> int:
+    """How many blocks of rows a section has. Reads and raises what `read_schema` does."""
+    with _opened(handle, offset, length, name) as reader:
+        return int(reader.num_record_batches)
+
+
+def read_blocks(
+    handle: StreamStateHandle,
+    offset: int,
+    length: int,
+    *,
+    name: str,
+    blocks: tuple[int, int] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The blocks of rows of a section, one at a time.
+
+    Args:
+        handle: Where it is.
+        offset: Where in that it begins.
+        length: Its bytes.
+        name: Its state, for errors.
+        blocks: The first of them and the one behind the last; None for all.
+
+    Raises:
+        CheckpointNotFoundError: The state file is gone.
+        CheckpointCorruptedError: It is no section, or not what was written.
+    """
+    with _opened(handle, offset, length, name) as reader:
+        first, end = blocks or (0, reader.num_record_batches)
+        for number in range(first, end):
+            yield reader.get_batch(number)
+
+
+@contextmanager
+def _opened(
+    handle: StreamStateHandle, offset: int, length: int, name: str
+) -> Iterator[pa.ipc.RecordBatchFileReader]:
     try:
         with StateSource(handle) as source:
             section = io.BufferedReader(BoundedInputStream(source, offset, length))
-            with pa.ipc.open_file(pa.PythonFile(section)) as reader:
-                return reader.schema
-    except (pa.ArrowException, OSError) as error:
+            with pa.ipc.open_file(pa.PythonFile(section, mode="r")) as reader:
+                yield reader
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise CheckpointCorruptedError(f"state {name!r} can't be decoded ({error})") from error
 
 

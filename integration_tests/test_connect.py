@@ -12,7 +12,15 @@ from pyspark.sql import DataFrame, SparkSession
 from servers.connect import ConnectServer
 
 from holdfast.locations import FileSystemCheckpointStorage, latest_checkpoint
-from holdfast.spark import SparkProgress, StatefulQuery, checkpointed, progress_of, stateful
+from holdfast.spark import (
+    SparkProgress,
+    StatefulQuery,
+    checkpointed,
+    progress_of,
+    read_state,
+    stateful,
+    write_savepoint,
+)
 
 # Queries start slowly while a machine has much else to do.
 pytestmark = pytest.mark.timeout(600)
@@ -195,3 +203,18 @@ def test_what_the_server_can_not_do_is_refused_with_the_way_out(job: ConnectJob)
     job.location = str(job.spark_checkpoint)
     with pytest.raises(PySparkException, match=r"set spark\.holdfast\.checkpoint\.dir"):
         job.run(job.operator(Groups(70)))
+
+
+def test_state_is_read_and_written_as_frames(job: ConnectJob, tmp_path: Path) -> None:
+    written = write_savepoint(
+        f"file://{tmp_path}/written",
+        {("operator", "rows"): job.spark.range(5).withColumnRenamed("id", "value")},
+    )
+    frame = read_state(job.spark, written, "operator", "rows")
+    assert sorted(row.value for row in frame.collect()) == list(range(5))
+    job.settings["spark.holdfast.savepoint.path"] = written
+    job.feed(files=1, rows=10)
+    job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
+    (newest,) = job.job_directory.glob("chk-*")
+    held = read_state(job.spark, f"file://{newest}", "operator")
+    assert sorted(row.value for row in held.collect()) == sorted([*range(5), *range(10)])

@@ -41,6 +41,7 @@ PRINTED = {
     "how-to-come-from-flink.md": "tens: True",
     "how-to-move-a-job.md": "it went on: True",
     "how-to-move-from-foreachbatch.md": "a customer is first 1 time",
+    "how-to-read-and-write-state.md": "gone on with state repaired, digits: 10",
     "how-to-rescale.md": "subtasks: 3",
     "how-to-test-an-adapter.md": "test_a_small_checkpoint_costs_one_request PASSED",
     "how-to-take-savepoints.md": "both went on: True",

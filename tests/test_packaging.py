@@ -10,14 +10,13 @@ ROOT = Path(__file__).parents[1]
 
 def test_every_package_is_in_the_build() -> None:
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    real = {"holdfast": "src/holdfast"}
-    real |= {f"holdfast.{name}": name for name in ("locations", "backends")}
-    assert setuptools["package-dir"] == real
-    found = set()
-    for package, folder in real.items():
-        for file in (ROOT / folder).rglob("__init__.py"):
-            below = file.parent.relative_to(ROOT / folder).parts
-            found.add(".".join((package, *below)))
+    folders = {f"holdfast.{name}": name for name in ("locations", "backends")}
+    assert setuptools["package-dir"] == {"": "src"} | folders
+    found = [
+        ".".join((*package.split("."), *file.parent.relative_to(ROOT / folder).parts)).strip(".")
+        for package, folder in setuptools["package-dir"].items()
+        for file in (ROOT / folder).rglob("__init__.py")
+    ]
     assert sorted(setuptools["packages"]) == sorted(found)
 
 

@@ -49,6 +49,11 @@ class MessagePackSerializer(BytesSerializer):
         return type(self), (self._type,)  # msgspec's decoders don't pickle
 
     @property
+    def type(self) -> Any:
+        """The elements' type, as msgspec takes it."""
+        return self._type
+
+    @property
     def stored(self) -> StoredSerializer:
         schema = msgspec.json.encode(self._schema, order="deterministic")
         return StoredSerializer("messagepack", _name_of(self._type), schema)
@@ -87,14 +92,7 @@ class MessagePackSerializer(BytesSerializer):
             raise CheckpointCorruptedError(message) from None
 
     def _decoded(self, chunk: pa.Array) -> list[Any]:
-        """All at once: their bytes, one behind the other, are the inside of MessagePack's array."""
-        if chunk.type != self.storage_type:
-            raise ValueError(f"column is {chunk.type}")
-        _, offsets, data = chunk.buffers()
-        ends = memoryview(offsets).cast("q")[chunk.offset : chunk.offset + len(chunk) + 1]
-        inside = memoryview(data)[ends[0] : ends[-1]] if data is not None else b""
-        content = b"".join((b"\xdd", len(chunk).to_bytes(4, "big"), inside))
-        found: list[Any] = self._list_decoder.decode(content)
+        found: list[Any] = self._list_decoder.decode(packed(chunk))
         return found
 
     def compatibility(
@@ -120,6 +118,20 @@ class MessagePackSerializer(BytesSerializer):
         """As this type would write it: what has no new field must not be taken for one that has."""
         encoded = [self._encode(one) for one in self.decode(column)]
         return pa.chunked_array(self.column_of(encoded), self.storage_type)
+
+
+def packed(chunk: pa.Array) -> bytes:
+    """All elements as one array of MessagePack: their bytes, one behind the other, are its inside.
+
+    Raises:
+        ValueError: It is no column of bytes.
+    """
+    if chunk.type != pa.large_binary():
+        raise ValueError(f"column is {chunk.type}")
+    _, offsets, data = chunk.buffers()
+    ends = memoryview(offsets).cast("q")[chunk.offset : chunk.offset + len(chunk) + 1]
+    inside = memoryview(data)[ends[0] : ends[-1]] if data is not None else b""
+    return b"".join((b"\xdd", len(chunk).to_bytes(4, "big"), inside))
 
 
 def _place_of(error: Exception) -> str:

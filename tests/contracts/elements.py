@@ -103,6 +103,16 @@ class Square(msgspec.Struct, tag=True):
     color: Color = Color.BLUE
 
 
+class Walks(msgspec.Struct, tag="w", omit_defaults=True, forbid_unknown_fields=True):
+    steps: int = 1
+    name: str = ""
+
+
+class Runs(msgspec.Struct, tag="r", omit_defaults=True, forbid_unknown_fields=True):
+    limit: int | None = 5
+    name: str = "run"
+
+
 class Node(msgspec.Struct):
     value: int
     next: "Node | None" = None
@@ -153,6 +163,11 @@ PYTHON_VALUES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "struct that is an array": (Pair, [Pair(1), Pair(2, "two")]),
     "tagged union": (Circle | Square, [Circle(1.5), Square(2, Color.RED), Circle(0.0)]),
+    "union that leaves out defaults": (
+        Walks | Runs,
+        [Walks(), Walks(2, "a"), Runs(), Runs(None, "b")],
+    ),
+    "dict by tuples": (dict[tuple[int, str], int | None], [{}, {(1, "a"): 2, (2, ""): None}]),
     "struct that refers to itself": (Node, [Node(1, Node(2, Node(3)), [Node(4), Node(5)])]),
     "dataclass": (Order, [Order(1), Order(2, ["a", ""])]),
     "named tuple": (Range, [Range(1), Range(2, 3)]),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from holdfast.cli import (
+    _cat,
     _clean,
     _completion,
     _copy,
@@ -25,6 +26,7 @@ from holdfast.errors import CheckpointError, InvalidRequestError
 _COMMANDS = (
     _list,
     _show,
+    _cat,
     _verify,
     _diff,
     _report,

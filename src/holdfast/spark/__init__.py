@@ -5,7 +5,9 @@ from holdfast.spark._key_hash import KEY_HASH, key_group_of, key_hash, subtask_o
 from holdfast.spark._operator import Broadcast, Sink
 from holdfast.spark._sinks import CheckpointedSink
 from holdfast.spark._stateful import StatefulOperator, StatefulQuery, checkpointed, stateful
+from holdfast.spark.data_source import read_state
 from holdfast.spark.savepoints import (
+    NewOperator,
     RestoredQuery,
     RollBackPoint,
     RollBackPreview,
@@ -15,6 +17,7 @@ from holdfast.spark.savepoints import (
     roll_back_points,
     stop_with_savepoint,
     take_savepoint,
+    write_savepoint,
 )
 from holdfast.spark.settings import PREFIX, Setting, Settings, configure, settings_table
 from holdfast.spark_side import SparkProgress, copy_savepoint, progress_of
@@ -25,6 +28,7 @@ __all__ = [
     "Broadcast",
     "BroadcastProcessFunction",
     "CheckpointedSink",
+    "NewOperator",
     "RestoredQuery",
     "RollBackPoint",
     "RollBackPreview",
@@ -42,6 +46,7 @@ __all__ = [
     "key_hash",
     "preview_roll_back",
     "progress_of",
+    "read_state",
     "restore_savepoint",
     "roll_back",
     "roll_back_points",
@@ -50,4 +55,5 @@ __all__ = [
     "stop_with_savepoint",
     "subtask_of_key",
     "take_savepoint",
+    "write_savepoint",
 ]

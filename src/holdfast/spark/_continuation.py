@@ -52,12 +52,29 @@ class Continuation:
             )
             raise InvalidRequestError(message, pointer)
         if not self.allow_non_restored_state:
-            self._check_left_behind(metadata, pointer)
+            self._check_operators_left_behind(metadata, pointer)
+            self._check_sinks_left_behind(metadata, pointer)
+        self._check_dealt_alike(metadata, pointer)
+
+    def check_start(self, savepoint: CompletedCheckpoint) -> None:
+        """Refuse a savepoint to begin with whose operators are unlike the query's.
+
+        Whose query it was doesn't matter; what its sinks have still to commit stays that one's.
+
+        Raises:
+            InvalidRequestError: It is one.
+        """
+        metadata, pointer = savepoint.metadata, savepoint.location.external_pointer
+        if not self.allow_non_restored_state:
+            self._check_operators_left_behind(metadata, pointer)
+        self._check_dealt_alike(metadata, pointer)
+
+    def _check_dealt_alike(self, metadata: CheckpointMetadata, pointer: str) -> None:
         for uid, operator in self.operators.items():
             if uid in metadata.operators:
                 _check_dealt_alike(operator, metadata.operators[uid], pointer)
 
-    def _check_left_behind(self, metadata: CheckpointMetadata, pointer: str) -> None:
+    def _check_operators_left_behind(self, metadata: CheckpointMetadata, pointer: str) -> None:
         operators = sorted(
             uid
             for uid in metadata.operators.keys() - self.operators.keys()
@@ -73,6 +90,8 @@ class Continuation:
                 "checkpointed(...)"
             )
             raise InvalidRequestError(message, pointer)
+
+    def _check_sinks_left_behind(self, metadata: CheckpointMetadata, pointer: str) -> None:
         sinks = sinks_left_behind(metadata.coordinator_states, self.sinks)
         if sinks:
             message = (

@@ -26,6 +26,7 @@ from holdfast.locations import (
     complete_checkpoint,
     latest_checkpoint,
     load_checkpoint,
+    resolve_pointer,
     retry_deadline,
 )
 from holdfast.spark._acknowledgements import Acknowledgement, operator_state
@@ -86,6 +87,7 @@ class CheckpointCoordinator:
         num_retained: Number of completed checkpoints that are kept.
         allow_non_restored_state: Whether state of operators that the query no longer has may be
             left behind.
+        start: Savepoint whose operators' state the query begins with if it has no checkpoint.
         sweep: Deletes what crashes have left; called in the background once the job is claimed.
     """
 
@@ -99,6 +101,7 @@ class CheckpointCoordinator:
         sinks: Mapping[str, CheckpointedSink] = MappingProxyType({}),
         num_retained: int,
         allow_non_restored_state: bool = False,
+        start: str | None = None,
         sweep: Callable[[], object] | None = None,
     ) -> None:
         self._access = access
@@ -113,6 +116,8 @@ class CheckpointCoordinator:
         )
         self._is_ours = False  # the last checkpoint: this run has completed it
         self._num_retained = num_retained
+        self._start = start
+        self._savepoint: CompletedCheckpoint | None = None  # what it begins with
         self._ownership: JobOwnership | None = None
         self._store = CompletedCheckpointStore(num_retained, _CLEANER)
         self._sweep = sweep
@@ -150,7 +155,11 @@ class CheckpointCoordinator:
             was_completed(batch_id, last, job_id=self._job_id)
             if last is not None:
                 check_same_rows(last, offsets_of)
-            self._assign(last)  # for its errors; the state is assigned once the job is ours
+            elif self._start is not None:
+                self._savepoint = load_checkpoint(resolve_pointer(self._start))
+                self._continuation.check_start(self._savepoint)
+            # For its errors; the state is assigned once the job is ours.
+            self._assign(last or self._savepoint)
             self._take_over()
         else:
             self._ownership.check()
@@ -158,15 +167,16 @@ class CheckpointCoordinator:
         if was_completed(batch_id, last, job_id=self._job_id):
             _log.info("batch %d was completed before; it is skipped", batch_id)
             return None
+        restored = last or self._savepoint
         # Of the batch, not counted: two drivers on one job meet at the same file then.
         checkpoint_id = batch_id + 1
         return PendingCheckpoint(
             checkpoint_id=checkpoint_id,
             batch_id=batch_id,
             location=self._access.initialize_location_for_checkpoint(checkpoint_id),
-            restored_checkpoint_id=last.checkpoint_id if last else None,
-            assigned=self._assign(last),
-            key_types=self._key_types(last),
+            restored_checkpoint_id=restored.checkpoint_id if restored else None,
+            assigned=self._assign(restored),
+            key_types=self._key_types(restored),
             commit_token=uuid.uuid4().hex,
             started=started,
         )
@@ -182,6 +192,14 @@ class CheckpointCoordinator:
                 self._job_id,
                 completed[-1].checkpoint_id,
                 completed[-1].location.external_pointer,
+            )
+            if self._start is not None:
+                _log.info("it has that checkpoint, and so doesn't begin with %s", self._start)
+        elif self._savepoint is not None:
+            _log.info(
+                "job %s begins with the state of its operators in %s",
+                self._job_id,
+                self._savepoint.location.external_pointer,
             )
         self._ownership = ownership
         self._store = CompletedCheckpointStore(self._num_retained, _CLEANER, completed)

@@ -81,6 +81,7 @@ class QueryRun:
             sinks=sinks,
             num_retained=settings.num_retained,
             allow_non_restored_state=settings.allow_non_restored_state,
+            start=settings.savepoint_path,
             sweep=_sweep_of(settings, job_id),
         )
         guard_against_other_orders(engine.session)

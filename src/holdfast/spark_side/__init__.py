@@ -2,7 +2,12 @@
 
 from holdfast.spark_side._content import SPARK_FILES, SparkFile, SparkFiles, spark_files_of
 from holdfast.spark_side._progress import SPARK, SparkProgress, plan_of, progress_of
-from holdfast.spark_side._streams import all_streams, copy_savepoint, verify_checkpoints
+from holdfast.spark_side._streams import (
+    all_streams,
+    copy_savepoint,
+    verify_checkpoints,
+    with_copied_files,
+)
 
 __all__ = [
     "SPARK",
@@ -16,4 +21,5 @@ __all__ = [
     "progress_of",
     "spark_files_of",
     "verify_checkpoints",
+    "with_copied_files",
 ]

@@ -16,7 +16,7 @@ from holdfast.locations import (
     load_checkpoint,
     verify,
 )
-from holdfast.spark_side._content import SPARK_FILES, SparkFile, spark_files_of
+from holdfast.spark_side._content import SPARK_FILES, SparkFile, SparkFiles, spark_files_of
 
 
 def all_streams(checkpoint: CompletedCheckpoint) -> list[StreamStateHandle]:
@@ -100,13 +100,12 @@ def copy_savepoint(
     content = spark_files_of(metadata, checkpoint.location.external_pointer)
 
     def encoded(copies: Mapping[str, StreamStateHandle], directory: str) -> dict[str, bytes]:
-        files = tuple(SparkFile(one.path, _copy_of(one.handle, copies)) for one in content.files)
         origins = {
             origin: copy.uri
             for origin, uri in content.state_origins.items()
             if isinstance(copy := copies.get(uri), FileStateHandle)
         }
-        copied = msgspec.structs.replace(content, files=files, state_origins=origins)
+        copied = msgspec.structs.replace(with_copied_files(content, copies), state_origins=origins)
         return metadata.coordinator_states | {SPARK_FILES: copied.encode(directory)}
 
     return copy_checkpoint(
@@ -118,7 +117,12 @@ def copy_savepoint(
     )
 
 
-def _copy_of(
-    handle: StreamStateHandle, copies: Mapping[str, StreamStateHandle]
-) -> StreamStateHandle:
-    return copies[handle.uri] if isinstance(handle, FileStateHandle) else handle
+def with_copied_files(content: SparkFiles, copies: Mapping[str, StreamStateHandle]) -> SparkFiles:
+    """The same files in their copies, which are by the URI of what was copied."""
+
+    def copied(one: SparkFile) -> SparkFile:
+        if not isinstance(one.handle, FileStateHandle):
+            return one
+        return SparkFile(one.path, copies[one.handle.uri])
+
+    return msgspec.structs.replace(content, files=tuple(map(copied, content.files)))

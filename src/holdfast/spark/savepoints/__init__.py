@@ -9,8 +9,10 @@ from holdfast.spark.savepoints._way_back import (
     preview_roll_back,
     roll_back_points,
 )
+from holdfast.spark.savepoints._write import NewOperator, write_savepoint
 
 __all__ = [
+    "NewOperator",
     "RestoredQuery",
     "RollBackPoint",
     "RollBackPreview",
@@ -20,4 +22,5 @@ __all__ = [
     "roll_back_points",
     "stop_with_savepoint",
     "take_savepoint",
+    "write_savepoint",
 ]

@@ -4,7 +4,7 @@ from holdfast.spark.settings._configure import SettingArguments, configure
 from holdfast.spark.settings._s3_settings import s3_settings
 from holdfast.spark.settings._setting import PREFIX, Setting
 from holdfast.spark.settings._settings import Settings, settings_table
-from holdfast.spark.settings._stores import Stores
+from holdfast.spark.settings._stores import Stores, is_of_stores
 
 __all__ = [
     "PREFIX",
@@ -13,6 +13,7 @@ __all__ = [
     "Settings",
     "Stores",
     "configure",
+    "is_of_stores",
     "s3_settings",
     "settings_table",
 ]

@@ -16,6 +16,7 @@ class SettingArguments(TypedDict, total=False):
     checkpoint_dir: str | None
     checkpoint_storage: Literal["filesystem", "memory"] | None
     savepoint_dir: str | None
+    savepoint_path: str | None
     num_retained: int | None
     single_writer: bool | None
     allow_non_restored_state: bool | None

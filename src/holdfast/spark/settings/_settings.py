@@ -105,6 +105,16 @@ class Settings:
         flink="execution.checkpointing.savepoint-dir",
         parse=str,
     )
+    savepoint_path: str | None = _setting(
+        None,
+        key="savepoint.path",
+        kind="URI",
+        meaning="Savepoint or checkpoint whose operators' state a query begins with that has no "
+        "checkpoint yet; of no meaning once it has one.",
+        flink="execution.state-recovery.path",
+        older_flink=("execution.savepoint.path",),
+        parse=str,
+    )
     num_retained: int = _setting(
         1,
         key="checkpoint.num-retained",
@@ -212,7 +222,7 @@ class Settings:
             InvalidRequestError: An unknown `spark.holdfast.` key, or a value of another kind.
         """
         values = _own_values(configuration)
-        uris = (values.get("checkpoint_dir"), values.get("savepoint_dir"))
+        uris = [values.get(name) for name in ("checkpoint_dir", "savepoint_dir", "savepoint_path")]
         return cls(stores=Stores.parse(configuration, *uris), **values)
 
     @property

@@ -5,11 +5,18 @@ from dataclasses import dataclass, field
 
 from holdfast.locations import S3Settings, use_hdfs, use_s3
 from holdfast.spark.settings._s3_settings import s3_settings
+from holdfast.spark.settings._setting import PREFIX
 
 _HADOOP = "spark.hadoop."
 
 _HDFS_OPTIONS = ("dfs.", "fs.defaultFS", "fs.viewfs.", "hadoop.security.authentication")
 """Beginnings of the options that an HDFS client heeds."""
+
+
+def is_of_stores(key: str) -> bool:
+    """Whether a setting of Spark says how a store is reached."""
+    of_hdfs = tuple(_HADOOP + one for one in _HDFS_OPTIONS)
+    return key.startswith((f"{PREFIX}s3.", f"{_HADOOP}fs.s3a.", *of_hdfs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,128 @@
+"""`holdfast cat`: what is in a state."""
+
+import argparse
+import itertools
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli._command import add_command
+from holdfast.cli._output import bytes_text, print_table, say
+from holdfast.cli._stores import add_stores, use_stores
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from holdfast.cli._command import Commands
+
+_LIMIT = 100
+_NUMBERS = ("subtasks", "elements", "bytes", "subtask", "partition", "key_group")
+
+
+def add_to(commands: "Commands") -> None:
+    """Add the command."""
+    command = add_command(
+        commands,
+        "cat",
+        cat_command,
+        help="print states of a checkpoint or savepoint as rows",
+        description="Print the elements of a state as rows; without a state, what states there are. "
+        "Neither the job nor its classes are needed. In JSON, bytes are in base64, times in ISO "
+        "8601, decimals are texts.",
+        examples="""
+            holdfast cat file:///data/holdfast/job/chk-12
+            holdfast cat s3://bucket/savepoints/savepoint-job-5f2d operator totals --limit 10
+            holdfast cat file:///data/holdfast/job/chk-12 operator --raw keyed --json
+        """,
+    )
+    command.add_argument("pointer", help="URI of the checkpoint or savepoint")
+    command.add_argument("operator", nargs="?", help="uid of the operator")
+    command.add_argument("state", nargs="?", help="name of the state")
+    command.add_argument(
+        "--raw",
+        choices=("operator", "keyed"),
+        help="the operator's raw state instead, in partitions or by key group",
+    )
+    command.add_argument("--subtask", type=int, metavar="N", help="only what this subtask has")
+    command.add_argument(
+        "--limit",
+        type=_count,
+        metavar="N",
+        help=f"at most so many rows; without --json {_LIMIT} if not given",
+    )
+    command.add_argument(
+        "--wide-integers",
+        action="store_true",
+        help="read whole numbers of classes as decimals, which have room for more than 64 bits",
+    )
+    command.add_argument("--json", action="store_true", help="print JSON, one object a line")
+    add_stores(command)
+
+
+def cat_command(options: argparse.Namespace) -> int:
+    """Print the rows of a state, or a row for each state.
+
+    Raises:
+        InvalidRequestError: There is no such state.
+        CheckpointError: It can't be read.
+    """
+    use_stores(options, options.pointer)
+    limit = options.limit
+    if limit is None and not options.json:
+        limit = _LIMIT
+    # One row more, to know whether there are more.
+    rows = itertools.islice(_rows(options), None if limit is None else limit + 1)
+    if options.json:
+        count = 0
+        for count, row in enumerate(itertools.islice(rows, limit), 1):  # noqa: B007
+            print(json.dumps(row, ensure_ascii=False))
+        return 0 if count else 1
+    found = list(rows)
+    print_table([_text(row) for row in found[:limit]], right=_NUMBERS)
+    if limit is not None and len(found) > limit:
+        say(f"there are more than these {limit} rows; --limit shows more of them")
+    return 0 if found else 1
+
+
+def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    # Not at the top: the other commands need no Arrow.
+    from holdfast.backends import states, stored_state  # noqa: PLC0415
+    from holdfast.cli._json_values import json_value  # noqa: PLC0415
+
+    if options.operator is None and options.raw is None:
+        batches: Iterator[pa.RecordBatch] = iter(states(options.pointer).to_batches())
+    else:
+        found = stored_state(
+            options.pointer,
+            options.operator,
+            options.state,
+            raw=options.raw,
+            wide_integers=options.wide_integers,
+        )
+        # A broadcast state is the same in every subtask; one copy of it is read.
+        is_any = options.subtask is None or found.kind == "broadcast"
+        parts = [one for one in found.parts if is_any or one.subtask == options.subtask]
+        batches = found.batches(parts)
+    for batch in batches:
+        for row in zip(*batch.columns, strict=True):
+            yield {name: json_value(one) for name, one in zip(batch.schema.names, row, strict=True)}
+
+
+def _text(row: dict[str, Any]) -> dict[str, str]:
+    return {
+        name: bytes_text(one)
+        if name == "bytes"
+        else "-"
+        if one is None
+        else one
+        if isinstance(one, str)
+        else json.dumps(one, ensure_ascii=False)
+        for name, one in row.items()
+    }
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise ValueError(text)
+    return count

@@ -1,0 +1,448 @@
+"""States of checkpoints as Arrow tables, read without the classes and the job that wrote them."""
+
+import datetime as dt
+import pickle
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from contracts.checkpoints import Checkpoint, one_state
+from contracts.elements import (
+    NOON,
+    PYTHON_VALUES,
+    VALUES,
+    Circle,
+    Color,
+    Plain,
+    Point,
+    Square,
+    broadcast_state,
+    list_state,
+    union_state,
+)
+
+import holdfast
+from holdfast.backends import (
+    Compression,
+    KeyedStateCheckpointOutputStream,
+    KeyGroupRange,
+    ListStateDescriptor,
+    OperatorStateBackend,
+    OperatorStateCheckpointOutputStream,
+    Pickled,
+    stored_state,
+)
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    StateMigrationError,
+)
+from holdfast.locations import (
+    CheckpointedStateScope,
+    OperatorState,
+    SubtaskState,
+)
+
+EXCLUSIVE = CheckpointedStateScope.EXCLUSIVE
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    return Checkpoint(f"file://{tmp_path}")
+
+
+@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_elements_of_an_arrow_type_come_as_they_are(
+    checkpoint: Checkpoint, kind: str, compression: Compression | None
+) -> None:
+    element_type, values = VALUES[kind]
+    checkpoint.add(
+        "op",
+        lambda backend, _: list_state(backend, "s", element_type).add_all(values),
+        parallelism=2,
+        compression=compression,
+    )
+    read = holdfast.read_state(checkpoint.complete(), "op", "s")
+    assert read.schema == pa.schema([("subtask", pa.int32()), ("value", element_type)])
+    assert read["value"].to_pylist() == pa.array(values * 2, element_type).to_pylist()
+    assert read["subtask"].to_pylist() == [0] * len(values) + [1] * len(values)
+    read.validate(full=True)
+
+
+class Shipment(msgspec.Struct):
+    day: dt.date
+    at: Annotated[dt.datetime, msgspec.Meta(tz=True)]
+    local: Annotated[dt.datetime, msgspec.Meta(tz=False)]
+    took: dt.timedelta
+    anything: Any
+    price: Decimal
+    picture: bytes = b"\xff"
+    several: int | str | None = None
+    by_place: dict[tuple[int, int], float] = {}
+
+
+SHIPMENT = Shipment(
+    dt.date(2024, 1, 2),
+    NOON,
+    NOON.replace(tzinfo=None),
+    dt.timedelta(seconds=1.5),
+    {"a": [1, (2, b"\0")]},
+    Decimal("1.10"),
+    several="x",
+    by_place={(1, 2): 0.5},
+)
+
+SHOWN: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "struct": (
+        pa.struct([("x", pa.decimal128(20, 0)), ("y", pa.float64())]),
+        [
+            {"x": Decimal(1), "y": 0.5},
+            {"x": Decimal(-(2**63)), "y": 1e300},
+            {"x": Decimal(2**64 - 1), "y": 0.5},
+        ],
+    ),
+    "struct that is an array": (
+        pa.struct([("_1", pa.decimal128(20, 0)), ("_2", pa.string())]),
+        [{"_1": Decimal(1), "_2": "none"}, {"_1": Decimal(2), "_2": "two"}],
+    ),
+    "tagged union": (
+        pa.struct(
+            [
+                ("radius", pa.float64()),
+                ("type", pa.string()),
+                ("side", pa.decimal128(20, 0)),
+                ("color", pa.string()),
+            ]
+        ),
+        [
+            {"radius": 1.5, "type": "Circle", "side": None, "color": None},
+            {"radius": None, "type": "Square", "side": Decimal(2), "color": "red"},
+            {"radius": 0.0, "type": "Circle", "side": None, "color": None},
+        ],
+    ),
+    "union that leaves out defaults": (
+        pa.struct(
+            [
+                ("type", pa.string()),
+                ("name", pa.string()),
+                ("steps", pa.decimal128(20, 0)),
+                ("limit", pa.decimal128(20, 0)),
+            ]
+        ),
+        [
+            {"type": "w", "name": "", "steps": Decimal(1), "limit": None},
+            {"type": "w", "name": "a", "steps": Decimal(2), "limit": None},
+            {"type": "r", "name": "run", "steps": None, "limit": Decimal(5)},
+            {"type": "r", "name": "b", "steps": None, "limit": None},
+        ],
+    ),
+    "struct that refers to itself": (
+        pa.struct(
+            [
+                ("value", pa.decimal128(20, 0)),
+                ("children", pa.list_(pa.string())),
+                ("next", pa.string()),
+            ]
+        ),
+        [
+            {
+                "value": Decimal(1),
+                "next": '{"value":2,"next":{"value":3,"next":null,"children":[]},"children":[]}',
+                "children": [
+                    '{"value":4,"next":null,"children":[]}',
+                    '{"value":5,"next":null,"children":[]}',
+                ],
+            }
+        ],
+    ),
+    "dict by number": (pa.map_(pa.decimal128(20, 0), pa.string()), [[], [(1, "a"), (-1, "")]]),
+    "enum": (pa.string(), ["red", "blue"]),
+    "datetime": (
+        pa.string(),
+        ["2024-01-01T12:00:00Z", "2024-01-01T12:00:00.000001Z", "0001-01-01T00:00:00Z"],
+    ),
+    "date": (pa.date32(), [dt.date(1969, 12, 31)]),
+    "timedelta": (pa.duration("us"), [dt.timedelta(days=-1, microseconds=1)]),
+    "anything": (pa.string(), ["1", '"a"', '[1,{"b":null}]']),
+}
+
+
+@pytest.mark.parametrize("kind", [one for one in PYTHON_VALUES if "pickled" not in one])
+def test_elements_of_python_types_come_as_their_schema_says(
+    checkpoint: Checkpoint, kind: str
+) -> None:
+    element_type, values = PYTHON_VALUES[kind]
+    pointer = one_state(checkpoint, element_type, values)
+    read = holdfast.read_state(pointer, "op", "s", wide_integers=True)["value"]
+    read.validate(full=True)
+    assert len(read) == len(values)
+    if kind in SHOWN:
+        assert (read.type, read.to_pylist()) == SHOWN[kind]
+
+
+def test_what_json_has_no_words_for_becomes_columns_of_its_own(checkpoint: Checkpoint) -> None:
+    pointer = one_state(checkpoint, Shipment, [SHIPMENT])
+    read = holdfast.read_state(pointer)["value"]
+    assert {field.name: str(field.type) for field in read.type} == {
+        "day": "date32[day]",
+        "at": "timestamp[us, tz=UTC]",
+        "local": "timestamp[us]",
+        "took": "duration[us]",
+        "anything": "string",
+        "price": "string",
+        "picture": "binary",
+        "several": "string",
+        "by_place": "map<struct<_1: int64, _2: int64>, double>",
+    }
+    assert read.to_pylist() == [
+        {
+            "day": SHIPMENT.day,
+            "at": SHIPMENT.at,
+            "local": SHIPMENT.local,
+            "took": SHIPMENT.took,
+            "anything": '{"a":[1,[2,"AA=="]]}',
+            "price": "1.10",
+            "picture": b"\xff",
+            "several": '"x"',
+            "by_place": [({"_1": 1, "_2": 2}, 0.5)],
+        }
+    ]
+
+
+def test_elements_whose_keys_are_structs_come_as_their_bytes(checkpoint: Checkpoint) -> None:
+    values = [{Point(1): "a"}]
+    pointer = one_state(checkpoint, dict[Point, str], values)
+    (encoded,) = holdfast.read_state(pointer)["value"].to_pylist()
+    assert msgspec.msgpack.decode(encoded, type=dict[Point, str]) == values[0]
+
+
+def test_numbers_beyond_64_bits_are_not_cut(checkpoint: Checkpoint) -> None:
+    pointer = one_state(checkpoint, Point, [Point(2**64 - 1)])
+    with pytest.raises(InvalidRequestError, match="wide_integers"):
+        holdfast.read_state(pointer)
+
+
+class Left(msgspec.Struct, omit_defaults=True):
+    number: int = 7
+    data: bytes = b"\1"
+    when: dt.datetime = NOON
+
+
+def test_what_was_left_out_because_it_is_the_default_is_there(checkpoint: Checkpoint) -> None:
+    pointer = one_state(checkpoint, Left, [Left(), Left(8)])
+    assert holdfast.read_state(pointer)["value"].to_pylist() == [
+        {"number": 7, "data": b"\1", "when": "2024-01-01T12:00:00Z"},
+        {"number": 8, "data": b"\1", "when": "2024-01-01T12:00:00Z"},
+    ]
+
+
+def test_pickles_are_not_looked_into(checkpoint: Checkpoint) -> None:
+    pointer = one_state(checkpoint, Pickled(), [Plain(1)])
+    read = holdfast.read_state(pointer)
+    assert read.schema.field("value").type == pa.binary()
+    assert pickle.loads(read["value"][0].as_py()) == Plain(1)
+
+
+def test_every_subtask_has_its_part_of_a_union_state(checkpoint: Checkpoint) -> None:
+    checkpoint.add("op", lambda one, subtask: union_state(one).add(subtask), parallelism=3)
+    read = holdfast.read_state(checkpoint.complete())
+    assert read.to_pylist() == [{"subtask": i, "value": i} for i in range(3)]
+
+
+def test_one_copy_of_a_broadcast_state_is_read(checkpoint: Checkpoint) -> None:
+    checkpoint.add(
+        "op",
+        lambda one, _: broadcast_state(one, "b", (str, Point), {"a": Point(1)}),
+        parallelism=3,
+    )
+    pointer = checkpoint.complete()
+    assert holdfast.read_state(pointer).to_pylist() == [{"key": "a", "value": {"x": 1, "y": 0.5}}]
+    (row,) = holdfast.states(pointer).to_pylist()
+    assert (row["kind"], row["subtasks"], row["elements"]) == ("broadcast", 3, 1)
+
+
+def test_raw_states_are_rows_of_bytes(checkpoint: Checkpoint) -> None:
+    with checkpoint.location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+        raw = OperatorStateCheckpointOutputStream(stream)
+        for content in (b"one", b"", b"three"):
+            raw.start_new_partition()
+            raw.write(content)
+        operator = raw.close_and_get_handle()
+    with checkpoint.location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+        keyed = KeyedStateCheckpointOutputStream(stream, KeyGroupRange.of(4, 7))
+        for key_group in (6, 4):
+            keyed.start_new_key_group(key_group)
+            keyed.write(b"of %d" % key_group)
+        groups = keyed.close_and_get_handle()
+    assert operator is not None
+    assert groups is not None
+    state = SubtaskState(raw_operator=(operator,), raw_keyed=(groups,))
+    checkpoint.operators["op"] = OperatorState(2, 8, {1: state})
+    pointer = checkpoint.complete()
+    assert holdfast.read_state(pointer, raw="operator").to_pylist() == [
+        {"subtask": 1, "partition": number, "value": content}
+        for number, content in enumerate((b"one", b"", b"three"))
+    ]
+    assert holdfast.read_state(pointer, "op", raw="keyed").to_pylist() == [
+        {"subtask": 1, "key_group": 6, "value": b"of 6"},
+        {"subtask": 1, "key_group": 4, "value": b"of 4"},
+    ]
+    assert [(one["kind"], one["elements"], one["bytes"]) for one in rows(pointer)] == [
+        ("raw operator", 3, 8),
+        ("raw keyed", 2, 8),
+    ]
+    with pytest.raises(InvalidRequestError, match="'operator' or 'keyed'"):
+        holdfast.read_state(pointer, raw="list")  # type: ignore[arg-type]
+
+
+def rows(pointer: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = holdfast.states(pointer).to_pylist()
+    return found
+
+
+def test_the_overview_names_every_state(checkpoint: Checkpoint) -> None:
+    def fill(one: OperatorStateBackend, subtask: int) -> None:
+        list_state(one, "longs").add_all(range(subtask))
+        list_state(one, "points", Point)
+        broadcast_state(one, "rules", (str, Circle | Square))
+
+    checkpoint.add("a", fill, parallelism=3)
+    checkpoint.add("b", lambda one, _: list_state(one, "pickles", Pickled(Plain)))
+    assert [
+        [row[name] for name in ("operator", "state", "kind", "elements", "type", "stored_as")]
+        for row in rows(checkpoint.complete())
+    ] == [
+        ["a", "longs", "list", 3, "int64", "arrow"],
+        [
+            "a",
+            "points",
+            "list",
+            0,
+            "struct<x: int64, y: double>",
+            "messagepack of contracts.elements.Point",
+        ],
+        [
+            "a",
+            "rules",
+            "broadcast",
+            0,
+            "string to struct<radius: double, type: string, side: int64, color: string>",
+            "arrow to messagepack of contracts.elements.Circle | contracts.elements.Square",
+        ],
+        ["b", "pickles", "list", 0, "binary", "pickle of contracts.elements.Plain"],
+    ]
+
+
+def test_a_state_without_elements_is_a_table_without_rows(checkpoint: Checkpoint) -> None:
+    pointer = one_state(checkpoint, Color, [])
+    read = holdfast.read_state(pointer)
+    assert (len(read), read.schema.field("value").type) == (0, pa.string())
+    assert list(holdfast.iter_state(pointer)) == []
+
+
+def test_a_wrong_name_is_answered_with_the_right_ones(checkpoint: Checkpoint) -> None:
+    checkpoint.add("op", lambda one, _: (list_state(one, "s"), list_state(one, "t")))
+    checkpoint.add("other", lambda one, _: list_state(one, "u"))
+    pointer = checkpoint.complete()
+    for wrong, right in [
+        ((), r"\['op', 'other'\]"),
+        (("none",), r"\['op', 'other'\]"),
+        (("op",), r"\['s', 't'\]"),
+        (("op", "u"), r"\['s', 't'\]"),
+    ]:
+        with pytest.raises(InvalidRequestError, match=right):
+            holdfast.read_state(pointer, *wrong)
+    with pytest.raises(InvalidRequestError, match="no raw keyed state"):
+        holdfast.read_state(pointer, "op", raw="keyed")
+    with pytest.raises(CheckpointNotFoundError):
+        holdfast.read_state(f"{pointer}/none")
+
+
+@pytest.mark.parametrize("compression", [None, "lz4"])
+def test_a_large_state_comes_block_by_block_and_in_parts(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, compression: Compression | None
+) -> None:
+    chunks = [pa.array(range(i * 200_000, (i + 1) * 200_000)) for i in range(5)]
+    checkpoint.add(
+        "op",
+        lambda one, _: list_state(one).add_all(pa.chunked_array(chunks)),
+        compression=compression,
+    )
+    pointer = checkpoint.complete()
+    batches = list(holdfast.iter_state(pointer))
+    assert max(map(len, batches)) <= 1 << 16
+    read = pa.Table.from_batches(batches)["value"]
+    assert read.equals(pa.chunked_array(chunks))
+
+    whole = stored_state(pointer)
+    assert len(whole.split()) == 1
+    monkeypatch.setattr("holdfast.backends._states._stored_states._PARALLEL_BYTES", 1 << 20)
+    parts = whole.split()
+    assert len(parts) > 2
+    pieces = [
+        pa.Table.from_batches(pickle.loads(pickle.dumps(whole)).batches([one])) for one in parts
+    ]
+    assert pa.concat_tables(pieces)["value"].equals(read)
+
+
+def flipped(file: Path, position: int) -> Iterator[None]:
+    content = bytearray(file.read_bytes())
+    content[position] ^= 1
+    file.write_bytes(content)
+    yield
+    content[position] ^= 1
+    file.write_bytes(content)
+
+
+def test_damage_is_found_wherever_it_is(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    pointer = one_state(checkpoint, pa.int64(), list(range(1000)))
+    (file,) = (one for one in tmp_path.rglob("*") if one.is_file() and one.stat().st_size > 8000)
+    size = file.stat().st_size
+    for position in (0, 9, size // 2, size - 20, size - 1):
+        for _ in flipped(file, position):
+            with pytest.raises(CheckpointCorruptedError, match="checksum"):
+                holdfast.read_state(pointer)
+    assert len(holdfast.read_state(pointer)) == 1000
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(CheckpointCorruptedError, match="bytes"):
+        holdfast.states(pointer)
+    file.unlink()
+    with pytest.raises(CheckpointNotFoundError):
+        holdfast.read_state(pointer)
+
+
+def test_subtasks_that_disagree_on_a_type_are_an_error(checkpoint: Checkpoint) -> None:
+    types = [pa.int64(), pa.int32()]
+    checkpoint.add(
+        "op", lambda one, subtask: list_state(one, "s", types[subtask]).add(1), parallelism=2
+    )
+    pointer = checkpoint.complete()
+    with pytest.raises(StateMigrationError, match="subtask 1"):
+        holdfast.read_state(pointer)
+
+
+def test_subtasks_have_their_statistics(checkpoint: Checkpoint) -> None:
+    checkpoint.add("op", lambda one, _: list_state(one).add(1), parallelism=2)
+    found = holdfast.subtasks(checkpoint.complete()).to_pylist()
+    assert [(one["operator"], one["subtask"], one["batch"]) for one in found] == [
+        ("op", 0, 0),
+        ("op", 1, 0),
+    ]
+    assert all(one["stored_bytes"] > 0 and one["rows_in"] is None for one in found)
+
+
+def test_a_name_that_is_not_there_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        holdfast.nothing  # noqa: B018
+
+
+def test_descriptors_need_not_be_known(checkpoint: Checkpoint) -> None:
+    assert ListStateDescriptor("s", Point).name == "s"
+    pointer = one_state(checkpoint, Point, [Point(1)])
+    assert holdfast.read_state(pointer).to_pandas()["value"].tolist() == [{"x": 1, "y": 0.5}]

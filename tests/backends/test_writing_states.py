@@ -1,0 +1,281 @@
+"""States written from tables are what a job would have stored."""
+
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from contracts.elements import (
+    PYTHON_VALUES,
+    VALUES,
+    Circle,
+    Color,
+    Event,
+    Node,
+    Plain,
+    Point,
+    Square,
+    broadcast_state,
+    list_state,
+    memory_factory,
+    union_state,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.backends import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OperatorStateBackend,
+    Pickled,
+    StateRows,
+    StoredState,
+    managed_state,
+    state_names,
+    write_states,
+)
+from holdfast.errors import InvalidRequestError
+from holdfast.locations import OperatorState, SubtaskState
+
+TYPES = {**VALUES, **{kind: one for kind, one in PYTHON_VALUES.items() if "pickled" not in kind}}
+
+
+def operator_of(
+    states: Mapping[str, StateRows], *, parallelism: int = 1, **options: Any
+) -> OperatorState:
+    """An operator with these states, as it stands in a checkpoint."""
+    handles = write_states(
+        states, memory_factory(), parallelism=parallelism, **{"replaced": {}, **options}
+    )
+    subtasks = {index: SubtaskState((handle,)) for index, handle in handles.items()}
+    return OperatorState(parallelism, 128, subtasks)
+
+
+def stored(operator: OperatorState, name: str = "s") -> StoredState:
+    return managed_state("op", name, operator, wide_integers=True)
+
+
+def shown(operator: OperatorState, name: str = "s") -> pa.Table:
+    """A state as it is read."""
+    state = stored(operator, name)
+    return pa.Table.from_batches(state.batches(), state.schema)
+
+
+def backend_of(operator: OperatorState, subtask: int = 0) -> OperatorStateBackend:
+    return OperatorStateBackend.restore(operator.subtasks[subtask].managed_operator)
+
+
+def as_read(element_type: Any, values: list[Any]) -> pa.Table:
+    """The table that a list state with these elements is read as."""
+    backend = OperatorStateBackend()
+    list_state(backend, "s", element_type).add_all(values)
+    handle = backend.snapshot(memory_factory()).run().job_manager_owned
+    assert handle is not None
+    return shown(OperatorState(1, 128, {0: SubtaskState((handle,))}))
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_what_was_read_can_be_written_as_the_type_that_it_was(kind: str) -> None:
+    element_type, values = TYPES[kind]
+    table = as_read(element_type, values)
+    written = operator_of({"s": StateRows(table, ListStateDescriptor("s", element_type))})
+    assert shown(written).equals(table)
+    restored = list_state(backend_of(written), "s", element_type)
+    before = OperatorStateBackend()
+    expected = list_state(before, "s", element_type)
+    expected.add_all(values)
+    assert restored.get() == expected.get()
+
+
+classes = {
+    "struct": (Point, st.builds(Point)),
+    "nested": (Event, st.builds(Event)),
+    "union": (Circle | Square, st.one_of(st.builds(Circle), st.builds(Square))),
+    "recursive": (
+        Node,
+        st.recursive(
+            st.builds(Node, next=st.none(), children=st.just([])),
+            lambda inner: st.builds(
+                Node, next=st.none() | inner, children=st.lists(inner, max_size=2)
+            ),
+            max_leaves=4,
+        ),
+    ),
+    "color": (Color, st.sampled_from(Color)),
+}
+
+
+def readable(value: Any) -> bool:
+    """Whether it is equal to itself once it was stored: MessagePack has no numbers beyond 64 bits."""
+    backend = OperatorStateBackend()
+    state = list_state(backend, "s", type(value))
+    try:
+        state.add(value)
+    except InvalidRequestError:
+        return False
+    return bool(state.get() == [value])
+
+
+@pytest.mark.parametrize("kind", classes)
+@given(data=st.data())
+def test_elements_of_any_value_come_back(kind: str, data: st.DataObject) -> None:
+    element_type, strategy = classes[kind]
+    values = data.draw(st.lists(strategy.filter(readable), max_size=5))
+    table = as_read(element_type, values)
+    written = operator_of({"s": StateRows(table, ListStateDescriptor("s", element_type))})
+    assert list_state(backend_of(written), "s", element_type).get() == values
+
+
+@given(values=st.lists(st.integers(-(2**63), 2**63 - 1)), parallelism=st.integers(1, 5))
+def test_a_list_is_spread_evenly_in_its_order(values: list[int], parallelism: int) -> None:
+    rows = pa.table({"value": pa.array(values, pa.int64())})
+    written = operator_of({"s": StateRows(rows)}, parallelism=parallelism)
+    assert shown(written)["value"].to_pylist() == values
+    counts = [
+        sum(handle.states["s"].count for handle in one.managed_operator)
+        for one in written.subtasks.values()
+    ]
+    assert max(counts) - min(counts) <= 1 or len(values) < parallelism
+
+
+def test_rows_with_a_subtask_stay_there() -> None:
+    rows = pa.table({"subtask": [2, 0, 2], "value": [1, 2, 3]})
+    written = operator_of({"s": StateRows(rows)}, parallelism=4)
+    assert shown(written).to_pylist() == [
+        {"subtask": 0, "value": 2},
+        {"subtask": 2, "value": 1},
+        {"subtask": 2, "value": 3},
+    ]
+    for wrong in ([2, 0, 4], [-1, 0, 0], [None, 0, 0], ["a", "b", "c"]):
+        wrong_rows = pa.table({"subtask": wrong, "value": [1, 2, 3]})
+        with pytest.raises(InvalidRequestError, match="from 0 to 3"):
+            operator_of({"s": StateRows(wrong_rows)}, parallelism=4)
+
+
+def test_all_kinds_of_state_are_there_for_the_job() -> None:
+    written = operator_of(
+        {
+            "l": StateRows(pa.table({"value": [1, 2]})),
+            "u": StateRows(pa.table({"value": [1, 2, 3]}), union=True),
+            "b": StateRows(
+                pa.table({"key": ["a"], "value": [{"x": 5, "y": 1.0}]}),
+                MapStateDescriptor("b", str, Point),
+            ),
+            "p": StateRows(
+                pa.table({"value": [pickle.dumps(Plain(1))]}), ListStateDescriptor("p", Pickled())
+            ),
+            "empty": StateRows(pa.table({"value": pa.array([], pa.string())})),
+        },
+        parallelism=2,
+    )
+    assert state_names(written) == ["l", "u", "b", "p", "empty"]
+    first = backend_of(written)
+    assert list_state(first, "l").get() == [1]
+    assert union_state(first, "u").get() == [1, 2]
+    assert broadcast_state(first, "b", (str, Point)).get("a") == Point(5, 1.0)
+    assert list_state(first, "p", Pickled()).get() == [Plain(1)]
+    assert list_state(first, "empty", str).get() == []
+    assert list_state(backend_of(written, 1), "l").get() == [2]
+
+
+def test_what_is_replaced_says_its_type_and_mode() -> None:
+    before = operator_of(
+        {
+            "u": StateRows(pa.table({"value": pa.array([1], pa.int32())}), union=True),
+            "b": StateRows(pa.table({"key": ["a"], "value": [1.5]})),
+            "p": StateRows(
+                pa.table({"value": [{"x": 1}]})
+                .select([])
+                .append_column("value", pa.array([{"x": 1, "y": 1.0}])),
+                ListStateDescriptor("p", Point),
+            ),
+        }
+    )
+    replaced = {name: stored(before, name) for name in ("u", "b", "p")}
+    after = operator_of(
+        {
+            "u": StateRows(pa.table({"value": pa.array([7], pa.int64())})),
+            "b": StateRows(pa.table({"key": ["b"], "value": [2.5]})),
+        },
+        replaced=replaced,
+    )
+    assert stored(after, "u").kind == "union"
+    assert stored(after, "u").schema.field("value").type == pa.int32()
+    assert shown(after, "b").to_pylist() == [{"key": "b", "value": 2.5}]
+    with pytest.raises(InvalidRequestError, match="give its descriptor"):
+        operator_of({"p": StateRows(pa.table({"value": [{"x": 1, "y": 1.0}]}))}, replaced=replaced)
+
+
+REFUSED: dict[str, tuple[StateRows, str]] = {
+    "no value": (StateRows(pa.table({"id": [1]})), r"columns \['id'\]"),
+    "another column": (
+        StateRows(pa.table({"value": [1], "id": [1]})),
+        r"columns \['value', 'id'\]",
+    ),
+    "subtask of a map": (
+        StateRows(pa.table({"subtask": [0], "key": [1], "value": [1]})),
+        r"need \['key', 'value'\]",
+    ),
+    "a missing element": (StateRows(pa.table({"value": [1, None]})), "None is no element"),
+    "a missing object": (
+        StateRows(pa.table({"value": ["red", None]}), ListStateDescriptor("s", Color)),
+        "None is no element",
+    ),
+    "another type": (
+        StateRows(pa.table({"value": ["a"]}), ListStateDescriptor("s", pa.int64())),
+        "type string is no int64",
+    ),
+    "another class": (
+        StateRows(pa.table({"value": ["green"]}), ListStateDescriptor("s", Color)),
+        "not every value is one",
+    ),
+    "another tag": (
+        StateRows(
+            pa.table({"value": [{"type": "x", "radius": 1.0, "side": None, "color": None}]}),
+            ListStateDescriptor("s", Circle | Square),
+        ),
+        "not every value is one",
+    ),
+    "no pickles": (
+        StateRows(pa.table({"value": [1]}), ListStateDescriptor("s", Pickled())),
+        "bytes of their pickles",
+    ),
+    "a key twice": (StateRows(pa.table({"key": [1, 1], "value": [1, 2]})), "a key twice"),
+    "a key that is a list": (
+        StateRows(pa.table({"key": [[1]], "value": [1]})),
+        "can't be looked up",
+    ),
+    "another name": (
+        StateRows(pa.table({"value": [1]}), ListStateDescriptor("t", pa.int64())),
+        "names 't'",
+    ),
+    "a union of keys": (
+        StateRows(pa.table({"key": [1], "value": [1]}), union=True),
+        "no union list state",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_rows_that_are_no_state_are_refused(what: str) -> None:
+    rows, why = REFUSED[what]
+    with pytest.raises(InvalidRequestError, match=why):
+        operator_of({"s": rows})
+
+
+def test_a_list_of_an_operator_with_keys_says_where_they_are() -> None:
+    rows = pa.table({"value": [1]})
+    with pytest.raises(InvalidRequestError, match="where their keys are"):
+        operator_of({"s": StateRows(rows)}, keeps_places=True)
+    placed = rows.append_column("subtask", pa.array([1]))
+    assert shown(operator_of({"s": StateRows(placed)}, parallelism=2, keeps_places=True))[
+        "subtask"
+    ].to_pylist() == [1]
+
+
+def test_rows_of_pandas_are_a_table() -> None:
+    frame = pd.DataFrame({"value": [1.5, 2.5]})
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    assert shown(operator_of({"s": StateRows(table)}))["value"].to_pylist() == [1.5, 2.5]

@@ -1,0 +1,62 @@
+"""Checkpoints with states, made without a job."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from contracts.elements import list_state
+
+from holdfast.backends import Compression, OperatorStateBackend
+from holdfast.locations import (
+    CheckpointMetadata,
+    CheckpointStorageLocation,
+    FileSystemCheckpointStorage,
+    OperatorState,
+    SubtaskState,
+    complete_checkpoint,
+)
+
+Fill = Callable[[OperatorStateBackend, int], object]
+
+
+class Checkpoint:
+    """A checkpoint in the making, below a directory."""
+
+    def __init__(self, directory: str, inline_threshold: int = 0) -> None:
+        storage = FileSystemCheckpointStorage(directory, inline_threshold=inline_threshold)
+        access = storage.create_checkpoint_storage("job")
+        access.initialize_base_locations_for_checkpoint()
+        self.location: CheckpointStorageLocation = access.initialize_location_for_checkpoint(1)
+        self.operators: dict[str, OperatorState] = {}
+
+    def add(
+        self, uid: str, fill: Fill, *, parallelism: int = 1, compression: Compression | None = None
+    ) -> None:
+        """An operator whose subtasks have the state that `fill` gives to their backends."""
+        subtasks = {}
+        for subtask in range(parallelism):
+            backend = OperatorStateBackend()
+            fill(backend, subtask)
+            snapshot = backend.snapshot(self.location, compression=compression).run()
+            assert snapshot.job_manager_owned is not None
+            subtasks[subtask] = SubtaskState((snapshot.job_manager_owned,))
+        self.operators[uid] = OperatorState(parallelism, 128, subtasks)
+
+    def complete(self) -> str:
+        """Publish it; returns the pointer."""
+        metadata = CheckpointMetadata(
+            job_id="job",
+            checkpoint_id=1,
+            created_ms=1_700_000_000_000,
+            duration_ms=1,
+            writer="test",
+            operators=self.operators,
+            coordinator_states={"spark": msgspec.msgpack.encode({"batch_id": 0})},
+        )
+        return complete_checkpoint(self.location, metadata).location.external_pointer
+
+
+def one_state(checkpoint: Checkpoint, type: Any, values: list[Any], **options: Any) -> str:
+    """A checkpoint with a list state of one operator."""
+    checkpoint.add("op", lambda backend, _: list_state(backend, "s", type).add_all(values))
+    return checkpoint.complete()

@@ -1,0 +1,235 @@
+"""Savepoints written from DataFrames: a new query begins with one, a repaired one is gone on with."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from jobs.job import Job
+from jobs.operators import AllKinds, CountsLongs, TellsOfItself
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+import holdfast
+from holdfast.backends import ListStateDescriptor, StateRows
+from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
+from holdfast.spark import (
+    KEY_HASH,
+    NewOperator,
+    Settings,
+    read_state,
+    restore_savepoint,
+    take_savepoint,
+    write_savepoint,
+)
+
+PATH = "spark.holdfast.savepoint.path"
+
+
+class Seen:
+    """A sink that keeps the rows of the last batch, by subtask."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def __call__(self, rows: DataFrame, _batch_id: int) -> None:
+        self.rows = sorted(rows.collect(), key=lambda row: row.subtask)
+
+
+def run_all_kinds(job: Job, parallelism: int = 2, rows: int = 0) -> list[Row]:
+    """Run a batch through an operator with each kind of state: what each held before it."""
+    seen = Seen()
+    job.feed(files=1, rows=rows)
+    job.run(job.operator(AllKinds(), parallelism=parallelism, schema=AllKinds.schema, sink=seen))
+    return seen.rows
+
+
+@pytest.mark.parametrize("parallelism", [2, 3])
+def test_a_new_query_begins_with_what_was_written(
+    spark: SparkSession, job: Job, parallelism: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    pointer = write_savepoint(
+        f"file://{job.directory}/written",
+        {
+            ("operator", "list"): spark.range(10).select(F.col("id").alias("value")),
+            ("operator", "union"): StateRows(pa.table({"value": [7, 8]}), union=True),
+            ("operator", "rules"): pd.DataFrame({"key": ["limit"], "value": ["5"]}),
+        },
+        operators={"operator": NewOperator(parallelism=2, max_parallelism=6)},
+    )
+    job.settings[PATH] = pointer
+    rows = run_all_kinds(job, parallelism, rows=3)
+    assert [row.subtask for row in rows] == list(range(parallelism))
+    assert sorted(one for row in rows for one in row.list) == list(range(10))
+    assert {len(row.list) for row in rows} <= {3, 4, 5}
+    assert all((sorted(row.union), row.rules) == ([7, 8], ["limit=5"]) for row in rows)
+    stored = job.latest().metadata.operators["operator"]
+    assert (stored.parallelism, stored.max_parallelism) == (parallelism, 6)
+
+    # From now on it goes by its own checkpoints.
+    with caplog.at_level(logging.INFO, "holdfast"):
+        rows = run_all_kinds(job, parallelism, rows=0)
+    assert sorted(one for row in rows for one in row.list) == sorted([*range(10), 0, 1, 2])
+    assert [row.rules for row in rows] == [["limit=10"]] * parallelism
+    assert f"doesn't begin with {pointer}" in caplog.text
+
+
+def test_a_first_batch_that_fails_begins_with_it_again(spark: SparkSession, job: Job) -> None:
+    job.settings[PATH] = write_savepoint(
+        f"file://{job.directory}/written",
+        {("operator", "rows"): spark.range(3).select(F.col("id").alias("value"))},
+    )
+    job.feed(files=1, rows=4)
+    options: dict[str, Any] = {"parallelism": 1, "schema": "id long, nth long, subtask int"}
+
+    def fails(rows: DataFrame, batch_id: int) -> None:
+        rows.collect()
+        raise OSError("as planned")
+
+    with pytest.raises(StreamingQueryException, match="as planned"):
+        job.run(job.operator(CountsLongs(), sink=fails, **options))
+    seen = Seen()
+    job.run(job.operator(CountsLongs(), sink=seen, **options))
+    assert sorted(row.nth for row in seen.rows) == [3, 4, 5, 6]
+
+
+def test_an_operator_with_keys_begins_where_its_keys_are(spark: SparkSession, job: Job) -> None:
+    rows = pa.table({"value": [5, 6]})
+    target = f"file://{job.directory}/written"
+    with pytest.raises(InvalidRequestError, match="where their keys are"):
+        write_savepoint(
+            target, {("operator", "s"): rows}, operators={"operator": NewOperator(2, key="name")}
+        )
+    assert list((job.directory / "written").iterdir()) == []
+    pointer = write_savepoint(
+        target,
+        {("operator", "batches"): StateRows(rows, ListStateDescriptor("batches", int), union=True)},
+        operators={"operator": NewOperator(2, key="name")},
+    )
+    job.settings[PATH] = pointer
+    job.feed(files=1, rows=3)
+    schema = Job.schema + TellsOfItself.added
+    with pytest.raises(StreamingQueryException, match="deals rows evenly"):
+        job.run(job.operator(TellsOfItself(), schema=schema))
+    job.run(job.operator(TellsOfItself(), schema=schema, key="name"))
+    stored = job.latest().metadata.operators["operator"]
+    assert (stored.key, stored.key_hash, bool(stored.key_types)) == (("name",), KEY_HASH, True)
+    held = holdfast.read_state(job.latest().location.external_pointer, "operator", "batches")
+    assert {5, 6} < set(held["value"].to_pylist())
+
+
+def test_a_savepoint_of_other_operators_is_refused(job: Job) -> None:
+    job.settings[PATH] = write_savepoint(
+        f"file://{job.directory}/written", {("gone", "s"): pa.table({"value": [1]})}
+    )
+    job.feed(files=1, rows=3)
+    with pytest.raises(StreamingQueryException, match=r"has operators \['gone'\]"):
+        job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
+    job.settings["spark.holdfast.checkpoint.allow-non-restored-state"] = "true"
+    job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
+
+
+def test_state_is_repaired_and_the_query_goes_on(
+    spark: SparkSession, job: Job, tmp_path: Path
+) -> None:
+    run_all_kinds(job, rows=10)
+    taken = take_savepoint(job.spark_checkpoint, f"file://{tmp_path}/savepoints")
+    held = read_state(spark, taken, "operator", "list")
+    repaired = write_savepoint(
+        f"file://{tmp_path}/repaired",
+        {
+            ("operator", "list"): held.where("value % 2 = 0").withColumn(
+                "value", F.col("value") * 10
+            ),
+            ("operator", "rules"): spark.createDataFrame(
+                [("limit", "7"), ("more", "1")], "key string, value string"
+            ),
+            ("operator", "added"): pa.table({"value": ["x"]}),
+            ("operator", "union"): None,
+        },
+        base=taken,
+    )
+    before, after = holdfast.states(taken).to_pylist(), holdfast.states(repaired).to_pylist()
+    assert [row["state"] for row in before] == ["list", "union", "rules", None]
+    assert sorted(str(row["state"]) for row in after) == ["None", "added", "list", "rules"]
+    assert holdfast.read_state(taken, "operator", "list")["value"].to_pylist() != []
+
+    # It needs nothing of what it was made from.
+    fork = Job(spark, tmp_path / "fork")
+    restored = restore_savepoint(repaired, fork.spark_checkpoint, checkpoint_dir=fork.checkpoints)
+    fork.settings |= restored.settings
+    job.feed(files=1, rows=5)
+    seen = Seen()
+    function = job.operator(AllKinds(), schema=AllKinds.schema, sink=seen)
+    fork.start(function, job.stream(), availableNow=True).awaitTermination()
+    assert [sorted(row.rules) for row in seen.rows] == [["limit=7", "more=1"]] * 2
+    assert sorted(one for row in seen.rows for one in row.list) == [0, 20, 40, 60, 80]
+    assert [row.union for row in seen.rows] == [[], []]
+    assert sorted(int(one) for row in seen.rows for one in row.raw) == list(range(10))
+    # Rows of the frame stayed with their subtask.
+    placed = {
+        row["value"]: row["subtask"]
+        for row in holdfast.read_state(taken, "operator", "list").to_pylist()
+    }
+    assert all(placed[one // 10] == row.subtask for row in seen.rows for one in row.list)
+
+
+def test_a_base_is_copied_with_all_that_is_not_named(job: Job, tmp_path: Path) -> None:
+    run_all_kinds(job, rows=10)
+    pointer = job.latest().location.external_pointer  # a checkpoint will do, too
+    copy = write_savepoint(
+        f"file://{tmp_path}/copy", {("new", "s"): pa.table({"value": [1]})}, base=pointer
+    )
+    for name in ("list", "union", "rules"):
+        assert holdfast.read_state(copy, "operator", name).equals(
+            holdfast.read_state(pointer, "operator", name)
+        )
+    assert holdfast.read_state(copy, "operator", raw="operator").equals(
+        holdfast.read_state(pointer, "operator", raw="operator")
+    )
+    assert holdfast.read_state(copy, "new").to_pylist() == [{"subtask": 0, "value": 1}]
+
+
+def test_a_base_that_is_damaged_or_gone_makes_no_savepoint(
+    spark: SparkSession, job: Job, tmp_path: Path
+) -> None:
+    job.settings["spark.holdfast.state.inline-threshold"] = "0"
+    run_all_kinds(job, rows=10)
+    location = Path(job.latest().location.external_pointer.removeprefix("file://"))
+    target = tmp_path / "copy"
+    state = {("new", "s"): pa.table({"value": [1]})}
+    file = max(location.iterdir(), key=lambda one: one.stat().st_size * (one.name != "_metadata"))
+    damaged = bytearray(file.read_bytes())
+    damaged[0] ^= 1
+    file.write_bytes(damaged)
+    with pytest.raises(CheckpointCorruptedError):
+        write_savepoint(f"file://{target}", state, base=f"file://{location}")
+    assert list(target.iterdir()) == []
+    with pytest.raises(CheckpointNotFoundError):
+        write_savepoint(f"file://{target}", state, base=f"file://{tmp_path}/none")
+
+
+def test_what_can_not_be_written_is_refused(job: Job, tmp_path: Path) -> None:
+    run_all_kinds(job, rows=1)
+    base = job.latest().location.external_pointer
+    target = f"file://{tmp_path}/written"
+    table = pa.table({"value": [1]})
+    with pytest.raises(InvalidRequestError, match="are in the base already"):
+        write_savepoint(target, {}, base=base, operators={"operator": NewOperator(3)})
+    with pytest.raises(InvalidRequestError, match="can't be removed"):
+        write_savepoint(target, {("operator", "none"): None}, base=base)
+    with pytest.raises(InvalidRequestError, match="type list"):
+        write_savepoint(target, {("new", "s"): [1, 2]})
+    with pytest.raises(InvalidRequestError, match=r"savepoint\.dir"):
+        write_savepoint(None, {("new", "s"): table})
+    with pytest.raises(InvalidRequestError, match="parallelism"):
+        write_savepoint(target, {("new", "s"): table}, operators={"new": NewOperator(0)})
+
+
+def test_the_setting_has_flinks_names() -> None:
+    for name in ("execution.state-recovery.path", "execution.savepoint.path"):
+        with pytest.raises(InvalidRequestError, match=f"is '{PATH}' here"):
+            Settings.parse({f"spark.holdfast.{name}": "file:///x"})
