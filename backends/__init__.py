@@ -57,7 +57,6 @@ from holdfast.backends._states import (
     state_names,
     states,
     stored_state,
-    subtasks,
     write_states,
 )
 from holdfast.backends._written_states import WrittenState, WrittenStates
@@ -131,6 +130,5 @@ __all__ = [
     "state_names",
     "states",
     "stored_state",
-    "subtasks",
     "write_states",
 ]

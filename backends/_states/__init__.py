@@ -6,7 +6,6 @@ from holdfast.backends._states._reading import (
     read_state,
     states,
     stored_state,
-    subtasks,
 )
 from holdfast.backends._states._stored_states import (
     RawPart,
@@ -29,6 +28,5 @@ __all__ = [
     "state_names",
     "states",
     "stored_state",
-    "subtasks",
     "write_states",
 ]

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from os import PathLike
 from typing import Any, Literal
 
-import msgspec
 import pyarrow as pa
 
 from holdfast.backends._states._stored_states import StoredState, find_state, stored_states
-from holdfast.locations import CheckpointMetadata, load_checkpoint, resolve_pointer
+from holdfast.locations import load_checkpoint, resolve_pointer
 
 Raw = Literal["operator", "keyed"]
 
@@ -22,27 +21,6 @@ _STATES = pa.schema(
         ("bytes", pa.int64()),
         ("type", pa.string()),
         ("stored_as", pa.string()),
-    ]
-)
-
-_SUBTASKS = pa.schema(
-    [
-        ("job", pa.string()),
-        ("checkpoint", pa.int64()),
-        ("batch", pa.int64()),
-        ("completed", pa.timestamp("ms", "UTC")),
-        ("operator", pa.string()),
-        ("parallelism", pa.int32()),
-        ("max_parallelism", pa.int32()),
-        ("subtask", pa.int32()),
-        ("stored_bytes", pa.int64()),
-        ("rows_in", pa.int64()),
-        ("rows_out", pa.int64()),
-        ("restore_ms", pa.float64()),
-        ("process_ms", pa.float64()),
-        ("sync_ms", pa.float64()),
-        ("async_ms", pa.float64()),
-        ("restored_from", pa.string()),
     ]
 )
 
@@ -126,25 +104,6 @@ def states(pointer: str | PathLike[str]) -> pa.Table:
     return pa.Table.from_pylist([_state_row(one) for one in stored_states(metadata)], _STATES)
 
 
-def subtasks(pointer: str | PathLike[str]) -> pa.Table:
-    """What the metadata of a checkpoint or savepoint says of each subtask, a row for each.
-
-    Columns of numbers that nobody has counted are null. Times are in milliseconds.
-
-    Raises:
-        CheckpointNotFoundError: There is no such checkpoint.
-        CheckpointCorruptedError: What was read is not what was written.
-    """
-    metadata = load_checkpoint(resolve_pointer(pointer)).metadata
-    return pa.Table.from_pylist(list(_subtask_rows(metadata)), _SUBTASKS)
-
-
-class _Progress(msgspec.Struct):
-    """The part of `holdfast.spark.SparkProgress` that is shown."""
-
-    batch_id: int
-
-
 def _state_row(one: StoredState) -> dict[str, Any]:
     types = " to ".join(str(column.type) for column in one.columns)
     return {
@@ -161,22 +120,3 @@ def _state_row(one: StoredState) -> dict[str, Any]:
         )
         or "raw",
     }
-
-
-def _subtask_rows(metadata: CheckpointMetadata) -> Iterator[dict[str, Any]]:
-    spark = metadata.coordinator_states.get("spark")
-    batch = msgspec.msgpack.decode(spark, type=_Progress).batch_id if spark else None
-    for uid, operator in metadata.operators.items():
-        for subtask, state in sorted(operator.subtasks.items()):
-            counted = state.statistics
-            yield (msgspec.structs.asdict(counted) if counted else {}) | {
-                "job": metadata.job_id,
-                "checkpoint": metadata.checkpoint_id,
-                "batch": batch,
-                "completed": metadata.created_ms,
-                "operator": uid,
-                "parallelism": operator.parallelism,
-                "max_parallelism": operator.max_parallelism,
-                "subtask": subtask,
-                "stored_bytes": sum(one.size for one in state.streams()),
-            }

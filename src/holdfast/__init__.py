@@ -1,9 +1,11 @@
 """Holdfast: Flink-grade checkpoints for PySpark."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.backends import iter_state, read_state, states, subtasks
+    from holdfast.backends import iter_state, read_state, states
+    from holdfast.spark_side._subtasks import subtasks
 
 __all__ = ["iter_state", "read_state", "states", "subtasks"]
 
@@ -12,6 +14,5 @@ def __getattr__(name: str) -> Any:
     """Import what is asked for, and Arrow with it, not before."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from holdfast import backends  # noqa: PLC0415
-
-    return getattr(backends, name)
+    home = "holdfast.spark_side._subtasks" if name == "subtasks" else "holdfast.backends"
+    return getattr(import_module(home), name)

@@ -7,13 +7,11 @@ from typing import Any
 from holdfast.cli._stores import use_stores
 from holdfast.locations import (
     CompletedCheckpoint,
-    _uris,
-    files_of,
     find_checkpoint,
     is_savepoint,
     size_of,
 )
-from holdfast.spark_side import SPARK, SparkProgress, all_streams, progress_of
+from holdfast.spark_side import SPARK, SparkProgress, all_streams, directories_of, progress_of
 
 POINTER_HELP = (
     "URI of the directory of a checkpoint or savepoint, or of its _metadata; of a job or a "
@@ -36,8 +34,7 @@ def pointed(options: argparse.Namespace, pointer: str) -> CompletedCheckpoint:
 
 def reach(options: argparse.Namespace, *checkpoints: CompletedCheckpoint) -> None:
     """Let the stores be reached that files of checkpoints are in."""
-    files = (file for one in checkpoints for file in files_of(all_streams(one)))
-    use_stores(options, *sorted({_uris.parent(file.uri) for file in files}))
+    use_stores(options, *directories_of(*checkpoints))
 
 
 def progress_in(checkpoint: CompletedCheckpoint) -> SparkProgress | None:

@@ -5,6 +5,7 @@ from holdfast.spark_side._progress import SPARK, SparkProgress, plan_of, progres
 from holdfast.spark_side._streams import (
     all_streams,
     copy_savepoint,
+    directories_of,
     verify_checkpoints,
     with_copied_files,
 )
@@ -17,6 +18,7 @@ __all__ = [
     "SparkProgress",
     "all_streams",
     "copy_savepoint",
+    "directories_of",
     "plan_of",
     "progress_of",
     "spark_files_of",

@@ -11,6 +11,7 @@ from holdfast.locations import (
     FileStateHandle,
     StreamStateHandle,
     VerifiedFile,
+    _uris,
     copy_checkpoint,
     files_of,
     load_checkpoint,
@@ -30,6 +31,16 @@ def all_streams(checkpoint: CompletedCheckpoint) -> list[StreamStateHandle]:
         content = spark_files_of(checkpoint.metadata, checkpoint.location.external_pointer)
         streams += [one.handle for one in content.files]
     return streams
+
+
+def directories_of(*checkpoints: CompletedCheckpoint) -> list[str]:
+    """URIs of the directories that their files are in: some may be in other stores than they are.
+
+    Raises:
+        CheckpointCorruptedError: Spark's side of one can't be read.
+    """
+    files = (file for one in checkpoints for file in files_of(all_streams(one)))
+    return sorted({_uris.parent(file.uri) for file in files})
 
 
 def verify_checkpoints(

@@ -8,10 +8,11 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from holdfast.backends import StoredState, states, stored_state, subtasks
+from holdfast.backends import StoredState, states, stored_state
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.data_source._spark_types import spark_schema_of
 from holdfast.spark.settings import Stores
+from holdfast.spark_side._subtasks import subtasks
 
 SETTINGS = "settings"
 """The option for settings of Spark as a JSON object. Spark makes small letters of options' names."""

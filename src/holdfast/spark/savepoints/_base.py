@@ -15,6 +15,7 @@ from holdfast.locations import (
     StreamStateHandle,
     _uris,
     file_system_for,
+    files_of,
     load_checkpoint,
     read_exactly,
     resolve_pointer,
@@ -24,7 +25,7 @@ from holdfast.spark.savepoints._files import opened
 from holdfast.spark.savepoints._origin import use_stores
 from holdfast.spark.savepoints._selection import is_unique
 from holdfast.spark.savepoints._zips import parts_of
-from holdfast.spark_side import SparkFile, progress_of, spark_files_of
+from holdfast.spark_side import SparkFile, all_streams, directories_of, progress_of, spark_files_of
 
 _COMPARED_BYTES = 1 << 20
 
@@ -62,9 +63,8 @@ class Base:
         if owner != query_id:
             message = f"base is a savepoint of another query, {owner}; this is {query_id}"
             raise InvalidRequestError(message, directory)
-        handles = [*completed.metadata.streams(), *(one.handle for one in spark_files.files)]
-        files = [one for one in handles if isinstance(one, FileStateHandle)]
-        directories = sorted({_uris.parent(one.uri) for one in files})
+        files = files_of(all_streams(completed))
+        directories = directories_of(completed)
         use_stores(configuration, *directories)  # it may refer to others in other buckets
         there = {
             entry.uri: entry.size

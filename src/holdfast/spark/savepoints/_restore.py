@@ -22,7 +22,6 @@ from holdfast.locations import (
     CheckpointMetadata,
     CheckpointStorageAccess,
     CompletedCheckpoint,
-    FileStateHandle,
     _uris,
     checkpoint_directory,
     complete_checkpoint,
@@ -60,6 +59,7 @@ from holdfast.spark_side import (
     SPARK_FILES,
     SparkFile,
     SparkFiles,
+    directories_of,
     progress_of,
     spark_files_of,
 )
@@ -132,7 +132,7 @@ def restore_savepoint(
     use_stores(configuration, str(pointer), str(checkpoint_location))
     savepoint = load_checkpoint(resolve_pointer(pointer))
     spark_files = spark_files_of(savepoint.metadata, savepoint.location.external_pointer)
-    use_stores(configuration, *_directories(savepoint, spark_files))
+    use_stores(configuration, *directories_of(savepoint))
     progress = progress_of(savepoint.metadata)
     location = checkpoint_directory(checkpoint_location)
     if shuffle_partitions is not None:
@@ -267,12 +267,6 @@ class _Job:
                 | {SPARK: msgspec.msgpack.encode(progress)},
             )
             complete_checkpoint(pending, metadata, ownership)
-
-
-def _directories(savepoint: CompletedCheckpoint, spark_files: SparkFiles) -> list[str]:
-    """Where its files are: it may refer to savepoints in other buckets."""
-    handles = [*savepoint.metadata.streams(), *(one.handle for one in spark_files.files)]
-    return sorted({_uris.parent(one.uri) for one in handles if isinstance(one, FileStateHandle)})
 
 
 def _check_can_be_spread(savepoint: CompletedCheckpoint, shuffle_partitions: int) -> None:

@@ -24,12 +24,10 @@ from holdfast.locations import (
     CheckpointMetadata,
     CheckpointStorageLocation,
     CompletedCheckpoint,
-    FileStateHandle,
     FileSystemCheckpointStorage,
     OperatorState,
     OperatorStateHandle,
     SubtaskState,
-    _uris,
     checkpoint_directory,
     complete_checkpoint,
     load_checkpoint,
@@ -41,7 +39,12 @@ from holdfast.spark._coordinator import writer
 from holdfast.spark._key_hash import KEY_HASH
 from holdfast.spark.savepoints._origin import use_stores
 from holdfast.spark.settings import Settings
-from holdfast.spark_side import SPARK_FILES, all_streams, spark_files_of, with_copied_files
+from holdfast.spark_side import (
+    SPARK_FILES,
+    directories_of,
+    spark_files_of,
+    with_copied_files,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -266,9 +269,7 @@ def _copied(
     location: CheckpointStorageLocation,
 ) -> CheckpointMetadata:
     """The same with copies of all files that are left of the base, Spark's too if it has them."""
-    streams = all_streams(former)
-    files = (one for one in streams if isinstance(one, FileStateHandle))
-    use_stores(configuration, *sorted({_uris.parent(one.uri) for one in files}))
+    use_stores(configuration, *directories_of(former))
     content = None
     if SPARK_FILES in former.metadata.coordinator_states:
         content = spark_files_of(former.metadata, former.location.external_pointer)
