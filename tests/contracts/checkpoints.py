@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from contracts.elements import list_state
+from contracts.progress import behind_batch
 
 from holdfast.backends import Compression, OperatorStateBackend
 from holdfast.locations import (
@@ -51,7 +51,7 @@ class Checkpoint:
             duration_ms=1,
             writer="test",
             operators=self.operators,
-            coordinator_states={"spark": msgspec.msgpack.encode({"batch_id": 0})},
+            coordinator_states=behind_batch(0),
         )
         return complete_checkpoint(self.location, metadata).location.external_pointer
 

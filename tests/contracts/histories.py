@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from contracts.progress import behind_batch
 
 from holdfast.locations import (
     ByteStreamStateHandle,
@@ -15,7 +16,6 @@ from holdfast.locations import (
     SubtaskStatistics,
     complete_checkpoint,
 )
-from holdfast.spark_side import SPARK, SparkProgress
 from holdfast.testing import metadata_of
 
 HOSTILE = (
@@ -73,20 +73,12 @@ def checkpoint_metadata(
         index: msgspec.structs.replace(one, statistics=_statistics(index, one))
         for index, one in operator.subtasks.items()
     }
-    progress = SparkProgress(
-        query_id="query",
-        run_id="run",
-        batch_id=number - 1,
-        offsets="v1\n{}",
-        checkpoint_location="file:///spark",
-        spark_version="4.3.0",
-    )
     return msgspec.structs.replace(
         whole,
         job_id=job_id,
         created_ms=created_ms,
         operators={uid: OperatorState(parallelism, 128, subtasks) for uid in uids},
-        coordinator_states={SPARK: msgspec.msgpack.encode(progress)},
+        coordinator_states=behind_batch(number - 1),
     )
 
 

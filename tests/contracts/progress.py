@@ -1,0 +1,18 @@
+"""Spark's side of checkpoints that no Spark has taken."""
+
+import msgspec
+
+from holdfast.spark_side import SPARK, SparkProgress
+
+
+def behind_batch(batch_id: int) -> dict[str, bytes]:
+    """The coordinator's states of a checkpoint that completes the batch."""
+    progress = SparkProgress(
+        query_id="query",
+        run_id="run",
+        batch_id=batch_id,
+        offsets="v1\n{}",
+        checkpoint_location="file:///spark",
+        spark_version="4.3.0",
+    )
+    return {SPARK: msgspec.msgpack.encode(progress)}
