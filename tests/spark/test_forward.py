@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from jobs.job import Job
-from jobs.operators import CountsLongs, FailsOnce, Groups
+from jobs.operators import AllKinds, CountsLongs, FailsOnce, Groups
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
@@ -131,29 +131,83 @@ def test_a_chain_stays_in_its_partitions(job: Job) -> None:
     assert not any("Exchange" in plan for plan in plans)
 
 
+def evens(batch: DataFrame) -> DataFrame:
+    """Two partitions, the second without rows."""
+    return parts(batch.where("id % 2 = 0"), 2)
+
+
+@pytest.mark.parametrize("more", [False, True], ids=["one action", "two actions"])
+def test_rows_that_a_sink_coalesces_are_of_their_own_subtasks(job: Job, more: bool) -> None:  # noqa: FBT001
+    sink = Collector()
+
+    def coalescing(rows: DataFrame, batch_id: int) -> None:
+        sink(rows.coalesce(1), batch_id)
+        if more:
+            rows.count()
+
+    operator = job.operator(
+        CountsLongs(), forward=True, sink=coalescing, schema=SCHEMA, persist=more
+    )
+    job.feed(files=2, rows=20)
+    job.run(behind(operator, lambda batch: parts(batch, 2)))
+    assert sorted(sink.ids[0]) == list(range(0, 40, 2))
+    assert sorted(sink.ids[1]) == list(range(1, 40, 2))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         pytest.param(
-            lambda rows: rows.coalesce(1), "or coalesces them, which forward=True", id="coalesced"
+            lambda rows: rows.coalesce(1).collect(), "must not coalesce them", id="coalesced"
         ),
         pytest.param(
-            lambda rows: rows.sparkSession.range(0, 4, 1, 2).union(rows.select("id")),
-            "must not put other rows in front of them",
+            lambda rows: (rows.coalesce(1).collect(), rows.count()),
+            "must not coalesce them",
+            id="coalesced, then read as it is",
+        ),
+        pytest.param(
+            lambda rows: rows.sparkSession.range(0, 4, 1, 2).union(rows.select("id")).collect(),
+            "must not put other rows in front of its own",
             id="behind others",
         ),
     ],
 )
-def test_a_sink_that_moves_the_rows_to_other_partitions_is_declined(
-    job: Job, change: Callable[[DataFrame], DataFrame], message: str
+def test_a_sink_that_moves_partitions_without_rows_is_declined(
+    job: Job, change: Callable[[DataFrame], object], message: str
 ) -> None:
-    operator = job.operator(
-        Groups(3), forward=True, sink=lambda rows, _: change(rows).collect() and None
-    )
+    def sink(rows: DataFrame, _batch_id: int) -> None:
+        change(rows)
+
+    operator = job.operator(Groups(3), forward=True, sink=sink)
     job.feed(files=1, rows=20)
     with pytest.raises(StreamingQueryException, match=message):
-        job.run(behind(operator, lambda batch: parts(batch, 2)))
+        job.run(behind(operator, evens))
     assert job.completed() == []
+
+
+def test_rows_of_a_partition_without_any_are_declined(job: Job) -> None:
+    operator = job.operator(AllKinds(), forward=True, schema=AllKinds.schema)
+    job.feed(files=1, rows=20)
+    with pytest.raises(StreamingQueryException, match="yields rows where its partition has none"):
+        job.run(behind(operator, evens))
+    assert job.completed() == []
+
+
+def test_a_chain_with_fewer_subtasks_behind_is_dealt(job: Job) -> None:
+    first = job.part(Groups(3), "first", forward=True, parallelism=4)
+    second = job.part(Groups(3), "second", forward=True)
+    job.feed(files=2, rows=20)
+    job.run(behind(job.chain(first, second), lambda batch: parts(batch.where("id % 4 < 2"), 4)))
+    held = job.ids_held("first") + job.ids_held("second")
+    assert sorted(job.ids_written() + held) == [i for i in job.ids_fed if i % 4 < 2]
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_batch_that_turns_out_to_have_no_rows_is_completed(job: Job, parallelism: int) -> None:
+    operator = job.operator(Groups(3), forward=True, parallelism=parallelism)
+    job.feed(files=2, rows=20)
+    job.run(behind(operator, lambda batch: batch.where("name = 'nobody'").limit(5)))
+    assert job.completed()[-1] == 2
 
 
 def test_forward_is_refused_with_a_key_and_unless_it_is_true_or_false() -> None:

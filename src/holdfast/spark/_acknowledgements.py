@@ -40,6 +40,12 @@ def decode_acknowledgements(encoded: Iterable[bytes]) -> list[Acknowledgement]:
     return [decoder.decode(one) for one in encoded]
 
 
+def is_doubled(acknowledgements: list[Acknowledgement]) -> bool:
+    """Whether a subtask came to its end twice in one stage."""
+    seen = {(one.stage_id, one.subtask) for one in acknowledgements}
+    return len(seen) < len(acknowledgements)
+
+
 def of_the_pass(
     acknowledgements: list[Acknowledgement], parallelism: int
 ) -> list[Acknowledgement] | None:

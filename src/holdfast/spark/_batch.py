@@ -15,6 +15,7 @@ from holdfast.spark._acknowledgements import (
     COLUMN,
     Acknowledgement,
     decode_acknowledgements,
+    is_doubled,
     of_the_pass,
 )
 from holdfast.spark._coordinator import PendingCheckpoint
@@ -245,9 +246,7 @@ class Batch:
         assigned = self._pending.assigned[operator.uid]
         shape = running.shape(rows, assigned.max_parallelism)
         self._check_key_types(operator, shape.routing.key_types)
-        forwarded = None
-        if operator.forward:
-            forwarded = shape.routing.forwarded(rows, self._engine.partitions(rows))
+        forwarded = self._forwarded(operator, rows) if operator.forward else None
         shipment = Shipment(assigned.subtasks, self._broadcast_rows(operator, broadcast))
         runner = SubtaskRunner(
             function=operator.function,
@@ -258,7 +257,7 @@ class Batch:
             restored_checkpoint_id=self._pending.restored_checkpoint_id,
             shipment=self._cleanup.enter_context(self._engine.shipped(shipment, uid=operator.uid)),
             parallelism=operator.parallelism,
-            is_marked=forwarded is None,
+            is_dealt=forwarded is None,
             max_parallelism=assigned.max_parallelism if operator.key else None,
             input_schema=shape.routing.input_schema,
             output_schema=shape.output_schema,
@@ -267,9 +266,22 @@ class Batch:
         schema = shape.spark_schema
         if running.reports is None:
             schema = StructType([*schema, StructField(COLUMN, BinaryType())])
-        if forwarded is None:
-            forwarded = shape.routing.dealt(rows)
-        return forwarded.mapInArrow(runner, schema)
+        routed = shape.routing.dealt(rows) if forwarded is None else forwarded
+        return routed.mapInArrow(runner, schema)
+
+    def _forwarded(self, operator: Operator, rows: DataFrame) -> DataFrame | None:
+        """The rows where they are, one partition a subtask; None if they have to be dealt."""
+        if self._jobs is None:
+            return None
+        marked = Routing.marked(rows)
+        partitions = self._jobs.partitions(marked)
+        if partitions == operator.parallelism:
+            return marked
+        if partitions is None or partitions < operator.parallelism:
+            return None
+        if any(self._jobs.come_from(rows, uid) for uid in self._applied):
+            return None  # put together, theirs would no longer be where their subtasks are
+        return Routing.marked(rows.coalesce(operator.parallelism))
 
     def _check_key_types(self, operator: Operator, key_types: tuple[str, ...]) -> None:
         """Equal numbers of different types have different hashes."""
@@ -341,6 +353,11 @@ class Batch:
 
     def _acknowledgements(self, applied: _Applied, jobs: Jobs) -> list[Acknowledgement]:
         parallelism = applied.operator.parallelism
+        if applied.operator.forward and is_doubled(applied.acknowledgements()):
+            raise applied.declined(
+                "has some of its rows computed twice in one stage. With forward=True it must not "
+                "coalesce them; if an executor was lost, restart the query"
+            )
         if applied.finished < parallelism:
             # The sink read nothing, or only a glimpse: the state may come from another pass. Unless
             # operators behind this one have seen the glimpse, or those before it run once more.
@@ -354,14 +371,11 @@ class Batch:
                 raise applied.declined("reads its rows only in part")
         reports = of_the_pass(applied.acknowledgements(), parallelism)
         if reports is None:
-            what = (
+            raise applied.declined(
                 "runs its rows through the operator more than once, and may hold those of any "
                 "pass (several actions, orderBy and repartitionByRange do that; so does the "
                 "loss of an executor: restart the query then)"
             )
-            if applied.operator.forward:
-                what += ", or coalesces them, which forward=True doesn't allow"
-            raise applied.declined(what)
         return reports
 
 

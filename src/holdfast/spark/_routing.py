@@ -69,19 +69,10 @@ class Routing:
         key_types = tuple(rows.schema[column].dataType.simpleString() for column in operator.key)
         return cls(parallelism, subtask, key_types, input_schema, marks)
 
-    def forwarded(self, rows: DataFrame, partitions: int | None) -> DataFrame | None:
-        """The rows where they are, in one partition a subtask and without marks.
-
-        Args:
-            rows: The rows.
-            partitions: In how many they are; None if that isn't known.
-
-        Returns:
-            None if there would be a subtask without a partition: the rows have to be dealt.
-        """
-        if partitions is None or partitions < self.parallelism:
-            return None
-        return rows if partitions == self.parallelism else rows.coalesce(self.parallelism)
+    @staticmethod
+    def marked(rows: DataFrame) -> DataFrame:
+        """The rows where they are, each marked with its partition as its subtask."""
+        return rows.selectExpr("*", f"spark_partition_id() as {_SUBTASK}")
 
     def dealt(self, rows: DataFrame) -> DataFrame:
         """The rows and the marks, where they belong."""

@@ -59,7 +59,8 @@ def stateful(
         forward: Leave rows in the partitions that they are in, one a subtask, instead of dealing
             them evenly, which takes a shuffle. Where they have more partitions than there are
             subtasks, some are put together; with fewer, behind a shuffle, or with Spark Connect
-            they are dealt. The sink must not `coalesce` the rows, nor put others in front of them.
+            they are dealt. A subtask whose partition has no rows can't yield any, and the sink must
+            not `coalesce` the rows then, nor put others in front of them: the batch fails.
 
     Raises:
         InvalidRequestError: An argument can't be used. Settings are read, and refused, in the

@@ -103,9 +103,9 @@ class SubtaskRunner:
     Rows come with one column more than `input_schema` has, the last: the number i of the subtask
     that they belong to. Each subtask also gets one row that is none, marked by -(i + 1): so it
     learns its number if it has no rows. Spark's partition id would not do; it is another one when
-    the sink coalesces. Only rows that were not dealt are without marks, for nobody could put one
-    into each partition; there a sink must not coalesce, and is found out by reports that are
-    missing and others that come twice.
+    the sink coalesces. Only where rows were not dealt are no such rows, for nobody could put one
+    into each partition: there a partition without rows goes by that id, and yields nothing. Was it
+    wrong, some subtask reports twice, and another one not at all.
 
     Attributes:
         function: The user's operator.
@@ -116,7 +116,7 @@ class SubtaskRunner:
         restored_checkpoint_id: The checkpoint that the state comes from, or None.
         shipment: What it needs that can be large.
         parallelism: Number of the operator's subtasks.
-        is_marked: Whether rows have the column that says whose they are.
+        is_dealt: Whether each subtask gets a row that is none.
         max_parallelism: Number of its key groups; None if rows aren't dealt by key.
         input_schema: Schema of the rows that come.
         output_schema: Schema of the rows that the operator yields.
@@ -132,7 +132,7 @@ class SubtaskRunner:
     restored_checkpoint_id: int | None
     shipment: "Shipment | Broadcast[Shipment]"
     parallelism: int
-    is_marked: bool
+    is_dealt: bool
     max_parallelism: int | None
     input_schema: pa.Schema
     output_schema: pa.Schema
@@ -144,14 +144,20 @@ class SubtaskRunner:
         return name_in_plans(self.uid)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if not self.is_marked:
-            yield from self._run(self._partition(), _Input(batches, self.input_schema))
-            return
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is not None:
             marked = first.columns[-1][0].as_py()
             rows = _Input(map(_without_marks, chain([first], batches)), self.input_schema)
             yield from self._run(marked if marked >= 0 else -marked - 1, rows)
+        elif not self.is_dealt:
+            for batch in self._run(self._partition(), _Input(iter(()), self.input_schema)):
+                if batch.num_rows:
+                    message = (
+                        f"operator {self.uid!r} yields rows where its partition has none; with "
+                        "forward=True nobody could tell whose they are. Let its rows be dealt"
+                    )
+                    raise CheckpointDeclinedError(message)
+                yield batch
 
     def _partition(self) -> int:
         """The task's, which is the subtask's number if the sink left the rows where they were."""
@@ -159,9 +165,9 @@ class SubtaskRunner:
         partition = -1 if task is None else task.partitionId()
         if not 0 <= partition < self.parallelism:
             message = (
-                f"operator {self.uid!r} has {self.parallelism} subtasks, and computes its rows in "
+                f"operator {self.uid!r} has {self.parallelism} subtasks, and is computed in "
                 f"partition {partition}: with forward=True the sink must not put other rows in "
-                "front of them"
+                "front of its own"
             )
             raise CheckpointDeclinedError(message)
         return partition

@@ -80,13 +80,6 @@ class ClassicEngine:
         file_system, path = self._hadoop(f"{query.checkpoint_location}/state")
         return bool(file_system.exists(path))
 
-    def partitions(self, rows: DataFrame) -> int | None:
-        execution = cast("Any", rows)._jdf.queryExecution()
-        plan = execution.executedPlan().toString()
-        if any(word in plan for word in _DECIDES_LATER):
-            return None
-        return int(execution.toRdd().getNumPartitions())
-
     def reports(self) -> Accumulator[list[bytes]]:
         return self.session.sparkContext.accumulator([], _Lists())
 
@@ -143,6 +136,13 @@ class ClassicJobs:
     def come_from(self, rows: DataFrame, uid: str) -> bool:
         plan = cast("Any", rows)._jdf.queryExecution().analyzed().toString()
         return f"{name_in_plans(uid)}(" in plan
+
+    def partitions(self, rows: DataFrame) -> int | None:
+        execution = cast("Any", rows)._jdf.queryExecution()
+        plan = execution.executedPlan().toString()
+        if any(word in plan for word in _DECIDES_LATER):
+            return None
+        return int(execution.toRdd().getNumPartitions())
 
     def failed(self, known: frozenset[int]) -> list[bool]:
         _let_listeners_catch_up(self.session)

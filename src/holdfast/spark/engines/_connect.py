@@ -10,7 +10,7 @@ from typing import Protocol
 from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from holdfast.errors import CheckpointError, CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations import retry_deadline
@@ -116,9 +116,6 @@ class ConnectEngine:
     def has_own_state(self, query: RunningQuery) -> bool:
         del query
         return True  # to find out takes longer than to run a batch once more now and then
-
-    def partitions(self, rows: DataFrame) -> None:
-        """Spark Connect doesn't tell."""
 
     def reports(self) -> None:
         """Spark Connect has no accumulators."""

@@ -48,6 +48,10 @@ class Jobs(Protocol):
         """Whether the rows are computed of those of that operator."""
         ...
 
+    def partitions(self, rows: DataFrame) -> int | None:
+        """In how many partitions rows are; None if that isn't known before they are computed."""
+        ...
+
     def failed(self, known: frozenset[int]) -> list[bool]:
         """Which of those that are not `known` have failed, in the order they were begun.
 
@@ -84,10 +88,6 @@ class Engine(Protocol):
 
     def has_own_state(self, query: RunningQuery) -> bool:
         """Whether Spark itself may keep state for it, as for its aggregations and joins."""
-        ...
-
-    def partitions(self, rows: DataFrame) -> int | None:
-        """In how many partitions rows are; None if that isn't known before they are computed."""
         ...
 
     def reports(self) -> Reports | None:
