@@ -6,7 +6,13 @@ if __name__ == "backends":  # reached through the repository root: a second copy
 from holdfast.backends._broadcast_state import BroadcastState
 from holdfast.backends._casts import MisfitError, cast_rows
 from holdfast.backends._check import Fate, StateCheck, check
-from holdfast.backends._comparison import Difference, FileComparison, compare, compare_files
+from holdfast.backends._comparison import (
+    Difference,
+    FileComparison,
+    compare,
+    compare_files,
+    compare_subtasks,
+)
 from holdfast.backends._contexts import FunctionInitializationContext, FunctionSnapshotContext
 from holdfast.backends._description import ColumnDescription, StateDescription, describe
 from holdfast.backends._descriptors import ListStateDescriptor, MapStateDescriptor
@@ -110,6 +116,7 @@ __all__ = [
     "checkpointed_function",
     "compare",
     "compare_files",
+    "compare_subtasks",
     "default_max_parallelism",
     "describe",
     "hash32",

@@ -5,15 +5,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import msgspec
+
 from holdfast.backends._description import StateDescription, describe
 from holdfast.locations import (
     ByteStreamStateHandle,
     CheckpointMetadata,
-    Checksum,
     FileStateHandle,
     OperatorState,
     StreamStateHandle,
+    SubtaskState,
     files_of,
+    without_place,
 )
 
 Value: TypeAlias = str | int | tuple[str, ...]
@@ -57,14 +60,14 @@ class FileComparison:
 
     @property
     def is_same(self) -> bool:
-        """Whether both have the same bytes."""
+        """Whether both have the same bytes, whatever these are used for."""
         return not (self.only_first or self.only_second or self.inline_differs)
 
 
 def compare(first: CheckpointMetadata, second: CheckpointMetadata) -> list[Difference]:
     """How the operators and states of two checkpoints differ. Reads of each how it is stored.
 
-    Their elements are counted, not compared: `compare_files` says whether bytes differ.
+    Their elements are counted, not compared: `compare_subtasks` says whose state is another one.
     """
     operators = _compared(
         {(uid, ""): _of_operator(one) for uid, one in first.operators.items()},
@@ -72,6 +75,21 @@ def compare(first: CheckpointMetadata, second: CheckpointMetadata) -> list[Diffe
     )
     states = _compared(_of_states(describe(first)), _of_states(describe(second)))
     return sorted([*operators, *states], key=lambda one: (one.uid, one.state))
+
+
+def compare_subtasks(first: CheckpointMetadata, second: CheckpointMetadata) -> dict[str, list[int]]:
+    """The subtasks whose state is not the same, of each operator that both checkpoints have.
+
+    It is the same if it has the same bytes, as their checksums say it, in the same places of the same
+    states. Reads no file.
+    """
+    found = {}
+    for uid in sorted(first.operators.keys() & second.operators.keys()):
+        old, new = _contents(first.operators[uid]), _contents(second.operators[uid])
+        others = [index for index in sorted(old | new) if old.get(index) != new.get(index)]
+        if others:
+            found[uid] = others
+    return found
 
 
 def compare_files(
@@ -85,12 +103,12 @@ def compare_files(
     in_both = {one.uri for one in shared}
     left = [one for uri, one in ours.items() if uri not in in_both]
     right = [one for uri, one in theirs.items() if uri not in in_both]
-    known, found = {_content(one) for one in left}, {_content(one) for one in right}
+    known, found = set(map(without_place, left)), set(map(without_place, right))
     return FileComparison(
-        only_first=tuple(one for one in left if _content(one) not in found),
-        only_second=tuple(one for one in right if _content(one) not in known),
+        only_first=tuple(one for one in left if without_place(one) not in found),
+        only_second=tuple(one for one in right if without_place(one) not in known),
         shared=tuple(shared),
-        copies=tuple(one for one in right if _content(one) in known),
+        copies=tuple(one for one in right if without_place(one) in known),
         inline_differs=_inline(first) != _inline(second),
     )
 
@@ -135,8 +153,13 @@ def _of_states(states: Iterable[StateDescription]) -> dict[tuple[str, str], dict
     }
 
 
-def _content(file: FileStateHandle) -> tuple[int, Checksum | None]:
-    return file.size, file.checksum
+def _contents(operator: OperatorState) -> dict[int, SubtaskState]:
+    """State by subtask, without where it is and what was measured."""
+    return {
+        index: msgspec.structs.replace(one.with_streams(without_place), statistics=None)
+        for index, one in operator.subtasks.items()
+        if one.streams()
+    }
 
 
 def _inline(streams: Iterable[StreamStateHandle]) -> Counter[bytes]:

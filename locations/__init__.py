@@ -63,6 +63,7 @@ from holdfast.locations.coordination import (
     size_of,
     sweep,
     verify,
+    without_place,
 )
 from holdfast.locations.file_systems import (
     BytesLike,
@@ -221,4 +222,5 @@ __all__ = [
     "use_s3",
     "verify",
     "with_streams",
+    "without_place",
 ]

@@ -144,6 +144,7 @@ def start(target: str, faults: list[str]) -> dict[str, str]:
     """Start a proxy, and say what clients and the other commands need."""
     content = _checked(faults)
     directory = new_directory("faults")
+    server = None
     try:
         _write(directory / "plan", content)
         with open(directory / "errors", "wb") as errors:
@@ -154,7 +155,7 @@ def start(target: str, faults: list[str]) -> dict[str, str]:
                 stderr=errors,
                 start_new_session=True,
             )
-        (directory / "pid").write_text(str(server.pid))
+        _write(directory / "pid", str(server.pid))
         deadline = time.monotonic() + _LONGEST_S
         while not (directory / "endpoint").exists():
             if server.poll() is not None or time.monotonic() > deadline:
@@ -162,6 +163,9 @@ def start(target: str, faults: list[str]) -> dict[str, str]:
                 sys.exit(said.splitlines()[-1] if said else "the proxy does not start")
             time.sleep(0.02)
     except BaseException:
+        if server is not None:
+            server.kill()  # its id may not be written down yet
+            server.wait()
         stop(directory)
         raise
     return {"endpoint": (directory / "endpoint").read_text(), "directory": str(directory)}
@@ -170,7 +174,10 @@ def start(target: str, faults: list[str]) -> dict[str, str]:
 def plan(directory: Path, faults: list[str]) -> None:
     """Replace what a proxy has planned; what comes after this goes by the new plan."""
     content = _checked(faults)
-    pid = int((directory / "pid").read_text())
+    try:
+        pid = int((directory / "pid").read_text())
+    except FileNotFoundError:
+        sys.exit("no proxy was started in that directory")
     _write(directory / "plan", content)
     os.kill(pid, signal.SIGHUP)
     while (directory / "plan").exists():

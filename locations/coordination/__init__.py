@@ -15,7 +15,12 @@ from holdfast.locations.coordination._copying import (
     stored,
     with_copies,
 )
-from holdfast.locations.coordination._files import CheckpointSize, files_of, size_of
+from holdfast.locations.coordination._files import (
+    CheckpointSize,
+    files_of,
+    size_of,
+    without_place,
+)
 from holdfast.locations.coordination._found import (
     FoundCheckpoint,
     find_checkpoint,
@@ -81,4 +86,5 @@ __all__ = [
     "sweep",
     "verify",
     "with_copies",
+    "without_place",
 ]

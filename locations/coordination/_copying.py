@@ -18,7 +18,7 @@ from holdfast.locations._handles import (
 from holdfast.locations._metadata import CheckpointMetadata, new_commit_token, with_streams
 from holdfast.locations.coordination._checkpoints import complete_checkpoint
 from holdfast.locations.coordination._files import files_of
-from holdfast.locations.coordination._parallel import in_parallel
+from holdfast.locations.coordination._parallel import check_wanted, in_parallel
 from holdfast.locations.storages import (
     CheckpointedStateScope,
     CheckpointStorageLocation,
@@ -93,6 +93,7 @@ def stored(
         location.create_checkpoint_state_output_stream(CheckpointedStateScope.EXCLUSIVE) as target,
     ):
         for chunk in chunks(source):
+            check_wanted()
             target.write(chunk)
             on_bytes(len(chunk))
         return target.close_and_get_handle() or ByteStreamStateHandle(b"")

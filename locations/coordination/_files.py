@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from holdfast.locations._handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.storages import CompletedCheckpoint, lies_in
 
@@ -28,6 +30,13 @@ class CheckpointSize:
 def files_of(streams: Iterable[StreamStateHandle]) -> list[FileStateHandle]:
     """The files that handles lead to, each once."""
     return list({one.uri: one for one in streams if isinstance(one, FileStateHandle)}.values())
+
+
+def without_place(stream: StreamStateHandle) -> StreamStateHandle:
+    """The handle without where its file is: equal for the same bytes, as their checksums say it."""
+    if isinstance(stream, FileStateHandle) and stream.checksum is not None:
+        return msgspec.structs.replace(stream, uri="")
+    return stream
 
 
 def size_of(

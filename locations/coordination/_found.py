@@ -8,7 +8,6 @@ from holdfast.errors import CheckpointError, CheckpointNotFoundError, InvalidReq
 from holdfast.locations import _uris
 from holdfast.locations.coordination._checkpoints import latest_checkpoint
 from holdfast.locations.coordination._parallel import in_parallel
-from holdfast.locations.file_systems import FileStatus
 from holdfast.locations.storages import (
     CHECKPOINT,
     JOB_ID,
@@ -16,7 +15,7 @@ from holdfast.locations.storages import (
     CompletedCheckpoint,
     CompletedCheckpointStorageLocation,
     JobDirectory,
-    list_all,
+    list_each,
     load_checkpoint,
     metadata_at,
     resolve_pointer,
@@ -124,9 +123,7 @@ def _locations(directory: str) -> Iterator[CompletedCheckpointStorageLocation]:
     """Everything that is completed, as far down as somebody would put it."""
     level = [directory]
     for _ in range(_LEVELS):
-        inside: dict[str, list[FileStatus]] = {uri: [] for uri in level}
-        for entry in list_all(level):
-            inside[_uris.parent(entry.uri)].append(entry)
+        inside = list_each(level)
         level = []
         for uri, entries in inside.items():
             names = {_uris.name(entry.uri): entry for entry in entries}

@@ -6,7 +6,7 @@ is told beside the rest, so that one damaged file hides nothing else.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from os import PathLike
@@ -25,6 +25,7 @@ from holdfast.locations.storages import (
     CompletedCheckpoint,
     FileSystemCheckpointStorage,
     JobDirectory,
+    list_each,
     resolve_pointer,
     savepoint_base,
 )
@@ -181,14 +182,16 @@ def _is_of_a_job(name: str) -> bool:
     return name in (SHARED, EPOCHS) or CHECKPOINT.fullmatch(name) is not None
 
 
-def _uncommitted(entries: Iterable[FileStatus]) -> list[Uncommitted]:
+def _uncommitted(entries: Sequence[FileStatus]) -> list[Uncommitted]:
     """Those among the entries of a job's directory that are of checkpoints without metadata."""
     found = []
+    matches = {entry.uri: CHECKPOINT.fullmatch(_uris.name(entry.uri)) for entry in entries}
+    contents = list_each([uri for uri, matched in matches.items() if matched])
     for entry in entries:
-        matched = CHECKPOINT.fullmatch(_uris.name(entry.uri))
+        matched = matches[entry.uri]
         if matched is None:
             continue
-        inside = list(file_system_for(entry.uri).list(entry.uri))
+        inside = contents[entry.uri]
         if any(_uris.name(one.uri) == METADATA_FILE for one in inside):
             continue
         modified_ms = max([one.modified_ms for one in inside], default=entry.modified_ms)

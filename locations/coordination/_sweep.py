@@ -15,7 +15,7 @@ One `_metadata` that can't be read stops the sweep: what it leads to is not know
 import logging
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 
@@ -44,6 +44,7 @@ from holdfast.locations.storages import (
     common_directory,
     has_marker,
     list_all,
+    list_each,
     newest_epoch,
     savepoint_base,
     spread_everywhere,
@@ -104,17 +105,17 @@ class _Place:
     uncommitted: dict[str, list[str]] = field(default_factory=dict)
     uploads: list[PendingUpload] = field(default_factory=list)
 
-    def look_into(self, directory: str, *, is_savepoint: bool = False) -> None:
-        """Add what is in the directory of a checkpoint or savepoint."""
-        inside = list(file_system_for(directory).list(directory))
-        is_committed = any(_uris.name(file.uri) == METADATA_FILE for file in inside)
-        if is_committed and is_savepoint:
-            return  # it belongs to the user, with all that is in it
-        self.add_ours(inside)
-        if not is_committed:
-            self.uncommitted[directory] = [one.uri for one in inside]
-        if is_savepoint:
-            self.add_uploads(pending_uploads(directory))
+    def look_into(self, directories: Sequence[str], *, are_savepoints: bool = False) -> None:
+        """Add what is in the directories of checkpoints or savepoints."""
+        for directory, inside in list_each(directories).items():
+            is_committed = any(_uris.name(file.uri) == METADATA_FILE for file in inside)
+            if is_committed and are_savepoints:
+                continue  # it belongs to the user, with all that is in it
+            self.add_ours(inside)
+            if not is_committed:
+                self.uncommitted[directory] = [one.uri for one in inside]
+            if are_savepoints:
+                self.add_uploads(pending_uploads(directory))
 
     def add_ours(self, entries: Iterable[FileStatus]) -> None:
         """Add the files among them that have names of state files."""
@@ -234,6 +235,7 @@ def _store_clock_ms(directory: str) -> int:
 
 def _look_around(job: JobDirectory) -> _Place:
     place = _Place(_store_clock_ms(job.uri))
+    checkpoints = []
     for entry in file_system_for(job.uri).list(job.uri):
         name = _uris.name(entry.uri)
         if entry.is_link:
@@ -242,9 +244,10 @@ def _look_around(job: JobDirectory) -> _Place:
             if _JOB_FILE.fullmatch(name):
                 place.files.append(entry)
         elif CHECKPOINT.fullmatch(name):
-            place.look_into(entry.uri)
+            checkpoints.append(entry.uri)
         elif name in (SHARED, EPOCHS):
             place.add_ours(file_system_for(entry.uri).list(entry.uri))
+    place.look_into(checkpoints)
     place.add_uploads(pending_uploads(job.uri))
     if has_marker(job.state_uri):
         _look_everywhere(place, job.state_uri)
@@ -279,8 +282,7 @@ def _look_for_savepoints(directory: str, job_id: str) -> _Place:
         if entry.is_directory and not entry.is_link and ours.fullmatch(_uris.name(entry.uri))
     ]
     place = _Place(_store_clock_ms(directory) if savepoints else 0)
-    for uri in savepoints:
-        place.look_into(uri, is_savepoint=True)
+    place.look_into(savepoints, are_savepoints=True)
     return place
 
 

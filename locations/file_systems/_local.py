@@ -109,7 +109,7 @@ class LocalFileSystem:
 
     def open(self, uri: str, /) -> BinaryIO:
         with _translated(uri):
-            return open(_uris.local_path(uri), "rb", buffering=0)
+            return open(_uris.local_path(uri), "rb", buffering=0, opener=_open_file)
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
         found = []
@@ -247,6 +247,16 @@ class _LocalOutputStream:
 def _create(path: str) -> int:
     """A descriptor of a new file; fails if there is one."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+
+
+def _open_file(path: str, flags: int) -> int:
+    """A descriptor of a file; a pipe would keep its reader waiting for ever."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)  # says nothing of files
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # the latter is refused by who asks
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "this is no file", path)
 
 
 def _write(descriptor: int, data: BytesLike) -> None:

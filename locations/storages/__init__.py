@@ -45,7 +45,7 @@ from holdfast.locations.storages._job_directory import (
     JobDirectory,
     savepoint_base,
 )
-from holdfast.locations.storages._listings import list_all
+from holdfast.locations.storages._listings import list_all, list_each
 from holdfast.locations.storages._memory import (
     MemoryCheckpointStorage,
     PersistentMetadataCheckpointStorageLocation,
@@ -95,6 +95,7 @@ __all__ = [
     "is_below",
     "lies_in",
     "list_all",
+    "list_each",
     "load_checkpoint",
     "metadata_at",
     "newest_epoch",

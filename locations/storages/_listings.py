@@ -5,6 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 
 from holdfast.errors import StorageUnavailableError
+from holdfast.locations import _uris
 from holdfast.locations.file_systems import FileStatus, file_system_for
 
 _AT_A_TIME = 16  # half of the connections that an S3 client keeps
@@ -27,6 +28,14 @@ def list_all(directories: Sequence[str]) -> list[FileStatus]:
         return [entry for one in asked for entry in one.result()]
     finally:
         pool.shutdown(cancel_futures=True)  # after a failure the rest is of no use
+
+
+def list_each(directories: Sequence[str]) -> dict[str, list[FileStatus]]:
+    """The entries of each of these directories, which are of one store. Raises as `list_all` does."""
+    inside: dict[str, list[FileStatus]] = {uri: [] for uri in directories}
+    for entry in list_all(directories):
+        inside[_uris.parent(entry.uri)].append(entry)
+    return inside
 
 
 def _submitted(

@@ -173,6 +173,17 @@ def test_a_job_with_a_damaged_checkpoint_keeps_everything_and_the_others_are_cle
     assert "job/chk-10/_metadata" in printed["failed"][0]["error"]
     assert "job/chk-10/_metadata" in streams.err
     assert before - paths(directory) == {str(orphan.relative_to(root))}
+    assert "; 1 job could not be looked through" in streams.err
+
+
+def test_nothing_is_said_of_what_could_not_be_looked_through(
+    directory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metadata = Path(directory.removeprefix("file://")) / "job" / "chk-10" / "_metadata"
+    metadata.write_bytes(b"")
+    assert main(["clean", directory, "--job", "job"]) == 3
+    summary, _ = capsys.readouterr().err.splitlines()
+    assert summary == "holdfast: 1 job could not be looked through"
 
 
 def test_savepoints_that_were_never_finished_go_too(directory: str, tmp_path: Path) -> None:

@@ -29,6 +29,30 @@ def test_a_bad_directory_is_status_2_and_one_line(capsys: pytest.CaptureFixture[
     assert "file:///" in streams.err
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "spark.holdfast.s3.secret-key",  # no equals sign
+        "spark.holdfast.s3.secret-key=s3cr3t",  # without the name of the credentials
+        "spark.holdfast.s3.session-token=s3cr3t",
+        "spark.holdfast.s3.endpoint=key:s3cr3t@store:9000",
+        "spark.holdfast.s3.endpoint=http://key:s3cr3t@store:9000",
+        "spark.hadoop.fs.s3a.endpoint=key:s3cr3t@store:9000",
+        "spark.holdfast.s3.part-size=none",
+        "spark.holdfast.s3.secret=s3cr3t",
+        "spark.holdfast.checkpoint.dir=s3://key:s3cr3t@bucket/checkpoints",
+    ],
+)
+def test_no_error_about_settings_shows_a_secret(
+    setting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "--conf=spark.hadoop.fs.s3a.secret.key=s3cr3t"
+    main(["list", "s3://bucket/checkpoints", secret, "--conf", setting])
+    said = capsys.readouterr()
+    assert "holdfast: " in said.err
+    assert "s3cr3t" not in said.out + said.err
+
+
 def test_the_command_runs_as_a_module_without_spark(directory: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "holdfast", "list", directory],

@@ -2,7 +2,10 @@
 
 import itertools
 import json
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
 from jobs.kept import Kept, write_checkpoint
@@ -18,6 +21,7 @@ from holdfast.locations import (
     load_checkpoint,
     resolve_pointer,
 )
+from holdfast.locations.coordination import _copying, _parallel
 from holdfast.spark import copy_savepoint, restore_savepoint, take_savepoint
 from holdfast.testing import ANY_CALL, Faults
 
@@ -104,6 +108,29 @@ def test_a_file_that_goes_while_it_is_copied_leaves_nothing(tmp_path: Path) -> N
     with pytest.raises(CheckpointNotFoundError):
         copy_checkpoint(completed, f"file://{tmp_path}/archive")
     assert all_files(f"file://{tmp_path}/archive") == {}
+
+
+def test_an_interruption_stops_the_files_that_are_being_copied(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint(f"file://{tmp_path}/checkpoints", 1)
+    target = f"file://{tmp_path}/archive"
+    begun = threading.Barrier(3)  # both files, and who waits for them
+
+    def endless(_: BinaryIO) -> Iterator[bytes]:
+        begun.wait()
+        while True:
+            yield b"x"
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        begun.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_copying, "chunks", endless)
+    monkeypatch.setattr(_parallel, "wait", interrupted)
+    assert main(["copy", f"file://{tmp_path}/checkpoints", target]) == 130
+    assert all_files(target) == {}
+    assert "interrupted; " in capsys.readouterr().err
 
 
 def test_a_failure_at_any_call_leaves_nothing(faults: Faults, tmp_path: Path) -> None:

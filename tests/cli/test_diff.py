@@ -1,16 +1,30 @@
 """`holdfast diff`."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
+import msgspec
 import pytest
 from contracts.elements import Order
 from jobs.kept import Kept, write_checkpoint
 from jobs.stopped import put
 
 from holdfast.cli import main
-from holdfast.locations import copy_checkpoint, files_of
+from holdfast.locations import (
+    ChecksumBuilder,
+    CompletedCheckpoint,
+    FileStateHandle,
+    FileSystemCheckpointStorage,
+    OperatorState,
+    complete_checkpoint,
+    copy_checkpoint,
+    files_of,
+)
 from holdfast.spark import take_savepoint
+from holdfast.spark_side import SPARK, SparkFile, SparkFiles, compare_spark_files, progress_of
 
 
 def test_json_has_all_that_differs(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,6 +60,9 @@ def test_json_has_all_that_differs(kept: Kept, capsys: pytest.CaptureFixture[str
                 "changes": {"elements": [4, 10], "state_bytes": seen},
             }
         ],
+        "subtasks": {"visits": [0]},
+        "coordinator_states": [],
+        "spark_files": None,
         "files": {
             "only_first": [{"uri": old.uri, "bytes": old.size}],
             "only_second": [{"uri": new.uri, "bytes": new.size}],
@@ -69,6 +86,115 @@ def test_text_says_what_became_of_operators_and_states(
     assert "operator visits: parallelism: 2 -> 3" in lines
     assert "state seen of visits: type: int64 -> contracts.elements.Order" in lines
     assert "state seen of visits: serializers: arrow -> messagepack" in lines
+    assert "operator visits: other state in subtasks 0, 1, 2" in lines
+
+
+def with_other(completed: CompletedCheckpoint, directory: str, **changes: Any) -> str:
+    """Complete a savepoint with the same files and other metadata; the pointer to it."""
+    access = FileSystemCheckpointStorage(directory).create_checkpoint_storage("job")
+    location = access.initialize_location_for_savepoint(1, directory)
+    metadata = msgspec.structs.replace(completed.metadata, commit_token=uuid4().hex, **changes)
+    return complete_checkpoint(location, metadata).location.external_pointer
+
+
+def subtasks_swapped(operator: OperatorState) -> OperatorState:
+    """The same with each other's state."""
+    one, other = operator.subtasks.values()
+    return msgspec.structs.replace(operator, subtasks={0: other, 1: one})
+
+
+def elements_of_others(operator: OperatorState) -> OperatorState:
+    """The same with other positions in the same files."""
+    [handle] = operator.subtasks[0].managed_operator
+    seen = msgspec.structs.replace(handle.states["seen"], first=1)
+    other = msgspec.structs.replace(handle, states=handle.states | {"seen": seen})
+    subtask = msgspec.structs.replace(operator.subtasks[0], managed_operator=(other,))
+    return msgspec.structs.replace(operator, subtasks=operator.subtasks | {0: subtask})
+
+
+@pytest.mark.parametrize(
+    ("change", "others"), [(subtasks_swapped, [0, 1]), (elements_of_others, [0])]
+)
+def test_the_same_files_used_otherwise_are_a_difference(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[OperatorState], OperatorState],
+    others: list[int],
+) -> None:
+    first = write_checkpoint(f"file://{tmp_path}", 1)
+    pointer = first.location.external_pointer
+    operators = {"visits": change(first.metadata.operators["visits"])}
+    other = with_other(first, f"file://{tmp_path}", operators=operators)
+    assert main(["diff", pointer, other, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["is_same"], found["subtasks"]) == (False, {"visits": others})
+    assert (found["files"]["only_first"], found["files"]["only_second"]) == ([], [])
+
+
+def test_operators_with_each_other_s_files_differ(tmp_path: Path) -> None:
+    first, second = (
+        write_checkpoint(f"file://{tmp_path}", number, elements=number).metadata.operators["visits"]
+        for number in (1, 2)
+    )
+    completed = write_checkpoint(f"file://{tmp_path}", 3)
+    there = with_other(completed, f"file://{tmp_path}", operators={"a": first, "b": second})
+    swapped = with_other(completed, f"file://{tmp_path}", operators={"b": first, "a": second})
+    assert main(["diff", there, there]) == 0
+    assert main(["diff", there, swapped]) == 1
+
+
+def test_what_sinks_have_noted_is_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = write_checkpoint(f"file://{tmp_path}", 1)
+    pointer = first.location.external_pointer
+    states = first.metadata.coordinator_states | {"sink/visits": b"9999"}
+    other = with_other(first, f"file://{tmp_path}", coordinator_states=states)
+    assert main(["diff", pointer, other, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["coordinator_states"] == ["sink/visits"]
+    assert main(["diff", pointer, other]) == 1
+    assert "sink/visits: not the same" in capsys.readouterr().out.splitlines()
+
+
+OFFSETS = 'v1\n{"batchTimestampMs":1,"conf":{"a":"b"}}\n{"logOffset":1}'
+
+
+@pytest.mark.parametrize(
+    ("offsets", "line"),
+    [
+        (OFFSETS.replace('Ms":1', 'Ms":2'), "batchTimestampMs: 1 -> 2"),
+        (OFFSETS.replace("v1", "v2"), "version of the log: v1 -> v2"),
+        (OFFSETS.replace(",", ", "), '  + {"batchTimestampMs":1, "conf":{"a":"b"}}'),
+        ("v1\n{", "  + {"),
+        ("v1\n[]", "  + []"),
+    ],
+)
+def test_offsets_that_differ_in_anything_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], offsets: str, line: str
+) -> None:
+    first = write_checkpoint(f"file://{tmp_path}", 1)
+    progress = msgspec.structs.replace(progress_of(first.metadata), offsets=offsets)
+    states = first.metadata.coordinator_states | {SPARK: msgspec.msgpack.encode(progress)}
+    other = with_other(first, f"file://{tmp_path}", coordinator_states=states)
+    assert main(["diff", first.location.external_pointer, other]) == 1
+    assert line in capsys.readouterr().out.splitlines()
+
+
+def test_spark_s_side_of_savepoints_is_compared_wherever_it_is() -> None:
+    checksum = ChecksumBuilder().finish()
+    first = SparkFiles(
+        is_committed=False,
+        settings={"a": "1"},
+        files=(SparkFile("offsets/0", FileStateHandle("file:/a/1", 0, checksum)),),
+    )
+    moved = SparkFile("offsets/0", FileStateHandle("file:/b/2", 0, checksum))
+    assert compare_spark_files(first, msgspec.structs.replace(first, files=(moved,))).is_same
+    other = SparkFiles(is_committed=True, settings={}, files=(SparkFile("x", moved.handle),))
+    found = compare_spark_files(first, other)
+    assert not found.is_same
+    assert found.is_committed == (False, True)
+    assert found.settings == {"a": ("1", None)}
+    assert found.paths == ("offsets/0", "x")
 
 
 def test_a_checkpoint_is_like_itself_and_like_its_copy(
@@ -98,6 +224,15 @@ def test_a_savepoint_is_like_the_checkpoint_that_it_was_taken_of(
     found = json.loads(capsys.readouterr().out)
     assert (found["progress"], found["operators"]) == ({}, [])
     assert [one["bytes"] for one in found["files"]["only_second"]] == [10000]
+    assert found["spark_files"] == {
+        "is_committed": None,
+        "settings": {},
+        # The deltas that it makes needless are left out.
+        "paths": [
+            *(f"state/0/0/{number}.delta" for number in (1, 2, 3)),
+            "state/0/0/4.snapshot",
+        ],
+    }
 
 
 def test_nothing_there_is_status_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

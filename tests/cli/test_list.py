@@ -142,6 +142,18 @@ def test_a_damaged_checkpoint_is_status_3_and_the_others_are_listed(
     assert "chk-2/_metadata" in streams.err
 
 
+def test_whatever_is_in_place_of_a_checkpoint_is_status_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = f"file://{tmp_path}"
+    write_checkpoint(directory, 1)
+    (tmp_path / "job/chk-2/_metadata").mkdir(parents=True)
+    assert main(["list", directory, "--json"]) == 3
+    streams = capsys.readouterr()
+    assert [row["checkpoint"] for row in json.loads(streams.out)] == [1]
+    assert "chk-2/_metadata" in streams.err
+
+
 def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_left_out(faults: Faults) -> None:
     for number in (1, 2):
         write_checkpoint(faults.directory, number)

@@ -1,6 +1,8 @@
 """`holdfast verify`."""
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,10 @@ import pytest
 from jobs.kept import Kept, write_checkpoint
 from jobs.stopped import put, remove, text_of
 
-from holdfast.cli import main
-from holdfast.errors import StorageUnavailableError
-from holdfast.locations import files_of, verify
+from holdfast.cli import _verify, main
+from holdfast.errors import CheckpointNotFoundError, StorageUnavailableError
+from holdfast.locations import CompletedCheckpoint, VerifiedFile, files_of, verify
+from holdfast.locations._crc32c import crc32c
 from holdfast.spark import take_savepoint
 from holdfast.spark_side import verify_checkpoints
 from holdfast.testing import Faults
@@ -107,9 +110,74 @@ def test_what_a_job_deletes_meanwhile_is_no_damage(tmp_path: Path) -> None:
     first = write_checkpoint(f"file://{tmp_path}", 1)
     second = write_checkpoint(f"file://{tmp_path}", 2)
     first.discard()
-    found = list(verify_checkpoints([first, second]))
+    gone: list[CompletedCheckpoint] = []
+    found = list(verify_checkpoints([first, second], on_gone=gone.append))
+    assert gone == [first]
     assert [one.failure for one in found] == [None, None]
     assert {one.uri for one in found} == {one.uri for one in files_of(second.metadata.streams())}
+
+
+@pytest.mark.parametrize(("options", "told"), [([], True), (["--all"], False)])
+def test_a_checkpoint_that_is_deleted_while_it_is_read_was_not_verified(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    *,
+    told: bool,
+) -> None:
+    directory = f"file://{tmp_path}"
+    first, second = write_checkpoint(directory, 1), write_checkpoint(directory, 2)
+
+    def deleted_before(*arguments: Any, **options: Any) -> Iterator[VerifiedFile]:
+        first.discard()
+        return verify_checkpoints(*arguments, **options)
+
+    monkeypatch.setattr(_verify, "verify_checkpoints", deleted_before)
+    pointers = [one.location.external_pointer for one in (first, second)]
+    assert main(["verify", *options, *pointers, "--json"]) == (1 if told else 0)
+    streams = capsys.readouterr()
+    found = json.loads(streams.out)
+    assert (found["checkpoints"], found["files"]) == (pointers[1:], 3)
+    assert ("was deleted" in streams.err) == told
+
+
+def test_it_goes_on_behind_a_checkpoint_that_it_can_t_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = f"file://{tmp_path}"
+    pointers = [write_checkpoint(directory, number).location.external_pointer for number in (1, 2)]
+    file = tmp_path / "job/chk-1/_metadata"
+    newer = bytearray(file.read_bytes())
+    newer[11] += 1
+    newer[-4:] = crc32c(memoryview(newer)[:-4]).to_bytes(4)
+    file.unlink()
+    file.write_bytes(newer)
+    found = verified(capsys, 3, *pointers)
+    assert found["checkpoints"] == pointers[1:]
+    assert [one["problem"] for one in found["damaged"]] == ["unreadable"]
+    assert found["damaged"][0]["uri"] == f"{pointers[0]}/_metadata"
+
+
+def test_a_store_that_fails_does_not_say_that_a_checkpoint_is_gone(faults: Faults) -> None:
+    completed = write_checkpoint(faults.directory, 1)
+    gone = files_of(completed.metadata.streams())[0].uri
+    remove(gone.replace(faults.directory, faults.behind))
+    faults.before("read", StorageUnavailableError("gone fishing"), "every")
+    found = {one.uri: type(one.failure) for one in verify_checkpoints([completed])}
+    assert found.pop(gone) is CheckpointNotFoundError
+    assert list(found.values()) == [StorageUnavailableError]
+
+
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    completed = write_checkpoint(f"file://{tmp_path}", 1)
+    file = files_of(completed.metadata.streams())[0].uri
+    remove(file)
+    os.mkfifo(file.removeprefix("file://"))
+    [wrong] = verified(capsys, 3, f"file://{tmp_path}")["damaged"]
+    assert (wrong["uri"], wrong["problem"]) == (file, "unreadable")
 
 
 def test_a_store_that_fails_leaves_it_open_whether_a_file_is_whole(faults: Faults) -> None:

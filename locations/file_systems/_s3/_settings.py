@@ -74,6 +74,9 @@ class S3Settings:
             raise InvalidRequestError("endpoint has credentials in it; give them by themselves")
         if (self.access_key is None) != (self.secret_key is None):
             raise InvalidRequestError("access key and secret key come together or not at all")
+        if self.session_token is not None and self.access_key is None:
+            message = "a session token needs the access key and secret key that it goes with"
+            raise InvalidRequestError(message)
         if self.kms_key_id is not None and self.server_side_encryption is None:
             message = "a KMS key needs server_side_encryption='aws:kms' beside it"
             raise InvalidRequestError(message)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli._command import add_command
-from holdfast.cli._output import bytes_text, print_table, say
+from holdfast.cli._output import bytes_text, print_json, print_table, say
 from holdfast.cli._stores import add_stores, use_stores
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def cat_command(options: argparse.Namespace) -> int:
     if options.json:
         count = 0
         for count, row in enumerate(itertools.islice(rows, limit), 1):  # noqa: B007
-            print(json.dumps(row, ensure_ascii=False))
+            print_json(row, indent=None)
         return 0 if count else 1
     found = list(rows)
     print_table([_text(row) for row in found[:limit]], right=_NUMBERS)

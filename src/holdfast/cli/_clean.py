@@ -123,6 +123,7 @@ class _Found:
     dry_run: bool
     rows: list[dict[str, Any]] = field(default_factory=list)
     too_young: int = 0
+    swept: int = 0
     failures: dict[str, CheckpointError] = field(default_factory=dict)
 
     @property
@@ -143,6 +144,7 @@ class _Found:
         else:
             self.rows += _rows(job, report)
             self.too_young += report.too_young
+            self.swept += 1
 
     def print(self, *, as_json: bool) -> None:
         failed = [{"job": job, "error": str(one)} for job, one in self.failures.items()]
@@ -171,11 +173,15 @@ class _Found:
             for kind, name in names.items()
             if (count := sum(row["kind"] == kind for row in self.rows))
         )
+        failed = f"{count_text(len(self.failures), 'job')} could not be looked through"
+        if self.failures and not self.swept:
+            return failed
         what = f"{', '.join(counts)} ({bytes_text(self.total_bytes)})" if self.rows else "nothing"
         done = f"deleted {what}"
         if self.dry_run:
             done = f"{what} would be deleted" + ("; --yes does it" if self.rows else "")
-        return f"{done}; {self.too_young} more too young to tell"
+        told = f"{done}; {self.too_young} more too young to tell"
+        return f"{told}; {failed}" if self.failures else told
 
 
 def _grace_s(text: str) -> float:

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli._checkpoints import POINTER_HELP, pointed
 from holdfast.cli._command import add_command, add_json
-from holdfast.cli._output import bytes_text, count_text, print_json, progress, say
+from holdfast.cli._output import (
+    bytes_text,
+    count_text,
+    print_json,
+    progress,
+    say,
+    told_when_interrupted,
+)
 from holdfast.cli._stores import add_stores, use_stores
 from holdfast.errors import CheckpointNotFoundError
 from holdfast.locations import files_of
@@ -48,7 +55,9 @@ def copy_command(options: argparse.Namespace) -> int:
         say(str(error))
         return 1
     files = files_of(all_streams(checkpoint))
-    with progress("copying", sum(file.size for file in files)) as advance:
+    way_out = "if files are left, `holdfast clean --savepoint-dir` deletes them"
+    total = sum(file.size for file in files)
+    with told_when_interrupted(way_out), progress("copying", total) as advance:
         copy = copy_savepoint(checkpoint, options.target, on_bytes=advance)
     pointer = copy.location.external_pointer
     size = sum(file.size for file in files) + copy.metadata_bytes

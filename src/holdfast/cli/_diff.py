@@ -3,19 +3,30 @@
 import argparse
 import json
 from dataclasses import asdict
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli._checkpoints import POINTER_HELP, pointed, progress_in, summary
 from holdfast.cli._command import add_command, add_json
-from holdfast.cli._output import bytes_text, count_text, print_json, print_pairs
+from holdfast.cli._output import bytes_text, count_text, print_json, print_line, print_pairs
 from holdfast.cli._stores import add_stores
-from holdfast.locations import CompletedCheckpoint, FileStateHandle
-from holdfast.spark_side import SPARK_FILES, all_streams
+from holdfast.locations import CheckpointMetadata, CompletedCheckpoint, FileStateHandle
+from holdfast.spark_side import (
+    SPARK,
+    SPARK_FILES,
+    SparkFilesComparison,
+    all_streams,
+    compare_spark_files,
+    spark_files_of,
+)
 
 if TYPE_CHECKING:
     from holdfast.backends import FileComparison
     from holdfast.cli._command import Commands
+
+_SHOWN = 8
+"""Subtasks that are named."""
+
+_TIME = "batchTimestampMs"
 
 
 def add_to(commands: "Commands") -> None:
@@ -27,7 +38,8 @@ def add_to(commands: "Commands") -> None:
         help="compare two checkpoints or savepoints",
         description=(
             "Compare two checkpoints or savepoints: operators and states, how they are\n"
-            "stored, where the query stood, and which files both lead to. Files are\n"
+            "stored and which subtask has them, where the query stood, what sinks have\n"
+            "noted, Spark's files of savepoints, and which files both lead to. Files are\n"
             "compared by their checksums: a copy is like what it was made of. Status 0 if\n"
             "they are alike, 1 if they differ, as that of diff(1)."
         ),
@@ -54,12 +66,16 @@ def diff_command(options: argparse.Namespace) -> int:
 
 def _compared(first: CompletedCheckpoint, second: CompletedCheckpoint) -> dict[str, Any]:
     # Not at the top: it takes a while to load Arrow, and other commands need none.
-    from holdfast.backends import compare, compare_files  # noqa: PLC0415
+    from holdfast.backends import compare, compare_files, compare_subtasks  # noqa: PLC0415
 
-    differences = compare(first.metadata, second.metadata)
+    metadata = first.metadata, second.metadata
+    differences = compare(*metadata)
+    subtasks = compare_subtasks(*metadata)
+    coordinator_states = _other_coordinator_states(*metadata)
     # Where only one is a savepoint, it is the state of operators that both have.
     both = (first, second)
     are_savepoints = all(SPARK_FILES in one.metadata.coordinator_states for one in both)
+    spark_files = _compared_spark_files(*both) if are_savepoints else None
     streams = [all_streams(one) if are_savepoints else one.metadata.streams() for one in both]
     files = compare_files(*streams)
     progress = {
@@ -70,13 +86,34 @@ def _compared(first: CompletedCheckpoint, second: CompletedCheckpoint) -> dict[s
         if before != after
     }
     return {
-        "is_same": not (differences or progress) and files.is_same,
+        "is_same": not (differences or subtasks or coordinator_states or progress)
+        and (spark_files is None or spark_files.is_same)
+        and files.is_same,
         "first": summary(first),
         "second": summary(second),
         "progress": progress,
         "operators": [asdict(one) for one in differences],
+        "subtasks": subtasks,
+        "coordinator_states": coordinator_states,
+        "spark_files": None if spark_files is None else asdict(spark_files),
         "files": _files(files),
     }
+
+
+def _other_coordinator_states(first: CheckpointMetadata, second: CheckpointMetadata) -> list[str]:
+    """Names of those that are not the same; what Spark has of them is compared by itself."""
+    old, new = first.coordinator_states, second.coordinator_states
+    names = sorted((old.keys() | new.keys()) - {SPARK, SPARK_FILES})
+    return [name for name in names if old.get(name) != new.get(name)]
+
+
+def _compared_spark_files(
+    first: CompletedCheckpoint, second: CompletedCheckpoint
+) -> SparkFilesComparison:
+    old, new = (
+        spark_files_of(one.metadata, one.location.external_pointer) for one in (first, second)
+    )
+    return compare_spark_files(old, new)
 
 
 def _stood(checkpoint: CompletedCheckpoint) -> tuple[Any, ...]:
@@ -104,55 +141,88 @@ def _files(files: "FileComparison") -> dict[str, Any]:
 def _print(found: dict[str, Any]) -> None:
     for side in ("first", "second"):
         one = found[side]
-        print(f"{side}: {one['kind']} {one['checkpoint']}, {one['pointer']}")
+        print_line(f"{side}: {one['kind']} {one['checkpoint']}, {one['pointer']}")
     if found["is_same"]:
-        print("alike: the same states, bytes and progress")
+        print_line("alike: the same states, bytes and progress")
         return
-    if found["progress"] or found["operators"]:
-        print()
+    kinds = ("progress", "operators", "subtasks", "coordinator_states", "spark_files")
+    if any(found[kind] for kind in kinds):
+        print_line()
     for name, (before, after) in found["progress"].items():
         if name == "offsets" and before and after:
             _print_offsets(before, after)
         else:
             _print_change(name.removesuffix("_id"), before, after)
-    for one in found["operators"]:
-        what = f"state {one['state']} of {one['uid']}" if one["state"] else f"operator {one['uid']}"
-        if one["what"] != "changed":
-            print(f"{what}: {one['what']}")
-        for name, (before, after) in one["changes"].items():
-            _print_change(f"{what}: {name.replace('_', ' ')}", before, after)
+    _print_operators(found["operators"])
+    for uid, indices in found["subtasks"].items():
+        print_line(f"operator {uid}: other state in {_subtasks_text(indices)}")
+    for name in found["coordinator_states"]:
+        print_line(f"{name}: not the same")
+    if found["spark_files"] is not None:
+        _print_spark_files(found["spark_files"])
     _print_files(found["files"])
 
 
+def _print_operators(found: list[dict[str, Any]]) -> None:
+    for one in found:
+        what = f"state {one['state']} of {one['uid']}" if one["state"] else f"operator {one['uid']}"
+        if one["what"] != "changed":
+            print_line(f"{what}: {one['what']}")
+        for name, (before, after) in one["changes"].items():
+            _print_change(f"{what}: {name.replace('_', ' ')}", before, after)
+
+
+def _subtasks_text(indices: list[int]) -> str:
+    shown = ", ".join(map(str, indices[:_SHOWN]))
+    more = f" and {len(indices) - _SHOWN} more" if len(indices) > _SHOWN else ""
+    return f"{'subtask' if len(indices) == 1 else 'subtasks'} {shown}{more}"
+
+
+def _print_spark_files(found: dict[str, Any]) -> None:
+    if found["is_committed"] is not None:
+        _print_change("Spark has noted the batch as done", *found["is_committed"])
+    for name, (before, after) in found["settings"].items():
+        _print_change(name, before, after)
+    if found["paths"]:
+        print_line(f"Spark's own: {count_text(len(found['paths']), 'file')} not the same")
+
+
 def _print_offsets(before: str, after: str) -> None:
-    """What differs in entries of Spark's offset log: sources, watermark, settings; not the time."""
-    (old_settings, old), (new_settings, new) = _entry(before), _entry(after)
-    for name in sorted(old_settings | new_settings):
-        values = old_settings.get(name), new_settings.get(name)
-        if values[0] != values[1]:
-            _print_change(name, *values)
-    for number, (one, other) in enumerate(zip_longest(old, new)):
-        if one != other:
-            _print_change(f"offsets of source {number}", one, other)
+    """What differs in entries of Spark's offset log; the time only if nothing else does."""
+    try:
+        old, new = _entry(before), _entry(after)
+    except (ValueError, TypeError, AttributeError):  # no entry as Spark writes it
+        _print_change("offsets", before, after)
+        return
+    names = [name for name in sorted(old | new) if old.get(name) != new.get(name)]
+    if not names:  # written in another way
+        _print_change("offsets", before, after)
+    for name in names:
+        if name != _TIME or len(names) == 1:
+            _print_change(name, old.get(name), new.get(name))
 
 
-def _entry(offsets: str) -> tuple[dict[str, Any], list[str]]:
-    """Settings with the watermark, and a line for each source; the first line is the version."""
-    head, *sources = offsets.splitlines()[1:] or ["{}"]
-    found: dict[str, Any] = json.loads(head)
-    found.pop("batchTimestampMs", None)
-    return {**found.pop("conf", {}), **found}, sources
+def _entry(offsets: str) -> dict[str, Any]:
+    """Version, settings, time, watermark and offsets of sources, by name.
+
+    Raises:
+        ValueError: It is something else; so say `TypeError` and `AttributeError`.
+    """
+    log_version, *lines = offsets.splitlines()
+    found = json.loads(lines[0]) if lines else {}
+    sources = {f"offsets of source {number}": one for number, one in enumerate(lines[1:])}
+    return {"version of the log": log_version, **found.pop("conf", {}), **found, **sources}
 
 
 def _print_change(what: str, before: Any, after: Any) -> None:
     old, new = _text(before), _text(after)
     if "\n" in old + new or len(what) + len(old) + len(new) > 70:
-        print(f"{what}:")
+        print_line(f"{what}:")
         for sign, text in (("-", old), ("+", new)):
             for line in text.splitlines():
-                print(f"  {sign} {line}")
+                print_line(f"  {sign} {line}")
     else:
-        print(f"{what}: {old} -> {new}")
+        print_line(f"{what}: {old} -> {new}")
 
 
 def _text(value: Any) -> str:
@@ -162,7 +232,7 @@ def _text(value: Any) -> str:
 
 
 def _print_files(files: dict[str, Any]) -> None:
-    print()
+    print_line()
     kinds = {
         "only_first": "files only in the first",
         "only_second": "files only in the second",

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cli._checkpoints import summary
 from holdfast.cli._command import add_command, add_json
-from holdfast.cli._output import age_text, bytes_text, print_json, print_lines, say
+from holdfast.cli._output import age_text, bytes_text, print_json, print_line, print_lines, say
 from holdfast.cli._stores import add_stores, use_stores
 from holdfast.errors import CheckpointError
 from holdfast.locations import FoundCheckpoint, _uris, find_checkpoints
 
 if TYPE_CHECKING:
     from holdfast.cli._command import Commands
+
+_UNREADABLE = 3
 
 _NUMBERS = ("batch", "age", "new", "referenced", "total")
 
@@ -49,9 +51,7 @@ def add_to(commands: "Commands") -> None:
 def list_command(options: argparse.Namespace) -> int:
     """Print one line for each completed checkpoint, oldest first within its job.
 
-    Raises:
-        CheckpointError: The last of those that made a checkpoint unreadable; the others are
-            printed all the same.
+    Status 3 if one can't be read; the others are printed all the same.
     """
     use_stores(options, options.directory)
     failures: list[CheckpointError] = []
@@ -67,10 +67,10 @@ def list_command(options: argparse.Namespace) -> int:
         print_json(rows)
     else:
         _print(rows)
-    for failure in failures[:-1]:
+    for failure in failures:
         say(str(failure))
     if failures:
-        raise failures[-1]
+        return _UNREADABLE  # whatever it is: the command was right
     if not rows:
         of_job = "" if options.job is None else f" of job {options.job}"
         say(f"no completed checkpoint or savepoint{of_job} below {options.directory}")
@@ -97,7 +97,9 @@ def _print(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         tables.setdefault(_title(row), []).append(_text(row, now_s))
     for number, (title, table) in enumerate(tables.items()):
-        print(f"\n{title}" if number else title)
+        if number:
+            print_line()
+        print_line(title)
         print_lines(table, right=_NUMBERS)
 
 

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
 
@@ -21,6 +22,7 @@ from holdfast.cli import (
     _show,
     _verify,
 )
+from holdfast.cli._output import printable, say
 from holdfast.errors import CheckpointError, InvalidRequestError
 
 _COMMANDS = (
@@ -47,7 +49,7 @@ exit status:
   0  done
   1  nothing was found, or what was found is not as it should be
   2  wrong usage
-  3  the store failed, or a file is damaged
+  3  the store failed, a file is damaged, or something went wrong that should not
 """
 
 
@@ -74,22 +76,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         Exit status: 0 done, 1 nothing found or not as it should be, 2 wrong usage, 3 the store
-        failed or a file is damaged.
+        failed, a file is damaged, or something else went wrong that should not.
     """
     options = parser().parse_args(arguments)
     try:
         status = int(options.run(options))
         sys.stdout.flush()
     except InvalidRequestError as error:
-        print(f"holdfast: {error}", file=sys.stderr)
+        say(str(error))
         return _WRONG_USAGE
     except CheckpointError as error:
-        print(f"holdfast: {error}", file=sys.stderr)
+        say(str(error))
         return _STORE_FAILED
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # Who read has seen enough; without this Python would complain when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # who read has seen enough
         return 0
+    except Exception:  # noqa: BLE001  # Python's own status for it would be that of "nothing found"
+        for line in traceback.format_exc().splitlines():
+            print(printable(line), file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_output()
+        return _STORE_FAILED
     return status
+
+
+def _drop_output() -> None:
+    """Keep Python from complaining when it flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -12,9 +12,24 @@ _WIDE = 1 << 16
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def print_json(value: Any) -> None:
+def printable(text: str) -> str:
+    """The text with what can't be printed escaped: it may be of a file, and steer the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
+
+
+def print_line(text: str = "") -> None:
+    """Print one line, whatever is in the text."""
+    print(printable(text))
+
+
+def print_json(value: Any, *, indent: int | None = 2) -> None:
     """Print it so that people can read it too."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    # JSON leaves characters from U+0080 on as they are, and some of these steer terminals.
+    print(json.dumps(value, indent=indent, ensure_ascii=sys.stdout.isatty()))
 
 
 def print_table(rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = ()) -> None:
@@ -37,7 +52,9 @@ def print_table(rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = ())
         justify: Literal["left", "right"] = "right" if is_number else "left"
         table.add_column(column, justify=justify, overflow="fold", no_wrap=is_number)
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row.values()))  # no markup: brackets are data
+        table.add_row(
+            *(Text(printable(cell)) for cell in row.values())
+        )  # no markup: brackets are data
     Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False).print(table)
 
 
@@ -48,24 +65,35 @@ def print_lines(rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = ())
     """
     if not rows:
         return
+    rows = [{name: printable(cell) for name, cell in row.items()} for row in rows]
     *aligned, last = rows[0]
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in aligned}
     for row in [{name: name for name in rows[0]}, *rows]:
         cells = [f"{row[name]:{'>' if name in right else '<'}{widths[name]}}" for name in aligned]
-        print("  ".join([*cells, row[last]]))
+        print_line("  ".join([*cells, row[last]]))
 
 
 def print_pairs(pairs: Mapping[str, str]) -> None:
     """Print what something is called and what it is, one below the other; lines stay whole."""
-    width = max(map(len, pairs), default=0)
+    width = max((len(printable(name)) for name in pairs), default=0)
     for name, text in pairs.items():
         for number, line in enumerate(text.splitlines()):
-            print(f"  {'' if number else name:{width}}  {line}")
+            print_line(f"  {'' if number else printable(name):{width}}  {line}")
 
 
 def say(message: str) -> None:
     """Tell something that is not data."""
-    print(f"holdfast: {message}", file=sys.stderr)
+    print(printable(f"holdfast: {message}"), file=sys.stderr)
+
+
+@contextmanager
+def told_when_interrupted(way_out: str) -> Iterator[None]:
+    """Say what there is to do if the block is interrupted from the keyboard."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"interrupted; {way_out}")
+        raise
 
 
 def bytes_text(count: int) -> str:

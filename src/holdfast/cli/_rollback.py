@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli._command import add_command, add_json
-from holdfast.cli._output import print_json, print_table, say
-from holdfast.cli._spark import add_job, add_no_operators, spark_needed, told_when_interrupted
+from holdfast.cli._output import print_json, print_line, print_table, say, told_when_interrupted
+from holdfast.cli._spark import add_job, add_no_operators, spark_needed
 from holdfast.cli._stores import add_stores, configuration
 from holdfast.errors import InvalidRequestError
 
@@ -98,7 +98,8 @@ def rollback_command(options: argparse.Namespace) -> int:
                 }
             )
         else:
-            print("\n".join([*preview.checkpoints, *preview.files]))
+            for uri in [*preview.checkpoints, *preview.files]:
+                print_line(uri)
         say(
             f"query {preview.query_id} would go on behind batch {preview.batch_id}; end the Spark "
             "application that ran it, then --yes does it"

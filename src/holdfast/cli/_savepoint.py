@@ -4,8 +4,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from holdfast.cli._command import add_command, add_json
-from holdfast.cli._output import print_json, say
-from holdfast.cli._spark import add_job, add_no_operators, spark_needed, told_when_interrupted
+from holdfast.cli._output import print_json, say, told_when_interrupted
+from holdfast.cli._spark import add_job, add_no_operators, spark_needed
 from holdfast.cli._stores import add_stores, configuration
 from holdfast.locations import load_checkpoint, resolve_pointer
 

@@ -16,6 +16,7 @@ from holdfast.cli._output import (
     bytes_text,
     count_text,
     print_json,
+    print_line,
     print_pairs,
     print_table,
     say,
@@ -178,7 +179,7 @@ def _print(shown: dict[str, Any], *, subtasks: bool) -> None:
     completed = datetime.fromisoformat(shown["completed"])
     age = age_text(time.time() - completed.timestamp())
     epoch = f", in epoch {shown['epoch']}" if shown["epoch"] else ""
-    print(f"{shown['kind']} {shown['checkpoint']} of job {shown['job']}")
+    print_line(f"{shown['kind']} {shown['checkpoint']} of job {shown['job']}")
     pairs = {
         "pointer": shown["pointer"],
         "completed": f"{completed:%Y-%m-%d %H:%M:%S} UTC, {age} ago",
@@ -191,7 +192,7 @@ def _print(shown: dict[str, Any], *, subtasks: bool) -> None:
     }
     print_pairs(pairs | _spark_pairs(shown))
     for uid, operator in shown["operators"].items():
-        print()
+        print_line()
         _print_operator(uid, operator, subtasks=subtasks)
 
 
@@ -217,7 +218,7 @@ def _spark_pairs(shown: dict[str, Any]) -> dict[str, str]:
 def _print_operator(uid: str, operator: dict[str, Any], *, subtasks: bool) -> None:
     key = operator["key"]
     dealt = f"by {', '.join(key)} ({operator['key_hash']})" if key else "evenly"
-    print(
+    print_line(
         f"operator {uid}: {count_text(operator['parallelism'], 'subtask')}, "
         f"at most {operator['max_parallelism']}; rows dealt {dealt}"
     )
@@ -246,7 +247,7 @@ def _print_statistics(each: dict[str, Any], *, subtasks: bool) -> None:
     }
     if not counted:
         return
-    print()
+    print_line()
     if subtasks:
         rows = [
             {

@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from holdfast.cli._output import say
 from holdfast.errors import InvalidRequestError
 
 
@@ -48,13 +47,3 @@ def add_no_operators(command: argparse.ArgumentParser) -> None:
         help="pass over operators that the query had once, and has gone on without "
         "(operators=False in Python)",
     )
-
-
-@contextmanager
-def told_when_interrupted(way_out: str) -> Iterator[None]:
-    """Say what there is to do if the block is interrupted from the keyboard."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say(f"interrupted; {way_out}")
-        raise

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cli._checkpoints import POINTER_HELP, pointed, reach
 from holdfast.cli._command import add_command, add_json
-from holdfast.cli._output import bytes_text, count_text, print_json, print_lines, progress, say
+from holdfast.cli._output import (
+    bytes_text,
+    count_text,
+    print_json,
+    print_line,
+    print_lines,
+    progress,
+    say,
+)
 from holdfast.cli._stores import add_stores, use_stores
 from holdfast.errors import (
     CheckpointCorruptedError,
@@ -66,14 +74,27 @@ class _Found:
     failed: list[VerifiedFile] = field(default_factory=list)
     missing: int = 0
 
+    def leave_out(self, gone: list[CompletedCheckpoint], *, are_named: bool) -> None:
+        """Take out what jobs have deleted; who named it is told."""
+        for one in gone:
+            pointer = one.location.external_pointer
+            del self.checkpoints[pointer]
+            if are_named:
+                say(f"{pointer} was deleted while it was read")
+                self.missing += 1
+
 
 def verify_command(options: argparse.Namespace) -> int:
     """Verify, and print what is wrong; status 0 if nothing is, 3 if something is."""
     found = _found(options)
-    checkpoints = list(found.checkpoints.values())
-    total = sum(file.size for file in files_of(s for one in checkpoints for s in all_streams(one)))
+    loaded = list(found.checkpoints.values())
+    total = sum(file.size for file in files_of(s for one in loaded for s in all_streams(one)))
+    gone: list[CompletedCheckpoint] = []
     with progress("verifying", total) as advance:
-        files = [*found.failed, *verify_checkpoints(checkpoints, on_bytes=advance)]
+        verified = verify_checkpoints(loaded, on_bytes=advance, on_gone=gone.append)
+        files = [*found.failed, *verified]
+    found.leave_out(gone, are_named=not options.all)
+    checkpoints = list(found.checkpoints.values())
     wrong = sorted((one for one in files if one.failure is not None), key=lambda one: one.uri)
     size = sum(one.size for one in files) + sum(one.metadata_bytes for one in checkpoints)
     damaged = [_damage(one) for one in wrong]
@@ -90,7 +111,7 @@ def verify_command(options: argparse.Namespace) -> int:
         for one in wrong:
             say(str(one.failure))
         if checkpoints or wrong:
-            print(_summary(result))
+            print_line(_summary(result))
     if wrong:
         return _DAMAGED
     if not checkpoints and not found.missing:
@@ -109,8 +130,10 @@ def _found(options: argparse.Namespace) -> _Found:
             say(str(error))
             found.missing += 1
             continue
-        except CheckpointCorruptedError as error:
-            loaded = [VerifiedFile(error.location, 0, error)]
+        except InvalidRequestError:
+            raise
+        except CheckpointError as error:
+            loaded = [VerifiedFile(error.location or pointer, 0, error)]
         for one in loaded:
             if isinstance(one, VerifiedFile):
                 found.failed.append(one)

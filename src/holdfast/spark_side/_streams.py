@@ -5,7 +5,7 @@ from os import PathLike
 
 import msgspec
 
-from holdfast.errors import CheckpointNotFoundError
+from holdfast.errors import CheckpointError, CheckpointNotFoundError
 from holdfast.locations import (
     CompletedCheckpoint,
     FileStateHandle,
@@ -47,6 +47,7 @@ def verify_checkpoints(
     checkpoints: Sequence[CompletedCheckpoint],
     *,
     on_bytes: Callable[[int], object] = lambda _: None,
+    on_gone: Callable[[CompletedCheckpoint], object] = lambda _: None,
 ) -> Iterator[VerifiedFile]:
     """Read every byte of every file that checkpoints lead to; see `verify`.
 
@@ -56,6 +57,7 @@ def verify_checkpoints(
     Args:
         checkpoints: The checkpoints.
         on_bytes: Told of every so many bytes more that are done.
+        on_gone: Told, once, of each checkpoint that was found to be deleted meanwhile.
 
     Raises:
         CheckpointCorruptedError: Spark's side of one can't be read.
@@ -67,18 +69,28 @@ def verify_checkpoints(
         streams += found
         for file in files_of(found):
             leading.setdefault(file.uri, []).append(checkpoint)
+    gone: set[str] = set()
     for one in verify(streams, on_bytes=on_bytes):
-        is_missing = isinstance(one.failure, CheckpointNotFoundError)
-        if not (is_missing and all(_is_gone(each) for each in leading[one.uri])):
+        if not isinstance(one.failure, CheckpointNotFoundError):
+            yield one
+            continue
+        for checkpoint in leading[one.uri]:
+            pointer = checkpoint.location.external_pointer
+            if pointer not in gone and _is_gone(checkpoint):
+                gone.add(pointer)
+                on_gone(checkpoint)
+        if not all(each.location.external_pointer in gone for each in leading[one.uri]):
             yield one
 
 
 def _is_gone(checkpoint: CompletedCheckpoint) -> bool:
-    """Whether it was deleted since: its `_metadata` goes first."""
+    """Whether it was deleted since, as far as can be told: its `_metadata` goes first."""
     try:
         load_checkpoint(checkpoint.location)
     except CheckpointNotFoundError:
         return True
+    except CheckpointError:
+        return False
     return False
 
 

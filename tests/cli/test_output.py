@@ -1,0 +1,111 @@
+"""What commands print, whatever is in the files that they read."""
+
+import errno
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import pytest
+from jobs.kept import write_checkpoint
+
+from holdfast.cli import _list, main
+from holdfast.cli._output import print_json, print_line, print_lines, print_pairs, print_table, say
+from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint
+
+HOSTILE = "\x1b]0;owned\x07\x1b[31mred\nfake line\x9b2J\u2028\u202e"
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> str:
+    """The pointer to a savepoint whose metadata steers terminals."""
+    directory = f"file://{tmp_path}"
+    metadata = write_checkpoint(directory, 1).metadata
+    changed = msgspec.structs.replace(
+        metadata,
+        commit_token=uuid4().hex,
+        writer=HOSTILE,
+        job_id=HOSTILE,
+        operators={HOSTILE: metadata.operators["visits"]},
+        coordinator_states=metadata.coordinator_states | {HOSTILE: b""},
+    )
+    access = FileSystemCheckpointStorage(directory).create_checkpoint_storage("job")
+    location = access.initialize_location_for_savepoint(1, directory)
+    return complete_checkpoint(location, changed).location.external_pointer
+
+
+def test_metadata_can_t_steer_the_terminal(
+    hostile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["list", f"file://{tmp_path}"])
+    main(["show", hostile])
+    main(["cat", hostile])
+    main(["diff", f"file://{tmp_path}/job/chk-1", hostile])
+    main(["verify", hostile])
+    streams = capsys.readouterr()
+    for line in (streams.out + streams.err).split("\n"):
+        assert line.isprintable()
+        assert not line.startswith("fake")
+    assert "owned" in streams.out
+
+
+def test_every_printer_escapes_and_keeps_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[Mapping[str, str]] = [{"a": "1\x1b", "b": "x\n"}, {"a": "22", "b": "ünï [1]"}]
+    print_line(HOSTILE)
+    print_table(rows)
+    print_lines(rows)
+    print_pairs({"k\x1b": "one\ntwo\x07", "key": "three"})
+    say(HOSTILE)
+    streams = capsys.readouterr()
+    assert all(line.isprintable() for line in (streams.out + streams.err).split("\n"))
+    lines = streams.out.splitlines()
+    assert lines[0].startswith("\\x1b]0;owned\\x07")
+    assert [line.rstrip() for line in lines[1:4]] == lines[4:7]
+    assert lines[6] == "22     ünï [1]"
+    assert lines[7:] == ["  k\\x1b  one", "         two\\x07", "  key    three"]
+
+
+def test_json_is_escaped_where_somebody_looks_at_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    print_json(["ü\x9b"])
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_json(["ü\x9b"])
+    piped, seen = capsys.readouterr().out.split("]")[:2]
+    assert "ü" in piped
+    assert seen.isascii()
+    assert json.loads(f"{piped}]") == json.loads(f"{seen}]")
+
+
+@pytest.mark.parametrize(
+    "failure", [RuntimeError("\x1bwhat"), OSError(errno.ENOSPC, "no room left")]
+)
+def test_what_nobody_has_foreseen_is_status_3_with_a_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    def fail(_: str) -> list[object]:
+        raise failure
+
+    monkeypatch.setattr(_list, "find_checkpoints", fail)
+    assert main(["list", "file:///data"]) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback")
+    assert type(failure).__name__ in said
+    assert "\x1b" not in said
+
+
+def test_a_full_disk_behind_the_output_is_status_3(tmp_path: Path) -> None:
+    write_checkpoint(f"file://{tmp_path}", 1)
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "holdfast", "list", f"file://{tmp_path}"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ran.returncode == 3
+    assert ran.stderr.count("Traceback") == 1
