@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.cli._command import Commands
 
 _LIMIT = 100
+_LENGTH = 200  # of an element
 _NUMBERS = ("subtasks", "elements", "bytes", "subtask", "partition", "key_group")
 
 
@@ -28,7 +29,7 @@ def add_to(commands: "Commands") -> None:
         help="print states of a checkpoint or savepoint as rows",
         description="Print the elements of a state as rows; without a state, what states there are. "
         "Neither the job nor its classes are needed. In JSON, bytes are in base64, times in ISO "
-        "8601, decimals are texts.",
+        "8601, decimals are texts; as a table, long values are cut.",
         examples="""
             holdfast cat file:///data/holdfast/job/chk-12
             holdfast cat s3://bucket/savepoints/savepoint-job-5f2d operator totals --limit 10
@@ -75,7 +76,7 @@ def cat_command(options: argparse.Namespace) -> int:
     if options.json:
         count = 0
         for count, row in enumerate(itertools.islice(rows, limit), 1):  # noqa: B007
-            print(json.dumps(row, ensure_ascii=False))
+            print(json.dumps(row))  # in ASCII: other characters may steer the terminal
         return 0 if count else 1
     found = list(rows)
     print_table([_text(row) for row in found[:limit]], right=_NUMBERS)
@@ -102,6 +103,9 @@ def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         # A broadcast state is the same in every subtask; one copy of it is read.
         is_any = options.subtask is None or found.kind == "broadcast"
         parts = [one for one in found.parts if is_any or one.subtask == options.subtask]
+        if not parts and found.parts:
+            there = ", ".join(str(one) for one in dict.fromkeys(one.subtask for one in found.parts))
+            say(f"nothing of subtask {options.subtask}; there are {there}")
         batches = found.batches(parts)
     for batch in batches:
         for row in zip(*batch.columns, strict=True):
@@ -109,20 +113,18 @@ def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _text(row: dict[str, Any]) -> dict[str, str]:
-    return {
-        name: bytes_text(one)
-        if name == "bytes"
-        else "-"
-        if one is None
-        else one
-        if isinstance(one, str)
-        else json.dumps(one, ensure_ascii=False)
-        for name, one in row.items()
-    }
+    return {name: _cell(name, one) for name, one in row.items()}
+
+
+def _cell(name: str, value: Any) -> str:
+    if name == "bytes":
+        return bytes_text(value)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    is_cut = name in ("key", "value") and len(text) > _LENGTH
+    return f"{text[:_LENGTH]}…" if is_cut else text
 
 
 def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise ValueError(text)
-    return count
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+    return int(text)

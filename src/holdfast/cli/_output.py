@@ -12,6 +12,15 @@ _WIDE = 1 << 16
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
+def printable(text: str) -> str:
+    """The text with what can't be printed escaped: it may be of a file, and steer the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
+
+
 def print_json(value: Any) -> None:
     """Print it so that people can read it too."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
@@ -37,7 +46,9 @@ def print_table(rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = ())
         justify: Literal["left", "right"] = "right" if is_number else "left"
         table.add_column(column, justify=justify, overflow="fold", no_wrap=is_number)
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row.values()))  # no markup: brackets are data
+        table.add_row(
+            *(Text(printable(cell)) for cell in row.values())
+        )  # no markup: brackets are data
     Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False).print(table)
 
 
