@@ -68,9 +68,21 @@ def _is_same_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
     widens = pa.types.is_integer(found) and pa.types.is_floating(wanted)
     return (
         widens
+        or _is_held_by_spark(found, wanted)
         or found.equals(wanted)
         or any(is_kind(found) and is_kind(wanted) for is_kind in _KINDS)
     )
+
+
+def _is_held_by_spark(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether it is what Spark has for a type that it has not."""
+    if isinstance(wanted, pa.BaseExtensionType):
+        return not isinstance(found, pa.BaseExtensionType) and _is_same_kind(
+            found, wanted.storage_type
+        )
+    if pa.types.is_uint64(wanted):
+        return bool(pa.types.is_decimal(found) and found.scale == 0)
+    return is_bytes(found) and bool(pa.types.is_fixed_size_binary(wanted))
 
 
 def is_list(one: pa.DataType) -> bool:

@@ -22,6 +22,9 @@ from holdfast.locations import (
 
 Compression = Literal["zstd", "lz4"]
 
+_BLOCK = 16 << 20
+"""About how many bytes a block of rows has at most; it is read as a whole, into memory."""
+
 _ALIGNMENT = 8  # of what Arrow writes, in bytes
 
 LIST_COLUMNS = ("element",)
@@ -49,7 +52,9 @@ def write_section(
     options = pa.ipc.IpcWriteOptions(unify_dictionaries=True, compression=compression)
     with pa.PythonFile(_Section(stream), mode="w") as sink:
         with pa.ipc.new_file(sink, rows.schema, options=options) as writer:
-            writer.write_table(rows)
+            writer.write_table(
+                rows, max_chunksize=max(1, len(rows) * _BLOCK // max(1, rows.nbytes))
+            )
     return stream.tell() - start
 
 
@@ -106,10 +111,15 @@ def read_schema(handle: StreamStateHandle, offset: int, length: int, *, name: st
         return reader.schema
 
 
-def number_of_blocks(handle: StreamStateHandle, offset: int, length: int, *, name: str) -> int:
-    """How many blocks of rows a section has. Reads and raises what `read_schema` does."""
+def blocks_and_rows(
+    handle: StreamStateHandle, offset: int, length: int, *, name: str
+) -> tuple[int, int]:
+    """How many blocks and rows a section has; reads how each block is laid out, not what is in it.
+
+    Raises what `read_schema` does.
+    """
     with _opened(handle, offset, length, name) as reader:
-        return int(reader.num_record_batches)
+        return int(reader.num_record_batches), int(reader.count_rows())
 
 
 def read_blocks(

@@ -6,13 +6,16 @@ map, and what Arrow has no type for becomes JSON text.
 
 import base64
 import datetime as dt
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+
+from holdfast.backends._casts import MisfitError
 
 Schema = Mapping[str, Any]
 _Change = Callable[[Any], Any]
@@ -25,7 +28,7 @@ class MessagePackColumn:
     Attributes:
         type: The Arrow type.
         show: What Arrow makes a value of, from what MessagePack holds.
-        hide: What a class is made of, from what Arrow gives.
+        hide: What a class is made of, from what Arrow gives; a MisfitError where that isn't known.
         is_nullable: Whether the schema has values of None.
     """
 
@@ -67,9 +70,9 @@ class _Columns:
         """
         schema, inside, is_recursive = self._resolved(schema, inside)
         if is_recursive:  # no Arrow type holds itself
-            return _JSON
-        if not schema.keys() - {"$defs"}:
-            return replace(_JSON, is_nullable=True)
+            return self._json(schema)
+        if _is_untyped(schema):
+            return replace(_ONE_WAY, is_nullable=True)
         if "anyOf" in schema:
             return self._union([(one, inside) for one in schema["anyOf"]])
         if "enum" in schema:
@@ -115,7 +118,7 @@ class _Columns:
         ):
             structs = [(one, inside) for one, inside, _ in resolved]
             return replace(self._struct(structs), is_nullable=is_nullable)
-        return replace(_JSON, is_nullable=is_nullable)
+        return replace(self._json({"anyOf": [one for one, _ in others]}), is_nullable=is_nullable)
 
     def _of_values(self, values: list[Any]) -> MessagePackColumn:
         kinds = {type(one) for one in values} - {type(None)}
@@ -124,19 +127,22 @@ class _Columns:
             return replace(_TEXT, is_nullable=is_nullable)
         if kinds == {int}:
             return replace(self._integer, is_nullable=is_nullable)
-        return replace(_JSON, is_nullable=is_nullable)
+        return replace(self._json({"enum": values}), is_nullable=is_nullable)
 
     def _struct(self, structs: list[tuple[Schema, frozenset[str]]]) -> MessagePackColumn:
         """One struct with the fields of all: of a union, each value has those of one of them."""
         columns: dict[str, MessagePackColumn] = {}
-        schemas: dict[str, Schema] = {}
+        schemas: dict[str, list[Schema]] = {}
         for schema, inside in structs:
             for name, inner in _fields(schema):
                 column = self.column(inner, inside)
                 known = columns.setdefault(name, column)
-                is_same = schemas.setdefault(name, inner) == inner or known == column
+                others = schemas.setdefault(name, [])
+                is_same = inner in others or known == column
+                others.append(inner)
                 if not is_same:
-                    columns[name] = replace(_JSON, is_nullable=known.is_nullable)
+                    json = self._json({"anyOf": others})
+                    columns[name] = replace(json, is_nullable=known.is_nullable)
                 if column.is_nullable:
                     columns[name] = replace(columns[name], is_nullable=True)
         is_alone = len(structs) == 1
@@ -178,7 +184,7 @@ class _Columns:
             raise NotReadableError
         key, item = self.column(names, inside), self.column(schema["additionalProperties"], inside)
         if key.is_nullable:  # in Arrow no key is missing
-            return _JSON
+            return self._json(schema)
 
         def show(value: Any) -> Any:
             return [
@@ -193,6 +199,40 @@ class _Columns:
             }
 
         return MessagePackColumn(pa.map_(key.type, item.type), show, hide)
+
+    def _json(self, schema: Schema) -> MessagePackColumn:
+        """JSON text, and what it was, if the schema says that of every part."""
+        parts = list(self._parts(schema, set()))
+        if any(_is_changed_by_json(one) for one in parts):
+            return _ONE_WAY
+        if not any(one.get("type") == "number" for one in parts):
+            return replace(_ONE_WAY, hide=msgspec.json.decode)
+        has_texts = any(
+            one.get("type") == "string" or not _NOT_FINITE.keys().isdisjoint(one.get("enum", ()))
+            for one in parts
+        )
+
+        def hide(text: Any) -> Any:
+            return _with_numbers(msgspec.json.decode(text), has_texts=has_texts)
+
+        return replace(_ONE_WAY, hide=hide)
+
+    def _parts(self, schema: Schema, seen: set[str]) -> Iterator[Schema]:
+        """All that a schema is made of, but for references and unions of it; keys of dicts are not."""
+        if "$ref" in schema:
+            if schema["$ref"] not in seen:
+                seen.add(schema["$ref"])
+                yield from self._parts(self._resolved(schema, frozenset())[0], seen)
+            return
+        inner = [*schema.get("anyOf", ()), *schema.get("prefixItems", ())]
+        inner += schema.get("properties", {}).values()
+        inner += [
+            schema[name] for name in ("items", "additionalProperties") if _is_schema(schema, name)
+        ]
+        if "anyOf" not in schema:
+            yield schema
+        for one in inner:
+            yield from self._parts(one, seen)
 
     def _holds_dicts(self, schema: Schema, inside: frozenset[str]) -> bool:
         schema, inside, is_recursive = self._resolved(schema, inside)
@@ -300,15 +340,63 @@ def _to_json(value: Any) -> str:
 def _plain(value: Any) -> Any:
     """The value without what JSON has no words for."""
     if isinstance(value, dict):
-        return {
-            _to_json(key) if isinstance(key, tuple) else key: _plain(one)
-            for key, one in value.items()
-        }
+        return {_plain_key(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return next(text for text, one in _NOT_FINITE.items() if str(one) == str(value))
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if isinstance(value, msgspec.msgpack.Ext):
         return {"code": value.code, "data": bytes(value.data)}
     return value
+
+
+def _plain_key(key: Any) -> Any:
+    key = _plain(key)
+    is_plain = isinstance(key, str | int | float | bytes | dt.datetime)
+    return key if is_plain and not isinstance(key, bool) else _to_json(key)
+
+
+def _is_schema(schema: Schema, name: str) -> bool:
+    return isinstance(schema.get(name), Mapping)
+
+
+def _is_untyped(schema: Schema) -> bool:
+    return not schema.keys() - {"$defs", "leftOut"}
+
+
+def _is_changed_by_json(schema: Schema) -> bool:
+    """Whether what has this schema can't be told from its JSON text."""
+    keys = schema.get("propertyNames", {"type": "string"})
+    return (
+        _is_untyped(schema)
+        or schema.get("type") == "extension"
+        or keys.get("type") not in {"string", "integer"}
+    )
+
+
+def _with_numbers(value: Any, *, has_texts: bool) -> Any:
+    """The value with the numbers for which JSON has texts only.
+
+    Raises:
+        MisfitError: They may be texts.
+    """
+    if isinstance(value, dict):
+        return {key: _with_numbers(one, has_texts=has_texts) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(one, has_texts=has_texts) for one in value]
+    if not isinstance(value, str) or value not in _NOT_FINITE:
+        return value
+    if has_texts:
+        raise MisfitError(f"{value} in JSON text may be a number or a text")
+    return _NOT_FINITE[value]
+
+
+def _not_known(_: Any) -> Any:
+    message = (
+        "parts of it have no type (Any), or are dicts with keys of several types; what they are "
+        "can't be told from the JSON text that they are read as, so they can only be null"
+    )
+    raise MisfitError(message)
 
 
 def _extension(value: Mapping[str, Any]) -> msgspec.msgpack.Ext:
@@ -319,7 +407,9 @@ _INTEGER = MessagePackColumn(pa.int64(), _same, int)
 _WIDE_INTEGER = MessagePackColumn(pa.decimal128(20, 0), Decimal, int)
 _TEXT = MessagePackColumn(pa.string(), _as_text, _same)
 _BINARY = MessagePackColumn(pa.binary(), _as_bytes, _same)
-_JSON = MessagePackColumn(pa.string(), _to_json, msgspec.json.decode)
+_ONE_WAY = MessagePackColumn(pa.string(), _to_json, _not_known)
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 _SIMPLE = {
     "null": MessagePackColumn(pa.null(), _same, _same, is_nullable=True),

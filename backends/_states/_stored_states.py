@@ -10,7 +10,7 @@ from holdfast.backends._raw_state import raw_key_groups, raw_operator_partitions
 from holdfast.backends._sections import (
     LIST_COLUMNS,
     MAP_COLUMNS,
-    number_of_blocks,
+    blocks_and_rows,
     read_blocks,
     read_schema,
 )
@@ -70,7 +70,9 @@ class Section:
         wanted = -(-one.length // _PARALLEL_BYTES)
         if wanted < 2 or one.first:
             return [self]
-        count = number_of_blocks(self.stream, one.offset, one.length, name=name)
+        count, rows = blocks_and_rows(self.stream, one.offset, one.length, name=name)
+        if one.count != rows:  # blocks alone don't say which of their rows count
+            return [self]
         bounds = sorted({count * number // wanted for number in range(wanted + 1)})
         return [
             Section(self.subtask, self.stream, one, (first, end)) for first, end in pairwise(bounds)

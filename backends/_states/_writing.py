@@ -1,5 +1,6 @@
 """Write states that somebody has as tables, as the subtasks of a job would have stored them."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -175,6 +176,12 @@ def _descriptor(name: str, table: pa.Table, replaced: StoredState | None) -> Des
         names = [KEY, VALUE] if KEY in table.column_names else [VALUE]
         _check_columns(name, table, set(names), {SUBTASK, KEY, VALUE})
         types = [table.schema.field(one).type for one in names]
+    if pa.types.is_null(types[-1]) or pa.types.is_null(types[0]):
+        message = (
+            f"rows of state {name!r} are of no type; give them one, such as "
+            "pa.array([], pa.int64()), or give the state's descriptor"
+        )
+        raise InvalidRequestError(message)
     if len(types) == 1:
         return ListStateDescriptor(name, types[0])
     return MapStateDescriptor(name, *types)
@@ -193,7 +200,9 @@ def _check_columns(name: str, table: pa.Table, needed: set[str], known: set[str]
 def _check_keys(name: str, rows: pa.Table, serializer: Serializer) -> None:
     keys = serializer.decode(rows[MAP_COLUMNS[0]])
     try:
-        is_unique = len(set(keys)) == len(keys)
+        # What is no number is unlike itself, but one key for whoever looks at the rows.
+        unlike = ["NaN" for one in keys if isinstance(one, float) and math.isnan(one)]
+        is_unique = len(set(keys)) == len(keys) and len(unlike) < 2
     except TypeError:
         raise InvalidRequestError(f"keys of state {name!r} can't be looked up") from None
     if not is_unique:

@@ -1,8 +1,10 @@
 """States of checkpoints as Arrow tables, read without the classes and the job that wrote them."""
 
 import datetime as dt
+import math
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,6 +36,7 @@ from holdfast.backends import (
     OperatorStateBackend,
     OperatorStateCheckpointOutputStream,
     Pickled,
+    Section,
     stored_state,
 )
 from holdfast.errors import (
@@ -228,17 +231,40 @@ def test_numbers_beyond_64_bits_are_not_cut(checkpoint: Checkpoint) -> None:
         holdfast.read_state(pointer)
 
 
+@pytest.mark.parametrize(
+    ("element_type", "value", "expected"),
+    [
+        (
+            Any,
+            {None: 1, True: 2, "a": {(1, None): math.nan}},
+            '{"null":1,"true":2,"a":{"[1,null]":"NaN"}}',
+        ),
+        (dict[int | None, int], {None: 1, 2: 3}, '{"null":1,"2":3}'),
+        (int | float, math.nan, '"NaN"'),
+        (list[float] | None, [math.inf], [math.inf]),
+        (list[float] | int, [-math.inf], '["-Infinity"]'),
+    ],
+    ids=str,
+)
+def test_what_json_has_no_words_for_is_a_text_in_it(
+    checkpoint: Checkpoint, element_type: Any, value: Any, expected: Any
+) -> None:
+    pointer = one_state(checkpoint, element_type, [value])
+    assert holdfast.read_state(pointer)["value"].to_pylist() == [expected]
+
+
 class Left(msgspec.Struct, omit_defaults=True):
     number: int = 7
     data: bytes = b"\1"
     when: dt.datetime = NOON
+    anything: Any = 5
 
 
 def test_what_was_left_out_because_it_is_the_default_is_there(checkpoint: Checkpoint) -> None:
     pointer = one_state(checkpoint, Left, [Left(), Left(8)])
     assert holdfast.read_state(pointer)["value"].to_pylist() == [
-        {"number": 7, "data": b"\1", "when": "2024-01-01T12:00:00Z"},
-        {"number": 8, "data": b"\1", "when": "2024-01-01T12:00:00Z"},
+        {"anything": "5", "data": b"\1", "number": number, "when": "2024-01-01T12:00:00Z"}
+        for number in (7, 8)
     ]
 
 
@@ -389,6 +415,26 @@ def test_a_large_state_comes_block_by_block_and_in_parts(
         pa.Table.from_batches(pickle.loads(pickle.dumps(whole)).batches([one])) for one in parts
     ]
     assert pa.concat_tables(pieces)["value"].equals(read)
+
+    (part,) = whole.parts
+    assert isinstance(part, Section)
+    fewer = replace(part, partitions=msgspec.structs.replace(part.partitions, count=300_000))
+    assert replace(whole, parts=(fewer,)).split() == [fewer]
+    assert sum(map(len, whole.batches([fewer]))) == 300_000
+
+
+def test_a_large_array_is_stored_in_blocks(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.backends._sections._BLOCK", 1 << 16)
+    elements = pa.array(range(100_000))
+    pointer = one_state(checkpoint, pa.int64(), elements)
+    monkeypatch.setattr("holdfast.backends._states._stored_states._PARALLEL_BYTES", 1 << 18)
+    state = stored_state(pointer)
+    parts = state.split()
+    assert len(parts) > 2
+    read = pa.Table.from_batches(state.batches(parts))["value"]
+    assert read.combine_chunks().equals(elements)
 
 
 def flipped(file: Path, position: int) -> Iterator[None]:

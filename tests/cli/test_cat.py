@@ -77,6 +77,7 @@ def test_elements_are_rows(checkpoint: Checkpoint, capsys: pytest.CaptureFixture
     assert main(["cat", pointer, "op", "rules", "--subtask", "1", "--json"]) == 0
     assert lines(capsys) == [{"key": "limit", "value": 5}]
     assert main(["cat", pointer, "op", "points", "--subtask", "7"]) == 1
+    assert "nothing of subtask 7; there are 0, 1" in capsys.readouterr().err
 
 
 def test_a_wrong_name_is_status_2_and_says_the_right_ones(
@@ -89,6 +90,7 @@ def test_a_wrong_name_is_status_2_and_says_the_right_ones(
     assert "['points', 'rules']" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["cat", pointer, "--limit", "0"])
+    assert "'0' is no whole number from 1" in capsys.readouterr().err
 
 
 def test_a_checkpoint_without_state_is_status_1(checkpoint: Checkpoint) -> None:
@@ -132,6 +134,10 @@ JSON: list[tuple[pa.DataType, Any, Any]] = [
     (pa.duration("us"), -1_500_000, "-PT1.500000S"),
     (pa.map_(pa.string(), pa.binary()), [("a", b"a")], {"a": "YQ=="}),
     (pa.map_(pa.int64(), pa.int64()), [(1, 2)], [[1, 2]]),
+    (pa.map_(pa.large_string(), pa.int64()), [("a", 1)], {"a": 1}),
+    (pa.map_(pa.string(), pa.int64()), [("a", 1), ("a", 2)], [["a", 1], ["a", 2]]),
+    (pa.date32(), 10**8, 10**8),
+    (pa.date64(), 10**8 * 86_400_000, 10**8),
     (pa.month_day_nano_interval(), (1, 2, 3), [1, 2, 3]),
 ]
 
@@ -148,6 +154,50 @@ def test_values_are_what_the_docs_say(
     checkpoint.add("op", lambda one, _: list_state(one, "s", type).add_all(elements))
     assert main(["cat", checkpoint.complete(), "op", "--json"]) == 0
     assert lines(capsys) == [{"subtask": 0, "value": expected}]
+
+
+def test_a_missing_value_of_an_extension_type_is_null(
+    checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = pa.array([None, b"a" * 16], pa.binary(16)).cast(pa.uuid())
+    elements = pa.StructArray.from_arrays([ids], ["id"])
+    checkpoint.add("op", lambda one, _: list_state(one, "s", elements.type).add_all(elements))
+    assert main(["cat", checkpoint.complete(), "op", "--json"]) == 0
+    assert [one["value"]["id"] for one in lines(capsys)] == [None, "YWFhYWFhYWFhYWFhYWFhYQ=="]
+
+
+def test_two_fields_of_one_name_and_text_that_is_none(
+    checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = pa.array([b"\xffa"]).view(pa.string())
+    elements = pa.StructArray.from_arrays([pa.array([1]), texts], ["a", "a"])
+    checkpoint.add("op", lambda one, _: list_state(one, "s", elements.type).add_all(elements))
+    assert main(["cat", checkpoint.complete(), "op", "--json"]) == 0
+    assert lines(capsys) == [{"subtask": 0, "value": [["a", 1], ["a", "\\xffa"]]}]
+
+
+def test_what_is_in_a_state_does_not_steer_the_terminal(
+    checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["\x1b[31mred", "two\nlines", "\x9b31m", "\u202egnp", "x" * 1000, "-", "größe"]
+    checkpoint.add("op", lambda one, _: list_state(one, "s", pa.string()).add_all(texts))
+    pointer = checkpoint.complete()
+    assert main(["cat", pointer, "op"]) == 0
+    _, *rows = capsys.readouterr().out.splitlines()
+    assert [row.split(maxsplit=1)[1].rstrip() for row in rows] == [
+        r"\x1b[31mred",
+        r"two\nlines",
+        r"\x9b31m",
+        r"\u202egnp",
+        "x" * 200 + "…",
+        "-",
+        "größe",
+    ]
+    assert main(["cat", pointer, "op", "--json"]) == 0
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert "\x1b" not in out
+    assert [json.loads(line)["value"] for line in out.splitlines()] == texts
 
 
 def test_it_needs_no_spark(checkpoint: Checkpoint) -> None:

@@ -22,7 +22,7 @@ def test_what_is_being_done_ends_when_something_else_fails() -> None:
     def action(number: int) -> None:
         if number == 0:
             assert is_begun.wait(LONG_S)
-            raise ValueError
+            raise ValueError("as planned")
         is_begun.set()
         try:
             while True:
@@ -32,6 +32,6 @@ def test_what_is_being_done_ends_when_something_else_fails() -> None:
             ended.set()
             raise
 
-    with pytest.raises(ValueError, match="^$"):
+    with pytest.raises(ValueError, match="as planned"):
         in_parallel(action, [0, 1])
     assert ended.is_set()

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from contracts.checkpoints import Checkpoint
 from jobs.job import Job
 from jobs.operators import AllKinds, CountsLongs, TellsOfItself
 from pyspark.errors import StreamingQueryException
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F
 import holdfast
 from holdfast.backends import ListStateDescriptor, StateRows
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
+from holdfast.locations import OperatorState, SubtaskState, load_checkpoint, resolve_pointer
 from holdfast.spark import (
     KEY_HASH,
     NewOperator,
@@ -25,6 +27,7 @@ from holdfast.spark import (
     take_savepoint,
     write_savepoint,
 )
+from holdfast.spark._continuation import Continuation
 
 PATH = "spark.holdfast.savepoint.path"
 
@@ -132,6 +135,27 @@ def test_a_savepoint_of_other_operators_is_refused(job: Job) -> None:
     job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
 
 
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_savepoint_without_state_is_nothing_to_begin_with(
+    tmp_path: Path, *, allowed: bool
+) -> None:
+    checkpoint = Checkpoint(f"file://{tmp_path}")
+    checkpoint.operators["operator"] = OperatorState(1, 128, {0: SubtaskState()})
+    begin = load_checkpoint(resolve_pointer(checkpoint.complete()))
+    continuation = Continuation(
+        job_id="job",
+        query_id="query",
+        operators={},
+        sinks={},
+        allow_non_restored_state=allowed,
+    )
+    if allowed:
+        continuation.check_start(begin)
+        return
+    with pytest.raises(InvalidRequestError, match="no operator has state"):
+        continuation.check_start(begin)
+
+
 def test_state_is_repaired_and_the_query_goes_on(
     spark: SparkSession, job: Job, tmp_path: Path
 ) -> None:
@@ -223,6 +247,10 @@ def test_what_can_not_be_written_is_refused(job: Job, tmp_path: Path) -> None:
         write_savepoint(target, {("operator", "none"): None}, base=base)
     with pytest.raises(InvalidRequestError, match="type list"):
         write_savepoint(target, {("new", "s"): [1, 2]})
+    with pytest.raises(InvalidRequestError, match="no one Arrow type"):
+        write_savepoint(target, {("new", "s"): pd.DataFrame({"value": [1, "a"]})})
+    with pytest.raises(InvalidRequestError, match="nothing to begin with"):
+        write_savepoint(target, {})
     with pytest.raises(InvalidRequestError, match=r"savepoint\.dir"):
         write_savepoint(None, {("new", "s"): table})
     with pytest.raises(InvalidRequestError, match="parallelism"):

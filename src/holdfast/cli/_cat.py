@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from holdfast.cli._checkpoints import POINTER_HELP, pointed
 from holdfast.cli._command import add_command
-from holdfast.cli._output import bytes_text, print_json, print_table, say
-from holdfast.cli._stores import add_stores, use_stores
+from holdfast.cli._output import bytes_text, print_table, say
+from holdfast.cli._stores import add_stores
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.cli._command import Commands
 
 _LIMIT = 100
+_LENGTH = 200  # of an element
 _NUMBERS = ("subtasks", "elements", "bytes", "subtask", "partition", "key_group")
 
 
@@ -26,16 +28,18 @@ def add_to(commands: "Commands") -> None:
         "cat",
         cat_command,
         help="print states of a checkpoint or savepoint as rows",
-        description="Print the elements of a state as rows; without a state, what states there are. "
-        "Neither the job nor its classes are needed. In JSON, bytes are in base64, times in ISO "
-        "8601, decimals are texts.",
+        description=(
+            "Print the elements of a state as rows; without a state, what states there are.\n\n"
+            "Neither the job nor its classes are needed. In JSON, bytes are in base64, times in ISO\n"
+            "8601, decimals are texts; as a table, long values are cut."
+        ),
         examples="""
             holdfast cat file:///data/holdfast/job/chk-12
             holdfast cat s3://bucket/savepoints/savepoint-job-5f2d operator totals --limit 10
             holdfast cat file:///data/holdfast/job/chk-12 operator --raw keyed --json
         """,
     )
-    command.add_argument("pointer", help="URI of the checkpoint or savepoint")
+    command.add_argument("pointer", help=POINTER_HELP)
     command.add_argument("operator", nargs="?", help="uid of the operator")
     command.add_argument("state", nargs="?", help="name of the state")
     command.add_argument(
@@ -66,16 +70,16 @@ def cat_command(options: argparse.Namespace) -> int:
         InvalidRequestError: There is no such state.
         CheckpointError: It can't be read.
     """
-    use_stores(options, options.pointer)
+    pointer = pointed(options, options.pointer).location.external_pointer
     limit = options.limit
     if limit is None and not options.json:
         limit = _LIMIT
     # One row more, to know whether there are more.
-    rows = itertools.islice(_rows(options), None if limit is None else limit + 1)
+    rows = itertools.islice(_rows(options, pointer), None if limit is None else limit + 1)
     if options.json:
         count = 0
         for count, row in enumerate(itertools.islice(rows, limit), 1):  # noqa: B007
-            print_json(row, indent=None)
+            print(json.dumps(row))  # in ASCII: other characters may steer the terminal
         return 0 if count else 1
     found = list(rows)
     print_table([_text(row) for row in found[:limit]], right=_NUMBERS)
@@ -84,16 +88,16 @@ def cat_command(options: argparse.Namespace) -> int:
     return 0 if found else 1
 
 
-def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _rows(options: argparse.Namespace, pointer: str) -> Iterator[dict[str, Any]]:
     # Not at the top: the other commands need no Arrow.
     from holdfast.backends import states, stored_state  # noqa: PLC0415
     from holdfast.cli._json_values import json_value  # noqa: PLC0415
 
     if options.operator is None and options.raw is None:
-        batches: Iterator[pa.RecordBatch] = iter(states(options.pointer).to_batches())
+        batches: Iterator[pa.RecordBatch] = iter(states(pointer).to_batches())
     else:
         found = stored_state(
-            options.pointer,
+            pointer,
             options.operator,
             options.state,
             raw=options.raw,
@@ -102,6 +106,9 @@ def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         # A broadcast state is the same in every subtask; one copy of it is read.
         is_any = options.subtask is None or found.kind == "broadcast"
         parts = [one for one in found.parts if is_any or one.subtask == options.subtask]
+        if not parts and found.parts:
+            there = ", ".join(str(one) for one in dict.fromkeys(one.subtask for one in found.parts))
+            say(f"nothing of subtask {options.subtask}; there are {there}")
         batches = found.batches(parts)
     for batch in batches:
         for row in zip(*batch.columns, strict=True):
@@ -109,20 +116,18 @@ def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _text(row: dict[str, Any]) -> dict[str, str]:
-    return {
-        name: bytes_text(one)
-        if name == "bytes"
-        else "-"
-        if one is None
-        else one
-        if isinstance(one, str)
-        else json.dumps(one, ensure_ascii=False)
-        for name, one in row.items()
-    }
+    return {name: _cell(name, one) for name, one in row.items()}
+
+
+def _cell(name: str, value: Any) -> str:
+    if name == "bytes":
+        return bytes_text(value)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    is_cut = name in ("key", "value") and len(text) > _LENGTH
+    return f"{text[:_LENGTH]}…" if is_cut else text
 
 
 def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise ValueError(text)
-    return count
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+    return int(text)

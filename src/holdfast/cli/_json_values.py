@@ -1,7 +1,8 @@
 """Values of Arrow as JSON has them, nothing lost: bytes in base64, times in ISO 8601.
 
-Decimals are texts, as is what JSON has no number for (`NaN`). Maps with texts as keys are objects,
-others lists of pairs.
+Decimals are texts, as is what JSON has no number for (`NaN`). Structs and maps with texts as keys are
+objects, lists of pairs where a name is there twice; other maps are lists of pairs. Days and times of
+years that have no four digits are numbers.
 """
 
 import base64
@@ -13,28 +14,44 @@ import pyarrow as pa
 from pyarrow import types
 
 _EPOCH = datetime.fromtimestamp(0, UTC).replace(tzinfo=None)
+_TEXTS = (pa.string(), pa.large_string(), pa.string_view())
 _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 def json_value(scalar: pa.Scalar) -> Any:
     """The value as `json` takes it."""
-    if isinstance(scalar, pa.DictionaryScalar | pa.ExtensionScalar):
-        return json_value(scalar.value)
     if not scalar.is_valid:
         return None
+    if isinstance(scalar, pa.DictionaryScalar | pa.ExtensionScalar):
+        return json_value(scalar.value)
     if isinstance(scalar, pa.StructScalar):
-        return {name: json_value(one) for name, one in scalar.items()}
+        # Not by name: two fields may have the same one.
+        numbered = enumerate(scalar.type)
+        return _object([[field.name, json_value(scalar[number])] for number, field in numbered])
     if isinstance(scalar, pa.MapScalar):
         pairs = [[json_value(one) for one in pair.values()] for pair in scalar.values]
-        is_object = types.is_string(scalar.type.key_type)
-        return dict(pairs) if is_object else pairs
+        return _object(pairs) if scalar.type.key_type in _TEXTS else pairs
     if isinstance(scalar, pa.ListScalar):
         return [json_value(one) for one in scalar.values]
+    return _leaf(scalar)
+
+
+def _leaf(scalar: pa.Scalar) -> Any:
     if types.is_timestamp(scalar.type):
         return _timestamp(scalar.value, scalar.type)
     if types.is_time(scalar.type) or types.is_duration(scalar.type):
         return _time_or_duration(scalar.value, scalar.type)
+    if types.is_date(scalar.type):
+        return _date(scalar.value, scalar.type)
+    if scalar.type in _TEXTS:
+        return bytes(scalar.as_buffer()).decode(errors="backslashreplace")
     return _simple(scalar.as_py())
+
+
+def _object(pairs: list[list[Any]]) -> dict[str, Any] | list[list[Any]]:
+    """The pairs as an object, if each name is there once."""
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else pairs
 
 
 def _simple(value: Any) -> Any:
@@ -48,6 +65,14 @@ def _simple(value: Any) -> Any:
         case tuple():  # an interval
             return list(value)
     return str(value)
+
+
+def _date(value: int, type: pa.DataType) -> str | int:
+    days = value // 86_400_000 if types.is_date64(type) else value
+    try:
+        return (_EPOCH + timedelta(days=days)).date().isoformat()
+    except OverflowError:
+        return days
 
 
 def _timestamp(value: int, type: pa.TimestampType) -> str | int:

@@ -26,10 +26,10 @@ def print_line(text: str = "") -> None:
     print(printable(text))
 
 
-def print_json(value: Any, *, indent: int | None = 2) -> None:
+def print_json(value: Any) -> None:
     """Print it so that people can read it too."""
     # JSON leaves characters from U+0080 on as they are, and some of these steer terminals.
-    print(json.dumps(value, indent=indent, ensure_ascii=sys.stdout.isatty()))
+    print(json.dumps(value, indent=2, ensure_ascii=sys.stdout.isatty()))
 
 
 def print_table(rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = ()) -> None:

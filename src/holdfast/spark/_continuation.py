@@ -57,7 +57,7 @@ class Continuation:
         self._check_dealt_alike(metadata, pointer)
 
     def check_start(self, savepoint: CompletedCheckpoint) -> None:
-        """Refuse a savepoint to begin with whose operators are unlike the query's.
+        """Refuse a savepoint to begin with that has no state, or operators unlike the query's.
 
         Whose query it was doesn't matter; what its sinks have still to commit stays that one's.
 
@@ -67,6 +67,13 @@ class Continuation:
         metadata, pointer = savepoint.metadata, savepoint.location.external_pointer
         if not self.allow_non_restored_state:
             self._check_operators_left_behind(metadata, pointer)
+            if not any(one.streams() for one in metadata.operators.values()):
+                message = (
+                    "no operator has state in the savepoint to begin with; name another one, or, to "
+                    "begin without state, leave spark.holdfast.savepoint.path out or set "
+                    "spark.holdfast.checkpoint.allow-non-restored-state to true"
+                )
+                raise InvalidRequestError(message, pointer)
         self._check_dealt_alike(metadata, pointer)
 
     def _check_dealt_alike(self, metadata: CheckpointMetadata, pointer: str) -> None:

@@ -116,6 +116,8 @@ def write_savepoint(
         OutcomeUnknownError: The store did not say whether it was made.
     """
     started = time.monotonic()
+    if not states and base is None:
+        raise InvalidRequestError("a savepoint without state or base is nothing to begin with")
     configuration = _configuration(states.values())
     directory = target or Settings.parse(configuration).savepoint_dir
     if directory is None:
@@ -198,7 +200,13 @@ def _with_table(state: Any) -> StateRows | None:
     elif isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
     elif type(rows).__module__.startswith("pandas."):
-        rows = pa.Table.from_pandas(rows, preserve_index=False)
+        try:
+            rows = pa.Table.from_pandas(rows, preserve_index=False)
+        except pa.ArrowException:  # not its text: it may hold data
+            message = (
+                "rows of pandas have values that are of no one Arrow type; give a pyarrow.Table"
+            )
+            raise InvalidRequestError(message) from None
     if not isinstance(rows, pa.Table):
         message = f"rows of a state are of type {type(rows).__name__}; give a table or a DataFrame"
         raise InvalidRequestError(message)
