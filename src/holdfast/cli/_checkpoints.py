@@ -1,9 +1,9 @@
 """What commands about checkpoints have in common: how one is found, and told in a line."""
 
 import argparse
-from datetime import UTC, datetime
 from typing import Any
 
+from holdfast.cli._output import time_text
 from holdfast.cli._stores import use_stores
 from holdfast.locations import (
     CompletedCheckpoint,
@@ -53,14 +53,13 @@ def summary(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
     pointer = checkpoint.location.external_pointer
     progress = progress_in(checkpoint)
     size = size_of(checkpoint, all_streams(checkpoint))
-    completed = datetime.fromtimestamp(metadata.created_ms / 1000, UTC)
     return {
         "kind": "savepoint" if is_savepoint(pointer) else "checkpoint",
         "job": metadata.job_id,
         "checkpoint": metadata.checkpoint_id,
         "pointer": pointer,
         "batch": None if progress is None else progress.batch_id,
-        "completed": completed.isoformat(timespec="seconds"),
+        "completed": time_text(metadata.created_ms),
         "operators": {uid: operator.parallelism for uid, operator in metadata.operators.items()},
         "new_bytes": size.new_bytes,
         "referenced_bytes": size.referenced_bytes,

@@ -4,7 +4,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast._durations import duration_s
@@ -16,6 +16,7 @@ from holdfast.cli._output import (
     print_json,
     print_table,
     say,
+    time_text,
 )
 from holdfast.cli._stores import add_stores, use_stores
 from holdfast.errors import CheckpointError, InvalidRequestError
@@ -204,11 +205,7 @@ def _rows(job: str, report: SweepReport) -> Iterator[dict[str, Any]]:
 def _row(
     job: str, kind: str, uri: str, size: int | None, modified_ms: int | None
 ) -> dict[str, Any]:
-    modified = (
-        None
-        if modified_ms is None
-        else datetime.fromtimestamp(modified_ms / 1000, UTC).isoformat(timespec="seconds")
-    )
+    modified = None if modified_ms is None else time_text(modified_ms)
     return {"job": job, "kind": kind, "uri": uri, "size_bytes": size, "modified": modified}
 
 

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 _WIDE = 1 << 16
@@ -94,6 +95,11 @@ def told_when_interrupted(way_out: str) -> Iterator[None]:
     except KeyboardInterrupt:
         say(f"interrupted; {way_out}")
         raise
+
+
+def time_text(ms: int) -> str:
+    """Milliseconds since 1970 as ISO 8601 in UTC, to the second."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def bytes_text(count: int) -> str:

@@ -1,11 +1,17 @@
 """`holdfast rollback`: a stopped query goes back, in place."""
 
 import argparse
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli._command import add_command, add_json
-from holdfast.cli._output import print_json, print_line, print_table, say, told_when_interrupted
+from holdfast.cli._output import (
+    print_json,
+    print_line,
+    print_table,
+    say,
+    time_text,
+    told_when_interrupted,
+)
 from holdfast.cli._spark import add_job, add_no_operators, spark_needed
 from holdfast.cli._stores import add_stores, configuration
 from holdfast.errors import InvalidRequestError
@@ -119,9 +125,7 @@ def _checkpoint(text: str) -> int | str:
 
 
 def _time(begun_ms: int | None) -> str | None:
-    if begun_ms is None:
-        return None
-    return datetime.fromtimestamp(begun_ms / 1000, UTC).isoformat(timespec="seconds")
+    return None if begun_ms is None else time_text(begun_ms)
 
 
 def _print_points(points: list[dict[str, Any]], *, as_json: bool) -> int:

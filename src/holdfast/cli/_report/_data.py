@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import pairwise
 from statistics import median
 
+from holdfast.cli._output import time_text
 from holdfast.errors import CheckpointError
 from holdfast.locations import (
     CheckpointMetadata,
@@ -379,6 +379,6 @@ def _sweep(leftovers: SweepReport | CheckpointError) -> Sweep:
 
 def _time(ms: int) -> str:
     try:
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+        return time_text(ms)
     except (OverflowError, ValueError, OSError):  # a clock that was far off
         return "unknown"
