@@ -11,7 +11,7 @@ import traceback
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any
 
@@ -290,8 +290,9 @@ def test_a_large_stream_holds_no_more_than_the_parts_on_their_way(bucket: S3Buck
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("ending", ["commit", "abort"])
 def test_an_upload_that_is_done_with_is_forgotten_without_a_collection(
-    bucket: S3Bucket, ending: str
+    bucket: S3Bucket, ending: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.CRITICAL, "holdfast")  # what is logged keeps its exceptions
     settings = settings_of(bucket.server, part_bytes=100)
     stream: Any = S3FileSystem(settings).create(f"s3://{bucket.name}/x")
     stream.write(bytes(950))
@@ -303,6 +304,27 @@ def test_an_upload_that_is_done_with_is_forgotten_without_a_collection(
         getattr(stream, ending)()
         del stream, upload
         pool.shutdown()  # waits for parts that are on their way
+        assert forgotten() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_an_upload_of_which_a_part_failed_is_forgotten_without_a_collection(
+    watched: Watched,
+) -> None:
+    watched.faults.answer(403, s3_operation("UploadPart"), 1, code="AccessDenied")
+    stream: Any = watched.file_system(part_bytes=100).create(f"{watched.directory}/x")
+    stream.write(bytes(100))
+    upload = stream._upload
+    assert upload is not None
+    wait(upload._parts)
+    pool, forgotten = upload._pool, weakref.ref(upload)
+    gc.disable()
+    try:
+        stream.abort()
+        del stream, upload
+        pool.shutdown()
         assert forgotten() is None
     finally:
         gc.enable()

@@ -126,18 +126,19 @@ class MultipartUpload:
             self._filled = 0
             self.send(self._part)
         self._part = bytearray()
-        for part in self._parts:
+        parts = self._parts
+        for part in parts:
             with suppress(CancelledError):  # by `abort`; to wait for such a one would take for ever
                 part.exception()
         self._check()
-        parts = [one.result() for one in self._parts]
+        sent = [part.result() for part in parts]
         self._pool.shutdown(wait=False)
         try:
             self._target.made(
                 "complete_multipart_upload",
                 self._token,
                 UploadId=self._id,
-                MultipartUpload={"Parts": parts},
+                MultipartUpload={"Parts": sent},
                 MpuObjectSize=self._size,
             )
         except CheckpointNotFoundError as error:
@@ -154,12 +155,14 @@ class MultipartUpload:
         self._abort_once()
         if self._begun > 1:
             self._abort_twins()
+        # Tracebacks of parts that failed lead back to this upload and its buffers.
+        self._parts, self._failures = [], []
 
     def _check(self) -> None:
         if self._is_aborted:
             raise StreamClosedError("stream was discarded", self._target.uri)
-        if self._failures:
-            raise self._failures[0]
+        for failure in self._failures:
+            raise failure
 
     def _abort_once(self) -> None:
         try:
