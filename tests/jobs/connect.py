@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from jobs.job import Job
+from jobs.session import session_with
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -55,9 +56,7 @@ class ConnectJob(Job):
             writer = writer.option("checkpointLocation", self.location)
         if self.name is not None:
             writer = writer.queryName(self.name)
-        for key, value in self.settings.items():
-            self.spark.conf.set(key, value)
-        try:
+        with session_with(self.spark, self.settings):
             deadline = time.monotonic() + _STARTS_S
             while True:
                 try:
@@ -65,9 +64,6 @@ class ConnectJob(Job):
                 except PySparkException as error:
                     if _TOO_SLOW not in str(error) or time.monotonic() > deadline:
                         raise
-        finally:
-            for key in self.settings:
-                self.spark.conf.unset(key)
 
 
 class Marks(BroadcastProcessFunction):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from jobs.session import session_with
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -129,9 +130,7 @@ class Job:
         **trigger: object,
     ) -> StreamingQuery:
         """Start the query, by default over the rows of the source."""
-        for key, value in self.settings.items():
-            self.spark.conf.set(key, value)
-        try:
+        with session_with(self.spark, self.settings):
             query: StreamingQuery = (
                 (self.stream() if rows is None else rows)
                 .writeStream.foreachBatch(function)  # type: ignore[arg-type]
@@ -140,10 +139,7 @@ class Job:
                 .trigger(**trigger)  # type: ignore[call-overload]
                 .start()
             )
-            return query  # it has its own copy of the settings
-        finally:
-            for key in self.settings:
-                self.spark.conf.unset(key)
+            return query
 
     def operator(self, function: StatefulFunction, **options: object) -> StatefulOperator:
         """The function as an operator with two subtasks, writing to `output`."""

@@ -3,13 +3,13 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from jobs.session import session_with
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -83,25 +83,14 @@ class Sums:
 
     def run(self) -> None:
         """Read everything that is there."""
-        with self.settings_made():
+        with session_with(self.spark, self.settings):
             query = self._writer().trigger(availableNow=True).start()
             query.awaitTermination()
 
     def start(self) -> StreamingQuery:
         """Go on until it is stopped."""
-        with self.settings_made():
+        with session_with(self.spark, self.settings):
             return self._writer().start()
-
-    @contextmanager
-    def settings_made(self) -> Iterator[None]:
-        """With the settings in the session."""
-        for key, value in self.settings.items():
-            self.spark.conf.set(key, value)
-        try:
-            yield
-        finally:
-            for key in self.settings:
-                self.spark.conf.unset(key)
 
     def _writer(self) -> DataStreamWriter:
         rows = (
