@@ -54,7 +54,11 @@ class TestMap:
         state.put_all(ChainMap({1: 2}, {1: 3, 4: 5}))
         assert dict(state.entries()) == {1: 2, 4: 5}
 
-    @pytest.mark.parametrize("entries", [None, [(1, 2)], 5, iter(())], ids=str)
+    @pytest.mark.parametrize(
+        "entries",
+        [None, [(1, 2)], 5, iter(())],
+        ids=["nothing", "pairs", "a number", "an iterator"],
+    )
     def test_nothing_else_may_be(self, entries: Any) -> None:
         state = broadcast_state(OperatorStateBackend(), entries={1: 1})
         with pytest.raises(InvalidRequestError, match="'b'"):
