@@ -41,6 +41,17 @@ integration: setup java s3-servers hdfs-servers browser ## the tests that start 
 kills: setup java s3-servers ## kill the demo's job KILLS=50 times at random moments, on local storage and on S3
 	HOLDFAST_KILLS=$(KILLS) $(BIN)/pytest -s integration_tests/test_random_kills.py $(ARGS)
 
+# Drivers that tests start live for seconds: most of that time Spark's classes would be loaded and
+# compiled. A Java that makes no archive of them is only slower.
+SPARK_CLASSES := build/spark-classes.jsa
+
+test integration kills: $(SPARK_CLASSES)
+test integration kills: export SPARK_SUBMIT_OPTS += -XX:SharedArchiveFile='$(CURDIR)/$(SPARK_CLASSES)' \
+  -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+
+$(SPARK_CLASSES): $(VENV)/.ready | java
+	@$(BIN)/python infra/spark/class_archive.py $@ || test $$? = 3
+
 # Minutes the first time, which no test should spend; without Go their tests are skipped.
 .PHONY: s3-servers
 s3-servers:

@@ -7,6 +7,7 @@ why.
 
 import http.client
 import importlib.util
+import logging
 import os
 import socket
 import ssl
@@ -143,6 +144,8 @@ def moto_server() -> Iterator[S3Server]:
         pytest.skip("moto[server] is not installed")
     from moto.server import ThreadedMotoServer
 
+    # A line for each request, which pytest would keep of every test until the end.
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
