@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from contracts.checkpoints import Checkpoint
+from contracts.checkpoints import Checkpoint, one_state
 from contracts.elements import PYTHON_VALUES, VALUES, Point, broadcast_state, list_state
 
 from holdfast.backends import OperatorStateBackend
@@ -96,6 +96,17 @@ def test_a_wrong_name_is_status_2_and_says_the_right_ones(
 def test_a_checkpoint_without_state_is_status_1(checkpoint: Checkpoint) -> None:
     assert main(["cat", checkpoint.complete()]) == 1
     assert main(["cat", checkpoint.location.external_pointer, "--json"]) == 1
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["table", "JSON"])
+def test_a_state_that_is_empty_is_there(
+    checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str], form: tuple[str, ...]
+) -> None:
+    pointer = one_state(checkpoint, Point, [])
+    assert main(["cat", pointer, "op", "s", *form]) == 0
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert "empty" in streams.err
 
 
 def test_a_damaged_state_is_status_3(

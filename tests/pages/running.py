@@ -48,7 +48,7 @@ def run_block(block: Block, directory: Path, **environment: str) -> None:
     """Run a shell block; it must succeed, and say what the page shows."""
     commands = _in(directory, block.commands)
     ran = _run(["bash", "-c", _SHELL + commands], directory, environment)
-    assert ran.returncode == 0, f"{block}: {ran.stderr}"
+    assert ran.returncode == 0, f"{block} has said {ran.stdout}{ran.stderr}"
     said = [_words(line) for line in (ran.stdout + ran.stderr).splitlines()]
     missing = [line for line in block.shown if _words(_in(directory, line)) not in said]
     assert missing == [], f"{block} has said {ran.stdout}{ran.stderr}"

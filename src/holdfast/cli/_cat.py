@@ -3,7 +3,7 @@
 import argparse
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli._checkpoints import POINTER_HELP, pointed
@@ -74,42 +74,51 @@ def cat_command(options: argparse.Namespace) -> int:
     limit = options.limit
     if limit is None and not options.json:
         limit = _LIMIT
+    is_there, batches = _found(options, pointer)
     # One row more, to know whether there are more.
-    rows = itertools.islice(_rows(options, pointer), None if limit is None else limit + 1)
+    rows = itertools.islice(_rows(batches), None if limit is None else limit + 1)
     if options.json:
         count = 0
         for count, row in enumerate(itertools.islice(rows, limit), 1):  # noqa: B007
             print(json.dumps(row))  # in ASCII: other characters may steer the terminal
-        return 0 if count else 1
-    found = list(rows)
-    print_table([_text(row) for row in found[:limit]], right=_NUMBERS)
-    if limit is not None and len(found) > limit:
-        say(f"there are more than these {limit} rows; --limit shows more of them")
-    return 0 if found else 1
+    else:
+        found = list(rows)
+        count = len(found)
+        print_table([_text(row) for row in found[:limit]], right=_NUMBERS)
+        if limit is not None and count > limit:
+            say(f"there are more than these {limit} rows; --limit shows more of them")
+    if is_there and not count:
+        say("it is empty")
+    return 0 if is_there else 1
 
 
-def _rows(options: argparse.Namespace, pointer: str) -> Iterator[dict[str, Any]]:
+def _found(options: argparse.Namespace, pointer: str) -> "tuple[bool, Iterator[pa.RecordBatch]]":
+    """Whether what is asked for is there, be it empty, and its rows."""
     # Not at the top: the other commands need no Arrow.
     from holdfast.backends import states, stored_state  # noqa: PLC0415
-    from holdfast.cli._json_values import json_value  # noqa: PLC0415
 
     if options.operator is None and options.raw is None:
-        batches: Iterator[pa.RecordBatch] = iter(states(pointer).to_batches())
-    else:
-        found = stored_state(
-            pointer,
-            options.operator,
-            options.state,
-            raw=options.raw,
-            wide_integers=options.wide_integers,
-        )
-        # A broadcast state is the same in every subtask; one copy of it is read.
-        is_any = options.subtask is None or found.kind == "broadcast"
-        parts = [one for one in found.parts if is_any or one.subtask == options.subtask]
-        if not parts and found.parts:
-            there = ", ".join(str(one) for one in dict.fromkeys(one.subtask for one in found.parts))
-            say(f"nothing of subtask {options.subtask}; there are {there}")
-        batches = found.batches(parts)
+        table = states(pointer)
+        return table.num_rows > 0, iter(table.to_batches())
+    found = stored_state(
+        pointer,
+        options.operator,
+        options.state,
+        raw=options.raw,
+        wide_integers=options.wide_integers,
+    )
+    # A broadcast state is the same in every subtask; one copy of it is read.
+    is_any = options.subtask is None or found.kind == "broadcast"
+    parts = [one for one in found.parts if is_any or one.subtask == options.subtask]
+    if not parts and found.parts:
+        there = ", ".join(str(one) for one in dict.fromkeys(one.subtask for one in found.parts))
+        say(f"nothing of subtask {options.subtask}; there are {there}")
+    return bool(parts), found.batches(parts)
+
+
+def _rows(batches: "Iterable[pa.RecordBatch]") -> Iterator[dict[str, Any]]:
+    from holdfast.cli._json_values import json_value  # noqa: PLC0415  # it needs Arrow
+
     for batch in batches:
         for row in zip(*batch.columns, strict=True):
             yield {name: json_value(one) for name, one in zip(batch.schema.names, row, strict=True)}
