@@ -31,7 +31,7 @@ demo: setup java ## kill and restart a real stream on real data, then check ever
 
 .PHONY: test
 test: setup java ## the tests, fast and without network; includes real Spark
-	$(BIN)/pytest tests $(ARGS)
+	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal tests $(ARGS)
 
 .PHONY: integration
 integration: setup java s3-servers hdfs-servers browser ## the tests that start servers or whole jobs

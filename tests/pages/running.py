@@ -10,9 +10,11 @@ from pages.blocks import Block, python_of, shell_blocks_of
 
 _A_WHILE = re.compile(r"(\w+)\.awaitTermination\(\d+\)")
 _SOME_BATCHES = r"""
-enough = ((\1.lastProgress or {"batchId": 0})["batchId"]) + 3
-while \1.isActive and (\1.lastProgress or {"batchId": 0})["batchId"] < enough:
+batches = []
+while \1.isActive and (not batches or batches[-1] < batches[0] + 3):
     \1.awaitTermination(1)
+    if \1.lastProgress:
+        batches.append(\1.lastProgress["batchId"])
 """
 """What a page waits for here: on a busy machine a few seconds may be too few."""
 
