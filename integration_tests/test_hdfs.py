@@ -345,7 +345,7 @@ print([entry.uri for entry in file_system_for(sys.argv[1]).list(sys.argv[1])])
         wrong: dict[str, tuple[type[CheckpointError], str]] = {
             "hdfs://no-such-host.invalid:8020": (StorageUnavailableError, "lookup address"),
             f"hdfs://127.0.0.1:{port}": (StorageUnavailableError, "refused"),
-            f"hdfs://{addresses['name']}": (StorageUnavailableError, "disconnected"),
+            f"hdfs://{addresses['name']}": (StorageUnavailableError, "disconnected|Broken pipe"),
             "hdfs://nameservice1": (InvalidRequestError, "HADOOP_CONF_DIR"),
             "viewfs://cluster": (InvalidRequestError, "fallback"),
         }
