@@ -6,7 +6,6 @@ map, and what Arrow has no type for becomes JSON text.
 
 import base64
 import datetime as dt
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -15,7 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from holdfast.backends._casts import MisfitError
+from holdfast.backends._states._json_text import is_untyped, json_text, way_back_of
 
 Schema = Mapping[str, Any]
 _Change = Callable[[Any], Any]
@@ -71,8 +70,8 @@ class _Columns:
         schema, inside, is_recursive = self._resolved(schema, inside)
         if is_recursive:  # no Arrow type holds itself
             return self._json(schema)
-        if _is_untyped(schema):
-            return replace(_ONE_WAY, is_nullable=True)
+        if is_untyped(schema):
+            return replace(self._json(schema), is_nullable=True)
         if "anyOf" in schema:
             return self._union([(one, inside) for one in schema["anyOf"]])
         if "enum" in schema:
@@ -202,20 +201,8 @@ class _Columns:
 
     def _json(self, schema: Schema) -> MessagePackColumn:
         """JSON text, and what it was, if the schema says that of every part."""
-        parts = list(self._parts(schema, set()))
-        if any(_is_changed_by_json(one) for one in parts):
-            return _ONE_WAY
-        if not any(one.get("type") == "number" for one in parts):
-            return replace(_ONE_WAY, hide=msgspec.json.decode)
-        has_texts = any(
-            one.get("type") == "string" or not _NOT_FINITE.keys().isdisjoint(one.get("enum", ()))
-            for one in parts
-        )
-
-        def hide(text: Any) -> Any:
-            return _with_numbers(msgspec.json.decode(text), has_texts=has_texts)
-
-        return replace(_ONE_WAY, hide=hide)
+        parts = self._parts(schema, set())
+        return MessagePackColumn(pa.string(), json_text, way_back_of(list(parts)))
 
     def _parts(self, schema: Schema, seen: set[str]) -> Iterator[Schema]:
         """All that a schema is made of, but for references and unions of it; keys of dicts are not."""
@@ -333,70 +320,8 @@ def _parsed(type: Any) -> _Change:
     return parse
 
 
-def _to_json(value: Any) -> str:
-    return msgspec.json.encode(_plain(value)).decode()
-
-
-def _plain(value: Any) -> Any:
-    """The value without what JSON has no words for."""
-    if isinstance(value, dict):
-        return {_plain_key(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return next(text for text, one in _NOT_FINITE.items() if str(one) == str(value))
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, msgspec.msgpack.Ext):
-        return {"code": value.code, "data": bytes(value.data)}
-    return value
-
-
-def _plain_key(key: Any) -> Any:
-    key = _plain(key)
-    is_plain = isinstance(key, str | int | float | bytes | dt.datetime)
-    return key if is_plain and not isinstance(key, bool) else _to_json(key)
-
-
 def _is_schema(schema: Schema, name: str) -> bool:
     return isinstance(schema.get(name), Mapping)
-
-
-def _is_untyped(schema: Schema) -> bool:
-    return not schema.keys() - {"$defs", "leftOut"}
-
-
-def _is_changed_by_json(schema: Schema) -> bool:
-    """Whether what has this schema can't be told from its JSON text."""
-    keys = schema.get("propertyNames", {"type": "string"})
-    return (
-        _is_untyped(schema)
-        or schema.get("type") == "extension"
-        or keys.get("type") not in {"string", "integer"}
-    )
-
-
-def _with_numbers(value: Any, *, has_texts: bool) -> Any:
-    """The value with the numbers for which JSON has texts only.
-
-    Raises:
-        MisfitError: They may be texts.
-    """
-    if isinstance(value, dict):
-        return {key: _with_numbers(one, has_texts=has_texts) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_with_numbers(one, has_texts=has_texts) for one in value]
-    if not isinstance(value, str) or value not in _NOT_FINITE:
-        return value
-    if has_texts:
-        raise MisfitError(f"{value} in JSON text may be a number or a text")
-    return _NOT_FINITE[value]
-
-
-def _not_known(_: Any) -> Any:
-    message = (
-        "parts of it have no type (Any), or are dicts with keys of several types; what they are "
-        "can't be told from the JSON text that they are read as, so they can only be null"
-    )
-    raise MisfitError(message)
 
 
 def _extension(value: Mapping[str, Any]) -> msgspec.msgpack.Ext:
@@ -407,9 +332,6 @@ _INTEGER = MessagePackColumn(pa.int64(), _same, int)
 _WIDE_INTEGER = MessagePackColumn(pa.decimal128(20, 0), Decimal, int)
 _TEXT = MessagePackColumn(pa.string(), _as_text, _same)
 _BINARY = MessagePackColumn(pa.binary(), _as_bytes, _same)
-_ONE_WAY = MessagePackColumn(pa.string(), _to_json, _not_known)
-
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 _SIMPLE = {
     "null": MessagePackColumn(pa.null(), _same, _same, is_nullable=True),
