@@ -119,12 +119,14 @@ class QueryRun:
             return
         try:
             self._begin(engine, query)
+            # Not behind the sink's jobs, of which Spark has much to note then.
+            offsets = offsets_of(batch_id) or ""
             acknowledgements = self._run(engine, rows, pending)
             progress = SparkProgress(
                 query_id=query.query_id,
                 run_id=query.run_id,
                 batch_id=batch_id,
-                offsets=offsets_of(batch_id) or "",
+                offsets=offsets,
                 checkpoint_location=query.checkpoint_location,
                 spark_version=pyspark.__version__,
             )

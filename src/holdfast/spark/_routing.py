@@ -5,7 +5,7 @@ from typing import Self
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidRequestError
@@ -15,8 +15,11 @@ _SUBTASK = "__holdfast_subtask"
 _RESERVED = "__holdfast_"
 
 # Numbers begin anew, at a multiple of 2**33, in each partition: its id spreads their first rows.
-_NUMBER = "cast((monotonically_increasing_id() + spark_partition_id()) & 2147483647 as int)"
-_PARTITION = f"if({_SUBTASK} < 0, -{_SUBTASK} - 1, {_SUBTASK})"
+_NUMBER = "((monotonically_increasing_id() + spark_partition_id()) & 2147483647)"
+_PARTITION = f"cast(if({_SUBTASK} < 0, -{_SUBTASK} - 1, {_SUBTASK}) as int)"
+# Marks are of the type that rows most likely have, too: Spark's JVM writes rows with three kinds of
+# columns into Arrow far slower than those with two.
+_HERE = "cast(spark_partition_id() as bigint)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +32,16 @@ class Routing:
 
     Attributes:
         parallelism: Number of subtasks.
-        subtask: SQL for the subtask that a row belongs to.
+        subtask: The subtask that a row belongs to.
+        partition: Where a row with that mark goes.
         key_types: Spark's types of the key's columns.
         input_schema: The rows in Arrow, without the mark.
         marks: The rows that are none.
     """
 
     parallelism: int
-    subtask: str
+    subtask: Column
+    partition: Column
     key_types: tuple[str, ...]
     input_schema: pa.Schema
     marks: DataFrame
@@ -62,24 +67,31 @@ class Routing:
             # Key groups as in Flink; the hash is Spark's own, for it is computed in the JVM.
             hashed = _hashed(rows, operator)
             key_group = f"pmod({hashed}, {max_parallelism})"
-            subtask = f"cast({key_group} * {parallelism} div {max_parallelism} as int)"
+            subtask = f"{key_group} * {parallelism} div {max_parallelism}"
         nulls = [F.lit(None).cast(column.dataType).alias(column.name) for column in rows.schema]
-        mark = F.expr(f"cast(-id - 1 as int) as {_SUBTASK}")
+        mark = F.expr(f"-id - 1 as {_SUBTASK}")
         marks = rows.sparkSession.range(0, parallelism, 1, 1).select(*nulls, mark)
         key_types = tuple(rows.schema[column].dataType.simpleString() for column in operator.key)
-        return cls(parallelism, subtask, key_types, input_schema, marks)
+        return cls(
+            parallelism=parallelism,
+            subtask=F.expr(subtask),
+            partition=F.expr(_PARTITION),
+            key_types=key_types,
+            input_schema=input_schema,
+            marks=marks,
+        )
 
     @staticmethod
     def marked(rows: DataFrame) -> DataFrame:
         """The rows where they are, each marked with its partition as its subtask."""
-        return rows.selectExpr("*", f"spark_partition_id() as {_SUBTASK}")
+        return rows.withColumn(_SUBTASK, F.expr(_HERE))
 
     def dealt(self, rows: DataFrame) -> DataFrame:
         """The rows and the marks, where they belong."""
         return (
-            rows.selectExpr("*", f"{self.subtask} as {_SUBTASK}")
+            rows.withColumn(_SUBTASK, self.subtask)
             .union(self.marks)
-            .repartitionById(self.parallelism, F.expr(_PARTITION))
+            .repartitionById(self.parallelism, self.partition)
         )
 
 

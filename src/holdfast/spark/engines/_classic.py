@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
+from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.core.broadcast import Broadcast
@@ -61,7 +62,7 @@ class ClassicEngine:
         found = log.get(batch_id)
         if not found.isDefined():
             return None
-        text = _jvm(self.session).java.io.ByteArrayOutputStream()
+        text = _java(self.session, "java.io.ByteArrayOutputStream")()
         log.serialize(found.get(), text)
         return str(text.toString("UTF-8"))
 
@@ -101,13 +102,12 @@ class ClassicEngine:
         return jobs
 
     def _execution(self, query_id: str) -> Any:
-        jvm = _jvm(self.session)
         queries = self.session._jsparkSession.sharedState().activeStreamingQueries()
-        return queries.get(jvm.java.util.UUID.fromString(query_id))
+        return queries.get(_java(self.session, "java.util.UUID").fromString(query_id))
 
     def _hadoop(self, uri: str) -> tuple[Any, Any]:
         """Spark's own file system for a URI, and the path in it."""
-        path = _jvm(self.session).org.apache.hadoop.fs.Path(uri)
+        path = _java(self.session, "org.apache.hadoop.fs.Path")(uri)
         configuration = self.session._jsparkSession.sessionState().newHadoopConf()
         return path.getFileSystem(configuration), path
 
@@ -130,7 +130,7 @@ class ClassicJobs:
         tracker = cast("Any", self.session.sparkContext)._jsc.statusTracker()
         found = tracker.getJobIdsForGroup(self.run_id)
         # As text: Spark remembers a thousand jobs, and each number would be a call to the JVM.
-        text = _jvm(self.session).java.util.Arrays.toString(found)
+        text = _java(self.session, "java.util.Arrays").toString(found)
         return frozenset(map(int, text.strip("[]").split(", "))) if len(text) > 2 else frozenset()
 
     def come_from(self, rows: DataFrame, uid: str) -> bool:
@@ -165,8 +165,9 @@ def _let_listeners_catch_up(session: SparkSession) -> None:
             return
 
 
-def _jvm(session: SparkSession) -> Any:
+def _java(session: SparkSession, name: str) -> Any:
+    """A class of Java. By way of `session._jvm` the JVM would look for each part of the name."""
     jvm = session._jvm
     if jvm is None:
         raise Py4JError("no connection to Spark's JVM")
-    return jvm
+    return JavaClass(name, jvm._gateway_client)
