@@ -18,7 +18,7 @@ _RESERVED = "__holdfast_"
 _NUMBER = "((monotonically_increasing_id() + spark_partition_id()) & 2147483647)"
 _PARTITION = f"cast(if({_SUBTASK} < 0, -{_SUBTASK} - 1, {_SUBTASK}) as int)"
 # Marks are of the type that rows most likely have, too: Spark's JVM writes rows with three kinds of
-# columns into Arrow far slower than those with two.
+# columns into Arrow more slowly than those with two.
 _HERE = "cast(spark_partition_id() as bigint)"
 
 
