@@ -50,7 +50,7 @@ test integration kills: export SPARK_SUBMIT_OPTS += -XX:SharedArchiveFile='$(CUR
   -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
 $(SPARK_CLASSES): $(VENV)/.ready | java
-	@$(BIN)/python infra/spark/class_archive.py $@ || test $$? = 3
+	@PYTHON=$(BIN)/python infra/spark/class-archive $@ || test $$? = 3
 
 # Minutes the first time, which no test should spend; without Go their tests are skipped.
 .PHONY: s3-servers

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Writes an archive of the classes of Spark, with which its drivers start in half the time.
 
-    class_archive.py FILE
+    class-archive FILE
 
 Drivers take it by `SPARK_SUBMIT_OPTS=-XX:SharedArchiveFile=FILE`. A JVM for which it was not made, of
 another version or with other jars, loads its classes as ever.
@@ -66,13 +65,14 @@ sys.exit(gateway.proc.wait())
 def write_archive(file: Path) -> None:
     """Run a driver that leaves the archive."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_name(f"{file.name}.new")
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={new.absolute()} -Xlog:disable",
-    }
-    with tempfile.TemporaryDirectory() as directory:
+    # In the folder of the file, so that it can be moved there when it is whole.
+    with tempfile.TemporaryDirectory(dir=file.parent.absolute()) as directory:
+        new = Path(directory) / file.name
+        environment = {
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit='{new}' -Xlog:disable",
+        }
         try:
             done = subprocess.run(
                 [sys.executable, "-c", _DRIVER, directory],
@@ -85,10 +85,10 @@ def write_archive(file: Path) -> None:
             )
         except subprocess.TimeoutExpired as error:
             raise UnavailableError("the driver that makes the archive does not end") from error
-    if done.returncode or not new.exists():
-        said = (done.stderr or done.stdout).strip().rpartition("\n")[2]
-        raise UnavailableError(f"Java has made no archive: {said}")
-    new.replace(file)
+        if done.returncode or not new.exists():
+            said = (done.stderr or done.stdout).strip().rpartition("\n")[2]
+            raise UnavailableError(f"no archive was made: {said}")
+        new.replace(file)
 
 
 def _command(arguments: list[str]) -> None:

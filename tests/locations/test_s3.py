@@ -12,7 +12,7 @@ import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import boto3
@@ -287,6 +287,16 @@ def test_a_large_stream_holds_no_more_than_the_parts_on_their_way(bucket: S3Buck
     assert peak < (2 + 1) * 5 * MIB + 3 * MIB
 
 
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Only what nobody refers to goes, no circles of references."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("ending", ["commit", "abort"])
 def test_an_upload_that_is_done_with_is_forgotten_without_a_collection(
@@ -299,14 +309,11 @@ def test_an_upload_that_is_done_with_is_forgotten_without_a_collection(
     upload = stream._upload
     assert upload is not None
     pool, forgotten = upload._pool, weakref.ref(upload)
-    gc.disable()
-    try:
+    with no_collection():
         getattr(stream, ending)()
         del stream, upload
         pool.shutdown()  # waits for parts that are on their way
         assert forgotten() is None
-    finally:
-        gc.enable()
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -320,14 +327,11 @@ def test_an_upload_of_which_a_part_failed_is_forgotten_without_a_collection(
     assert upload is not None
     wait(upload._parts)
     pool, forgotten = upload._pool, weakref.ref(upload)
-    gc.disable()
-    try:
+    with no_collection():
         stream.abort()
         del stream, upload
         pool.shutdown()
         assert forgotten() is None
-    finally:
-        gc.enable()
 
 
 @pytest.mark.usefixtures("small_parts")

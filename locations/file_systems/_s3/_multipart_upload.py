@@ -126,7 +126,7 @@ class MultipartUpload:
             self._filled = 0
             self.send(self._part)
         self._part = bytearray()
-        parts = self._parts
+        parts = self._parts  # `abort` may let go of them meanwhile
         for part in parts:
             with suppress(CancelledError):  # by `abort`; to wait for such a one would take for ever
                 part.exception()
@@ -161,8 +161,8 @@ class MultipartUpload:
     def _check(self) -> None:
         if self._is_aborted:
             raise StreamClosedError("stream was discarded", self._target.uri)
-        for failure in self._failures:
-            raise failure
+        if failures := self._failures:
+            raise failures[0]
 
     def _abort_once(self) -> None:
         try:

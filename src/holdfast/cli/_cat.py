@@ -92,14 +92,14 @@ def cat_command(options: argparse.Namespace) -> int:
     return 0 if is_there else 1
 
 
-def _found(options: argparse.Namespace, pointer: str) -> "tuple[bool, Iterator[pa.RecordBatch]]":
+def _found(options: argparse.Namespace, pointer: str) -> "tuple[bool, Iterable[pa.RecordBatch]]":
     """Whether what is asked for is there, be it empty, and its rows."""
     # Not at the top: the other commands need no Arrow.
     from holdfast.backends import states, stored_state  # noqa: PLC0415
 
     if options.operator is None and options.raw is None:
         table = states(pointer)
-        return table.num_rows > 0, iter(table.to_batches())
+        return table.num_rows > 0, table.to_batches()
     found = stored_state(
         pointer,
         options.operator,

@@ -11,15 +11,14 @@ from pyspark.sql import functions as F
 from holdfast.errors import InvalidRequestError
 from holdfast.spark._operator import Operator
 
+# A bigint, for rows are likely to have others of that type: Spark's JVM writes rows with three kinds
+# of columns into Arrow more slowly than those with two.
 _SUBTASK = "__holdfast_subtask"
 _RESERVED = "__holdfast_"
 
 # Numbers begin anew, at a multiple of 2**33, in each partition: its id spreads their first rows.
 _NUMBER = "((monotonically_increasing_id() + spark_partition_id()) & 2147483647)"
 _PARTITION = f"cast(if({_SUBTASK} < 0, -{_SUBTASK} - 1, {_SUBTASK}) as int)"
-# Marks are of the type that rows most likely have, too: Spark's JVM writes rows with three kinds of
-# columns into Arrow more slowly than those with two.
-_HERE = "cast(spark_partition_id() as bigint)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class Routing:
     @staticmethod
     def marked(rows: DataFrame) -> DataFrame:
         """The rows where they are, each marked with its partition as its subtask."""
-        return rows.withColumn(_SUBTASK, F.expr(_HERE))
+        return rows.withColumn(_SUBTASK, F.spark_partition_id().cast("bigint"))
 
     def dealt(self, rows: DataFrame) -> DataFrame:
         """The rows and the marks, where they belong."""
