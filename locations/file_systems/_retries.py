@@ -21,6 +21,7 @@ from holdfast.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
+from holdfast.locations.file_systems._tracebacks import let_go_of_variables
 
 _log = logging.getLogger(__name__)
 
@@ -167,7 +168,11 @@ class Retrier:
             sleep=self._sleep,
             reraise=True,
         )
-        return retrying(next_attempt)
+        try:
+            return retrying(next_attempt)
+        except BaseException as error:
+            let_go_of_variables(error)
+            raise
 
 
 def _changed_nothing(error: BaseException) -> bool:

@@ -11,6 +11,7 @@ from holdfast.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
+from holdfast.locations.file_systems._tracebacks import let_go_of_variables
 
 _MISSING = {"NoSuchKey", "NoSuchUpload", "404", "NotFound"}
 _TAKEN = {"PreconditionFailed", "412"}
@@ -57,6 +58,7 @@ def translated(uri: str) -> Iterator[None]:
     try:
         yield
     except (BotoCoreError, ClientError) as error:
+        let_go_of_variables(error)
         raise error_for(error, uri) from error
 
 
