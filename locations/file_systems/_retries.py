@@ -21,7 +21,6 @@ from holdfast.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
-from holdfast.locations.file_systems._tracebacks import let_go_of_variables
 
 _log = logging.getLogger(__name__)
 
@@ -168,11 +167,7 @@ class Retrier:
             sleep=self._sleep,
             reraise=True,
         )
-        try:
-            return retrying(next_attempt)
-        except BaseException as error:
-            let_go_of_variables(error)
-            raise
+        return retrying(next_attempt)
 
 
 def _changed_nothing(error: BaseException) -> bool:

@@ -51,7 +51,6 @@ from holdfast.locations.file_systems._s3 import _client, _input_stream, _multipa
 from holdfast.testing import (
     CheckpointStorageContract,
     ExclusiveFileSystemContract,
-    HttpFaults,
     http_faults,
     metadata_of,
     s3_operation,
@@ -299,55 +298,39 @@ def no_collection() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_an_upload_that_is_done_with_is_forgotten_without_a_collection(bucket: S3Bucket) -> None:
+@pytest.mark.parametrize("ending", ["commit", "abort"])
+def test_an_upload_that_is_done_with_is_forgotten_without_a_collection(
+    bucket: S3Bucket, ending: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "holdfast")  # what is logged keeps its exceptions
     settings = settings_of(bucket.server, part_bytes=100)
     stream: Any = S3FileSystem(settings).create(f"s3://{bucket.name}/x")
     stream.write(bytes(950))
-    forgotten = weakref.ref(stream._upload)
+    upload = stream._upload
+    assert upload is not None
+    pool, forgotten = upload._pool, weakref.ref(upload)
     with no_collection():
-        stream.commit()
-        del stream
+        getattr(stream, ending)()
+        del stream, upload
+        pool.shutdown()  # waits for parts that are on their way
         assert forgotten() is None
 
 
-def refuse(faults: HttpFaults) -> None:
-    faults.answer(403, s3_operation("UploadPart"), "every", code="AccessDenied")
-
-
-def be_unavailable(faults: HttpFaults) -> None:
-    faults.answer(503, s3_operation("UploadPart"), "every")
-
-
-def hang_up(faults: HttpFaults) -> None:
-    faults.reset(s3_operation("UploadPart"), "every")
-
-
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("fail", [refuse, be_unavailable, hang_up])
-@pytest.mark.parametrize("order", ["before", "after"])
-def test_an_upload_whose_parts_fail_before_or_after_an_abort_is_forgotten_without_a_collection(
+def test_an_upload_of_which_a_part_failed_is_forgotten_without_a_collection(
     watched: Watched,
-    fail: Callable[[HttpFaults], None],
-    order: str,
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.CRITICAL)  # what is logged keeps its exceptions
-    go_on = threading.Event()
-    watched.faults.delay(go_on, s3_operation("UploadPart"), "every")
-    fail(watched.faults)
+    watched.faults.answer(403, s3_operation("UploadPart"), 1, code="AccessDenied")
     stream: Any = watched.file_system(part_bytes=100).create(f"{watched.directory}/x")
-    stream.write(bytes(250))
+    stream.write(bytes(100))
     upload = stream._upload
     assert upload is not None
-    if order == "before":
-        go_on.set()
-        wait(upload._parts)
+    wait(upload._parts)
     pool, forgotten = upload._pool, weakref.ref(upload)
     with no_collection():
         stream.abort()
         del stream, upload
-        go_on.set()
-        pool.shutdown()  # waits for parts that are on their way
+        pool.shutdown()
         assert forgotten() is None
 
 

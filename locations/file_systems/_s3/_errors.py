@@ -11,7 +11,6 @@ from holdfast.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
-from holdfast.locations.file_systems._tracebacks import let_go_of_variables
 
 _MISSING = {"NoSuchKey", "NoSuchUpload", "404", "NotFound"}
 _TAKEN = {"PreconditionFailed", "412"}
@@ -58,7 +57,6 @@ def translated(uri: str) -> Iterator[None]:
     try:
         yield
     except (BotoCoreError, ClientError) as error:
-        let_go_of_variables(error)
         raise error_for(error, uri) from error
 
 
