@@ -99,7 +99,7 @@ def write_job(directory: str, location: str, *, batches: int) -> None:
             assert handle is not None
             partitions = StatePartitions(OperatorStateMode.SPLIT_DISTRIBUTE, 0, handle.size, 0, 1)
             state = SubtaskState((OperatorStateHandle({"s": partitions}, handle),))
-            acknowledgements.append(Acknowledgement(subtask, subtask, state))
+            acknowledgements.append(Acknowledgement(subtask, subtask, state, pending.checkpoint_id))
         progress = SparkProgress(
             query_id=QUERY,
             run_id="run",

@@ -2,14 +2,24 @@
 
 import pytest
 
-from holdfast.locations import SubtaskState
+from holdfast.locations import SubtaskState, SubtaskStatistics
 from holdfast.spark._acknowledgements import Acknowledgement, of_the_pass
 
 
+def did(rows_out: int) -> SubtaskStatistics:
+    return SubtaskStatistics(5, rows_out, 0, 0, 0, 0, 0)
+
+
 def reports(text: str) -> list[Acknowledgement]:
-    """Of `a0 a1 b0`: subtask 0 and 1 in stage a, subtask 0 in stage b."""
+    """Of `a0 a1 b0-`: subtask 0 and 1 in stage a, subtask 0 in stage b, without rows."""
     return [
-        Acknowledgement(int(one[1]), attempt, SubtaskState(), stage_id=ord(one[0]))
+        Acknowledgement(
+            int(one[1]),
+            attempt,
+            SubtaskState(statistics=did(rows_out=0 if one.endswith("-") else 5)),
+            checkpoint_id=1,
+            stage_id=ord(one[0]),
+        )
         for attempt, one in enumerate(text.split())
     ]
 
@@ -22,6 +32,9 @@ def reports(text: str) -> list[Acknowledgement]:
         ("a0 b0 b1 b2", "b0 b1 b2"),  # a glimpse before
         ("a0 c1 b0 b1 b2", "b0 b1 b2"),
         ("a0 b1 c2", "a0 b1 c2"),  # one job for each partition
+        ("a0- b1- c2- d0- d1- d2-", "d0- d1- d2-"),  # isEmpty() looks at all, and sees nothing
+        ("a0- b1- c2- d0 d1 d2", "d0 d1 d2"),
+        ("a0- a1- a2- b0- b1- b2-", "b0- b1- b2-"),
     ],
 )
 def test_the_reports_of_the_one_whole_pass_count(all_reports: str, those_of_the_pass: str) -> None:
@@ -40,6 +53,9 @@ def test_the_reports_of_the_one_whole_pass_count(all_reports: str, those_of_the_
         "a0 a1 a2 b0 b1 b2",  # two actions
         "a0 a1 a1 a2",  # a part was run again
         "a0 a1 a2 b0 c1 d2",  # all partitions one by one, and an action
+        "a0- b1- c2 d0 d1 d2",
+        "d0 d1 d2 a0- b1- c2-",
+        "d0 d1 d2 a0- a1- a2-",
         "a0 b0 b1 c2",
         "a0 a1 a2 b1",  # computed anew for the sink, or a glimpse behind
         "a0 b0 c1 b1 b2",

@@ -1,5 +1,6 @@
 """Each kind of bad input gets one clear error, before the sink sees any data."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -9,6 +10,7 @@ from jobs.job import Job
 from jobs.operators import CountsLongs, Groups, Returns, StopsReading, WrongColumns
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import Settings, StatefulFunction, StatefulOperator
@@ -114,6 +116,23 @@ def test_a_damaged_state_file_is_refused(job: Job) -> None:
 def test_state_of_another_type_is_refused(ran: Job) -> None:
     operator = ran.operator(CountsLongs(), schema="id long, nth long, subtask int")
     refused(ran, operator, "StateMigrationError", "'rows'", "struct<id: int64", "int64 is asked")
+
+
+def test_a_function_that_can_not_travel_is_refused(job: Job) -> None:
+    job.feed(files=1)
+    function = Groups(70)
+    function.lock = threading.Lock()  # type: ignore[attr-defined]
+    refused(job, job.operator(function), "'operator' can't be pickled", "lock", "initialize_state")
+
+
+def test_a_type_that_arrow_has_not_is_refused(job: Job) -> None:
+    job.feed(files=1)
+    operator = job.operator(Groups(70))
+    months = F.expr("make_ym_interval(1, 2) as months")
+    with pytest.raises(
+        StreamingQueryException, match="'operator' have a column of a type that Arr"
+    ):
+        job.run(lambda batch, batch_id: operator(batch.select("*", months), batch_id))
 
 
 def test_another_uid_is_refused(ran: Job) -> None:

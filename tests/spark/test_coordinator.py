@@ -72,7 +72,7 @@ def acknowledged(
         assert handle is not None
         partitions = StatePartitions(mode, 0, handle.size, 0, count)
         state = SubtaskState((OperatorStateHandle({"s": partitions}, handle),))
-        found.append(Acknowledgement(subtask, subtask, state))
+        found.append(Acknowledgement(subtask, subtask, state, pending.checkpoint_id))
     return {"operator": found}
 
 

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 from jobs.job import Job
 from jobs.operators import AllKinds, CountsByKey, Groups, TellsOfItself
+from jobs.session import session_with
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.spark import StatefulOperator
@@ -49,6 +50,23 @@ def test_each_row_comes_to_the_subtask_that_the_formula_says(job: Job, key: list
     assert {len(one) for one in subtasks.values()} == {1}
     stored = job.latest().metadata.operators["operator"]
     assert (stored.key, stored.key_hash) == (tuple(key), "spark-murmur3-42")
+
+
+def test_a_key_is_no_regular_expression_in_any_session(spark: SparkSession, job: Job) -> None:
+    name = "spark.sql.parser.quotedRegexColumnNames"
+    with session_with(spark, {name: "true"}):
+        found: list[Row] = []
+        operator = job.operator(
+            TellsOfItself(),
+            key="a|id",
+            sink=lambda rows, _batch_id: found.extend(rows.collect()),
+            schema="id long, `a|id` string" + TellsOfItself.added,
+        )
+        job.feed(files=1, rows=20)
+        one_key = F.lit("one").alias("a|id")
+        job.run(lambda batch, batch_id: operator(batch.select("id", one_key), batch_id))
+    assert len(found) == 20
+    assert len({row.subtask for row in found}) == 1
 
 
 def test_raw_keyed_state_goes_where_its_keys_go(job: Job) -> None:

@@ -1,6 +1,7 @@
 """Queries with several operators: one checkpoint for all, whatever stands between them."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -209,6 +210,26 @@ def test_a_second_call_in_one_batch_is_an_error_and_never_skipped(job: Job) -> N
         with pytest.raises(StreamingQueryException, match="called in batch 0 after another call"):
             job.run(twice)
     assert job.completed() == [1]
+
+
+def test_a_call_after_one_that_failed_says_that_the_batch_is_repeated(job: Job) -> None:
+    job.feed(files=1)
+    operator = job.operator(Groups(10), sink=fails)
+
+    def tries_again(rows: DataFrame, batch_id: int) -> None:
+        with suppress(OSError):
+            operator(rows, batch_id)
+        operator(rows, batch_id)
+
+    with pytest.raises(StreamingQueryException, match="Let its error through: the batch is rep"):
+        job.run(tries_again)
+    assert job.completed() == []
+    job.run(job.operator(Groups(10)))
+    assert sorted([*job.ids_written(), *job.ids_held()]) == job.ids_fed
+
+
+def fails(_rows: DataFrame, _batch_id: int) -> None:
+    raise OSError("as planned")
 
 
 def test_operators_come_and_go_with_restarts(job: Job) -> None:

@@ -30,6 +30,19 @@ def test_a_sink_that_only_glimpses_is_completed_by_the_coordinator(job: Job) -> 
     assert job.completed() == [2]
 
 
+def test_rows_of_an_earlier_batch_that_are_read_again_do_not_count(job: Job) -> None:
+    job.feed(files=3)
+    kept: list[DataFrame] = []
+
+    def sink(rows: DataFrame, _batch_id: int) -> None:
+        (kept[-1] if kept else rows).count()
+        kept.append(rows)
+
+    job.run(job.operator(Groups(1000), sink=sink))
+    assert job.completed() == [3]
+    assert job.ids_held() == job.ids_fed
+
+
 def writes_twice(rows: DataFrame, _batch_id: int) -> None:
     rows.count()
     rows.count()
@@ -50,14 +63,18 @@ def test_a_sink_with_several_actions_has_to_persist(job: Job, sink: Sink) -> Non
 
 
 @pytest.mark.parametrize("rows", [1000, 3])
-def test_a_sink_may_look_at_its_rows_before_it_writes_them(job: Job, rows: int) -> None:
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("writes", ["some", "always"])
+def test_a_sink_may_look_at_its_rows_before_it_writes_them(
+    job: Job, rows: int, parallelism: int, writes: str
+) -> None:
     job.feed(files=2, rows=rows)
 
     def looks(output: DataFrame, batch_id: int) -> None:
-        if not output.isEmpty():
+        if not output.isEmpty() or writes == "always":
             job.write(output, batch_id)
 
-    job.run(job.operator(Groups(10), sink=looks))
+    job.run(job.operator(Groups(10), sink=looks, parallelism=parallelism))
     assert sorted([*job.ids_written(), *job.ids_held()]) == job.ids_fed
 
 

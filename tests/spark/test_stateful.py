@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -237,6 +238,17 @@ def test_state_inside_metadata_may_be_large_in_sum(job: Job) -> None:
     assert [file.name for file in job.job_directory.glob("chk-3/*")] == ["_metadata"]
     last = job.latest().metadata.operators["operator"]
     assert sum(handle.states["rows"].count for handle in handles_of(last)) == 60_000
+
+
+def test_a_large_operator_leaves_no_files_behind(job: Job) -> None:
+    function = Groups(70)
+    function.model = bytes(2 << 20)  # type: ignore[attr-defined]
+    temporary = Path(cast("str", job.spark.sparkContext._temp_dir))
+    before = set(temporary.iterdir())
+    job.feed(files=3)
+    job.run(job.operator(function))
+    assert len(job.ids_written()) == 280
+    assert set(temporary.iterdir()) == before
 
 
 def test_one_operator_serves_two_queries_at_once(

@@ -19,7 +19,9 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     Attributes:
         subtask: Its index.
         task_attempt_id: Spark's number of the task attempt, unique in the application.
-        state: Its state in this checkpoint.
+        state: Its state in the checkpoint.
+        checkpoint_id: The checkpoint. A sink may read rows of an earlier batch, which runs its
+            subtasks once more.
         stage_id: Spark's number of the task's stage. All subtasks of one pass over the rows are in
             one stage, if one job makes the pass.
     """
@@ -27,6 +29,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     subtask: int
     task_attempt_id: int
     state: SubtaskState
+    checkpoint_id: int
     stage_id: int = -1
 
     def encode(self) -> bytes:
@@ -51,8 +54,9 @@ def of_the_pass(
 ) -> list[Acknowledgement] | None:
     """The reports of the one pass in which all rows were read.
 
-    Glimpses before it are passes of their own, of which some subtasks may have come to their end.
-    What comes behind it can be rows that were lost from a cache and computed anew, for the sink.
+    Glimpses before it are passes of their own, of which some subtasks may have come to their end;
+    all, if none of them had a row to show. What comes behind it can be rows that were lost from a
+    cache and computed anew, for the sink.
 
     Args:
         acknowledgements: All reports of a batch.
@@ -70,13 +74,22 @@ def of_the_pass(
     ]
     if not whole:
         whole = [acknowledgements]  # maybe one partition after the other, each by a job of its own
+    while len(whole) > 1 and not any(map(_shows_rows, whole[0])):
+        del whole[0]
     reports = whole[0]
     if len(whole) > 1 or sorted(one.subtask for one in reports) != sorted(everybody):
         return None
     begun = min(one.task_attempt_id for one in reports)
     glimpses = [one for one in acknowledgements if one not in reports]
     are_before = all(one.task_attempt_id < begun for one in glimpses)
-    return reports if are_before and {one.subtask for one in glimpses} != everybody else None
+    are_glimpses = {one.subtask for one in glimpses} != everybody or not any(
+        map(_shows_rows, glimpses)
+    )
+    return reports if are_before and are_glimpses else None
+
+
+def _shows_rows(report: Acknowledgement) -> bool:
+    return report.state.statistics is None or report.state.statistics.rows_out > 0
 
 
 def operator_state(

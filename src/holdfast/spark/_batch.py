@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self, cast
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StructField, StructType
 
@@ -123,13 +124,15 @@ class _Applied:
         rows: What it is applied to.
         output: Its rows.
         arrived: All acknowledgements that have come to the driver, of the batch and before it.
-        before: How many of them are not of the batch.
+        checkpoint_id: The checkpoint that the batch is to complete.
+        before: How many of them don't count.
     """
 
     operator: Operator
     rows: DataFrame
     output: DataFrame
     arrived: list[bytes]
+    checkpoint_id: int
     before: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -138,7 +141,7 @@ class _Applied:
     @property
     def finished(self) -> int:
         """How many times subtasks came to their end in this batch."""
-        return len(self.arrived) - self.before
+        return len(self.acknowledgements())
 
     def run(self) -> None:
         """Compute the output; what its subtasks reported before doesn't count any more."""
@@ -147,7 +150,8 @@ class _Applied:
 
     def acknowledgements(self) -> list[Acknowledgement]:
         """What the subtasks reported in this batch."""
-        return decode_acknowledgements(self.arrived[self.before :])
+        reports = decode_acknowledgements(self.arrived[self.before :])
+        return [one for one in reports if one.checkpoint_id == self.checkpoint_id]
 
     def declined(self, what: str) -> CheckpointDeclinedError:
         """The sink can't be trusted to hold what the state says."""
@@ -227,7 +231,9 @@ class Batch:
             # A block that is lost now fails whatever reads it: never are rows computed anew.
             kept = self._kept[uid] = output.localCheckpoint(eager=True)
             return _rows_of(kept)
-        applied = self._applied[uid] = _Applied(operator, rows, output, running.arrived)
+        applied = self._applied[uid] = _Applied(
+            operator, rows, output, running.arrived, self._pending.checkpoint_id
+        )
         if operator.persist:
             applied.output = output.persist()
             self._cleanup.callback(applied.output.unpersist)
@@ -247,9 +253,10 @@ class Batch:
         shape = running.shape(rows, assigned.max_parallelism)
         self._check_key_types(operator, shape.routing.key_types)
         forwarded = self._forwarded(operator, rows) if operator.forward else None
-        shipment = Shipment(assigned.subtasks, self._broadcast_rows(operator, broadcast))
+        shipment = Shipment(
+            _pickled(operator), assigned.subtasks, self._broadcast_rows(operator, broadcast)
+        )
         runner = SubtaskRunner(
-            function=operator.function,
             uid=operator.uid,
             job=self._job,
             checkpoint_id=self._pending.checkpoint_id,
@@ -377,6 +384,23 @@ class Batch:
                 "loss of an executor: restart the query then)"
             )
         return reports
+
+
+def _pickled(operator: Operator) -> bytes:
+    """The operator's function as it is now.
+
+    Raises:
+        InvalidRequestError: Something in it can't be pickled.
+    """
+    try:
+        pickled: bytes = cast("Any", cloudpickle).dumps(operator.function)
+    except Exception as error:
+        message = (
+            f"the function of operator {operator.uid!r} can't be pickled to the executors ({error}); "
+            "make what can't travel, such as locks and connections, in initialize_state"
+        )
+        raise InvalidRequestError(message) from error
+    return pickled
 
 
 def _readable(frame: object, what: str) -> DataFrame:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -61,19 +61,18 @@ class Routing:
                 f"they have {rows.columns}"
             )
             raise InvalidRequestError(message)
-        subtask = f"{_NUMBER} % {parallelism}"
+        subtask = F.expr(f"{_NUMBER} % {parallelism}")
         if operator.key:
             # Key groups as in Flink; the hash is Spark's own, for it is computed in the JVM.
-            hashed = _hashed(rows, operator)
-            key_group = f"pmod({hashed}, {max_parallelism})"
-            subtask = f"{key_group} * {parallelism} div {max_parallelism}"
+            key_group = F.pmod(_hashed(rows, operator), F.lit(max_parallelism))
+            subtask = F.call_function("div", key_group * parallelism, F.lit(max_parallelism))
         nulls = [F.lit(None).cast(column.dataType).alias(column.name) for column in rows.schema]
         mark = F.expr(f"-id - 1 as {_SUBTASK}")
         marks = rows.sparkSession.range(0, parallelism, 1, 1).select(*nulls, mark)
         key_types = tuple(rows.schema[column].dataType.simpleString() for column in operator.key)
         return cls(
             parallelism=parallelism,
-            subtask=F.expr(subtask),
+            subtask=subtask,
             partition=F.expr(_PARTITION),
             key_types=key_types,
             input_schema=input_schema,
@@ -94,8 +93,8 @@ class Routing:
         )
 
 
-def _hashed(rows: DataFrame, operator: Operator) -> str:
-    """SQL for the hash of a row's key.
+def _hashed(rows: DataFrame, operator: Operator) -> Column:
+    """The hash of a row's key; not in SQL, which may take a quoted name for a regular expression.
 
     Raises:
         InvalidRequestError: Spark has no hash for a column of it.
@@ -110,7 +109,7 @@ def _hashed(rows: DataFrame, operator: Operator) -> str:
             )
             raise InvalidRequestError(message)
         try:
-            rows.selectExpr(f"hash(`{column}`)")
+            rows.select(F.hash(F.col(f"`{column}`")))
         except AnalysisException as error:
             message = (
                 f"column {column!r} of the key of operator {operator.uid!r} has type "
@@ -118,7 +117,7 @@ def _hashed(rows: DataFrame, operator: Operator) -> str:
                 "use columns without maps and variants, such as a string made of it"
             )
             raise InvalidRequestError(message) from error
-    return f"hash({', '.join(f'`{column}`' for column in operator.key)})"
+    return F.hash(*(F.col(f"`{column}`") for column in operator.key))
 
 
 def settled_table(frame: DataFrame, *, uid: str) -> pa.Table:
@@ -142,8 +141,16 @@ def arrow_schema(frame: DataFrame, *, uid: str) -> pa.Schema:
         InvalidRequestError: There are no columns, or their names can't be used.
     """
     _check_columns(frame.columns, uid=uid)
-    # Not of the frame itself: that could run an operator before this one.
-    return _settled_schema(frame.sparkSession.createDataFrame([], frame.schema).toArrow().schema)
+    try:
+        # Not of the frame itself: that could run an operator before this one.
+        schema = frame.sparkSession.createDataFrame([], frame.schema).toArrow().schema
+    except PySparkException as error:
+        message = (
+            f"rows of operator {uid!r} have a column of a type that Arrow has not ({error}); cast it "
+            "to another type"
+        )
+        raise InvalidRequestError(message) from error
+    return _settled_schema(schema)
 
 
 def _check_columns(names: list[str], *, uid: str) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -181,7 +182,7 @@ class StatefulQuery:
         check_no_batch()
         engine = self._engine(batch.sparkSession)
         query = engine.running_query()
-        _check_first_call(query, batch_id, self._operators)
+        call = _first_call(query, batch_id, self._operators)
         with self._lock:
             run = self._runs.get(query.query_id)
         if run is None or run.run_id != query.run_id:
@@ -192,6 +193,7 @@ class StatefulQuery:
         try:
             run.take(batch, batch_id, engine, query)
         except BaseException:
+            call.failed = True
             with self._lock:  # what storage holds now is for the next run to find out
                 if self._runs.get(query.query_id) is run:
                     del self._runs[query.query_id]
@@ -226,18 +228,34 @@ class StatefulQuery:
         return self._remote
 
 
-_last_calls: dict[str, tuple[str, int]] = {}
-"""By query, the run and the batch of its last call, whoever was called."""
+@dataclass(slots=True)
+class _Call:
+    """A call by `foreachBatch`: the run, the batch, and whether it has failed."""
+
+    run_id: str
+    batch_id: int
+    failed: bool = False
 
 
-def _check_first_call(query: RunningQuery, batch_id: int, operators: Iterable[str]) -> None:
+_last_calls: dict[str, _Call] = {}
+"""By query, whoever was called."""
+
+
+def _first_call(query: RunningQuery, batch_id: int, operators: Iterable[str]) -> _Call:
     """Refuse to be called twice in a batch: the first call completes it, with its rows alone.
 
     Raises:
         InvalidRequestError: There was a call already.
     """
-    call = (query.run_id, batch_id)
-    if _last_calls.get(query.query_id) == call:
+    last = _last_calls.get(query.query_id)
+    if last and (last.run_id, last.batch_id) == (query.run_id, batch_id):
+        if last.failed:
+            message = (
+                f"operators {sorted(operators)} are called in batch {batch_id} again after a call "
+                "that has failed. Let its error through: the batch is repeated when the query is "
+                "started again"
+            )
+            raise InvalidRequestError(message)
         message = (
             f"operators {sorted(operators)} are called in batch {batch_id} after another call, which "
             "has completed the batch without their rows; when the query is started again the batch "
@@ -246,4 +264,5 @@ def _check_first_call(query: RunningQuery, batch_id: int, operators: Iterable[st
             "checkpoint before"
         )
         raise InvalidRequestError(message)
-    _last_calls[query.query_id] = call
+    call = _last_calls[query.query_id] = _Call(query.run_id, batch_id)
+    return call

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
+from pyspark import TaskContext, cloudpickle
 
 from holdfast.backends import (
     Compression,
@@ -72,10 +72,13 @@ class Shipment:
     """What an operator's subtasks need that can be large.
 
     Attributes:
+        function: The user's operator, pickled. Unpickled by each subtask: what one does to it no
+            other sees.
         assigned: What each is restored from.
         broadcast_rows: What each of them is to see, or None if the operator takes no such rows.
     """
 
+    function: bytes
     assigned: tuple[SubtaskState, ...]
     broadcast_rows: pa.Table | None
 
@@ -88,7 +91,8 @@ class Shipment:
             for stream in state.streams()
             if isinstance(stream, ByteStreamStateHandle)
         )
-        return inline + (self.broadcast_rows.nbytes if self.broadcast_rows is not None else 0)
+        rows = self.broadcast_rows.nbytes if self.broadcast_rows is not None else 0
+        return len(self.function) + inline + rows
 
 
 def name_in_plans(uid: str) -> str:
@@ -108,8 +112,7 @@ class SubtaskRunner:
     wrong, some subtask reports twice, and another one not at all.
 
     Attributes:
-        function: The user's operator.
-        uid: Its name.
+        uid: The operator's name.
         job: Where its state is kept.
         checkpoint_id: The checkpoint that is being taken.
         location_reference: Where its files go.
@@ -124,7 +127,6 @@ class SubtaskRunner:
             the sink. If None, acknowledgements are rows of the output, in a column of their own.
     """
 
-    function: StatefulFunction
     uid: str
     job: JobStorage
     checkpoint_id: int
@@ -181,6 +183,7 @@ class SubtaskRunner:
         started = time.perf_counter()
         shipment = self.shipment if isinstance(self.shipment, Shipment) else self.shipment.value
         state, broadcast_rows = shipment.assigned[subtask], shipment.broadcast_rows
+        function: StatefulFunction = cloudpickle.loads(shipment.function)
         warm = WarmState(
             self.job.warm,
             job_id=self.job.job_id,
@@ -188,9 +191,7 @@ class SubtaskRunner:
             subtask=subtask,
             checkpoint_id=self.checkpoint_id,
         )
-        handler = warm.restore(
-            self.function, state, uid=self.uid, key_groups=self._key_groups(subtask)
-        )
+        handler = warm.restore(function, state, uid=self.uid, key_groups=self._key_groups(subtask))
         restored = time.perf_counter()
         handler.initialize_state(
             warm.behind_copies(state),
@@ -200,10 +201,10 @@ class SubtaskRunner:
             input_schema=self.input_schema,
             broadcast_schema=None if broadcast_rows is None else broadcast_rows.schema,
         )
-        if isinstance(self.function, BroadcastProcessFunction):
-            self.function.process_broadcast(broadcast_rows)
+        if isinstance(function, BroadcastProcessFunction):
+            function.process_broadcast(broadcast_rows)
         rows_out = 0
-        for batch in self._batches(self.function.process(rows)):
+        for batch in self._batches(function.process(rows)):
             rows_out += batch.num_rows
             yield self._output(batch)
         if not rows.exhausted:
@@ -234,7 +235,7 @@ class SubtaskRunner:
         state = msgspec.structs.replace(state, statistics=statistics)
         task = TaskContext.get()
         attempt, stage = (task.taskAttemptId(), task.stageId()) if task else (-1, -1)
-        report = Acknowledgement(subtask, attempt, state, stage).encode()
+        report = Acknowledgement(subtask, attempt, state, self.checkpoint_id, stage).encode()
         if self.reports is None:
             yield self._row_of(report)
         else:

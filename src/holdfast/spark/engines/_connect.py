@@ -124,8 +124,8 @@ class ConnectEngine:
     def shipped(self, shipment: Shipment, *, uid: str) -> Iterator[Shipment]:
         if shipment.size > MOST_BYTES_WITH_THE_FUNCTION:
             message = (
-                f"operator {uid!r} has {shipment.size} bytes of broadcast rows and of state that is "
-                f"kept in metadata; with Spark Connect {MOST_BYTES_WITH_THE_FUNCTION} can be "
+                f"operator {uid!r} has {shipment.size} bytes of function, broadcast rows, and state "
+                f"that is kept in metadata; with Spark Connect {MOST_BYTES_WITH_THE_FUNCTION} can be "
                 f"brought to its subtasks. Set {PREFIX}state.inline-threshold lower, and "
                 f"{PREFIX}checkpoint.storage to filesystem, before the state grows that large"
             )
