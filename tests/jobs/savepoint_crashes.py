@@ -1,7 +1,7 @@
 """Lets savepoints, restores and roll backs die at steps of theirs, without Spark."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from unittest import mock
 
@@ -11,10 +11,9 @@ from jobs.stopped import QUERY, all_files, put, state_of, text_of, write_job, wr
 from holdfast.errors import CheckpointNotFoundError
 from holdfast.locations import FileSystemCheckpointStorage, latest_checkpoint
 from holdfast.spark import restore_savepoint, roll_back, take_savepoint
+from holdfast.spark.savepoints._attempts import is_attempt
 from holdfast.spark.savepoints._selection import UNFINISHED_FILE
 from holdfast.testing import ANY_CALL, Faults
-
-NOTE = UNFINISHED_FILE
 
 
 class Crash(BaseException):
@@ -37,6 +36,11 @@ def crashing_at(faults: Faults, step: int, action: Callable[[], object]) -> bool
     finally:
         faults.clear()
     return False
+
+
+def without_notes(paths: Iterable[str]) -> set[str]:
+    """Files of a checkpointLocation, but for those that say what is being done to it."""
+    return {path for path in paths if path != UNFINISHED_FILE and not is_attempt(path)}
 
 
 def can_be_started(location: str) -> bool:
@@ -83,7 +87,7 @@ def check_restores(faults: Faults, stride: int) -> None:
         died = crashing_at(faults, step, restore)
         if died:
             if can_be_started(fork):
-                assert set(all_files(fork)) - {NOTE} == whole
+                assert without_notes(all_files(fork)) == whole
             restore()
         found = all_files(fork)
         assert set(found) == whole
@@ -112,7 +116,7 @@ def check_roll_backs(faults: Faults, stride: int) -> None:
         died = crashing_at(faults, step, partial(roll_back, location, checkpoint=2))
         if died:
             if can_be_started(location):
-                left = set(all_files(location)) - {NOTE}
+                left = without_notes(all_files(location))
                 behind = 1 if left == rolled_back else 3
                 assert left in (rolled_back, set(before))
                 assert latest_state(checkpoints, QUERY) == [

@@ -5,6 +5,7 @@ import json
 import uuid
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from unittest import mock
 
 import pytest
@@ -21,6 +22,7 @@ from jobs.stopped import (
 )
 
 from holdfast.errors import (
+    CheckpointConflictError,
     CheckpointCorruptedError,
     CheckpointNotFoundError,
     InvalidRequestError,
@@ -370,6 +372,23 @@ def test_spreading_that_dies_is_finished_by_a_repetition(
     left = all_files(fork)
     assert "commits/2" in left
     assert UNFINISHED_FILE not in left
+
+
+def test_spreading_does_not_end_what_another_restore_has_begun_anew(
+    in_rocksdb: str, directory: str
+) -> None:
+    restore = partial(restore_savepoint, in_rocksdb, f"{directory}/fork", shuffle_partitions=4)
+
+    def spread(location: str, partitions: int) -> None:
+        _pin(location, 2, partitions)
+        with mock.patch.object(_restore, "_materialise", side_effect=KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt):
+                restore()
+
+    with mock.patch.object(_sessions, "spreads_state", return_value=spread):
+        with pytest.raises(CheckpointConflictError, match="begun the same here meanwhile"):
+            restore()
+    assert UNFINISHED_FILE in all_files(f"{directory}/fork")
 
 
 # Settings

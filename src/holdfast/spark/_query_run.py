@@ -16,6 +16,7 @@ from holdfast.spark._batch import Batch, RunningOperator, run
 from holdfast.spark._coordinator import CheckpointCoordinator, PendingCheckpoint
 from holdfast.spark._link import LINK_FILE, Link, encode_link
 from holdfast.spark._operator import Operator, Sink
+from holdfast.spark._places import check_apart
 from holdfast.spark._sinks import (
     CheckpointedSink,
     checkpointed_sinks,
@@ -69,9 +70,10 @@ class QueryRun:
         """
         settings = Settings.parse(engine.session.conf.getAll)
         engine.check(settings)
+        job_id = settings.job_id or query.query_id
+        check_apart(query.checkpoint_location, settings.checkpoint_dir, job_id)
         settings.stores.use()
         storage = settings.open_storage()
-        job_id = settings.job_id or query.query_id
         sinks = checkpointed_sinks(process, operators)
         coordinator = CheckpointCoordinator(
             storage.create_checkpoint_storage(job_id),

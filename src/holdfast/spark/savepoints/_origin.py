@@ -43,6 +43,7 @@ class Origin:
         query_id: Spark's id of it.
         job_id: The job of its operators; the query's id if it has none.
         access: Where the checkpoints of its operators are; None if it has none, or they don't count.
+        checkpoint_dir: The directory of that; None if it has none.
         configuration: Spark's configuration as the query has it, as far as it is known.
         query: The query itself; None if only its checkpointLocation is known.
     """
@@ -51,6 +52,7 @@ class Origin:
     query_id: str
     job_id: str
     access: CheckpointStorageAccess | None
+    checkpoint_dir: str | None
     configuration: dict[str, str]
     query: StreamingQuery | None
 
@@ -136,11 +138,11 @@ def origin_of(
     use_stores(found, location)
     if query_id is None:
         query_id = query_id_of(location)
-    access, job = None, query_id
+    access, job, directory = None, query_id, None
     if operators:
         link = _link_to(location, found, query_id, checkpoint_dir, job_id)
         if link is not None:
-            access, job = _access(link, found), link.job_id
+            access, job, directory = _access(link, found), link.job_id, link.checkpoint_dir
     elif checkpoint_dir is not None or job_id is not None:
         message = "operators=False and where their checkpoints are don't go together; name one"
         raise InvalidRequestError(message)
@@ -149,6 +151,7 @@ def origin_of(
         query_id=query_id,
         job_id=job,
         access=access,
+        checkpoint_dir=directory,
         configuration=found,
         query=None if known is None else query,  # type: ignore[arg-type]  # it is no location
     )

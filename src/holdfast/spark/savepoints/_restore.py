@@ -1,23 +1,27 @@
 """Restore a savepoint: make a checkpointLocation of it that a query goes on from.
 
-1. a note of what is being done, and a `metadata` file that keeps Spark away;
+1. notes of what is being done and who does it, and a `metadata` file that keeps Spark away;
 2. the state of operators, as a completed checkpoint of the new job;
 3. all files of Spark, logs last;
-4. Spark's `metadata`;
+4. Spark's `metadata`, if all is there and nobody has begun the same anew;
 5. if it is to be, Spark spreads its state over other partitions; then the note goes.
 """
 
 import dataclasses
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 
 import msgspec
 
-from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptedError,
+    InvalidRequestError,
+)
 from holdfast.locations import (
     CheckpointMetadata,
     CheckpointStorageAccess,
@@ -40,15 +44,23 @@ from holdfast.locations.coordination import (
 from holdfast.spark import _sessions
 from holdfast.spark._files import delete, names_in, read_text, write
 from holdfast.spark._link import LINK_FILE, Link, encode_link
+from holdfast.spark._places import check_apart
+from holdfast.spark.savepoints._attempts import Attempt, check_newest, is_attempt, newest_attempt
 from holdfast.spark.savepoints._files import materialised, tree
 from holdfast.spark.savepoints._logs import PROVIDER_CLASS, SHUFFLE_PARTITIONS, decode_offsets
 from holdfast.spark.savepoints._origin import configuration_of, use_stores
 from holdfast.spark.savepoints._rewriting import Moves, has_paths, rewritten
-from holdfast.spark.savepoints._selection import METADATA, UNFINISHED_FILE, numbers
+from holdfast.spark.savepoints._selection import (
+    METADATA,
+    UNFINISHED_FILE,
+    is_hidden,
+    numbers,
+)
 from holdfast.spark.savepoints._unfinished import (
     Unfinished,
     begin,
     finish,
+    finish_what_is_done,
     forget,
     is_finished,
     unfinished_in,
@@ -103,13 +115,14 @@ def restore_savepoint(
     """Make a checkpointLocation of a savepoint; a query started with it goes on from there.
 
     By default it becomes a query of its own, a fork: it may run beside the one that the savepoint is
-    of. An interrupted restore is finished by repeating it; until then Spark can't start the query.
+    of. An interrupted restore is finished by repeating it; until then Spark can't start the query. Of
+    several that do the same at once the last one ends.
 
     Args:
         pointer: The savepoint: URI of its directory.
         checkpoint_location: URI of the new checkpointLocation; nothing may be there.
-        checkpoint_dir: Where its operators, if it has any, will have their checkpoints; by default
-            `spark.holdfast.checkpoint.dir`.
+        checkpoint_dir: Where its operators, if it has any, will have their checkpoints, not in the
+            checkpointLocation; by default `spark.holdfast.checkpoint.dir`.
         job_id: The same for their job, which must have no checkpoints yet; by default the query's id.
         keep_query_id: Whether it stays the same query for Spark, and for sinks that know a batch by
             query and number. Then the old one must never run again: Spark would stop one of both
@@ -125,7 +138,8 @@ def restore_savepoint(
         InvalidRequestError: Something is there already, or an argument can't be used.
         CheckpointNotFoundError: There is no such savepoint, or a file of it is gone.
         CheckpointCorruptedError: A file of it is damaged. What was restored so far can't be started.
-        CheckpointConflictError: Somebody else has taken the job.
+        CheckpointConflictError: Somebody else has taken the job, or has begun the same restore
+            meanwhile, or changes what lies there.
         StorageUnavailableError: Something could not be read or written; repeat it.
     """
     configuration = configuration_of(configuration)
@@ -141,6 +155,8 @@ def restore_savepoint(
     begun = unfinished_in(location)
     query_id = begun.query_id if begun else _query_id(savepoint, keep_query_id=keep_query_id)
     job = _Job.of(savepoint.metadata, configuration, checkpoint_dir, job_id or query_id)
+    if job is not None:
+        check_apart(location, job.link.checkpoint_dir, job.job_id)
     unfinished = Unfinished(
         kind=_RESTORE,
         to=savepoint.metadata.commit_token,
@@ -151,26 +167,17 @@ def restore_savepoint(
         checkpoint_dir=job.link.checkpoint_dir if job else None,
         shuffle_partitions=shuffle_partitions,
     )
-    is_kept = query_id == progress.query_id
     if begun is None:
         _check_empty(location)
-    elif begun != unfinished or keep_query_id != is_kept:
+    elif begun != unfinished or keep_query_id != (query_id == progress.query_id):
         raise _refusal(begun, location)
+    restore = _Restore(savepoint, spark_files, location, job, unfinished, Moves(paths or {}))
     if job is not None:
-        job.check_free(unfinished)
-
-    if not (begun and _is_materialised(location, unfinished, progress.batch_id)):
-        file_system_for(location).prepare_directory(location)
-        begin(location, unfinished)
-        if job is not None:
-            job.restore(savepoint, unfinished, location)
-        _clear(location)
-        _materialise(spark_files, location, Moves(paths or {}))
-        if job is not None:
-            write(f"{location}/{LINK_FILE}", encode_link(job.link).encode())
-        finish(location, unfinished)
+        job.is_restored(unfinished)  # for its error, before anything is written
+    attempt = (restore.finished_before() if begun else None) or restore.anew()
     if shuffle_partitions is not None and _last_batch(location) == progress.batch_id:
         _sessions.spreads_state()(location, shuffle_partitions)
+        check_newest(location, attempt)
     forget(location)
     _log.info("restored %s behind batch %d at %s", pointer, progress.batch_id, location)
     return RestoredQuery(
@@ -180,6 +187,54 @@ def restore_savepoint(
         job_id=job.job_id if job else None,
         settings=spark_files.settings | (job.settings if job else {}),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Restore:
+    """What is restored, and where to."""
+
+    savepoint: CompletedCheckpoint
+    spark_files: SparkFiles
+    location: str
+    job: "_Job | None"
+    unfinished: Unfinished
+    moves: Moves
+
+    def finished_before(self) -> Attempt | None:
+        """The attempt that has come to its end here; None if all is to be made anew.
+
+        Raises:
+            InvalidRequestError: It had other paths, or the query has been started since.
+        """
+        finish_what_is_done(self.location, self.unfinished)
+        batch_id = progress_of(self.savepoint.metadata).batch_id
+        if not _is_materialised(self.location, self.unfinished, batch_id):
+            return None
+        attempt = newest_attempt(self.location)
+        if attempt is not None and attempt.paths != self.moves.paths:
+            message = (
+                f"the restored query is here already, with paths {attempt.paths}; repeat it with these, "
+                "or delete the directory and restore it anew"
+            )
+            raise InvalidRequestError(message, self.location)
+        if self.job is not None:
+            self.job.restore(self.savepoint, self.unfinished, self.location)
+        return attempt
+
+    def anew(self) -> Attempt:
+        """Make everything, whatever former attempts have left."""
+        file_system_for(self.location).prepare_directory(self.location)
+        attempt = begin(self.location, self.unfinished, paths=self.moves.paths)
+        _clear(self.location, attempt)
+        if self.job is not None:
+            self.job.restore(self.savepoint, self.unfinished, self.location)
+        sizes = _materialise(self.spark_files, self.location, self.moves)
+        if self.job is not None:
+            link = encode_link(self.job.link).encode()
+            write(f"{self.location}/{LINK_FILE}", link)
+            sizes[LINK_FILE] = len(link)
+        _check_whole(self.location, sizes)
+        return finish(self.location, self.unfinished, attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,24 +285,35 @@ class _Job:
             f"{PREFIX}job.id": self.job_id,  # a session may have that of another job
         }
 
-    def check_free(self, unfinished: Unfinished) -> None:
-        """Refuse a job that has checkpoints which are not of this restore."""
-        for one in load_checkpoints(self.access):
+    def is_restored(self, unfinished: Unfinished) -> bool:
+        """Whether the savepoint's state is the job's checkpoint already.
+
+        Raises:
+            InvalidRequestError: It has checkpoints which are not of this restore.
+        """
+        return self._are_own(load_checkpoints(self.access), unfinished)
+
+    def _are_own(self, checkpoints: Iterable[CompletedCheckpoint], unfinished: Unfinished) -> bool:
+        found = list(checkpoints)
+        for one in found:
             if one.metadata.commit_token != unfinished.token:
                 message = (
                     f"job {self.job_id} has checkpoints already; name another job or directory, "
                     "delete that of the job if nobody needs it, or use roll_back to go back in it"
                 )
                 raise InvalidRequestError(message, one.location.external_pointer)
+        return bool(found)
 
     def restore(
         self, savepoint: CompletedCheckpoint, unfinished: Unfinished, checkpoint_location: str
     ) -> None:
         """Make the savepoint's state the job's first checkpoint, unless it is already."""
-        if self.access.completed_checkpoints():
+        if self.is_restored(unfinished):
             return
         self.access.initialize_base_locations_for_checkpoint()
         ownership = self.access.claim_job()
+        if self._are_own(ownership.completed.values(), unfinished):
+            return  # by somebody who does the same
         pending = self.access.initialize_location_for_checkpoint(savepoint.checkpoint_id)
         with disposed_on_failure(pending):
             copied, _ = with_copies(
@@ -367,38 +433,68 @@ def _last_batch(location: str) -> int:
     return max(numbers((f"offsets/{name}" for name in names), "offsets"), default=-1)
 
 
-def _clear(location: str) -> None:
-    """Delete what an interrupted attempt has left."""
-    delete(
-        f"{location}/{path}" for path in tree(location) if path not in (UNFINISHED_FILE, METADATA)
-    )
+def _is_note(path: str) -> bool:
+    """Whether a file says what is being done here, and is no part of it."""
+    return path in (UNFINISHED_FILE, METADATA) or is_attempt(path)
 
 
-def _materialise(spark_files: SparkFiles, location: str, moves: Moves) -> None:
-    """Write Spark's files; its logs come last, as Spark itself writes them."""
+def _clear(location: str, attempt: Attempt) -> None:
+    """Delete what former attempts have left."""
+    left = [f"{location}/{path}" for path in tree(location) if not _is_note(path)]
+    check_newest(location, attempt)
+    delete(left)
+
+
+def _check_whole(location: str, sizes: Mapping[str, int]) -> None:
+    """Refuse to go on unless just these files are there: others may clear away, or write, the same.
+
+    Args:
+        location: The checkpointLocation.
+        sizes: Length in bytes of each file that was written, by its path.
+    """
+    found = {
+        path: size
+        for path, size in tree(location).items()
+        if not (_is_note(path) or is_hidden(path))
+    }
+    wrong = sorted(path for path, _ in found.items() ^ sizes.items())
+    if wrong:
+        message = (
+            f"{wrong[0]!r} is not there as it was restored: somebody else changes this directory too; "
+            "repeat the restore once nobody does"
+        )
+        raise CheckpointConflictError(message, location)
+
+
+def _materialise(spark_files: SparkFiles, location: str, moves: Moves) -> dict[str, int]:
+    """Write Spark's files; its logs come last, as Spark itself writes them. Returns their lengths."""
     files = [one for one in spark_files.files if one.path != METADATA]
     for directory in sorted({_uris.parent(_uris.join(location, one.path)) for one in files}):
         file_system_for(directory).prepare_directory(directory)
     write_one = partial(_write, location=location, moves=moves)
-    in_parallel(write_one, [one for one in files if not _is_log(one)])
+    sizes = in_parallel(write_one, [one for one in files if not _is_log(one)])
     if moves.unused:
         message = (
             f"no input file that the savepoint knows begins with {moves.unused}, of paths; repeat it "
             "with what they begin with"
         )
         raise InvalidRequestError(message, location)
-    in_parallel(write_one, [one for one in files if _is_log(one)])
+    sizes += in_parallel(write_one, [one for one in files if _is_log(one)])
+    return dict(sizes)
 
 
 def _is_log(one: SparkFile) -> bool:
     return one.path.startswith(("offsets/", "commits/"))
 
 
-def _write(one: SparkFile, *, location: str, moves: Moves) -> None:
+def _write(one: SparkFile, *, location: str, moves: Moves) -> tuple[str, int]:
+    """Write a file; its path and length."""
     uri = f"{location}/{one.path}"
     if not has_paths(one.path, sources=bool(moves.paths)):
         materialised(one.handle, uri)
-        return
+        return one.path, one.handle.size
     with one.handle.open_input_stream() as stream:
         content = b"".join(chunks(stream))
-    write(uri, rewritten(one.path, content, checkpoint_location=location, moves=moves))
+    content = rewritten(one.path, content, checkpoint_location=location, moves=moves)
+    write(uri, content)
+    return one.path, len(content)

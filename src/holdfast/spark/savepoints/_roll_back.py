@@ -26,6 +26,7 @@ from holdfast.locations import (
     load_checkpoint,
 )
 from holdfast.spark._files import delete, read_text
+from holdfast.spark.savepoints._attempts import check_newest
 from holdfast.spark.savepoints._files import tree
 from holdfast.spark.savepoints._selection import METADATA, beyond
 from holdfast.spark.savepoints._unfinished import (
@@ -79,7 +80,8 @@ def roll_back(
         InvalidRequestError: The query runs in this process, or Spark lives in it and could still store
             state; or an argument can't be used.
         CheckpointNotFoundError: What it would need is gone; nothing was touched.
-        CheckpointConflictError: Another driver takes the job.
+        CheckpointConflictError: Another driver takes the job, or somebody else has begun the same roll
+            back meanwhile.
         StorageUnavailableError: Something could not be read or written; repeat it.
     """
     way = WayBack.find(
@@ -100,18 +102,21 @@ def roll_back(
         metadata=read_text(f"{location}/{METADATA}"),
         query_id=origin.query_id,
         token=uuid.uuid4().hex,
+        job_id=origin.job_id if origin.access is not None else None,
+        checkpoint_dir=origin.checkpoint_dir,
     )
 
     ownership = None
     if origin.access is not None and last is not None:
         _discard_damaged(origin.access, last)
         ownership = origin.access.claim_job()
-    begin(location, unfinished)
+    attempt = begin(location, unfinished)
     gone = beyond(tree(location), way.batch)  # not before: a driver thought dead may have gone on
+    check_newest(location, attempt)
     delete(f"{location}/{path}" for path in gone)
     if ownership is not None and last is not None:
         _discard_later(ownership, last)
-    finish(location, unfinished)
+    finish(location, unfinished, attempt)
     forget(location)
     _log.info(
         "rolled query %s back to batch %d: %d files of Spark deleted",

@@ -265,13 +265,28 @@ def _query(
         configuration=configuration,
         query_id=begun.query_id if begun else None,
     )
+    if begun is not None and not _is_job_of(origin, begun):
+        raise _refusal(begun, location)
     if origin.query_id in _sessions.active_query_ids():
         raise InvalidRequestError("query is running; stop it first", location)
     return begun, is_left_over, origin
 
 
+def _is_job_of(origin: Origin, begun: Unfinished) -> bool:
+    """Whether the job of operators that was to go back goes back now, if there was one."""
+    if begun.job_id is None:
+        return True  # or it was begun by a version that didn't note it
+    return (
+        origin.access is not None
+        and origin.job_id == begun.job_id
+        and origin.checkpoint_dir == begun.checkpoint_dir
+    )
+
+
 def _refusal(begun: Unfinished, location: str) -> InvalidRequestError:
-    to = f" to {begun.to}" if begun.kind == ROLL_BACK else ""
+    to = f" to batch {begun.to}" if begun.kind == ROLL_BACK else ""
+    if begun.job_id is not None:
+        to += f" with job {begun.job_id} in {begun.checkpoint_dir}"
     message = f"a {begun.kind}{to} was begun here and is not finished; repeat that first"
     return InvalidRequestError(message, location)
 

@@ -1,0 +1,51 @@
+"""Directories that must not lie in each other."""
+
+from unittest import mock
+
+import pytest
+
+from holdfast.errors import InvalidRequestError
+from holdfast.spark._places import check_apart
+from holdfast.spark._query_run import QueryRun
+from holdfast.spark.engines import RunningQuery
+
+
+@pytest.mark.parametrize(
+    ("location", "directory"),
+    [
+        ("s3a://bucket/spark", "s3://bucket/spark/state"),
+        ("s3://bucket/spark", "fsspec+s3a://bucket/spark"),
+        ("s3a://bucket/spark/all", "s3://bucket/_entropy_/spark/all/state"),
+        ("s3a://bucket/state/job/spark", "s3://bucket/state"),
+        ("fsspec+sftp://host/spark", "sftp://host/spark/state"),
+        ("file:/tmp/spark/", "file:///tmp/spark/state"),
+    ],
+)
+def test_what_lies_in_the_other_is_refused_however_it_is_spelled(
+    location: str, directory: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match="name a checkpoint directory beside it"):
+        check_apart(location, directory, "job")
+
+
+@pytest.mark.parametrize(
+    ("location", "directory"),
+    [
+        ("s3a://bucket/spark", "s3://bucket/spark-state"),
+        ("s3a://bucket/spark", "s3://other/spark/state"),
+        ("s3a://bucket/spark", "gs://bucket/spark/state"),
+        ("s3a://bucket/all/spark", "s3://bucket/all"),
+        ("s3a://key:secret@bucket/spark", "s3://bucket/state"),
+        ("s3a://bucket/spark", None),
+    ],
+)
+def test_what_lies_beside_is_not(location: str, directory: str | None) -> None:
+    check_apart(location, directory, "job")
+
+
+def test_a_query_is_not_started_with_checkpoints_among_files_of_spark() -> None:
+    engine = mock.Mock()
+    engine.session.conf.getAll = {"spark.holdfast.checkpoint.dir": "file:///tmp/spark/state"}
+    query = RunningQuery(query_id="q", run_id="r", checkpoint_location="file:/tmp/spark")
+    with pytest.raises(InvalidRequestError, match="lie in each other"):
+        QueryRun.start(mock.Mock(), {}, engine, query)
