@@ -1,10 +1,13 @@
 """Casts of Arrow data that keep every value.
 
-Arrow itself is too obliging here: it parses strings as numbers, and drops fields of a struct that
-it doesn't know. Errors name types and fields, never values: those are rows of somebody's stream.
+Arrow itself is too obliging here: it parses strings as numbers, makes large numbers infinite, and
+drops fields of a struct that it doesn't know. Errors name types and fields, never values: those are
+rows of somebody's stream.
 """
 
 import pyarrow as pa
+
+from holdfast.backends._array_checks import are_kept, has_required, missing_in
 
 
 class MisfitError(Exception):
@@ -15,18 +18,32 @@ def cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """The array as the wanted type; the same array if that is its type.
 
     Raises:
-        MisfitError: It has another kind of type, or a value would change.
+        MisfitError: It has another kind of type, a value would change, or one is null inside and
+            must not be.
     """
-    if array.type.equals(wanted):
-        return array
+    return _without_missing(array if array.type.equals(wanted) else _cast(array, wanted))
+
+
+def _without_missing(array: pa.Array) -> pa.Array:
+    name = missing_in(array)
+    if name:
+        message = f"field {name!r} must not be None"
+        raise MisfitError(message)
+    return array
+
+
+def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if not _is_same_kind(array.type, wanted):
         message = f"type {array.type} is no {wanted}"
         raise MisfitError(message)
     try:
-        return array.cast(wanted)
+        result = array.cast(wanted)
     except pa.ArrowException:
+        result = None
+    if result is None or not are_kept(array, result):
         message = f"not every value of type {array.type} is a {wanted}"
-        raise MisfitError(message) from None
+        raise MisfitError(message)
+    return result
 
 
 def cast_rows(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
@@ -35,7 +52,8 @@ def cast_rows(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     Raises:
         MisfitError: They have other columns, or one doesn't fit.
     """
-    if batch.schema.equals(wanted):
+    is_same = batch.schema.equals(wanted)
+    if is_same and all(field.nullable and not has_required(field.type) for field in wanted):
         return batch
     if batch.schema.names != wanted.names:
         message = f"columns {batch.schema.names} are not {wanted.names}"
@@ -47,7 +65,10 @@ def cast_rows(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
         except MisfitError as error:
             message = f"column {field.name!r}: {error}"
             raise MisfitError(message) from None
-    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+        if not field.nullable and column.null_count:
+            message = f"column {field.name!r} must not be None"
+            raise MisfitError(message)
+    return batch if is_same else pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
 def _is_same_kind(found: pa.DataType, wanted: pa.DataType) -> bool:

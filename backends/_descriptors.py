@@ -19,7 +19,7 @@ class ListStateDescriptor:
             field is then, by its name.
 
     Raises:
-        InvalidRequestError: The name is not a string, or the type is none of those.
+        InvalidRequestError: The name is no string that can be stored, or the type is none of those.
     """
 
     __slots__ = ("name", "serializer", "type")
@@ -56,7 +56,7 @@ class MapStateDescriptor:
         defaults: For values that are structs of Arrow, as for a list's elements.
 
     Raises:
-        InvalidRequestError: The name is not a string, or a type is none of those.
+        InvalidRequestError: The name is no string that can be stored, or a type is none of those.
     """
 
     __slots__ = ("key_serializer", "key_type", "name", "value_serializer", "value_type")
@@ -95,6 +95,11 @@ class MapStateDescriptor:
 def _checked(name: str) -> str:
     if not isinstance(name, str):
         raise InvalidRequestError(f"state name {name!r} is not a string")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        message = f"state name {name!r} has a lone surrogate, which can't be stored"
+        raise InvalidRequestError(message) from None
     return name
 
 

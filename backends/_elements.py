@@ -31,7 +31,7 @@ def chunks_of(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
     Raises:
         MisfitError: An element is missing (None), or doesn't fit without loss.
     """
-    chunks = [cast(chunk, element_type) for chunk in _arrays(values, element_type)]
+    chunks = _arrays(values, element_type)
     if any(_has_null(chunk) for chunk in chunks):
         message = "None is no element"
         raise MisfitError(message)
@@ -66,6 +66,17 @@ def compacted(elements: pa.ChunkedArray, *, shared_bytes: int) -> pa.ChunkedArra
 
 
 def _arrays(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
+    given = _arrow_data(values)
+    if given is not None:
+        return [cast(one, element_type) for one in given]
+    objects = list(values)
+    if objects and all(isinstance(one, pa.Scalar) for one in objects):
+        return [cast(_converted(objects), element_type)]
+    objects = [one.as_py() if isinstance(one, pa.Scalar) else one for one in objects]
+    return [_converted(objects, element_type)]
+
+
+def _arrow_data(values: Elements) -> list[pa.Array] | None:
     if isinstance(values, pa.RecordBatch):
         return [values.to_struct_array()]
     if isinstance(values, pa.Table):
@@ -78,12 +89,20 @@ def _arrays(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
         message = f"{type(values).__name__} is no list of elements"
         raise MisfitError(message)
     if hasattr(values, "__array__"):  # numpy, pandas: columns already, which are theirs to change
-        return [pa.concat_arrays([_converted(values)])]
-    objects = list(values)
-    if objects and all(isinstance(one, pa.Scalar) for one in objects):
-        return [_converted(objects)]
-    objects = [one.as_py() if isinstance(one, pa.Scalar) else one for one in objects]
-    return [_converted(objects, element_type)]
+        return [pa.concat_arrays([_converted(_column(values))])]
+    return None
+
+
+def _column(values: Any) -> Any:
+    """A column of numpy or pandas as Arrow takes it."""
+    if len(getattr(values, "shape", ())) > 1:
+        message = (
+            f"{type(values).__name__} has rows and columns; make it a pyarrow.Table, for example by "
+            "pyarrow.Table.from_pandas"
+        )
+        raise MisfitError(message)
+    is_native = getattr(getattr(values, "dtype", None), "isnative", True)
+    return values if is_native else values.astype(values.dtype.newbyteorder("="))
 
 
 def _converted(values: Any, element_type: pa.DataType | None = None) -> pa.Array:
@@ -94,7 +113,9 @@ def _converted(values: Any, element_type: pa.DataType | None = None) -> pa.Array
     try:
         if element_type is not None:
             check_values(values, element_type)
-        array = pa.array(values, type=element_type)
+        # NaN in a column of floats is a number; elsewhere pandas has it for what is missing.
+        kind = getattr(getattr(values, "dtype", None), "kind", "")
+        array = pa.array(values, type=element_type, from_pandas=False if kind == "f" else None)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         message = f"not every value is a {element_type or 'value of one Arrow type'}"
         raise MisfitError(message) from None

@@ -56,7 +56,13 @@ class ListState:
         return iter(self.get())
 
     def get(self) -> list[Any]:
-        """All elements as Python objects; an empty list if there are none."""
+        """All elements as Python objects; an empty list if there are none.
+
+        Raises:
+            InvalidRequestError: Python has no object for one of Arrow's, such as a date in the year
+                10000; `to_arrow` has it.
+            CheckpointCorruptedError: The bytes of one are none of its type.
+        """
         return self._serializer.decode(self.to_arrow())
 
     def to_arrow(self) -> pa.ChunkedArray:
@@ -122,9 +128,7 @@ class ListState:
 
     def _chunk_pending(self) -> None:
         if self._pending:
-            column = pa.array(self._pending, type=self._type)
-            # Arrow makes several of more than 2 GiB of strings.
-            self._chunks += column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+            self._chunks += self._serializer.column_of(self._pending)
             self._pending = []
 
     def _as_chunks(self, values: Elements) -> list[pa.Array]:

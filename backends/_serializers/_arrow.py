@@ -1,7 +1,7 @@
 """Elements of an Arrow type: they are what is in the column."""
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +12,7 @@ from holdfast.backends._serializers._arrow_migration import Change, NoWayError, 
 from holdfast.backends._serializers._compatibility import AS_IS, Compatibility, Outcome
 from holdfast.backends._serializers._serializer import Serializer
 from holdfast.backends._serializers._stored import StoredSerializer
+from holdfast.errors import InvalidRequestError
 
 _2_63 = 1 << 63
 
@@ -64,7 +65,7 @@ class ArrowSerializer(Serializer):
         return scalar_of(value, self._type).as_py()
 
     def decode_one(self, encoded: Any) -> Any:
-        return encoded if self._native is not None else encoded.as_py()
+        return encoded if self._native is not None else self._objects(encoded.as_py)
 
     def are_native(self, values: list[Any]) -> bool:
         return set(map(type, values)) == {self._native} and _arrow_takes_all(values, self._native)
@@ -77,7 +78,24 @@ class ArrowSerializer(Serializer):
             # numpy makes all objects in one go.
             chunks = [chunk.to_numpy().tolist() for chunk in column.chunks]
             return chunks[0] if len(chunks) == 1 else [one for chunk in chunks for one in chunk]
-        return list(column.to_pylist())
+        found: list[Any] = self._objects(column.to_pylist)
+        return found
+
+    def column_of(self, encoded: list[Any]) -> list[pa.Array]:
+        try:
+            return super().column_of(encoded)
+        except (pa.ArrowNotImplementedError, TypeError):  # not of scalars of this type
+            return [pa.concat_arrays([pa.repeat(one, 1) for one in encoded])]
+
+    def _objects(self, made: Callable[[], Any]) -> Any:
+        try:
+            return made()
+        except (OverflowError, ValueError, LookupError) as error:
+            message = (
+                f"Python has no object for an element of type {self._type} "
+                f"({type(error).__name__}); take it as Arrow data, or use another type"
+            )
+            raise InvalidRequestError(message) from None
 
     def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
         if stored.kind != "arrow":

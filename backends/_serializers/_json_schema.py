@@ -24,7 +24,7 @@ class _Comparison:
         self._assumed: set[tuple[str, str]] = set()  # pairs that fit, or are under way
 
     def misfit(self, stored: _Schema, wanted: _Schema, at: str) -> str:
-        if not _resolved(wanted, self._wanted).keys() - _WORDS_FOR_PEOPLE:  # anything at all
+        if not _resolved(wanted, self._wanted).keys() - _NO_LIMITS:  # anything at all
             return ""
         others = _alternatives(wanted, self._wanted)
         for one in _alternatives(stored, self._stored):
@@ -81,29 +81,31 @@ class _Comparison:
         others = _others(wanted, is_ignored=True)
         any_name = _others(stored, is_ignored=False)
         fields = [(name, schema, now.get(name, others)) for name, schema in before.items()]
-        if any_name is not None:  # a dict: it could have had any of the names
-            fields += [(name, any_name, now[name]) for name in now.keys() - before.keys()]
+        if any_name is not None:  # a dict: its keys are data, which must not be lost
+            if "properties" in wanted:
+                return f"{at or 'it'} was a dict, and what has fields can't keep its keys"
             fields.append(("*", any_name, others))
         for name, schema, other in fields:
             path = _below(at, name)
             if other is None:
                 return f"{path} is unknown now, which is forbidden"
-            if name in now and _DEFAULT in schema and other.get(_DEFAULT, self) != schema[_DEFAULT]:
+            if name in now and not _is_still_default(schema, other):
                 return f"{path} was left out where it was the default, which is another one now"
             reason = self.misfit(schema, other, path)
             if reason:
                 return reason
-        for name in wanted.get("required", []):
-            path = _below(at, name)
-            if name not in before:
-                return f"{path} is new, and has no default"
-            if name not in stored.get("required", []):
-                return f"{path} could be missing, and now must not"
-        return ""
+        return _missing_misfit(stored, wanted, at)
 
     def _array_misfit(self, stored: _Schema, wanted: _Schema, at: str) -> str:
         where = at or "it"
         before, now = stored.get("prefixItems", []), wanted.get("prefixItems", [])
+        names = zip(stored.get("names", []), wanted.get("names", []), strict=False)
+        for index, (was, name) in enumerate(names):
+            if was != name:
+                return (
+                    f"{at}[{index}] was {was or 'the tag'}, and is {name or 'the tag'} now; fields of "
+                    "an array are told by their place"
+                )
         if wanted.get("minItems", 0) > stored.get("minItems", 0):
             return f"{where} could have {stored.get('minItems', 0)} elements, and now needs more"
         most = stored.get("maxItems", len(before) if "prefixItems" in stored else None)
@@ -123,13 +125,18 @@ class _Comparison:
         return "" if more is False else self.misfit(more, others, f"{at}[]")
 
 
-_WORDS_FOR_PEOPLE = {"$defs", "title", "description", "default", "examples", "deprecated"}
+_NO_LIMITS = {"$defs", "title", "description", "default", "examples", "deprecated"} | {
+    "leftOut",
+    "defaults",
+}
+"""Words that are for people, or that say what is made of a missing field."""
 
 _ENCODINGS = ("contentEncoding", "format")
 """Words for what is not stored as text, although it is a string in JSON."""
 
 _DEFAULT = "leftOut"
-"""Our own word: what a field is that is not written."""
+"""Our own word: what a field is that is not written. Others are "defaults", the forms that what a
+field has as its default may be stored in, and "names", those of an array's elements."""
 
 _BOUNDS = (
     "format",
@@ -172,6 +179,24 @@ def _others(schema: _Schema, *, is_ignored: bool) -> _Schema | None:
     if isinstance(others, dict):
         return others
     return {} if others else None
+
+
+def _missing_misfit(stored: _Schema, wanted: _Schema, at: str) -> str:
+    """Why what a value of the stored struct need not have is missing in the wanted one."""
+    for name in wanted.get("required", []):
+        path = _below(at, name)
+        if name not in stored.get("properties", {}):
+            return f"{path} is new, and has no default"
+        if name not in stored.get("required", []):
+            return f"{path} could be missing, and now must not"
+    return ""
+
+
+def _is_still_default(stored: _Schema, wanted: _Schema) -> bool:
+    """Whether what was left out, if anything was, is made again."""
+    if _DEFAULT not in stored:
+        return True
+    return stored[_DEFAULT] in wanted.get("defaults", [])
 
 
 def _is_text(schema: _Schema) -> bool:

@@ -1,6 +1,8 @@
 """Elements that are msgspec structs, dataclasses, or anything else that msgspec knows."""
 
 import builtins
+from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, is_typeddict
 
 import msgspec
@@ -13,6 +15,10 @@ from holdfast.backends._serializers._json_schema import misfit
 from holdfast.backends._serializers._message_pack_schema import schema_of
 from holdfast.backends._serializers._stored import StoredSerializer
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
+
+_encode = msgspec.msgpack.Encoder().encode
+_encode_sorted = msgspec.msgpack.Encoder(order="deterministic").encode
+_plain = msgspec.msgpack.Decoder().decode
 
 
 class MessagePackSerializer(BytesSerializer):
@@ -42,7 +48,6 @@ class MessagePackSerializer(BytesSerializer):
                 "struct or a dataclass, or Pickled(...)"
             )
             raise InvalidRequestError(message) from error
-        self._encode = msgspec.msgpack.Encoder().encode
         self._schema = schema
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -62,37 +67,49 @@ class MessagePackSerializer(BytesSerializer):
         if value is None:
             message = "None is no element"
             raise MisfitError(message)
-        # What msgspec writes it need not be able to read: it does not look at fields' types, and a
-        # subclass has fields that the type has not.
         if self._class is not None and type(value) is not self._class:
             message = f"{type(value).__name__} is no {_name_of(self._type)}"
             raise MisfitError(message)
         try:
-            encoded: bytes = self._encode(value)
-            self._decoder.decode(encoded)
-        except (
-            msgspec.MsgspecError,
-            TypeError,
-            ValueError,
-            OverflowError,
-            RecursionError,
-        ) as error:
+            encoded: bytes = _encode(value)
+            decoded = self._decoder.decode(encoded)
+            # What msgspec writes it need not be able to read: it does not look at fields' types, and
+            # leaves out what a field's type has not, such as the fields of a subclass.
+            again = _encode(decoded)
+            is_kept = again == encoded or _is_same(again, encoded) or _is_like(decoded, value)
+        except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
             message = f"not every value is a {_name_of(self._type)}{_place_of(error)}"
             raise MisfitError(message) from None
+        if not is_kept:
+            message = (
+                f"a value would come back as another one, because {_name_of(self._type)} has no "
+                "room for fields of a subclass, for other keys, types or numbers that are inside "
+                "of it; let the type say what is there"
+            )
+            raise MisfitError(message)
         return encoded
 
     def decode_one(self, encoded: Any) -> Any:
-        return self._decoder.decode(encoded)
+        return self._read(self._decoder.decode, encoded)
 
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
+        return [one for chunk in column.chunks for one in self._decoded(chunk)]
+
+    def _read(self, decode: Callable[[bytes], Any], encoded: bytes) -> Any:
         try:
-            return [one for chunk in column.chunks for one in self._decoded(chunk)]
-        except (msgspec.MsgspecError, TypeError, ValueError) as error:
+            return decode(encoded)
+        except RecursionError:
+            message = (
+                f"elements of {_name_of(self._type)} are nested too deeply to be read here; raise "
+                "the limit by sys.setrecursionlimit, or use flatter ones"
+            )
+            raise InvalidRequestError(message) from None
+        except Exception as error:  # noqa: BLE001  # of any class's own code; its text may hold data
             message = f"elements can't be read as {_name_of(self._type)}{_place_of(error)}"
             raise CheckpointCorruptedError(message) from None
 
     def _decoded(self, chunk: pa.Array) -> list[Any]:
-        found: list[Any] = self._list_decoder.decode(packed(chunk))
+        found: list[Any] = self._read(lambda one: self._list_decoder.decode(packed(one)), chunk)
         return found
 
     def compatibility(
@@ -109,14 +126,14 @@ class MessagePackSerializer(BytesSerializer):
         except msgspec.MsgspecError as error:
             message = f"elements don't say what they are ({error})"
             raise CheckpointCorruptedError(message) from error
-        reason = misfit(schema, self._schema)
+        reason = misfit(schema, schema_of(self._type, with_defaults=True))
         if reason:
             return Compatibility.incompatible(reason)
         return Compatibility(Outcome.AFTER_MIGRATION, migrate=self._rewritten)
 
     def _rewritten(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """As this type would write it: what has no new field must not be taken for one that has."""
-        encoded = [self._encode(one) for one in self.decode(column)]
+        encoded = [_encode(one) for one in self.decode(column)]
         return pa.chunked_array(self.column_of(encoded), self.storage_type)
 
 
@@ -132,6 +149,33 @@ def packed(chunk: pa.Array) -> bytes:
     ends = memoryview(offsets).cast("q")[chunk.offset : chunk.offset + len(chunk) + 1]
     inside = memoryview(data)[ends[0] : ends[-1]] if data is not None else b""
     return b"".join((b"\xdd", len(chunk).to_bytes(4, "big"), inside))
+
+
+def _is_same(one: bytes, other: bytes) -> bool:
+    """Whether both are the same, although their bytes differ: of 1 and 1.0."""
+    try:
+        return bool(_plain(one) == _plain(other))
+    except msgspec.MsgspecError:  # keys that are objects
+        return False
+
+
+def _is_like(decoded: Any, value: Any) -> bool:
+    """The same without regard to the order of sets, or how NaN and decimals are written."""
+    try:
+        one, other = _plain(_encode_sorted(decoded)), _plain(_encode_sorted(value))
+    except (msgspec.MsgspecError, TypeError):  # keys that are objects, or have no order
+        return bool(decoded == value)
+    return _are_equal(one, other)
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_are_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_are_equal, one, other))
+    if isinstance(one, str) and isinstance(other, int | float):
+        return Decimal(one) == Decimal(str(other))  # a number in the place of a Decimal
+    return bool(one == other or (one != one and other != other))  # noqa: PLR0124  # NaN
 
 
 def _place_of(error: Exception) -> str:

@@ -3,8 +3,9 @@
 msgspec's own JSON schemas say it of JSON, where a datetime is a string and all keys are strings.
 """
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_origin
 
 import msgspec
 from msgspec import inspect
@@ -45,19 +46,25 @@ _BOUNDS = {
 }
 
 
-def schema_of(type: Any) -> Schema:
+def schema_of(type: Any, *, with_defaults: bool = False) -> Schema:
     """The schema; equal ones are equal dicts.
+
+    Args:
+        type: What msgspec takes for a type.
+        with_defaults: Whether it also says what fields are that a value has not. That is for judging
+            what was stored, not for storing: a default may be another one each time.
 
     Raises:
         TypeError: msgspec does not know the type, or something inside of it.
     """
-    described = _Described()
+    described = _Described(with_defaults=with_defaults)
     schema = described.schema(inspect.type_info(type))
     return {**schema, "$defs": described.definitions}
 
 
 class _Described:
-    def __init__(self) -> None:
+    def __init__(self, *, with_defaults: bool) -> None:
+        self._with_defaults = with_defaults
         self.definitions: Schema = {}
         self._names: dict[int, str] = {}  # by identity: a type that refers to itself comes again
         self._types: list[inspect.Type] = []  # keeps the identities
@@ -117,9 +124,12 @@ class _Described:
 
     def _object(self, one: Any) -> Schema:
         properties = {field.encode_name: self.schema(field.type) for field in one.fields}
-        if isinstance(one, inspect.StructType) and one.cls.__struct_config__.omit_defaults:
-            for field in one.fields:
+        leaves_out = isinstance(one, inspect.StructType) and _config(one).omit_defaults
+        for field in one.fields:
+            if leaves_out:
                 properties[field.encode_name] |= _left_out(field)
+            if self._with_defaults:
+                properties[field.encode_name] |= _defaults(field)
         required = [field.encode_name for field in one.fields if field.required]
         if getattr(one, "tag", None) is not None:
             properties[one.tag_field] = {"enum": [one.tag]}
@@ -131,11 +141,18 @@ class _Described:
 
     def _tuple_like(self, one: Any) -> Schema:
         items = [self.schema(field.type) for field in one.fields]
+        names = [field.name for field in one.fields]
         required = sum(field.required for field in one.fields)
         if getattr(one, "tag", None) is not None:
             items.insert(0, {"enum": [one.tag]})
+            names.insert(0, "")
             required += 1
-        found: Schema = {"type": "array", "prefixItems": items, "minItems": required}
+        found: Schema = {
+            "type": "array",
+            "prefixItems": items,
+            "names": names,
+            "minItems": required,
+        }
         if isinstance(one, inspect.NamedTupleType) or one.forbid_unknown_fields:
             found["maxItems"] = len(items)
         return found
@@ -146,13 +163,63 @@ def _bounds(one: Any) -> Schema:
     return {word: bound for word, bound in found.items() if bound is not None}
 
 
+def _config(one: inspect.StructType) -> Any:
+    cls: Any = one.cls  # of a generic one, what its parameters were given to
+    return (get_origin(cls) or cls).__struct_config__
+
+
 def _left_out(field: inspect.Field) -> Schema:
-    """What is not written, because it is the default."""
-    if field.default_factory is not msgspec.NODEFAULT:
-        return {"leftOut": msgspec.to_builtins(field.default_factory())}
+    """What is not written, because it is the default; msgspec looks whether it is the same object.
+
+    Of those that a factory makes it leaves out no others than empty lists, dicts and sets.
+    """
     if field.default is not msgspec.NODEFAULT:
-        return {"leftOut": msgspec.to_builtins(field.default)}
+        return {"leftOut": _in_one_form(field.default)}
+    if field.default_factory in (list, dict, set):
+        return {"leftOut": msgspec.to_builtins(field.default_factory())}
     return {}
+
+
+def _defaults(field: inspect.Field) -> Schema:
+    """In each form in which it may have been stored as left out."""
+    try:
+        if field.default_factory is not msgspec.NODEFAULT:
+            default = field.default_factory()
+        elif field.default is not msgspec.NODEFAULT:
+            default = field.default
+        else:
+            return {}
+        forms = [_as_json(_in_one_form(default)), _as_json(default)]
+    except Exception:  # noqa: BLE001  # of any class's own code; then it is no default to rely on
+        return {}
+    if isinstance(field.type, inspect.UnionType) and forms[0] is not None:
+        forms = [one for one in forms if one is not None]  # NaN, which must not be taken for None
+    return {"defaults": forms}
+
+
+def _as_json(value: Any) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def _in_one_form(default: Any) -> Any:
+    """The default as JSON holds it: the same in each process, and no two alike.
+
+    The order of a set's elements depends on the process; and NaN has no number in JSON.
+    """
+    try:
+        plain = msgspec.to_builtins(default, order="deterministic")
+    except TypeError:  # keys that have no order
+        plain = msgspec.to_builtins(default)
+    return _with_texts(plain)
+
+
+def _with_texts(plain: Any) -> Any:
+    if isinstance(plain, dict):
+        return {key: _with_texts(one) for key, one in plain.items()}
+    if isinstance(plain, list | tuple):
+        return [_with_texts(one) for one in plain]
+    is_finite = not isinstance(plain, float) or math.isfinite(plain)
+    return plain if is_finite else str(plain)
 
 
 def _limits(one: Any, what: str) -> Schema:

@@ -55,7 +55,10 @@ class Serializer(ABC):
 
     @abstractmethod
     def decode_one(self, encoded: Any) -> Any:
-        """The element that `encode_one` was given; a new object, unless it can't change."""
+        """The element that `encode_one` was given; a new object, unless it can't change.
+
+        Raises the same as `decode`.
+        """
 
     def are_native(self, values: list[Any]) -> bool:  # noqa: ARG002  # others have no such types
         """Whether they are elements, and for each `encode_one` and `decode_one` are the identity."""
@@ -64,6 +67,7 @@ class Serializer(ABC):
     def column_of(self, encoded: list[Any]) -> list[pa.Array]:
         """The column of what `encode_one` has returned."""
         column = pa.array(encoded, self.storage_type)
+        # Arrow makes several of more than 2 GiB of strings.
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         return [chunk for chunk in chunks if len(chunk)]
 
@@ -75,7 +79,7 @@ class Serializer(ABC):
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
         """The elements of a column as Python objects; new ones each time.
 
-        Raises `CheckpointCorruptedError`.
+        Raises `CheckpointCorruptedError`; `InvalidRequestError` where there is no such object.
         """
 
     @abstractmethod

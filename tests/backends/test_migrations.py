@@ -5,13 +5,14 @@ Source:
 """
 
 import enum
+import math
 import sys
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
 from types import ModuleType
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 import pyarrow as pa
@@ -524,6 +525,28 @@ class TypedV2(TypedDict, total=False):
     b: str
 
 
+class NamedV1(NamedTuple):
+    a: int
+    b: int
+
+
+class NamedOther(NamedTuple):
+    b: int
+    a: int
+
+
+class NamedBetween(NamedTuple):
+    a: int
+    new: int = 0
+    b: int = 0
+
+
+class NamedMore(NamedTuple):
+    a: float
+    b: int
+    new: int = 0
+
+
 class One(msgspec.Struct, tag="one"):
     a: int
 
@@ -577,6 +600,12 @@ class TestMessagePack:
             (message(("a", RedOrBlue)), message(("a", str)), [(RedOrBlue.RED,)], [("red",)]),
             (message(("a", Red)), message(("a", RedOrBlue)), [(Red.RED,)], [(RedOrBlue.RED,)]),
             (message(("a", One)), message(("a", One | Two)), [(One(1),)], [(One(1),)]),
+            (
+                message(("a", int, 5), omit_defaults=True),
+                message(("a", Any, 5), omit_defaults=True),
+                [(1,), ()],
+                [(1,), ()],
+            ),
             (message(("a", list[int])), message(("a", list[float])), [([1],)], [([1.0],)]),
             (message(("a", list[int])), message(("a", tuple[int, ...])), [([1],)], [((1,),)]),
             (
@@ -624,6 +653,10 @@ class TestMessagePack:
             (Strict, dict[str, int], [Strict(1)], [{"a": 1}]),
             (dict[str, int], dict[str, float], [{"a": 1}], [{"a": 1.0}]),
             (list[int], Any, [[1]], [[1]]),
+            (NamedV1, NamedMore, [NamedV1(1, 2)], [NamedMore(1.0, 2)]),
+            (NamedV1, tuple[int, int], [NamedV1(1, 2)], [(1, 2)]),
+            (tuple[int, int], NamedV1, [(1, 2)], [NamedV1(1, 2)]),
+            (NamedV1, list[int], [NamedV1(1, 2)], [[1, 2]]),
         ],
         ids=str,
     )
@@ -661,9 +694,22 @@ class TestMessagePack:
             (list[int], set[int], "twice"),
             (list[int], tuple[int, int], "needs more"),
             (tuple[int, str], list[int], "was string"),
-            (dict[str, str], message(("a", int, 0)), "a was string"),
-            (dict[str, str], Strict, "a was string"),
-            (dict[str, int], Strict, "unknown"),
+            (dict[str, int], message(("a", int, 0)), "was a dict"),
+            (dict[str, int], Strict, "was a dict"),
+            (dict[str, int], TypedV2, "was a dict"),
+            (message(("x", dict[str, int])), message(("x", Strict)), "x was a dict"),
+            (NamedV1, NamedOther, "[0] was a, and is b now"),
+            (NamedV1, NamedBetween, "[1] was b, and is new now"),
+            (
+                message(("a", int), ("b", int), array_like=True, tag=True),
+                message(("b", int), array_like=True, tag=True),
+                "[1] was a, and is b now",
+            ),
+            (
+                message(("a", str), array_like=True, tag=True),
+                message(("a", str), array_like=True),
+                "[0] was the tag, and is a now",
+            ),
             (dict[str, str], dict[str, int], "was string"),
             (list[Any], list[int], "was anything"),
             (RedOrBlue, Red, "other values"),
@@ -822,6 +868,123 @@ def test_a_default_that_was_left_out_must_not_change() -> None:
     list_state(backend, "s", _LeftOutFive).add(_LeftOutFive(1))
     with pytest.raises(StateMigrationError, match="b was left out"):
         list_state(restored(backend), "s", _LeftOutSix)
+
+
+class _LeftOutSet(msgspec.Struct, omit_defaults=True):
+    a: int = 0
+    b: frozenset[int] = frozenset([0, 8])
+    c: float = math.nan
+
+
+class _LeftOutSetPutOtherwise(msgspec.Struct, omit_defaults=True):
+    a: int = 0
+    b: frozenset[int] = frozenset([8, 0])
+    c: float = math.nan
+
+
+class _OtherNumber(msgspec.Struct, omit_defaults=True):
+    a: int = 0
+    b: frozenset[int] = frozenset([0, 8])
+    c: float = math.inf
+
+
+class _LeftOutSetAndMore(msgspec.Struct, omit_defaults=True):
+    a: int = 0
+    b: frozenset[int] = frozenset([0, 8])
+    c: float = math.nan
+    d: int = 7
+
+
+class _NotLeftOut(msgspec.Struct):
+    b: frozenset[int] = frozenset([8, 0])
+
+
+class _Numbered(msgspec.Struct, omit_defaults=True):
+    id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
+    tags: list[str] = []
+    more: Any = None
+
+
+class _NumberedAndMore(msgspec.Struct, omit_defaults=True):
+    id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
+    tags: list[str] = []
+    more: Any = None
+    new: int = 7
+
+
+class _Letter(msgspec.Struct, omit_defaults=True):
+    a: str = msgspec.field(default_factory=lambda: "x")
+    b: float | None = math.nan
+
+
+def _outcome(stored_as: Any, schema: dict[str, Any], wanted: Any) -> Outcome:
+    """What becomes of elements of a class, if this was stored as the schema of its fields."""
+    serializer = serializer_of(stored_as, {})
+    whole = msgspec.json.decode(serializer.stored.schema)
+    for name, words in schema.items():
+        field = whole["$defs"][stored_as.__name__]["properties"][name]
+        field.pop("leftOut", None)
+        field.update(words)
+    stored = msgspec.structs.replace(serializer.stored, schema=msgspec.json.encode(whole))
+    return serializer_of(wanted, {}).compatibility(stored, serializer.storage_type).outcome
+
+
+class TestDefaultsThatAreLeftOut:
+    def test_one_class_is_one_type_whatever_order_its_sets_have(self) -> None:
+        assert list(_LeftOutSet().b) != list(_LeftOutSetPutOtherwise().b)  # as in another process
+        one, other = (serializer_of(c, {}).stored for c in (_LeftOutSet, _LeftOutSetPutOtherwise))
+        assert one.schema.replace(b"_LeftOutSet", b"") == other.schema.replace(
+            b"_LeftOutSetPutOtherwise", b""
+        )
+        result = migrated(_LeftOutSet, _LeftOutSetPutOtherwise, [_LeftOutSet(1), _LeftOutSet(2)])
+        assert [(one.a, one.b) for one in result] == [(1, {0, 8}), (2, {0, 8})]
+
+    def test_nan_is_nan_and_not_another_number(self) -> None:
+        (one,) = migrated(_LeftOutSet, _LeftOutSetAndMore, [_LeftOutSet(1)])
+        assert math.isnan(one.c)
+        assert one.d == 7
+        assert "c was left out" in refused(_LeftOutSet, _OtherNumber)
+
+    def test_they_may_be_written_from_now_on(self) -> None:
+        (one,) = migrated(_LeftOutSet, _NotLeftOut, [_LeftOutSet(1)])
+        assert one.b == {0, 8}
+
+    def test_what_a_factory_makes_is_always_written(self) -> None:
+        backend = OperatorStateBackend()
+        value = _Numbered()
+        list_state(backend, "s", _Numbered).add(value)
+        assert list_state(backend, "s", _Numbered).get() == [value]
+        assert list_state(restored(backend), "s", _Numbered).get() == [value]
+        (again,) = list_state(restored(backend), "s", _NumberedAndMore).get()
+        assert (again.id, again.tags, again.new) == (value.id, [], 7)
+
+    @pytest.mark.parametrize(
+        ("stored", "schema", "wanted", "outcome"),
+        [
+            # As it was stored before there was one form of it.
+            (_LeftOutSet, {"b": {"leftOut": [8, 0]}}, _LeftOutSetPutOtherwise, "AFTER_MIGRATION"),
+            (_LeftOutSet, {"c": {"leftOut": None}}, _LeftOutSet, "AFTER_MIGRATION"),
+            (_LeftOutSet, {"c": {"leftOut": None}}, _LeftOutSetAndMore, "AFTER_MIGRATION"),
+            (_Letter, {"a": {"leftOut": "x"}}, _Letter, "AFTER_MIGRATION"),
+            (_Letter, {"a": {"leftOut": "y"}}, _Letter, "INCOMPATIBLE"),
+            (_Letter, {"b": {"leftOut": None}}, _Letter, "INCOMPATIBLE"),  # it was None
+            (_LeftOutSet, {"b": {"leftOut": [8, 1]}}, _LeftOutSet, "INCOMPATIBLE"),
+        ],
+    )
+    def test_what_was_stored_in_another_form_is_known(
+        self, stored: Any, schema: dict[str, Any], wanted: Any, outcome: str
+    ) -> None:
+        assert _outcome(stored, schema, wanted) is Outcome[outcome]
+
+
+def test_arrays_without_names_are_told_by_their_places() -> None:
+    serializer = serializer_of(NamedV1, {})
+    schema = msgspec.json.decode(serializer.stored.schema)
+    del schema["$defs"]["NamedV1"]["names"]  # as it was stored before there were any
+    stored = msgspec.structs.replace(serializer.stored, schema=msgspec.json.encode(schema))
+    for wanted in (NamedV1, NamedOther, NamedMore):
+        compatibility = serializer_of(wanted, {}).compatibility(stored, serializer.storage_type)
+        assert compatibility.outcome is Outcome.AFTER_MIGRATION
 
 
 def test_no_error_quotes_an_element() -> None:

@@ -2,9 +2,13 @@
 
 import copy
 import datetime as dt
+import inspect
+import math
 import pickle
-from dataclasses import dataclass
-from typing import Any
+import sys
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, TypedDict
 
 import msgspec
 import pyarrow as pa
@@ -325,6 +329,207 @@ class WithAnything:
     content: Plain
 
 
+@dataclass
+class Base:
+    a: int
+
+
+@dataclass
+class Derived(Base):
+    b: int = 5
+
+
+class Record(msgspec.Struct):
+    a: int
+
+
+class LongRecord(Record):
+    b: int = 5
+
+
+class Open(TypedDict, total=False):
+    a: int
+
+
+@dataclass
+class Holder:
+    item: Any = None
+    base: Base | None = None
+    record: Record | None = None
+    number: float = 0.0
+    amount: Decimal = Decimal(0)
+    text: str = ""
+
+
+@dataclass(eq=False)
+class Unequal:
+    numbers: set[float]
+    number: float = 0.0
+    by_key: dict[int | str, float] = field(default_factory=dict)
+
+    def content(self) -> tuple[Any, ...]:
+        return self.numbers, repr(self.number), self.by_key
+
+
+@dataclass
+class Careless:
+    """Whose notion of equality is that of its users."""
+
+    item: Base
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass
+class Growing:
+    x: int
+
+    def __post_init__(self) -> None:
+        self.x += 1
+
+
+@dataclass
+class Failing:
+    x: int
+
+    def __post_init__(self) -> None:
+        if FAILS:
+            raise KeyError("secret")
+
+
+FAILS: list[bool] = []
+
+LOSSES: dict[str, tuple[Any, Any]] = {
+    "a subclass in a field": (Holder, Holder(base=Derived(1, 9))),
+    "a struct's subclass in a field": (Holder, Holder(record=LongRecord(1, 9))),
+    "a subclass in a list": (list[Base], [Derived(1, 9)]),
+    "a subclass in a dict": (dict[str, Record], {"k": LongRecord(1, 9)}),
+    "a subclass of an optional": (Base | None, Derived(1, 9)),
+    "a subclass where all are equal": (Careless, Careless(Derived(1, 9))),
+    "a key that is not in the type": (Open, {"a": 1, "b": 2}),
+    "a number that no float is": (Holder, Holder(number=2**53 + 1)),
+    "a number that no float is, in a class whose objects are unequal": (
+        Unequal,
+        Unequal({1.0}, 2**53 + 1),
+    ),
+    "what changes when it is read": (Growing, Growing(1)),
+}
+
+
+class TestElementsThatWouldLoseSomething:
+    @pytest.mark.parametrize(("element_type", "value"), LOSSES.values(), ids=LOSSES)
+    def test_they_are_refused(self, element_type: Any, value: Any) -> None:
+        backend = OperatorStateBackend()
+        state = list_state(backend, "s", element_type)
+        with pytest.raises(InvalidRequestError, match=r"'s'.*come back as another one"):
+            state.add(value)
+        with pytest.raises(InvalidRequestError, match="come back as another one"):
+            state.add_all([value])
+        assert len(state) == 0
+        entries = broadcast_state(backend, "b", (int, element_type))
+        with pytest.raises(InvalidRequestError, match="come back as another one"):
+            entries.put(1, value)
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            Holder(number=3),
+            Holder(number=math.inf),
+            Holder(amount=3),  # type: ignore[arg-type]
+            Holder(amount=0.1),  # type: ignore[arg-type]
+            Holder(amount=1e-7),  # type: ignore[arg-type]
+            Holder(item=[1, {"a": 2.0}], number=3),
+            Holder(base=Base(2), record=Record(2), number=2**53),
+        ],
+        ids=repr,
+    )
+    def test_other_forms_of_the_same_are_taken(self, value: Any) -> None:
+        backend = OperatorStateBackend()
+        list_state(backend, "s", Holder).add(value)
+        (again,) = list_state(restored(backend), "s", Holder).get()
+        assert msgspec.convert(msgspec.to_builtins(value), Holder) == again
+        assert (type(again.number), type(again.amount)) == (float, Decimal)
+
+    @pytest.mark.parametrize(
+        ("value", "expected"),
+        [
+            (Unequal({8.0, 0.0, 16.0}), ({0.0, 8.0, 16.0}, "0.0", {})),
+            (Unequal({1, 2.5}, 3), ({1.0, 2.5}, "3.0", {})),
+            (Unequal(set(), math.nan), (set(), "nan", {})),
+            (Unequal({8, 0, 16}, math.nan), ({0.0, 8.0, 16.0}, "nan", {})),
+            (Unequal(set(), 0.5, {1: 1, "a": 2}), (set(), "0.5", {1: 1.0, "a": 2.0})),
+        ],
+        ids=range(5),
+    )
+    def test_also_where_objects_are_unequal_to_their_copies(
+        self, value: Unequal, expected: Any
+    ) -> None:
+        backend = OperatorStateBackend()
+        list_state(backend, "s", Unequal).add(value)
+        (again,) = list_state(restored(backend), "s", Unequal).get()
+        assert again.content() == expected
+
+    def test_keys_that_are_objects_are_compared_too(self) -> None:
+        element_type = dict[Point, float]
+        backend = OperatorStateBackend()
+        state = list_state(backend, "s", element_type)
+        state.add({Point(1, 2): 3})
+        with pytest.raises(InvalidRequestError, match="come back as another one"):
+            state.add({Point(1): 2**53 + 1})
+        assert list_state(restored(backend), "s", element_type).get() == [{Point(1, 2.0): 3.0}]
+
+
+class TestErrorsOfAClassItself:
+    def test_they_refuse_an_element(self) -> None:
+        state = list_state(OperatorStateBackend(), "s", Failing)
+        value = Failing(1)
+        FAILS.append(True)
+        try:
+            with pytest.raises(InvalidRequestError, match="not every value") as caught:
+                state.add(value)
+        finally:
+            FAILS.clear()
+        assert "secret" not in str(caught.value)
+        assert len(state) == 0
+
+    def test_a_stored_element_can_not_be_read_then(self) -> None:
+        backend = OperatorStateBackend()
+        state = list_state(backend, "s", Failing)
+        state.add(Failing(1))
+        entries = broadcast_state(backend, "b", (int, Failing), {1: Failing(1)})
+        FAILS.append(True)
+        try:
+            with pytest.raises(CheckpointCorruptedError, match="Failing"):
+                state.get()
+            with pytest.raises(CheckpointCorruptedError, match="Failing"):
+                entries.get(1)
+        finally:
+            FAILS.clear()
+        assert state.get() == [Failing(1)]
+
+    def test_elements_that_are_too_deep_for_the_stack_are_still_there_for_another(self) -> None:
+        node = Node(0)
+        for value in range(300):
+            node = Node(value, node)
+        state = list_state(OperatorStateBackend(), "s", Node)
+        entries = broadcast_state(OperatorStateBackend(), "b", (int, Node), {1: node})
+        state.add(node)
+        limit = sys.getrecursionlimit()
+        depth = len(inspect.stack(0))
+        sys.setrecursionlimit(depth + 100)
+        try:
+            with pytest.raises(InvalidRequestError, match="setrecursionlimit"):
+                state.get()
+            with pytest.raises(InvalidRequestError, match="setrecursionlimit"):
+                entries.get(1)
+        finally:
+            sys.setrecursionlimit(limit)
+        assert state.get() == [node]
+
+
 class TestTypes:
     @pytest.mark.parametrize(
         "element_type",
@@ -419,11 +624,11 @@ class TestStored:
 
     def test_a_column_that_does_not_say_how_it_was_stored_is_corrupt(self) -> None:
         for content in (b"", b"\xc1", msgspec.msgpack.encode({"kind": "other", "name": "x"})):
-            field = pa.field(
+            stored = pa.field(
                 "element", pa.large_binary(), metadata={b"holdfast.serializer": content}
             )
             with pytest.raises(CheckpointCorruptedError, match="'s'"):
-                stored_in(field, "s")
+                stored_in(stored, "s")
 
     def test_bytes_that_are_no_elements_are_corrupt(self) -> None:
         column = pa.chunked_array([[b"\xc1"]], pa.large_binary())

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -130,6 +130,13 @@ class Range(NamedTuple):
     stop: int = 0
 
 
+Content = TypeVar("Content")
+
+
+class Box(msgspec.Struct, Generic[Content]):
+    content: Content
+
+
 class Plain:
     """What only pickle can store."""
 
@@ -170,6 +177,7 @@ PYTHON_VALUES: dict[str, tuple[Any, list[Any]]] = {
     "dict by tuples": (dict[tuple[int, str], int | None], [{}, {(1, "a"): 2, (2, ""): None}]),
     "struct that refers to itself": (Node, [Node(1, Node(2, Node(3)), [Node(4), Node(5)])]),
     "dataclass": (Order, [Order(1), Order(2, ["a", ""])]),
+    "generic struct": (Box[int], [Box(1), Box(-1)]),
     "named tuple": (Range, [Range(1), Range(2, 3)]),
     "dict": (dict[str, int], [{}, {"a": 1, "": -1}]),
     "dict by number": (dict[int, str], [{}, {1: "a", -1: ""}]),
