@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import types
 
 from holdfast.backends._casts import MisfitError
 from holdfast.backends._serializers import Serializer
@@ -37,7 +38,12 @@ class BroadcastState:
         self._name = name
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
-        # Keys as they are when decoded, values encoded; not made before somebody looks.
+        # Arrow's keys can't be changed by who sees them; others can, so they are kept encoded, too.
+        self._has_live_keys = key_serializer.stored.kind != "arrow"
+        # Of Arrow's only NaN is unlike its copy.
+        self._may_be_unlike = self._has_live_keys or types.is_floating(key_serializer.storage_type)
+        # By keys as they are when decoded, the values encoded, or pairs of both encoded if keys are
+        # live; not made before somebody looks.
         self._entries: dict[Any, Any] | None = None if stored else {}
         self._later: _Later | None = None  # of the last snapshot, if nothing has changed since
         self._stored = stored  # if nothing has changed since
@@ -63,6 +69,9 @@ class BroadcastState:
 
     def __iter__(self) -> Iterator[Any]:
         """The keys, in the order in which they were put."""
+        if self._has_live_keys:
+            decode = self._key_serializer.decode_one
+            return (decode(key) for key, _ in self._map().values())
         return iter(self._map())
 
     def __contains__(self, key: Any) -> bool:
@@ -72,17 +81,17 @@ class BroadcastState:
         """The value of a key, or the default."""
         entries = self._map()
         try:
-            key = self._key(key)
-            if key not in entries:
-                return default
+            found = entries.get(self._decoded(self._key_serializer.encode_one(key)))
         except MisfitError:  # no entry can have it
             return default
-        return self._value_serializer.decode_one(entries[key])
+        if found is None:
+            return default
+        return self._value_serializer.decode_one(found[1] if self._has_live_keys else found)
 
     def contains(self, key: Any) -> bool:
         """Whether the key has a value."""
         try:
-            return self._key(key) in self._map()
+            return self._decoded(self._key_serializer.encode_one(key)) in self._map()
         except MisfitError:
             return False
 
@@ -94,10 +103,14 @@ class BroadcastState:
                 be looked up; nothing is changed then.
         """
         try:
-            key, encoded = self._key(key), self._value_serializer.encode_one(value)
+            encoded_key = self._key_serializer.encode_one(key)
+            key = self._decoded(encoded_key)
+            if self._may_be_unlike:
+                self._check_copy(encoded_key, key)
+            encoded = self._value_serializer.encode_one(value)
         except MisfitError as error:
             raise self._refused(error) from None
-        self._map()[key] = encoded
+        self._map()[key] = (encoded_key, encoded) if self._has_live_keys else encoded
         self._changed()
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
@@ -110,19 +123,24 @@ class BroadcastState:
             raise self._refused(MisfitError(f"{type(entries).__name__} is no mapping"))
         keys, values = list(entries.keys()), list(entries.values())
         try:
+            encoded_keys = keys
             if not self._key_serializer.are_native(keys):
-                keys = [self._key(key) for key in keys]
+                encoded_keys = [self._key_serializer.encode_one(key) for key in keys]
+                keys = [self._decoded(key) for key in encoded_keys]
+            if self._may_be_unlike:
+                for encoded_key, key in zip(encoded_keys, keys, strict=True):
+                    self._check_copy(encoded_key, key)
             if not self._value_serializer.are_native(values):
                 values = [self._value_serializer.encode_one(value) for value in values]
         except MisfitError as error:
             raise self._refused(error) from None
-        self._map().update(zip(keys, values, strict=True))
+        self._map().update(self._entries_of(keys, encoded_keys, values))
         self._changed()
 
     def remove(self, key: Any) -> None:
         """Remove the key, if it is there."""
         if self.contains(key):
-            del self._map()[self._key(key)]
+            del self._map()[self._decoded(self._key_serializer.encode_one(key))]
             self._changed()
 
     def clear(self) -> None:
@@ -133,6 +151,9 @@ class BroadcastState:
     def entries(self) -> Iterator[tuple[Any, Any]]:
         """Keys with their values."""
         decode = self._value_serializer.decode_one
+        if self._has_live_keys:
+            decode_key = self._key_serializer.decode_one
+            return ((decode_key(key), decode(value)) for key, value in self._map().values())
         return ((key, decode(value)) for key, value in self._map().items())
 
     def immutable_entries(self) -> Mapping[Any, Any]:
@@ -154,9 +175,9 @@ class BroadcastState:
     def _changed(self) -> None:
         self._stored = self._later = None
 
-    def _key(self, key: Any) -> Any:
-        """The key as it will be when it is decoded."""
-        key = self._key_serializer.decode_one(self._key_serializer.encode_one(key))
+    def _decoded(self, encoded_key: Any) -> Any:
+        """The key as it is looked up."""
+        key = self._key_serializer.decode_one(encoded_key)
         try:
             hash(key)
         except TypeError:
@@ -164,21 +185,42 @@ class BroadcastState:
             raise MisfitError(message) from None
         return key
 
+    def _check_copy(self, encoded_key: Any, key: Any) -> None:
+        """Refuse a key that would not be found by one that is read or made again."""
+        copy = self._decoded(encoded_key)
+        if copy != key or hash(copy) != hash(key):
+            message = (
+                f"a key of type {type(key).__name__} is unlike its own copy, and could not be looked "
+                "up; use keys that are equal by value, and not NaN"
+            )
+            raise MisfitError(message)
+
     def _map(self) -> dict[Any, Any]:
         if self._entries is None:
             keys, values = self._stored or ([], [])
-            key_type = self._key_serializer.storage_type
-            value_type = self._value_serializer.storage_type
+            key_column = pa.chunked_array(keys, self._key_serializer.storage_type)
+            value_column = pa.chunked_array(values, self._value_serializer.storage_type)
+            decoded = self._key_serializer.decode(key_column)
             self._entries = dict(
-                zip(
-                    self._key_serializer.decode(pa.chunked_array(keys, key_type)),
-                    self._value_serializer.encoded_in(pa.chunked_array(values, value_type)),
-                    strict=True,
+                self._entries_of(
+                    decoded,
+                    self._key_serializer.encoded_in(key_column) if self._has_live_keys else decoded,
+                    self._value_serializer.encoded_in(value_column),
                 )
             )
         return self._entries
 
+    def _entries_of(
+        self, keys: list[Any], encoded_keys: list[Any], values: list[Any]
+    ) -> Iterator[tuple[Any, Any]]:
+        if self._has_live_keys:
+            values = list(zip(encoded_keys, values, strict=True))
+        return zip(keys, values, strict=True)
+
     def _columns(self, entries: dict[Any, Any]) -> Columns:
+        if self._has_live_keys:
+            keys = self._key_serializer.column_of([key for key, _ in entries.values()])
+            return keys, self._value_serializer.column_of([one for _, one in entries.values()])
         keys = self._key_serializer.encode(list(entries))
         return keys, self._value_serializer.column_of(list(entries.values()))
 

@@ -8,12 +8,22 @@ from os import PathLike
 import pyarrow as pa
 
 from holdfast.backends._descriptors import ListStateDescriptor, MapStateDescriptor
+from holdfast.backends._schemas import are_alike
 from holdfast.backends._sections import read_schema
 from holdfast.backends._serializers import Outcome, Serializer, stored_in
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import OperatorState, load_checkpoint, resolve_pointer
+from holdfast.locations import (
+    OperatorState,
+    StatePartitions,
+    StreamStateHandle,
+    load_checkpoint,
+    resolve_pointer,
+)
+from holdfast.locations.coordination import in_parallel
 
 Descriptor = ListStateDescriptor | MapStateDescriptor
+
+_Section = tuple[StreamStateHandle, StatePartitions]
 
 
 class Fate(Enum):
@@ -35,7 +45,8 @@ class StateCheck:
         name: The state.
         fate: What becomes of it. What the operator has no descriptor of is carried on, not lost; it
             is dropped when the operator is gone.
-        stored: Type of what is stored, for people; empty if there is nothing.
+        stored: Type of what is stored, for people; empty if there is nothing. Types, if subtasks have
+            stored a state that is asked for in different ways.
         wanted: Type that is asked for, for people; empty if it isn't.
         reason: Why it is incompatible.
     """
@@ -53,7 +64,9 @@ def check(
 ) -> list[StateCheck]:
     """Say what would become of each state if a job with these descriptors began from a checkpoint.
 
-    Reads the metadata and, of each state, how it is stored; no elements.
+    Reads the metadata and, of each state, how it is stored, in every subtask if it is asked for; no
+    elements. So one thing shows at the restore alone: keys of a map that were different and, without a
+    field that was removed, are the same. They are refused then.
 
     Args:
         pointer: URI or path of a checkpoint or savepoint, or of its metadata file.
@@ -71,9 +84,11 @@ def check(
     checks: list[StateCheck] = []
     for uid, operator in stored.items():
         left = _by_name(uid, descriptors.get(uid, ()))
-        for name, schema in _schemas(operator).items():
-            is_there = uid in descriptors
-            checks.append(_checked(uid, name, schema, left.pop(name, None), is_there=is_there))
+        for name, sections in _sections(operator).items():
+            wanted = left.pop(name, None)
+            # What is only carried on need not be the same everywhere.
+            schemas = _schemas(name, sections[:1] if wanted is None else sections)
+            checks.append(_checked(uid, name, schemas, wanted, is_there=uid in descriptors))
         checks += [_new(uid, one) for one in left.values()]
     return checks + [
         _new(uid, one) for uid, wanted in descriptors.items() if uid not in stored for one in wanted
@@ -88,30 +103,45 @@ def _by_name(uid: str, descriptors: Sequence[Descriptor]) -> dict[str, Descripto
     return by_name
 
 
-def _schemas(operator: OperatorState) -> dict[str, pa.Schema]:
-    """How each state is stored, by name; one subtask says it for all."""
-    schemas: dict[str, pa.Schema] = {}
+def _sections(operator: OperatorState) -> dict[str, list[_Section]]:
+    """Where each state is, by name."""
+    sections: dict[str, list[_Section]] = {}
     for subtask in operator.subtasks.values():
         for handle in subtask.managed_operator:
-            for name, one in handle.states.items():
-                if name not in schemas:
-                    schemas[name] = read_schema(handle.stream, one.offset, one.length, name=name)
+            for name, partitions in handle.states.items():
+                sections.setdefault(name, []).append((handle.stream, partitions))
+    return sections
+
+
+def _schemas(name: str, sections: Sequence[_Section]) -> list[pa.Schema]:
+    """How a state is stored; several if its subtasks have stored it in different ways."""
+
+    def schema_of(section: _Section) -> pa.Schema:
+        stream, one = section
+        return read_schema(stream, one.offset, one.length, name=name)
+
+    schemas: list[pa.Schema] = []
+    for schema in in_parallel(schema_of, sections):
+        if not any(are_alike(schema, known, name) for known in schemas):
+            schemas.append(schema)
     return schemas
 
 
 def _checked(
-    uid: str, name: str, schema: pa.Schema, wanted: Descriptor | None, *, is_there: bool
+    uid: str, name: str, schemas: list[pa.Schema], wanted: Descriptor | None, *, is_there: bool
 ) -> StateCheck:
-    stored = " to ".join(stored_in(field, name).name for field in schema)
+    names = [" to ".join(stored_in(field, name).name for field in schema) for schema in schemas]
+    stored = " or ".join(dict.fromkeys(names))
     if wanted is None:
         return StateCheck(uid, name, Fate.RESTORED if is_there else Fate.DROPPED, stored)
     serializers = _serializers(wanted)
     types = " to ".join(one.name for one in serializers)
-    if len(serializers) != len(schema):
+    if any(len(serializers) != len(schema) for schema in schemas):
         reason = "a list and a map are different kinds of state"
         return StateCheck(uid, name, Fate.INCOMPATIBLE, stored, types, reason)
     compatibilities = [
         one.compatibility(stored_in(field, name), field.type)
+        for schema in schemas
         for one, field in zip(serializers, schema, strict=True)
     ]
     for one in compatibilities:

@@ -107,6 +107,9 @@ class FunctionSnapshotContext:
     def raw_operator_state_output(self) -> OperatorStateCheckpointOutputStream:
         """Where operator state of the user's own format goes; the same stream each time.
 
+        What is put in front of it, such as a `BufferedWriter`, is to be flushed before the next
+        partition and before `snapshot_state` returns; what is still in it then is not stored.
+
         Raises:
             StorageUnavailableError: The store did not take it.
         """
@@ -116,6 +119,8 @@ class FunctionSnapshotContext:
 
     def raw_keyed_state_output(self) -> KeyedStateCheckpointOutputStream:
         """Where keyed state of the user's own format goes; the same stream each time.
+
+        What is put in front of it is to be flushed, as for `raw_operator_state_output`.
 
         Raises:
             InvalidRequestError: The operator has no keys.

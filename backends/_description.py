@@ -54,7 +54,8 @@ class StateDescription:
         elements: Number of its elements or entries, for raw and keyed ones of their partitions. Of a
             broadcast state, which all subtasks have, those of one.
         state_bytes: Bytes that it takes, in files and inline.
-        columns: How they are stored; none if only their operator can read them.
+        columns: How they are stored, as the first subtask has them; none if only their operator can
+            read them.
         failure: Why how they are stored can't be read; None if it can.
     """
 

@@ -9,6 +9,7 @@ Source:
 """
 
 import math
+import operator
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -72,9 +73,11 @@ class KeyGroupRange:
         return self.end_key_group - self.start_key_group + 1
 
     def __contains__(self, key_group: object) -> bool:
-        return (
-            isinstance(key_group, int) and self.start_key_group <= key_group <= self.end_key_group
-        )
+        try:
+            number = operator.index(key_group)  # type: ignore[arg-type]  # NumPy's are numbers, too
+        except TypeError:
+            return False
+        return self.start_key_group <= number <= self.end_key_group
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.start_key_group, self.end_key_group + 1))

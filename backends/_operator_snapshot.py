@@ -1,7 +1,7 @@
 """What a snapshot of operator states holds, and how it is written."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -33,9 +33,9 @@ class CapturedState:
 
 
 class CapturedStates:
-    """All states of a backend, by name."""
+    """All states of a backend, by name; several parts of one that is stored in several ways."""
 
-    def __init__(self, states: dict[str, CapturedState]) -> None:
+    def __init__(self, states: dict[str, list[CapturedState]]) -> None:
         self.states = states
 
     def release(self) -> None:
@@ -47,21 +47,36 @@ class CapturedStates:
 class OperatorStateSnapshotStrategy:
     """Writes all states into one stream, one section each.
 
+    A state that is stored in several ways has a section for the first of them; the second ones of all
+    such states go into a second stream, and so on.
+
     Attributes:
         capture: Takes the states as they are.
         compression: How sections are compressed.
     """
 
-    capture: Callable[[], dict[str, CapturedState]]
+    capture: Callable[[], dict[str, list[CapturedState]]]
     compression: Compression | None = None
 
     def sync_prepare_resources(self, checkpoint_id: int) -> CapturedStates:  # noqa: ARG002  # the port's
         return CapturedStates(self.capture())
 
     def async_snapshot(self, resources: CapturedStates, streams: SnapshotStreams) -> SnapshotResult:
-        captured = resources.states
-        if not captured:
-            return SnapshotResult()
+        number = max(map(len, resources.states.values()), default=0)
+        results = [
+            self._written(
+                {name: parts[i] for name, parts in resources.states.items() if i < len(parts)},
+                streams,
+            )
+            for i in range(number)
+        ]
+        if len(results) < 2:
+            return results[0] if results else SnapshotResult()
+        return replace(results[0], written=None, further=tuple(results[1:]))
+
+    def _written(
+        self, captured: dict[str, CapturedState], streams: SnapshotStreams
+    ) -> SnapshotResult:
         with streams.open() as stream:
             written = WrittenStates(
                 {name: WrittenState(one.mode, one.rows()) for name, one in captured.items()}

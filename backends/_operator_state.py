@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 import pyarrow as pa
 
@@ -16,6 +17,7 @@ from holdfast.backends._operator_snapshot import (
     CapturedStates,
     OperatorStateSnapshotStrategy,
 )
+from holdfast.backends._schemas import are_alike
 from holdfast.backends._sections import (
     LIST_COLUMNS,
     MAP_COLUMNS,
@@ -46,11 +48,10 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
-    """A state as it was restored, until somebody asks for it."""
+class _Rows:
+    """Rows of a state that are stored in one way."""
 
-    mode: OperatorStateMode
-    parts: list[pa.Table]  # of one schema, one of each handle
+    parts: tuple[pa.Table, ...]  # one of each handle
     shared_bytes: int  # size of the memory that they are part of
 
     @property
@@ -61,12 +62,40 @@ class _Stored:
         rows = pa.concat_tables(self.parts)
         return [compacted(one, shared_bytes=self.shared_bytes) for one in rows.columns]
 
+    def chunks(self) -> list[list[pa.Array]]:
+        return [column.chunks for column in self.columns()]
+
+    def and_then(self, other: "_Rows") -> "_Rows":
+        return _Rows(self.parts + other.parts, self.shared_bytes + other.shared_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A state as it was restored, until somebody asks for it."""
+
+    mode: OperatorStateMode
+    runs: list[_Rows]  # in the order of their elements; only lists have several
+
+    def ways(self, name: str) -> list[_Rows]:
+        """All rows, together with those that are stored in the same way."""
+        ways: list[_Rows] = []
+        for run in self.runs:
+            known = (i for i, way in enumerate(ways) if are_alike(way.schema, run.schema, name))
+            index = next(known, None)
+            if index is None:
+                ways.append(run)
+            else:
+                ways[index] = ways[index].and_then(run)
+        return ways
+
 
 class OperatorStateBackend:
     """Keeps a subtask's operator states, restores and snapshots them.
 
     Restored states are there at once, under their names, and are carried on into the next
-    snapshot also if nobody asks for them.
+    snapshot also if nobody asks for them. Where subtasks have stored a list in different ways, because
+    not all of them had asked for its new type, each part is migrated by its own type when somebody
+    asks, and until then stays as it is.
 
     Source:
         Flink, DefaultOperatorStateBackend. Here one name is one state: a list and a broadcast state
@@ -90,7 +119,8 @@ class OperatorStateBackend:
         Raises:
             CheckpointNotFoundError: A state file is gone.
             CheckpointCorruptedError: What was read is not what was written.
-            StateMigrationError: One state has different types in two handles.
+            StateMigrationError: One state is of two kinds, or a map of different types, in two
+                handles.
         """
         backend = cls()
         for handle in handles:
@@ -113,7 +143,7 @@ class OperatorStateBackend:
         """A backend as `restore` would make it from the file that these states were written to."""
         backend = cls()
         backend._stored = {
-            name: _Stored(state.mode, [state.rows], state.memory_bytes)
+            name: _Stored(state.mode, [_Rows((state.rows,), state.memory_bytes)])
             for name, state in states.items()
         }
         return backend
@@ -151,6 +181,8 @@ class OperatorStateBackend:
             _check_same(name, (state.key_serializer, state.value_serializer), serializers)
             return state
         keys, values = self._columns(name, MAP_COLUMNS, serializers)
+        if name in self._stored:
+            _check_keys(name, self._stored[name].runs[0], keys, descriptor.key_serializer)
         state = self._maps[name] = BroadcastState(name, *serializers, (keys, values))
         self._stored.pop(name, None)
         return state
@@ -241,28 +273,28 @@ class OperatorStateBackend:
         self, name: str, names: tuple[str, ...], serializers: tuple[Serializer, ...]
     ) -> list[list[pa.Array]]:
         """What was stored of a state, as the serializers want it; empty columns if nothing was."""
-        stored = self._stored.get(name)
-        if stored is None:
-            return [[] for _ in names]
-        return [
-            migrated(name, field, column, serializer).chunks
-            for field, column, serializer in zip(
-                stored.schema, stored.columns(), serializers, strict=True
-            )
-        ]
+        found: list[list[pa.Array]] = [[] for _ in names]
+        runs = self._stored[name].runs if name in self._stored else ()
+        for rows in runs:
+            columns = zip(rows.schema, rows.columns(), serializers, strict=True)
+            for i, (field, stored, serializer) in enumerate(columns):
+                found[i] += migrated(name, field, stored, serializer).chunks
+        return found
 
-    def _captured(self) -> dict[str, CapturedState]:
+    def _captured(self) -> dict[str, list[CapturedState]]:
         """All states in the order in which they came to be, restored ones first."""
         captured = {
-            name: CapturedState(one.mode, one.schema, partial(_chunks, one))
+            name: [CapturedState(one.mode, rows.schema, rows.chunks) for rows in one.ways(name)]
             for name, one in self._stored.items()
         }
         for name, (mode, state) in self._lists.items():
             schema = _schema(LIST_COLUMNS, (state.serializer,))
-            captured[name] = CapturedState(mode, schema, partial(tuple, (state.chunks(),)))
+            captured[name] = [CapturedState(mode, schema, partial(tuple, (state.chunks(),)))]
         for name, entries in self._maps.items():
             schema = _schema(MAP_COLUMNS, (entries.key_serializer, entries.value_serializer))
-            captured[name] = CapturedState(OperatorStateMode.BROADCAST, schema, entries.captured())
+            captured[name] = [
+                CapturedState(OperatorStateMode.BROADCAST, schema, entries.captured())
+            ]
         return captured
 
     def _restore(self, name: str, partitions: StatePartitions, section: pa.Buffer) -> None:
@@ -271,23 +303,24 @@ class OperatorStateBackend:
         if is_map != (partitions.mode is OperatorStateMode.BROADCAST):
             message = f"state {name!r} is no {_KINDS[partitions.mode]}: it has {rows.column_names}"
             raise CheckpointCorruptedError(message)
-        known = self._stored.get(name)
-        if known is not None:
-            if known.mode is not partitions.mode:
-                message = (
-                    f"state {name!r} is stored as a {_KINDS[known.mode]} by one subtask and as a "
-                    f"{_KINDS[partitions.mode]} by another one"
-                )
-                raise StateMigrationError(message)
-            if not known.schema.equals(rows.schema, check_metadata=True):
-                message = (
-                    f"state {name!r} is stored as {_types(name, known.schema)} by one subtask "
-                    f"and as {_types(name, rows.schema)} by another one"
-                )
-                raise StateMigrationError(message)
-        parts = [*(known.parts if known else ()), rows]
-        shared_bytes = section.size + (known.shared_bytes if known else 0)
-        self._stored[name] = _Stored(partitions.mode, parts, shared_bytes)
+        run = _Rows((rows,), section.size)
+        known = self._stored.setdefault(name, _Stored(partitions.mode, []))
+        if known.mode is not partitions.mode:
+            message = (
+                f"state {name!r} is stored as a {_KINDS[known.mode]} by one subtask and as a "
+                f"{_KINDS[partitions.mode]} by another one"
+            )
+            raise StateMigrationError(message)
+        if known.runs and are_alike(known.runs[-1].schema, rows.schema, name):
+            known.runs[-1] = known.runs[-1].and_then(run)
+        elif known.runs and is_map:
+            message = (
+                f"state {name!r} is stored as {_types(name, known.runs[0].schema)} by one subtask "
+                f"and as {_types(name, rows.schema)} by another one"
+            )
+            raise StateMigrationError(message)
+        else:
+            known.runs.append(run)
 
 
 def migrated(
@@ -314,6 +347,28 @@ def migrated(
     raise StateMigrationError(message)
 
 
+def _check_keys(name: str, stored: _Rows, keys: list[pa.Array], serializer: Serializer) -> None:
+    """Refuse keys that were different as they were stored, and would be the same now."""
+    field = stored.schema.field(0)
+    how = stored_in(field, name)
+    if serializer.compatibility(how, field.type).outcome is Outcome.AS_IS:
+        return
+    left = iter(serializer.decode(pa.chunked_array(keys, serializer.storage_type)))
+    try:
+        # Handles share keys; in each of them a key is there once.
+        different = all(len(set(islice(left, len(rows)))) == len(rows) for rows in stored.parts)
+        reason = "keys that were different would be the same, and lose their values"
+    except TypeError:
+        different, reason = False, "such keys can't be looked up"
+    if not different:
+        message = (
+            f"state {name!r} is stored with keys of type {how.name}, but type {serializer.name} is "
+            f"asked for: {reason}; ask for it as it is stored, and put what is wanted of it into a "
+            "state of another name"
+        )
+        raise StateMigrationError(message)
+
+
 def _check_same(name: str, known: tuple[Serializer, ...], wanted: tuple[Serializer, ...]) -> None:
     for one, other in zip(known, wanted, strict=True):
         if one != other:
@@ -328,10 +383,6 @@ def _schema(names: tuple[str, ...], serializers: tuple[Serializer, ...]) -> pa.S
             for name, one in zip(names, serializers, strict=True)
         ]
     )
-
-
-def _chunks(stored: _Stored) -> list[list[pa.Array]]:
-    return [column.chunks for column in stored.columns()]
 
 
 def _is_map(stored: _Stored) -> bool:

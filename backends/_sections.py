@@ -12,6 +12,7 @@ from typing import BinaryIO, Literal, Protocol
 import pyarrow as pa
 
 from holdfast.backends._bounded_stream import BoundedInputStream, StateSource
+from holdfast.backends._trimming import trimmed
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations import (
     BytesLike,
@@ -47,6 +48,7 @@ def write_section(
     stream: SectionStream, rows: pa.Table, compression: Compression | None = None
 ) -> int:
     """Append a section with these rows; returns its length in bytes."""
+    rows = trimmed(rows)
     start = stream.tell()
     # A file must keep to one dictionary; chunks that came from different batches have several.
     options = pa.ipc.IpcWriteOptions(unify_dictionaries=True, compression=compression)

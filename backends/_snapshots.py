@@ -33,6 +33,8 @@ class SnapshotResult:
         job_manager_owned: The part that the coordinator stores; None if there was no state.
         task_local: A copy that stays with the task; only together with the first.
         written: What both hold, in memory; None if there would be no telling whether it does.
+        further: The rest of states that are stored in several ways, because not all subtasks had
+            asked for their new type: one result for each further way.
 
     Raises:
         InvalidRequestError: A local part without the other one.
@@ -41,15 +43,29 @@ class SnapshotResult:
     job_manager_owned: OperatorStateHandle | None = None
     task_local: OperatorStateHandle | None = None
     written: WrittenStates | None = field(default=None, compare=False, repr=False, kw_only=True)
+    further: "tuple[SnapshotResult, ...]" = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         if self.task_local is not None and self.job_manager_owned is None:
             raise InvalidRequestError("a snapshot with a local part needs the coordinator's part")
 
     @property
+    def handles(self) -> tuple[OperatorStateHandle, ...]:
+        """The whole of what the coordinator stores."""
+        return tuple(
+            one.job_manager_owned for one in (self, *self.further) if one.job_manager_owned
+        )
+
+    @property
+    def local_handles(self) -> tuple[OperatorStateHandle, ...]:
+        """The whole copy that stays with the task; none if a part of it is missing."""
+        found = tuple(one.task_local for one in (self, *self.further) if one.task_local)
+        return found if len(found) == len(self.handles) else ()
+
+    @property
     def state_bytes(self) -> int:
         """Bytes in the coordinator's part."""
-        return self.job_manager_owned.size if self.job_manager_owned else 0
+        return sum(one.size for one in self.handles)
 
     def discard_state(self) -> None:
         """Delete the bytes of both parts, as far as possible.
@@ -57,7 +73,8 @@ class SnapshotResult:
         Raises:
             CheckpointError: The first failure, after both were tried.
         """
-        parts = [part for part in (self.job_manager_owned, self.task_local) if part is not None]
+        found = [(one.job_manager_owned, one.task_local) for one in (self, *self.further)]
+        parts = [part for pair in found for part in pair if part is not None]
         raise_first(tried(OperatorStateHandle.discard_state, parts))
 
 

@@ -55,15 +55,14 @@ class OperatorSnapshot:
         except BaseException:
             raw.discard_state()
             raise
-        handle, local = result.job_manager_owned, result.task_local
         self.written = result.written
         return (
             SubtaskState(
-                managed_operator=(handle,) if handle else (),
+                managed_operator=result.handles,
                 raw_operator=raw.operator,
                 raw_keyed=raw.keyed,
             ),
-            SubtaskState(managed_operator=(local,) if local else ()),
+            SubtaskState(managed_operator=result.local_handles),
         )
 
     def cancel(self) -> None:

@@ -48,7 +48,7 @@ def change_of(
         message = f"{at or 'it'} was {stored}, and a {wanted} does not hold all of those"
         raise NoWayError(message)
     if types.is_dictionary(stored):  # Arrow casts fewer dictionaries than what is in them
-        return lambda array: array.dictionary_decode().cast(wanted)
+        return lambda array: _decoded(array).cast(wanted)
     return lambda array: array.cast(wanted)
 
 
@@ -133,6 +133,12 @@ def _map_change(stored: pa.MapType, wanted: pa.MapType, at: str) -> Change:
         )
 
     return change
+
+
+def _decoded(array: pa.DictionaryArray) -> pa.Array:
+    if not len(array.dictionary):  # indices inside of what is missing lead nowhere
+        return pa.nulls(len(array), array.type.value_type)
+    return array.dictionary_decode()
 
 
 def _mask(array: pa.Array) -> pa.Array | None:

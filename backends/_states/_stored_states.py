@@ -7,6 +7,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from holdfast.backends._raw_state import raw_key_groups, raw_operator_partitions
+from holdfast.backends._schemas import are_alike
 from holdfast.backends._sections import (
     LIST_COLUMNS,
     MAP_COLUMNS,
@@ -90,9 +91,11 @@ class Section:
         # What a subtask stores is all of a section; parts of one are given out at a restore alone.
         skip, left = one.first, one.count
         for block in blocks:
-            if not block.schema.equals(schema, check_metadata=True):
+            if not are_alike(block.schema, schema, name):
                 message = (
-                    f"state {name!r} is stored by subtask {self.subtask} as no other one has it"
+                    f"state {name!r} is stored by subtask {self.subtask} in another way than by "
+                    "the first one; let every subtask of the job ask for it, and read it in the "
+                    "next checkpoint"
                 )
                 raise StateMigrationError(message)
             batch = block.slice(skip, left)
@@ -125,12 +128,14 @@ class RawPart:
             units = ((number, one.read()) for number, one in enumerate(partitions))
         numbers: list[int] = []
         contents: list[bytes] = []
+        size = 0
         for number, content in units:
             numbers.append(number)
             contents.append(content)
-            if sum(map(len, contents)) >= _BYTES or len(contents) >= _ROWS:
+            size += len(content)
+            if size >= _BYTES or len(contents) >= _ROWS:
                 yield self._batch(numbers, contents, schema)
-                numbers, contents = [], []
+                numbers, contents, size = [], [], 0
         yield self._batch(numbers, contents, schema)
 
     def _batch(

@@ -1,6 +1,8 @@
 """Broadcast state: a map that is the same in every subtask."""
 
+import math
 from collections import ChainMap
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,22 @@ from contracts.elements import (
     snapshot_of,
 )
 
-from holdfast.backends import OperatorStateBackend, redistribute
+from holdfast.backends import OperatorStateBackend, Pickled, redistribute
 from holdfast.errors import InvalidRequestError
+
+
+@dataclass(unsafe_hash=True)
+class Mutable:
+    """A key that can be looked up, and changed nevertheless."""
+
+    number: int
+
+
+@dataclass(eq=False)
+class Unlike:
+    """A key that is found by its identity."""
+
+    number: int
 
 
 def contents(backend: OperatorStateBackend, types: tuple[Any, Any] = (int, int)) -> dict[Any, Any]:
@@ -106,6 +122,25 @@ class TestMap:
             state.put(key, 1)
         assert len(state) == 0
 
+    @pytest.mark.parametrize("key_type", [Unlike, Pickled(Unlike)])
+    def test_a_key_that_is_unlike_its_copy_is_refused(self, key_type: Any) -> None:
+        state = broadcast_state(OperatorStateBackend(), types=(key_type, int))
+        with pytest.raises(InvalidRequestError, match="unlike its own copy"):
+            state.put(Unlike(1), 1)
+        with pytest.raises(InvalidRequestError, match="unlike its own copy"):
+            state.put_all({Unlike(1): 1})
+        assert len(state) == 0
+
+    @pytest.mark.parametrize("key_type", [float, pa.float32(), Pickled(float), tuple[float, int]])
+    def test_what_is_no_number_is_refused_as_a_key(self, key_type: Any) -> None:
+        key = (math.nan, 1) if key_type == tuple[float, int] else math.nan
+        state = broadcast_state(OperatorStateBackend(), types=(key_type, int))
+        with pytest.raises(InvalidRequestError, match="unlike its own copy"):
+            state.put(key, 1)
+        with pytest.raises(InvalidRequestError, match="unlike its own copy"):
+            state.put_all({key: 1})
+        assert len(state) == 0
+
     def test_numbers_of_numpy_are_numbers(self) -> None:
         backend = OperatorStateBackend()
         broadcast_state(backend, types=(int, float)).put(np.int64(1), np.float64(1.5))
@@ -133,6 +168,34 @@ class TestSnapshots:
             changed.value = "no number"
             assert state.get(1) == Node(1)
             assert contents(restored(backend), (int, Node)) == {1: Node(1)}
+
+    @pytest.mark.parametrize("key_type", [Mutable, Pickled(Mutable)])
+    @pytest.mark.parametrize("is_restored", [False, True])
+    def test_a_key_changed_after_it_was_put_changes_nothing(
+        self,
+        key_type: Any,
+        is_restored: bool,  # noqa: FBT001
+    ) -> None:
+        backend = OperatorStateBackend()
+        key = Mutable(1)
+        broadcast_state(backend, types=(key_type, int)).put(key, 5)
+        broadcast_state(backend, types=(key_type, int)).put_all({Mutable(2): 6, Mutable(3): 7})
+        if is_restored:
+            backend = restored(backend)
+        state = broadcast_state(backend, types=(key_type, int))
+        state.remove(Mutable(3))
+        snapshot = backend.snapshot(memory_factory())
+        for seen in (key, *state, *dict(state.entries()), *state.immutable_entries()):
+            seen.number = 99
+        handle = snapshot.run().job_manager_owned
+        assert handle is not None
+        expected = {Mutable(1): 5, Mutable(2): 6}
+        assert contents(OperatorStateBackend.restore([handle]), (key_type, int)) == expected
+        assert dict(state.entries()) == dict(state.immutable_entries()) == expected
+        assert list(state) == list(expected)
+        assert (state.get(Mutable(1)), state.get(Mutable(99))) == (5, None)
+        state.put(Mutable(1), 8)
+        assert contents(restored(backend), (key_type, int)) == {**expected, Mutable(1): 8}
 
     def test_a_buffer_changed_after_it_was_put_changes_no_snapshot(self) -> None:
         backend = OperatorStateBackend()

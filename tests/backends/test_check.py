@@ -1,6 +1,7 @@
 """What `check` says of a checkpoint's states, and that a restore then does just that."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,34 @@ class TestFates:
                     get(descriptor)
             else:
                 get(descriptor).get()
+
+
+class TestSubtasksThatStoreInDifferentWays:
+    TYPES = (pa.int32(), pa.int64(), pa.int32())
+
+    @pytest.fixture
+    def pointer(self, memory_directory: str) -> str:
+        backends = [
+            with_states(partial(list_state, name="s", element_type=one)) for one in self.TYPES
+        ]
+        checkpoint(memory_directory, {"op": backends})
+        return f"{memory_directory}/job/chk-1"
+
+    @pytest.mark.parametrize(
+        ("wanted", "fate", "stored"),
+        [
+            (pa.int64(), Fate.MIGRATED, "int32 or int64"),
+            (pa.int32(), Fate.INCOMPATIBLE, "int32 or int64"),
+            (None, Fate.RESTORED, "int32"),
+        ],
+        ids=str,
+    )
+    def test_all_of_them_count(
+        self, pointer: str, wanted: pa.DataType | None, fate: Fate, stored: str
+    ) -> None:
+        descriptors = [] if wanted is None else [ListStateDescriptor("s", wanted)]
+        (found,) = check(pointer, {"op": descriptors})
+        assert (found.fate, found.stored) == (fate, stored)
 
 
 def large() -> OperatorStateBackend:

@@ -285,6 +285,8 @@ class TestKeyGroupRange:
         assert len(groups) == 3
         assert [group in groups for group in (2, 3, 5, 6)] == [False, True, True, False]
         assert "3" not in groups
+        assert 3.0 not in groups
+        assert [int(key_group) for key_group in np.arange(8) if key_group in groups] == [3, 4, 5]
         assert len(KeyGroupRange(7, 7)) == 1
 
     def test_a_position_is_one_of_its_groups(self) -> None:

@@ -11,6 +11,8 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
+from itertools import chain
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypedDict
 
@@ -18,8 +20,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 from contracts.elements import (
+    Plain,
+    backend_with,
     broadcast_state,
     list_state,
+    memory_factory,
     restored,
     snapshot_of,
     union_state,
@@ -28,14 +33,19 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 from holdfast.backends import (
+    CheckpointedFunction,
     ListState,
     ListStateDescriptor,
     MapStateDescriptor,
     OperatorStateBackend,
+    OperatorStateHandler,
+    Pickled,
+    redistribute,
 )
 from holdfast.backends._serializers import Outcome, serializer_of
 from holdfast.backends._serializers._arrow_migration import NoWayError, change_of
 from holdfast.errors import InvalidRequestError, StateMigrationError
+from holdfast.locations import FileSystemCheckpointStorage, files_of
 
 
 def migrated(
@@ -996,3 +1006,155 @@ def test_no_error_quotes_an_element() -> None:
         state.add(Picky(kind="secret"))  # type: ignore[arg-type]
     assert "secret" not in str(caught.value)
     assert "$.kind" in str(caught.value)
+
+
+MOVED = [msgspec.defstruct("Moved", [("x", int)], module=module) for module in ("before", "now")]
+
+
+class TestSubtasksThatAskAtDifferentTimes:
+    """A type that is new to the job, but that not every subtask has asked for in each run."""
+
+    TYPES = (
+        pytest.param((struct(a=pa.int32()), struct(a=pa.int64()), {"a": 1}, {"a": 1}), id="Arrow"),
+        pytest.param(
+            (V1, message(("a", int), ("c", int, 7)), V1(1, "x"), {"a": 1, "c": 7}),
+            id="MessagePack",
+        ),
+        pytest.param((*MOVED, MOVED[0](1), {"x": 1}), id="only moved"),
+    )
+
+    @staticmethod
+    def half_migrated(get: Any, stored: Any, wanted: Any, value: Any) -> list[list[Any]]:
+        """Handles of two subtasks, of which the second one has asked for the new type."""
+        handles = []
+        for number in range(2):
+            backend = OperatorStateBackend()
+            get(backend, "s", stored).add_all([value] * 2)
+            backend = restored(backend)
+            if number:
+                get(backend, "s", wanted)
+            handles.append([snapshot_of(backend)])
+        return handles
+
+    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize("parallelism", [1, 2, 3])
+    @pytest.mark.parametrize("idle_runs", [0, 1, 2])
+    @pytest.mark.parametrize("types", TYPES)
+    def test_each_part_is_migrated_by_its_own_type(
+        self, mode: str, parallelism: int, idle_runs: int, types: tuple[Any, Any, Any, Any]
+    ) -> None:
+        get = MODES[mode]
+        stored, wanted, value, expected = types
+        handles = self.half_migrated(get, stored, wanted, value)
+        for _ in range(idle_runs):  # nobody asks
+            parts = redistribute(handles, parallelism)
+            results = [
+                OperatorStateBackend.restore(part).snapshot(memory_factory()).run()
+                for part in parts
+            ]
+            handles = [list(one.handles) for one in results]
+        backends = [OperatorStateBackend.restore(p) for p in redistribute(handles, parallelism)]
+        found = [msgspec.to_builtins(get(one, "s", wanted).get()) for one in backends]
+        if mode == "list":
+            assert list(chain.from_iterable(found)) == [expected] * 4
+        else:
+            assert found == [[expected] * 4 * parallelism**idle_runs] * parallelism
+
+    def test_elements_keep_their_order(self) -> None:
+        old, new = struct(a=pa.int32()), struct(a=pa.int64())
+        types = (old, new, old, old, new)
+        handles = [
+            snapshot_of(backend_with(s=(one, [{"a": number}]))) for number, one in enumerate(types)
+        ]
+        state = list_state(OperatorStateBackend.restore(handles), "s", new)
+        assert [one["a"] for one in state.get()] == [0, 1, 2, 3, 4]
+
+    def test_the_rest_is_in_files_of_its_own(self, local_directory: str) -> None:
+        backends = [backend_with(s=(one, [1]), t=(int, [2])) for one in (pa.int32(), pa.int64())]
+        backend = restored(*backends)
+        access = FileSystemCheckpointStorage(local_directory, inline_threshold=0)
+        storage = access.create_checkpoint_storage("job")
+        storage.initialize_base_locations_for_checkpoint()
+        location = storage.initialize_location_for_checkpoint(1)
+        result = backend.snapshot(location, local_factory=memory_factory()).run()
+        assert [sorted(one.states) for one in result.handles] == [["s", "t"], ["s"]]
+        assert [one.states for one in result.local_handles] == [
+            one.states for one in result.handles
+        ]
+        assert result.state_bytes == sum(one.size for one in result.handles)
+        assert result.written is None
+        again = OperatorStateBackend.restore(result.handles)
+        assert (list_state(again, "s").get(), list_state(again, "t").get()) == ([1, 1], [2, 2])
+        uris = [one.uri for one in files_of([one.stream for one in result.handles])]
+        files = [Path(uri.removeprefix("file://")) for uri in uris]
+        assert len(files) == 2
+        assert all(one.exists() for one in files)
+        result.discard_state()
+        assert not any(one.exists() for one in files)
+
+    def test_a_subtask_stores_all_of_it(self) -> None:
+        backend = restored(*(backend_with(s=(one, [1])) for one in (pa.int32(), pa.int64())))
+        handler = OperatorStateHandler(uid="op", function=_Nothing(), backend=backend)
+        state, _ = handler.snapshot_state(1, memory_factory()).run()
+        again = OperatorStateBackend.restore(state.managed_operator)
+        assert list_state(again, "s").get() == [1, 1]
+
+    def test_pickles_of_a_class_that_has_moved_stay_apart(self) -> None:
+        backends = [
+            backend_with(s=(Pickled(one), [value]))
+            for one, value in ((Plain, Plain(1)), (dict, {1: 2}))
+        ]
+        backend = restored(*backends)
+        assert len(backend.snapshot(memory_factory()).run().handles) == 2
+        with pytest.raises(StateMigrationError, match="another class"):
+            list_state(backend, "s", Pickled(Plain))
+        assert list_state(backend, "s", Pickled()).get() == [Plain(1), {1: 2}]
+
+
+class _Nothing(CheckpointedFunction):
+    def initialize_state(self, context: Any) -> None:
+        pass
+
+
+class TestKeys:
+    STORED = msgspec.defstruct("K", [("x", int), ("y", int)], frozen=True)
+    WITHOUT_Y = msgspec.defstruct("K", [("x", int)], frozen=True)
+
+    def restored(self, *keys: Any) -> OperatorStateBackend:
+        backend = OperatorStateBackend()
+        entries = {key: str(key.y) for key in keys}
+        broadcast_state(backend, "b", (self.STORED, str), entries)
+        return restored(backend)
+
+    def test_keys_that_would_be_the_same_are_refused(self) -> None:
+        backend = self.restored(self.STORED(1, 1), self.STORED(1, 2))
+        for _ in range(2):
+            with pytest.raises(StateMigrationError, match=r"'b'.*keys that were different"):
+                broadcast_state(backend, "b", (self.WITHOUT_Y, str))
+        state = broadcast_state(restored(backend), "b", (self.STORED, str))
+        assert dict(state.entries()) == {self.STORED(1, 1): "1", self.STORED(1, 2): "2"}
+
+    def test_keys_that_stay_different_migrate(self) -> None:
+        backend = self.restored(self.STORED(1, 1), self.STORED(2, 2))
+        state = broadcast_state(backend, "b", (self.WITHOUT_Y, str))
+        assert dict(state.entries()) == {self.WITHOUT_Y(1): "1", self.WITHOUT_Y(2): "2"}
+
+    def test_keys_that_several_handles_share_migrate(self) -> None:
+        backends = [self.restored(self.STORED(1, 1), self.STORED(2, 2)) for _ in range(2)]
+        state = broadcast_state(restored(*backends), "b", (self.WITHOUT_Y, str))
+        assert dict(state.entries()) == {self.WITHOUT_Y(1): "1", self.WITHOUT_Y(2): "2"}
+
+    def test_keys_that_can_not_be_looked_up_any_more_are_refused(self) -> None:
+        wanted = message(("x", int))
+        with pytest.raises(StateMigrationError, match="looked up"):
+            broadcast_state(self.restored(self.STORED(1, 1)), "b", (wanted, str))
+
+
+def test_a_dictionary_of_nothing_inside_of_what_is_missing_becomes_texts() -> None:
+    kinds = pa.dictionary(pa.int32(), pa.string())
+    stored, wanted = struct(s=struct(d=kinds)), struct(s=struct(d=pa.string()))
+    assert migrated(stored, wanted, [{"s": None}]) == [{"s": None}]
+    assert migrated(stored, wanted, [{"s": None}, {"s": {"d": "a"}}]) == [
+        {"s": None},
+        {"s": {"d": "a"}},
+    ]

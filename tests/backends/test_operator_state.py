@@ -177,13 +177,20 @@ def test_another_type_is_refused_with_both_types_and_the_name(
     assert list_state(backend, "numbers").get() == [1]
 
 
-def test_handles_with_different_types_of_one_state_are_refused() -> None:
-    handles = [
-        snapshot_of(backend_with(s=(element_type, [])))
-        for element_type in (pa.int64(), pa.string())
-    ]
-    with pytest.raises(StateMigrationError, match="'s'"):
-        OperatorStateBackend.restore(handles)
+def test_handles_with_different_types_of_one_map_are_refused() -> None:
+    backends = [OperatorStateBackend(), OperatorStateBackend()]
+    for one, value_type in zip(backends, (int, str), strict=True):
+        broadcast_state(one, "b", (int, value_type))
+    with pytest.raises(StateMigrationError, match=r"'b'.* to int64 .* to string"):
+        restored(*backends)
+
+
+def test_lists_of_types_that_do_not_go_together_are_refused_when_one_is_asked_for() -> None:
+    backends = [backend_with(s=(int, [1])), backend_with(s=(str, ["a"]))]
+    backend = restored(*backends)
+    for wanted in (int, str):
+        with pytest.raises(StateMigrationError, match="'s'"):
+            list_state(backend, "s", wanted)
 
 
 def test_a_state_does_not_grow_over_a_hundred_checkpoints() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import msgspec
@@ -36,9 +37,12 @@ from holdfast.backends import (
     OperatorStateBackend,
     OperatorStateCheckpointOutputStream,
     Pickled,
+    RawPart,
     Section,
+    StoredState,
     stored_state,
 )
+from holdfast.backends._states import _stored_states
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -46,8 +50,10 @@ from holdfast.errors import (
     StateMigrationError,
 )
 from holdfast.locations import (
+    ByteStreamStateHandle,
     CheckpointedStateScope,
     OperatorState,
+    RawOperatorStateHandle,
     SubtaskState,
 )
 
@@ -471,6 +477,51 @@ def test_subtasks_that_disagree_on_a_type_are_an_error(checkpoint: Checkpoint) -
     pointer = checkpoint.complete()
     with pytest.raises(StateMigrationError, match="subtask 1"):
         holdfast.read_state(pointer)
+
+
+def test_subtasks_may_disagree_on_where_a_class_is(checkpoint: Checkpoint) -> None:
+    types = [
+        msgspec.defstruct("Moved", [("x", int)], module=module) for module in ("before", "now")
+    ]
+    checkpoint.add(
+        "op",
+        lambda one, subtask: list_state(one, "s", types[subtask]).add(types[subtask](subtask)),
+        parallelism=2,
+    )
+    assert holdfast.read_state(checkpoint.complete()).to_pylist() == [
+        {"subtask": 0, "value": {"x": 0}},
+        {"subtask": 1, "value": {"x": 1}},
+    ]
+
+
+class _Counted(bytes):
+    lengths_asked = 0
+
+    def as_stream(self) -> SimpleNamespace:
+        return SimpleNamespace(read=lambda: self)
+
+    def __len__(self) -> int:
+        type(self).lengths_asked += 1
+        return super().__len__()
+
+
+def test_raw_state_is_cut_into_batches_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = [_Counted(b"x" * 10) for _ in range(500)]
+    monkeypatch.setattr(_stored_states, "_BYTES", 1000)
+    monkeypatch.setattr(
+        _stored_states, "raw_operator_partitions", lambda _: map(_Counted.as_stream, contents)
+    )
+    stored = StoredState(
+        operator="op",
+        name=None,
+        kind="raw operator",
+        subtasks=1,
+        elements=500,
+        bytes=5000,
+        parts=(RawPart(0, RawOperatorStateHandle((), ByteStreamStateHandle(b""))),),
+    )
+    assert [len(one) for one in stored.batches()] == [100] * 5
+    assert _Counted.lengths_asked < 10 * len(contents)
 
 
 def test_subtasks_have_their_statistics(checkpoint: Checkpoint) -> None:
