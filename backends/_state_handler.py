@@ -185,7 +185,8 @@ class OperatorStateHandler:
             if not isinstance(error, Exception):
                 raise
             message = (
-                f"could not complete snapshot {checkpoint_id} of operator {self.uid!r}: {error}"
+                f"could not complete snapshot {checkpoint_id} of operator {self.uid!r}: "
+                f"{type(error).__name__}: {error}"
             )
             raise CheckpointDeclinedError(message) from error
         finally:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from holdfast.backends._casts import MisfitError
 from holdfast.backends._states._json_text import is_untyped, json_text, way_back_of
 
 Schema = Mapping[str, Any]
@@ -27,7 +28,8 @@ class MessagePackColumn:
     Attributes:
         type: The Arrow type.
         show: What Arrow makes a value of, from what MessagePack holds.
-        hide: What a class is made of, from what Arrow gives; a MisfitError where that isn't known.
+        hide: What a class is made of, from what Arrow gives; a MisfitError where that isn't known,
+            or a field is missing that has no default.
         is_nullable: Whether the schema has values of None.
     """
 
@@ -244,11 +246,13 @@ class _Alternative:
     Attributes:
         tags: Fields that tell it from the others, with their values.
         names: Its fields.
+        required: Those of them that have no default.
         defaults: What a field is that is not written.
     """
 
     tags: Mapping[str, Any]
     names: Collection[str]
+    required: Collection[str]
     defaults: Mapping[str, Any]
 
     @classmethod
@@ -261,7 +265,7 @@ class _Alternative:
             if len(fields[name].get("enum", ())) == 1 and not is_alone
         }
         defaults = {name: one["leftOut"] for name, one in fields.items() if "leftOut" in one}
-        return cls(tags, fields.keys(), defaults)
+        return cls(tags, fields.keys(), schema.get("required", ()), defaults)
 
     def is_of(self, value: Mapping[str, Any]) -> bool:
         """Whether the value is one of it."""
@@ -286,10 +290,17 @@ def _struct_column(
         return shown
 
     def hide(value: Any) -> Any:
+        given = value.keys()
+        alternative = chosen(value)
+        for name in alternative.names:
+            # Beside a field that the class has not, it is maybe there by another name.
+            if name not in given and (name in alternative.required or given - columns.keys()):
+                message = f"rows have no field {name!r}"
+                raise MisfitError(message)
         return {
             name: None if value[name] is None else columns[name].hide(value[name])
-            for name in chosen(value).names
-            if value[name] is not None or columns[name].is_nullable
+            for name in alternative.names
+            if name in given and (value[name] is not None or columns[name].is_nullable)
         }
 
     fields = [(name, column.type) for name, column in columns.items()]

@@ -222,7 +222,8 @@ def _subtasks(name: str, subtasks: pa.ChunkedArray, parallelism: int) -> pa.Chun
     )
     if not is_inside or subtasks.null_count:
         message = (
-            f"column subtask of state {name!r} must have whole numbers from 0 to {parallelism - 1}"
+            f"column subtask of state {name!r} must have whole numbers from 0 to {parallelism - 1}; "
+            "an operator that is not in the base has as many subtasks as operators= says, or one"
         )
         raise InvalidRequestError(message)
     return subtasks

@@ -93,10 +93,12 @@ def find_checkpoint(pointer: str | PathLike[str]) -> CompletedCheckpoint:
     """
     try:
         location = resolve_pointer(pointer)
-    except CheckpointNotFoundError as error:
-        newest = _newest_below(_directory(pointer))
+    except CheckpointNotFoundError:
+        directory = _directory(pointer)
+        newest = _newest_below(directory)
         if newest is None:
-            raise error from None
+            message = "no completed checkpoint or savepoint here or below"
+            raise CheckpointNotFoundError(message, directory) from None
         return newest
     return load_checkpoint(location)
 

@@ -229,7 +229,7 @@ class TestFailures:
         one = handler(Function(fail))
         list_state(one.backend).add(1)
         with pytest.raises(
-            CheckpointDeclinedError, match=r"snapshot 7 .*'counter'.*mine"
+            CheckpointDeclinedError, match=r"snapshot 7 .*'counter'.*ValueError: mine"
         ) as caught:
             one.snapshot_state(7, location)
         assert caught.value.__cause__ is mine

@@ -324,6 +324,22 @@ REFUSED: dict[str, tuple[StateRows, str]] = {
         ),
         "not every value is one",
     ),
+    "no field of the class": (
+        StateRows(pa.table({"value": [{"y": 1.0}]}), ListStateDescriptor("s", Point)),
+        "rows have no field 'x'",
+    ),
+    "a field of another name": (
+        StateRows(pa.table({"value": [{"x": 1, "why": 1.0}]}), ListStateDescriptor("s", Point)),
+        "rows have no field 'y'",
+    ),
+    "no fields at all": (
+        StateRows(pa.table({"value": [["x"]]}), ListStateDescriptor("s", Point)),
+        "not every value is one",
+    ),
+    "a subtask too many": (
+        StateRows(pa.table({"subtask": [1], "value": [1]})),
+        r"from 0 to 0; .*operators=",
+    ),
     "no pickles": (
         StateRows(pa.table({"value": [1]}), ListStateDescriptor("s", Pickled())),
         "bytes of their pickles",
@@ -368,6 +384,13 @@ def test_a_list_of_an_operator_with_keys_says_where_they_are() -> None:
     assert shown(operator_of({"s": StateRows(placed)}, parallelism=2, keeps_places=True))[
         "subtask"
     ].to_pylist() == [1]
+
+
+def test_a_field_that_rows_lack_gets_its_default() -> None:
+    rows = pa.table({"value": [{"x": 1}, {"x": 2}]})
+    written = operator_of({"s": StateRows(rows, ListStateDescriptor("s", Point))})
+    points = list_state(backend_of(written), "s", Point)
+    assert points.get() == [Point(1), Point(2)]
 
 
 def test_rows_of_pandas_are_a_table() -> None:

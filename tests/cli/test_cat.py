@@ -98,6 +98,11 @@ def test_a_checkpoint_without_state_is_status_1(checkpoint: Checkpoint) -> None:
     assert main(["cat", checkpoint.location.external_pointer, "--json"]) == 1
 
 
+def test_nothing_there_is_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cat", f"file://{tmp_path}"]) == 1
+    assert "no completed checkpoint or savepoint here or below" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["table", "JSON"])
 def test_a_state_that_is_empty_is_there(
     checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str], form: tuple[str, ...]

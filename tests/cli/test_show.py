@@ -169,7 +169,9 @@ def test_several_jobs_are_status_2_and_none_is_status_1(
 ) -> None:
     directory = f"file://{tmp_path}"
     assert main(["show", directory]) == 1
-    assert directory in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "no completed checkpoint or savepoint here or below" in told
+    assert directory in told
     for job in ("one", "two"):
         write_checkpoint(directory, 1, job=job)
     assert main(["show", directory]) == 2

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+import pyarrow as pa
 import pytest
 from jobs.job import Job
 from jobs.operators import CountsLongs, Groups, Returns, StopsReading, WrongColumns
@@ -220,6 +221,7 @@ def test_rows_that_do_not_fit_the_schema_are_refused(job: Job) -> None:
         ({"max_parallelism": 1}, "parallelism 2 is not between 1 and max parallelism 1"),
         ({"max_parallelism": 0}, "max_parallelism is 0"),
         ({"key": ["id", 5]}, "name of a column"),
+        ({"schema": pa.schema({"id": pa.int64()})}, r"'operator' is a pyarrow\.lib\.Schema; give"),
         ({"broadcast": lambda session, _: session.range(1)}, "BroadcastProcessFunction"),
     ],
 )
@@ -231,6 +233,8 @@ def test_bad_arguments_are_refused_at_once(job: Job, options: dict[str, object],
 def test_a_function_that_is_no_operator_is_refused(job: Job) -> None:
     with pytest.raises(InvalidRequestError, match="StatefulFunction"):
         job.operator(cast("StatefulFunction", len))
+    with pytest.raises(InvalidRequestError, match="Groups is a class; pass an object of it"):
+        job.operator(cast("StatefulFunction", Groups))
 
 
 def test_calling_the_operator_outside_of_a_stream_is_refused(spark: SparkSession, job: Job) -> None:

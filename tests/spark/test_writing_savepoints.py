@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import pyarrow as pa
@@ -253,6 +253,13 @@ def test_what_can_not_be_written_is_refused(job: Job, tmp_path: Path) -> None:
         write_savepoint(target, {})
     with pytest.raises(InvalidRequestError, match=r"savepoint\.dir"):
         write_savepoint(None, {("new", "s"): table})
+    with pytest.raises(InvalidRequestError, match=r"names 'ne', .* did you mean 'new'\?"):
+        write_savepoint(target, {("new", "s"): table}, operators={"ne": NewOperator(2)})
+    with pytest.raises(InvalidRequestError, match=r"names 'else', .* leave it out"):
+        write_savepoint(target, {("new", "s"): table}, operators={"else": NewOperator(2)})
+    for key in ("new", "ab", ("new", "s", "t"), ("new", 1)):
+        with pytest.raises(InvalidRequestError, match="must be a pair"):
+            write_savepoint(target, {cast("tuple[str, str]", key): table})
     with pytest.raises(InvalidRequestError, match="parallelism"):
         write_savepoint(target, {("new", "s"): table}, operators={"new": NewOperator(0)})
 

@@ -10,6 +10,7 @@ from holdfast.cli._checkpoints import POINTER_HELP, pointed
 from holdfast.cli._command import add_command
 from holdfast.cli._output import bytes_text, print_table, say
 from holdfast.cli._stores import add_stores
+from holdfast.errors import CheckpointNotFoundError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +71,11 @@ def cat_command(options: argparse.Namespace) -> int:
         InvalidRequestError: There is no such state.
         CheckpointError: It can't be read.
     """
-    pointer = pointed(options, options.pointer).location.external_pointer
+    try:
+        pointer = pointed(options, options.pointer).location.external_pointer
+    except CheckpointNotFoundError as error:
+        say(str(error))
+        return 1
     limit = options.limit
     if limit is None and not options.json:
         limit = _LIMIT

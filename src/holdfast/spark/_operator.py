@@ -38,10 +38,7 @@ class Operator:
     forward: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.function, StatefulFunction):
-            name = type(self.function).__name__
-            message = f"{name} is no StatefulFunction; derive the operator from it"
-            raise InvalidRequestError(message)
+        self._check_function()
         if self.sink is not None and not callable(self.sink):
             message = f"sink {self.sink!r} can't be called; it takes rows and a batch id"
             raise InvalidRequestError(message)
@@ -63,11 +60,30 @@ class Operator:
                 "leaves them where they are; give one of them up"
             )
             raise InvalidRequestError(message)
+        self._check_schema()
         takes_broadcast = isinstance(self.function, BroadcastProcessFunction)
         if self.broadcast is not None and not (takes_broadcast and callable(self.broadcast)):
             message = (
                 f"broadcast of operator {self.uid!r} must be a function of a session and a batch "
                 "id, and the operator a BroadcastProcessFunction"
+            )
+            raise InvalidRequestError(message)
+
+    def _check_function(self) -> None:
+        if isinstance(self.function, type):
+            message = f"{self.function.__name__} is a class; pass an object of it"
+            raise InvalidRequestError(message)
+        if not isinstance(self.function, StatefulFunction):
+            name = type(self.function).__name__
+            message = f"{name} is no StatefulFunction; derive the operator from it"
+            raise InvalidRequestError(message)
+
+    def _check_schema(self) -> None:
+        if self.schema is not None and not isinstance(self.schema, StructType | str):
+            kind = type(self.schema)
+            message = (
+                f"schema of operator {self.uid!r} is a {kind.__module__}.{kind.__qualname__}; give "
+                "Spark's, such as 'id long, name string'"
             )
             raise InvalidRequestError(message)
 

@@ -1,5 +1,6 @@
 """Write a savepoint from DataFrames: for a new query to begin with, or with some states changed."""
 
+import difflib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -103,7 +104,8 @@ def write_savepoint(
             or a `pyarrow.Table`, with the columns that `read_state` gives; or `StateRows`, which says
             more of them. None removes the state.
         base: A savepoint or checkpoint to begin with; it is only read.
-        operators: Those that are not in `base`, by uid; by default with one subtask and no key.
+        operators: Those of `states` that are not in `base`, by uid; by default with one subtask and
+            no key.
 
     Returns:
         Pointer to the savepoint: the URI of its directory.
@@ -116,6 +118,7 @@ def write_savepoint(
         OutcomeUnknownError: The store did not say whether it was made.
     """
     started = time.monotonic()
+    _check_names(states)
     if not states and base is None:
         raise InvalidRequestError("a savepoint without state or base is nothing to begin with")
     configuration = _configuration(states.values())
@@ -159,6 +162,17 @@ def write_savepoint(
     return pointer
 
 
+def _check_names(states: Mapping[Any, Any]) -> None:
+    for key in states:
+        is_pair = isinstance(key, tuple) and [type(one) for one in key] == [str, str]
+        if not is_pair:
+            message = (
+                f"states= names {key!r}; it must be a pair of the operator's uid and the state's "
+                "name, such as ('orders', 'seen')"
+            )
+            raise InvalidRequestError(message)
+
+
 def _configuration(values: Any) -> dict[str, str]:
     """Spark's configuration; that of a DataFrame's session where this process has no other."""
     rows = [one.rows if isinstance(one, StateRows) else one for one in values]
@@ -179,6 +193,11 @@ def _operators(
             f"operators {both} are in the base already, which says how they are; leave them out"
         )
         raise InvalidRequestError(message)
+    uids = {uid for uid, _ in states}
+    for uid in sorted(new.keys() - uids):
+        nearest = difflib.get_close_matches(uid, uids, n=1)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else "leave it out, or give it one"
+        raise InvalidRequestError(f"operators= names {uid!r}, of which there is no state; {hint}")
     found = dict(known)
     found |= {uid: one.without_state() for uid, one in new.items()}
     for (uid, name), rows in states.items():
