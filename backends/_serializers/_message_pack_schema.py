@@ -5,10 +5,13 @@ msgspec's own JSON schemas say it of JSON, where a datetime is a string and all 
 
 import math
 from collections.abc import Callable
+from inspect import get_annotations
 from typing import Any, get_origin
 
 import msgspec
 from msgspec import inspect
+
+from holdfast.errors import InvalidRequestError
 
 Schema = dict[str, Any]
 
@@ -123,6 +126,7 @@ class _Described:
         raise TypeError(f"type {getattr(one, 'cls', one)!r} is not supported")
 
     def _object(self, one: Any) -> Schema:
+        _check_fields(one)
         properties = {field.encode_name: self.schema(field.type) for field in one.fields}
         leaves_out = isinstance(one, inspect.StructType) and _config(one).omit_defaults
         for field in one.fields:
@@ -140,6 +144,7 @@ class _Described:
         return found
 
     def _tuple_like(self, one: Any) -> Schema:
+        _check_fields(one)
         items = [self.schema(field.type) for field in one.fields]
         names = [field.name for field in one.fields]
         required = sum(field.required for field in one.fields)
@@ -156,6 +161,27 @@ class _Described:
         if isinstance(one, inspect.NamedTupleType) or one.forbid_unknown_fields:
             found["maxItems"] = len(items)
         return found
+
+
+def _check_fields(one: Any) -> None:
+    """Refuse a struct that was pickled by value: its fields are gone, and its values would be.
+
+    Raises:
+        InvalidRequestError: It was.
+    """
+    if not isinstance(one, inspect.StructType):
+        return
+    cls: Any = get_origin(one.cls) or one.cls
+    fields = set(cls.__struct_fields__)
+    for base in cls.__mro__:
+        for name, hint in get_annotations(base).items():
+            if name not in fields and "ClassVar" not in str(hint):
+                message = (
+                    f"struct {cls.__name__} has lost its field {name!r} on the way here, because it is "
+                    "defined in the file that was started; define it in a module that executors can "
+                    "import, or make it a dataclass"
+                )
+                raise InvalidRequestError(message)
 
 
 def _bounds(one: Any) -> Schema:

@@ -1,11 +1,17 @@
 """What user code implements to run as an operator with state."""
 
+import copyreg
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterator
 
 import pyarrow as pa
 
 from holdfast.backends import CheckpointedFunction
+
+# Classes of the started script travel by value. By this object a dataclass knows fields without a
+# default; a copy of it would make all of them look as if they had one.
+copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 
 class StatefulFunction(CheckpointedFunction):
