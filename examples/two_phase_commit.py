@@ -38,7 +38,8 @@ class PostgresSink:
     Args:
         connect: Opens a connection to the database.
         table: Rows go to its columns of the same names.
-        job: A name that no other job has in this server, at most 100 of `A-Z a-z 0-9 . _ -`.
+        job: A name that no other job has in this server, at most 100 of `A-Z a-z 0-9 . _ -`. Also a
+            fork of a query needs one of its own, or each rolls back what the other has prepared.
     """
 
     def __init__(self, connect: Connect, table: str, *, job: str) -> None:

@@ -44,7 +44,14 @@ from holdfast.locations.coordination._retention import (
     JobStatus,
 )
 from holdfast.locations.coordination._shared_state import SharedStateRegistry
-from holdfast.locations.coordination._sweep import GRACE_S, LEAST_GRACE_S, SweepReport, sweep
+from holdfast.locations.coordination._sweep import (
+    GRACE_S,
+    LEAST_GRACE_S,
+    SweepReport,
+    jobs_with_savepoints,
+    sweep,
+    sweep_savepoints,
+)
 from holdfast.locations.coordination._verification import VerifiedFile, verify
 
 __all__ = [
@@ -78,12 +85,14 @@ __all__ = [
     "in_parallel",
     "is_savepoint",
     "job_histories",
+    "jobs_with_savepoints",
     "latest",
     "latest_checkpoint",
     "load_checkpoints",
     "size_of",
     "stored",
     "sweep",
+    "sweep_savepoints",
     "verify",
     "with_copies",
     "without_place",

@@ -38,9 +38,11 @@ from holdfast.locations.file_systems import (
 from holdfast.locations.storages import (
     CHECKPOINT,
     EPOCHS,
+    JOB_ID,
     METADATA_FILE,
     SHARED,
     JobDirectory,
+    check_job_id,
     common_directory,
     has_marker,
     list_all,
@@ -61,6 +63,7 @@ LEAST_GRACE_S = 600.0
 _RANDOM = "[0-9a-f]{32}"
 _HIDDEN = rf"\.(?:[^/]+)\.{_RANDOM}\.inprogress"
 _STATE_FILE = re.compile(rf"(?:[0-9a-f]{{8}}-)?{_RANDOM}|{_HIDDEN}")
+_SAVEPOINT = re.compile(rf"savepoint-(?P<job>{JOB_ID.pattern})-[0-9a-f]{{12}}")
 _JOB_FILE = re.compile(rf"{PROBE_PREFIX}{_RANDOM}|{_HIDDEN}")
 
 
@@ -175,8 +178,7 @@ def sweep(
         InvalidRequestError: The grace period is negative, or a directory can't be one of
             checkpoints or savepoints.
     """
-    if not grace_s >= 0:
-        raise InvalidRequestError(f"grace period of {grace_s} seconds is negative")
+    _check_grace(grace_s)
     job = JobDirectory.below(_uris.checkpoint_directory(directory), job_id, single_writer=False)
     savepoints = None if savepoint_directory is None else savepoint_base(savepoint_directory)
     epoch = newest_epoch(job.uri)
@@ -195,6 +197,53 @@ def sweep(
     if newest_epoch(job.uri) != epoch:
         message = "a driver took over the job while it was looked through; sweep again"
         raise CheckpointConflictError(message, job.uri)
+    return _carried_out(reports, dry_run=dry_run)
+
+
+def sweep_savepoints(
+    directory: str | PathLike[str],
+    job_id: str,
+    *,
+    grace_s: float = GRACE_S,
+    dry_run: bool = False,
+) -> SweepReport:
+    """Delete a job's unfinished savepoints, where it has no directory of checkpoints.
+
+    That is so of queries without operators, whose job is called like the query.
+
+    Args:
+        directory: Where its savepoints are.
+        job_id: The job.
+        grace_s: Seconds that a file must have been left alone, by the store's clock. More than
+            any savepoint takes.
+        dry_run: Whether only to say what would be deleted; as for `sweep`.
+
+    Raises:
+        InvalidRequestError: The grace period is negative, or the directory can't be one of savepoints.
+    """
+    _check_grace(grace_s)
+    place = _look_for_savepoints(savepoint_base(directory), check_job_id(job_id))
+    return _carried_out([place.report(set(), -1, grace_s, dry_run=dry_run)], dry_run=dry_run)
+
+
+def jobs_with_savepoints(directory: str | PathLike[str]) -> list[str]:
+    """Ids of the jobs that have savepoints in a directory, finished or not, sorted."""
+    base = savepoint_base(directory)
+    found = (
+        _SAVEPOINT.fullmatch(_uris.name(entry.uri))
+        for entry in file_system_for(base).list(base)
+        if entry.is_directory
+    )
+    return sorted({one["job"] for one in found if one is not None})
+
+
+def _check_grace(grace_s: float) -> None:
+    if not grace_s >= 0:
+        raise InvalidRequestError(f"grace period of {grace_s} seconds is negative")
+
+
+def _carried_out(reports: Sequence[SweepReport], *, dry_run: bool) -> SweepReport:
+    """All of it as one, and deleted."""
     if not dry_run:
         for report in reports:
             _delete(report)
@@ -275,11 +324,13 @@ def _holds_state(name: str) -> bool:
 
 
 def _look_for_savepoints(directory: str, job_id: str) -> _Place:
-    ours = re.compile(rf"savepoint-{re.escape(job_id)}-[0-9a-f]{{12}}")
     savepoints = [
         entry.uri
         for entry in file_system_for(directory).list(directory)
-        if entry.is_directory and not entry.is_link and ours.fullmatch(_uris.name(entry.uri))
+        if entry.is_directory
+        and not entry.is_link
+        and (found := _SAVEPOINT.fullmatch(_uris.name(entry.uri)))
+        and found["job"] == job_id
     ]
     place = _Place(_store_clock_ms(directory) if savepoints else 0)
     place.look_into(savepoints, are_savepoints=True)

@@ -195,6 +195,33 @@ def test_savepoints_that_were_never_finished_go_too(directory: str, tmp_path: Pa
     assert not unfinished.parent.exists()
 
 
+def test_unfinished_savepoints_of_queries_without_checkpoints_go_too(
+    directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = "6f0c3c4e-5f65-4c8e-9a1a-0d4b5f3f9d1c"
+    savepoints = tmp_path.parent / f"{tmp_path.name}-savepoints"
+    unfinished = left(savepoints / f"savepoint-{query}-0123456789ab" / RANDOM)
+    young = left(savepoints / "savepoint-other-0123456789ab" / RANDOM, age_s=3600)
+    finished = left(savepoints / f"savepoint-{query}-ba9876543210" / RANDOM)
+    left(finished.parent / "_metadata")
+    where = ["--savepoint-dir", f"file://{savepoints}"]
+    assert main(["clean", *where, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [(row["job"], row["kind"]) for row in printed["found"]] == [
+        (query, "file"),
+        (query, "directory"),
+    ]
+    assert printed["too_young"] == 1
+    assert main(["clean", directory, *where, "--job", "nobody", "--yes"]) == 1
+    assert f"{query}, clean, job, other" in capsys.readouterr().err
+    assert main(["clean", directory, *where, "--job", query, "--yes"]) == 0
+    assert not unfinished.parent.exists()
+    assert young.exists()
+    assert finished.exists()
+    assert main(["clean"]) == 2
+    assert "--savepoint-dir" in capsys.readouterr().err
+
+
 def test_what_was_deleted_before_an_interruption_is_told(
     directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -11,10 +12,11 @@ from uuid import uuid4
 import msgspec
 import pytest
 from jobs.kept import write_checkpoint
+from jobs.stopped import remove
 
 from holdfast.cli import _list, main
 from holdfast.cli._output import print_json, print_line, print_lines, print_pairs, print_table, say
-from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint
+from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint, files_of
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31mred\nfake line\x9b2J\u2028\u202e"
 
@@ -95,6 +97,44 @@ def test_what_nobody_has_foreseen_is_status_3_with_a_traceback(
     assert said.startswith("Traceback")
     assert type(failure).__name__ in said
     assert "\x1b" not in said
+
+
+def test_a_reader_that_has_gone_changes_no_status(tmp_path: Path) -> None:
+    directory = f"file://{tmp_path}"
+    files = files_of(write_checkpoint(directory, 1, elements=100).metadata.streams())
+    remove(*(one.uri for one in files))
+    commands = {
+        f"list {directory}/nothing --json": 1,
+        f"show {directory}/job/chk-1": 0,
+        f"verify {directory}/job/chk-1": 3,
+    }
+    for command, status in commands.items():
+        assert _status_without_reader("-m", "holdfast", *command.split()) == status
+
+
+def test_output_that_was_broken_off_is_none_that_was_done() -> None:
+    program = (
+        "import sys; from holdfast.cli import _list, main; "
+        "_list.find_checkpoints = lambda _: print('much', flush=True); "
+        "sys.exit(main(['list', 'file:///data']))"
+    )
+    assert _status_without_reader("-c", program) == 141
+
+
+def _status_without_reader(*arguments: str) -> int:
+    """The exit status of Python where nobody reads what it prints."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as nobody:
+        ran = subprocess.run(
+            [sys.executable, *arguments],
+            env={key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"},
+            stdout=nobody,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert b"Traceback" not in ran.stderr
+    return ran.returncode
 
 
 def test_a_full_disk_behind_the_output_is_status_3(tmp_path: Path) -> None:

@@ -373,3 +373,16 @@ def test_without_pyspark_they_say_what_to_install(
     words = ["file:///a", "file:///b"] if command == "restore" else ["file:///a"]
     assert main([command, *words]) == 2
     assert "pip install 'holdfast[spark]'" in capsys.readouterr().err
+
+
+def test_lines_of_restore_say_what_was_asked_for(
+    stopped: str, directory: str, tmp_path: Path, capsys: Captured
+) -> None:
+    pointer = savepoint(stopped, directory, capsys)
+    state = f"{directory}/env=prod/back\\slash"
+    assert main(["restore", pointer, f"{directory}/fork", "--checkpoint-dir", state]) == 0
+    (tmp_path / "fork.conf").write_text(capsys.readouterr().out)
+    settings = [f"--properties-file={tmp_path}/fork.conf", "--job-id=second", "--json"]
+    assert main(["restore", pointer, f"{directory}/second", *settings]) == 0
+    restored = json.loads(capsys.readouterr().out)
+    assert restored["settings"]["spark.holdfast.checkpoint.dir"] == state

@@ -20,6 +20,7 @@ from jobs.stopped import (
     text_of,
     write_query,
 )
+from servers.s3 import S3Bucket, settings_of
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -34,10 +35,13 @@ from holdfast.locations import (
     latest_checkpoint,
     load_checkpoint,
     resolve_pointer,
+    use_s3,
 )
 from holdfast.spark import _sessions, restore_savepoint, roll_back, take_savepoint
 from holdfast.spark.savepoints import _restore, _roll_back, _take, _way_back
 from holdfast.spark.savepoints._batches import newest_committed
+from holdfast.spark.savepoints._files import tree
+from holdfast.spark.savepoints._rewriting import Moves, rewritten
 from holdfast.spark.savepoints._selection import UNFINISHED_FILE
 from holdfast.spark_side import SparkFiles, spark_files_of
 
@@ -179,6 +183,146 @@ def test_a_total_without_a_key_is_in_one_partition(plain: str, directory: str) -
     assert take_savepoint(plain, f"{directory}/savepoints")
 
 
+# State of format 2, whose files have an id of the attempt that wrote them
+
+
+def _write_format_2(location: str, *, batches: int, purged: int) -> None:
+    """So many batches done, with changelogs; what the logs said of the first ones is purged."""
+    put(f"{location}/metadata", json.dumps({"id": QUERY}))
+    for batch in range(batches):
+        for partition in range(2):
+            name = f"{batch + 1}_{_id(partition, batch + 1)}"
+            put(f"{location}/state/0/{partition}/{name}.changelog", "x")
+        if batch >= purged:
+            ids = {"0": [[_id(partition, batch + 1)] for partition in range(2)]}
+            pinned = json.dumps({"conf": {"spark.sql.shuffle.partitions": "2"}})
+            put(f"{location}/offsets/{batch}", f"v1\n{pinned}\n5")
+            put(f"{location}/commits/{batch}", f"v2\n{json.dumps({'stateUniqueIds': ids})}")
+
+
+def _id(partition: int, version: int) -> str:
+    return str(uuid.UUID(int=100 * partition + version))
+
+
+def _snapshot(path: str, *ids: str) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as written:
+        written.writestr("metadata", "v1\n{}")
+    for one in ids:
+        put(f"{path}_{one}.zip", archive.getvalue().decode(errors="surrogateescape"))
+
+
+def _versions(pointer: str, partition: int) -> list[int]:
+    store = f"state/0/{partition}/"
+    names = {one.path.removeprefix(store) for one in files_of(pointer).files}
+    return sorted({int(name.partition("_")[0]) for name in names if name[0].isdigit()})
+
+
+def test_a_snapshot_of_an_attempt_that_may_not_count_ends_no_chain(directory: str) -> None:
+    location = f"{directory}/plain"
+    _write_format_2(location, batches=6, purged=4)
+    _snapshot(f"{location}/state/0/0/3", str(uuid.uuid4()))
+    _snapshot(f"{location}/state/0/1/3", _id(1, 3))
+    pointer = take_savepoint(location, f"{directory}/savepoints")
+    assert _versions(pointer, 0) == [1, 2, 3, 4, 5, 6]
+    assert _versions(pointer, 1) == [3, 4, 5, 6]
+
+
+def test_what_is_older_than_a_snapshot_that_counts_is_not_asked_for(directory: str) -> None:
+    location = f"{directory}/plain"
+    _write_format_2(location, batches=6, purged=4)
+    stray = f"{location}/state/0/0/3_{uuid.uuid4()}.changelog"
+    put(stray, "x")
+    _snapshot(f"{location}/state/0/0/3", _id(0, 3))
+    remove(*(f"{location}/state/0/0/{version}_{_id(0, version)}.changelog" for version in (1, 2)))
+    pointer = take_savepoint(location, f"{directory}/savepoints")
+    assert _versions(pointer, 0) == [3, 4, 5, 6]
+    assert stray.removeprefix(f"{location}/") in {one.path for one in files_of(pointer).files}
+    remove(stray, f"{location}/state/0/0/3_{_id(0, 3)}.zip")
+    with pytest.raises(CheckpointNotFoundError, match="version 2 of a state"):
+        take_savepoint(location, f"{directory}/savepoints")
+
+
+@pytest.mark.parametrize("gone", ["state/0/1/", "state/0/"])
+def test_state_that_the_commit_log_names_is_missed(directory: str, gone: str) -> None:
+    location = f"{directory}/plain"
+    _write_format_2(location, batches=2, purged=0)
+    remove(*(f"{location}/{path}" for path in all_files(location) if path.startswith(gone)))
+    with pytest.raises(CheckpointNotFoundError, match=f"{_id(1, 2)}|{_id(0, 2)}"):
+        take_savepoint(location, f"{directory}/savepoints")
+
+
+# Logs of sources
+
+
+def test_a_log_of_a_source_that_is_gone_is_missed(plain: str, directory: str) -> None:
+    file_system_for(plain).delete_tree(f"{plain}/sources")
+    with pytest.raises(CheckpointNotFoundError, match="the log of source 0"):
+        take_savepoint(plain, f"{directory}/savepoints")
+    with pytest.raises(CheckpointNotFoundError, match="the log of source 0"):
+        roll_back(plain, batch_id=1)
+
+
+@pytest.mark.parametrize(
+    ("log", "logs"),
+    [
+        # Of a source that the plan has twice there is one directory; its two lines are equal.
+        (["v1", 1, 1], {"0": 2}),
+        (["v1", 1, 1, 3], {"0": 2, "1": 4}),
+        (["v1", 1, 1, 3], {"0": 2, "1": 2, "2": 4}),
+        (["v1", 3, 1, 3], {"0": 4, "1": 2}),
+        (["v1", "-", "-", 3], {"1": 4}),
+        (["v1", '{"topic":{"0":7}}', '{"topic":{"0":7}}', 3], {"1": 4}),
+        (["v1", '{"logOffset":1,"more":2}'], {}),
+        # Version 2 has one line for each source, with its last place in the plan.
+        (["v2", "0:1", "1:3"], {"0": 2, "1": 4}),
+        (["v2", "1:1", "2:3"], {"0": 2, "1": 4}),
+        (["v2", "1:3", "2:1"], {"0": 2, "1": 4}),
+        (["v2", "second:3", "first:1"], {"first": 2, "second": 4}),
+    ],
+)
+def test_all_entries_of_logs_of_sources_are_copied(
+    directory: str, log: list[str | int], logs: dict[str, int]
+) -> None:
+    location = f"{directory}/plain"
+    write_query(location, batches=2)
+    file_system_for(location).delete_tree(f"{location}/sources")
+    version, *sources = (_line(one) for one in log)
+    pinned = json.dumps({"conf": {"spark.sql.shuffle.partitions": "2"}})
+    replace(f"{location}/offsets/1", "\n".join([version, pinned, *sources]))
+    entries = {f"sources/{name}/{one}" for name, count in logs.items() for one in range(count)}
+    for entry in entries:
+        put(f"{location}/{entry}", "v1")
+    pointer = take_savepoint(location, f"{directory}/savepoints")
+    copied = {one.path for one in files_of(pointer).files}
+    assert {path for path in copied if path.startswith("sources/")} == entries
+
+
+def _line(offset: str | int) -> str:
+    """A line of the offset log, of a log of files given by its last entry."""
+    name, colon, last = str(offset).rpartition(":")
+    return f'{name}{colon}{{"logOffset":{last}}}' if last.isdigit() else str(offset)
+
+
+def test_a_log_is_missed_also_behind_a_source_that_the_plan_has_twice(directory: str) -> None:
+    location = f"{directory}/plain"
+    write_query(location, batches=2)
+    lines = [_line(offset) for offset in (1, 1, 3)]
+    replace(f"{location}/offsets/1", "\n".join(["v1", '{"conf":{}}', *lines]))
+    with pytest.raises(CheckpointNotFoundError, match="the log of source 1"):
+        take_savepoint(location, f"{directory}/savepoints")
+
+
+def test_a_query_whose_restore_has_just_begun_again_is_told_so(plain: str, directory: str) -> None:
+    def without_metadata(location: str) -> dict[str, int]:
+        return {path: size for path, size in tree(location).items() if path != "metadata"}
+
+    with mock.patch.object(_take, "tree", without_metadata):
+        with pytest.raises(CheckpointNotFoundError, match="restore or a roll back has just begun"):
+            take_savepoint(plain, f"{directory}/savepoints")
+    assert all_files(f"{directory}/savepoints") == {}
+
+
 def test_the_first_offsets_of_iceberg_are_copied(plain: str, directory: str) -> None:
     put(f"{plain}/sources/1/offsets/0", '{"version":1}')
     pointer = take_savepoint(plain, f"{directory}/savepoints")
@@ -305,6 +449,26 @@ def test_a_path_that_no_input_has_is_refused(plain: str, directory: str) -> None
     assert "s3a://bucket/in/3" in text_of(f"{fork}/sources/0/3")
 
 
+@pytest.mark.parametrize(
+    ("location", "old", "new"),
+    [
+        ("s3://new/spark", "file:///old", "s3a://new/spark"),
+        ("fsspec+s3://new/spark", "s3a://old/spark", "s3a://new/spark"),
+        ("s3a://new/spark", "s3://old/spark", "s3://new/spark"),
+        ("s3://new/spark", "hdfs://old/spark", "s3a://new/spark"),
+        ("file:///new", "s3a://old/spark", "file:///new"),
+    ],
+)
+def test_paths_of_schemas_have_a_scheme_that_spark_has(location: str, old: str, new: str) -> None:
+    def text(root: str) -> bytes:
+        schemas = f'["{root}/state/0/_stateSchema/default/0_x"]'
+        return f'v2\n{{"stateStoreInfo":[{{"stateSchemaFilePaths":{schemas}}}]}}'.encode()
+
+    path = "state/0/_metadata/v2/0"
+    changed = rewritten(path, text(old), checkpoint_location=location, moves=Moves({}))
+    assert changed == text(new)
+
+
 # Spreading state over other partitions
 
 
@@ -392,6 +556,16 @@ def test_spreading_does_not_end_what_another_restore_has_begun_anew(
 
 
 # Settings
+
+
+def test_a_store_is_reached_as_it_was_said_where_no_setting_says_it(
+    plain: str, moto_bucket: S3Bucket
+) -> None:
+    use_s3(settings_of(moto_bucket.server), moto_bucket.name)
+    target = f"s3://{moto_bucket.name}/savepoints"
+    for configuration in ({}, {"spark.holdfast.savepoint.dir": target}):
+        pointer = take_savepoint(plain, target, configuration=configuration)
+        assert files_of(pointer).files
 
 
 def test_settings_of_a_session_that_happens_to_be_there_are_not_stored(

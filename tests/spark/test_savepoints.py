@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from jobs.numbered import Numbered, numbered
 from jobs.sums import FORMATS, Sums, expected, feed, joined, roll_back_elsewhere
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import InvalidRequestError
@@ -233,3 +233,35 @@ def test_a_savepoint_between_both_commits_skips_the_batch_that_spark_repeats(
     fork = Numbered(spark, original.source, restored.checkpoint_location, restored.settings)
     fork.run()
     assert fork.seen() == numbered(range(2, 3))
+
+
+def test_a_source_that_the_plan_has_twice_is_forked(spark: SparkSession, tmp_path: Path) -> None:
+    def rows_read(location: str) -> set[str]:
+        twice, other = (
+            spark.readStream.format("text")
+            .option("maxFilesPerTrigger", 1)
+            .load(f"{tmp_path}/{one}")
+            for one in ("twice", "other")
+        )
+        found: set[str] = set()
+
+        def sink(rows: DataFrame, _: int) -> None:
+            found.update(row.value for row in rows.collect())
+
+        rows = twice.union(twice).union(other).writeStream.foreachBatch(sink)
+        query = rows.option("checkpointLocation", location).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return found
+
+    def feed_text(folder: str, number: int) -> None:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / f"{number}.txt").write_text(f"{folder} {number}")
+
+    feed_text("twice", 0)
+    for number in range(3):
+        feed_text("other", number)
+    assert len(rows_read(f"file://{tmp_path}/original")) == 4
+    pointer = take_savepoint(f"file://{tmp_path}/original", f"file://{tmp_path}/savepoints")
+    restored = restore_savepoint(pointer, f"file://{tmp_path}/fork")
+    feed_text("other", 3)
+    assert rows_read(restored.checkpoint_location) == {"other 3"}

@@ -25,7 +25,9 @@ from holdfast.locations import (
     LEAST_GRACE_S,
     FileSystemCheckpointStorage,
     SweepReport,
+    jobs_with_savepoints,
     sweep,
+    sweep_savepoints,
 )
 
 if TYPE_CHECKING:
@@ -44,21 +46,27 @@ def add_to(commands: "Commands") -> None:
             "That is what no completed checkpoint leads to: state files and directories of checkpoints\n"
             "that failed, files that were never finished, uploads that were never completed. Jobs may\n"
             "be running: what is younger than the grace period, by the store's clock, is left alone.\n"
-            "Exit status 1 if there is nothing."
+            "Exit status 1 if there is nothing.\n\n"
+            "With --savepoint-dir savepoints that were never finished go too, also of queries without\n"
+            "operators, which have no checkpoints: their job is called like the query."
         ),
         examples="""
             holdfast clean file:///data/holdfast
             holdfast clean s3://bucket/checkpoints --job totals --grace 2d --yes
+            holdfast clean --savepoint-dir s3://bucket/savepoints
         """,
     )
     command.add_argument(
-        "directory", help="URI of the checkpoint directory, such as file:///data/holdfast"
+        "directory",
+        nargs="?",
+        help="URI of the checkpoint directory, such as file:///data/holdfast; may be left out with "
+        "--savepoint-dir",
     )
     command.add_argument("--job", help="only this job; otherwise all there are, one after another")
     command.add_argument(
         "--savepoint-dir",
         metavar="URI",
-        help="where savepoints of these jobs that were never finished are looked for too",
+        help="where savepoints that were never finished are looked for, of all jobs there",
     )
     command.add_argument(
         "--grace",
@@ -83,7 +91,8 @@ def clean_command(options: argparse.Namespace) -> int:
     """Sweep jobs one after another, and print what went, or would go.
 
     Raises:
-        InvalidRequestError: The grace period is too short for jobs that may be running.
+        InvalidRequestError: The grace period is too short for jobs that may be running, or there is
+            no directory.
         CheckpointError: The last of those that kept a job from being swept; the others are swept
             all the same.
     """
@@ -93,8 +102,16 @@ def clean_command(options: argparse.Namespace) -> int:
             "could go; give it longer, or add --stopped if no job here runs"
         )
         raise InvalidRequestError(message)
+    if options.directory is None and options.savepoint_dir is None:
+        raise InvalidRequestError("name a checkpoint directory, or --savepoint-dir")
     use_stores(options, options.directory, options.savepoint_dir)
-    jobs = FileSystemCheckpointStorage(options.directory).jobs()
+    with_checkpoints = (
+        [] if options.directory is None else FileSystemCheckpointStorage(options.directory).jobs()
+    )
+    with_savepoints = (
+        [] if options.savepoint_dir is None else jobs_with_savepoints(options.savepoint_dir)
+    )
+    jobs = sorted({*with_checkpoints, *with_savepoints})
     if options.job is not None:
         if options.job not in jobs:
             say(f"no job {options.job!r} here; there are: {', '.join(jobs) or 'none'}")
@@ -103,7 +120,7 @@ def clean_command(options: argparse.Namespace) -> int:
     found = _Found(dry_run=not options.yes)
     try:
         for job in jobs:
-            found.sweep(job, options)
+            found.sweep(job, options, has_checkpoints=job in with_checkpoints)
     except KeyboardInterrupt:
         say("interrupted; the same command again deletes what is left of it")
         found.print(as_json=options.json)  # what is gone is told
@@ -131,15 +148,15 @@ class _Found:
     def total_bytes(self) -> int:
         return sum(row["size_bytes"] or 0 for row in self.rows)
 
-    def sweep(self, job: str, options: argparse.Namespace) -> None:
+    def sweep(self, job: str, options: argparse.Namespace, *, has_checkpoints: bool) -> None:
+        how: dict[str, Any] = {"grace_s": options.grace, "dry_run": self.dry_run}
         try:
-            report = sweep(
-                options.directory,
-                job,
-                savepoint_directory=options.savepoint_dir,
-                grace_s=options.grace,
-                dry_run=self.dry_run,
-            )
+            if has_checkpoints:
+                report = sweep(
+                    options.directory, job, savepoint_directory=options.savepoint_dir, **how
+                )
+            else:
+                report = sweep_savepoints(options.savepoint_dir, job, **how)
         except CheckpointError as failure:
             self.failures[job] = failure
         else:

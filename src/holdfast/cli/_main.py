@@ -42,7 +42,7 @@ _COMMANDS = (
 )
 """Modules of commands, in the order of the help; each has `add_to(commands)`."""
 
-_WRONG_USAGE, _STORE_FAILED, _INTERRUPTED = 2, 3, 130
+_WRONG_USAGE, _STORE_FAILED, _INTERRUPTED, _NOBODY_READS = 2, 3, 130, 141
 
 _EPILOG = """\
 exit status:
@@ -50,6 +50,7 @@ exit status:
   1  nothing was found, or what was found is not as it should be
   2  wrong usage
   3  the store failed, a file is damaged, or something went wrong that should not
+  130, 141  interrupted; broken off because nobody reads the output any more
 """
 
 
@@ -76,9 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         Exit status: 0 done, 1 nothing found or not as it should be, 2 wrong usage, 3 the store
-        failed, a file is damaged, or something else went wrong that should not.
+        failed, a file is damaged, or something else went wrong that should not, 130 interrupted
+        from the keyboard, 141 nobody reads the output, which was broken off.
     """
     options = parser().parse_args(arguments)
+    status = _NOBODY_READS
     try:
         status = int(options.run(options))
         sys.stdout.flush()
@@ -92,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
     except BrokenPipeError:
         _drop_output()  # who read has seen enough
-        return 0
+        return status
     except Exception:  # noqa: BLE001  # Python's own status for it would be that of "nothing found"
         for line in traceback.format_exc().splitlines():
             print(printable(line), file=sys.stderr)

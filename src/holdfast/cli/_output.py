@@ -1,5 +1,6 @@
 """How commands print: data on stdout, as a table or JSON; all else on stderr."""
 
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,7 +57,12 @@ def print_table(rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = ())
         table.add_row(
             *(Text(printable(cell)) for cell in row.values())
         )  # no markup: brackets are data
-    Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False).print(table)
+    seen = sys.stdout.isatty()
+    drawn = io.StringIO()  # on stdout itself rich ends the process if nobody reads
+    Console(file=drawn, force_terminal=seen, width=None if seen else _WIDE, highlight=False).print(
+        table
+    )
+    print(drawn.getvalue(), end="")
 
 
 def print_lines(rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = ()) -> None:

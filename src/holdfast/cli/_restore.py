@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli._command import add_command, add_json
 from holdfast.cli._output import print_json, print_line, say, told_when_interrupted
+from holdfast.cli._properties import line_of
 from holdfast.cli._spark import add_job, spark_needed
 from holdfast.cli._stores import add_stores, configuration
 from holdfast.errors import InvalidRequestError
@@ -96,7 +97,7 @@ def restore_command(options: argparse.Namespace) -> int:
         )
     else:
         for key, value in sorted(restored.settings.items()):
-            print_line(f"{key} {value}")
+            print_line(line_of(key, value))
     say(
         f"query {restored.query_id} goes on behind batch {restored.batch_id}; start it with "
         f"checkpointLocation {restored.checkpoint_location} and these settings"

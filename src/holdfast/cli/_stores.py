@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from holdfast.cli._command import complete_files
+from holdfast.cli._properties import parsed
 from holdfast.cli._spark import spark_needed
 from holdfast.errors import InvalidRequestError
 
@@ -60,14 +61,8 @@ def use_stores(options: argparse.Namespace, *uris: str | None) -> dict[str, str]
 
 
 def _properties(file: Path) -> dict[str, str]:
-    """A file of Spark's: a key and a value a line, between them a space or an equals sign."""
+    """Settings in a file of Spark's."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        return parsed(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"settings can't be read ({error})", str(file)) from error
-    found: dict[str, str] = {}
-    for line in lines:
-        words = line.strip().replace("=", " ", 1).split(None, 1)
-        if words and not words[0].startswith("#"):
-            found[words[0]] = words[1].strip() if len(words) > 1 else ""
-    return found

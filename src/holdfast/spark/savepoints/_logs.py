@@ -1,9 +1,11 @@
 """What Spark's own logs say of a batch. Pure: texts in, values out.
 
-`offsets/N` is a line with the version, one of JSON with what is pinned, and one for each source;
+`offsets/N` is a line with the version, one of JSON with what is pinned, and one for each place that a
+source has in the plan (of version 2 for each source, which its name or the last place begins);
 `commits/N` a line with the version and one of JSON.
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +16,27 @@ from holdfast.errors import CheckpointCorruptedError
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER_CLASS = "spark.sql.streaming.stateStore.providerClass"
 
+_PLACE = re.compile("[0-9]{1,3}")
+
+
+@dataclass(frozen=True, slots=True)
+class LogOffset:
+    """How far the log of a source of files counts.
+
+    A directory below `sources` has the number of its source, but a line of `offsets` that of a place
+    in the plan. A source that a plan has twice has two places, so that those behind it have other
+    numbers than their directories.
+
+    Attributes:
+        least: The last entry that counts for sure; -1 if it may be no such log.
+        last: The last that may count.
+        is_certain: Whether there is such a source for sure, and it is a log of files.
+    """
+
+    least: int
+    last: int
+    is_certain: bool
+
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
@@ -21,13 +44,13 @@ class Offsets:
 
     Attributes:
         pinned: Settings that the checkpoint was begun with, and keeps.
-        log_offsets: For each source that is a log of files, the last entry that counts; by the
-            name of its directory below `sources`.
+        log_offsets: For each source that is, or may be, a log of files, how far that counts; by
+            the name of its directory below `sources`.
         begun_ms: When the batch was begun, milliseconds since 1970 UTC; None if it doesn't say.
     """
 
     pinned: dict[str, str] = field(default_factory=dict)
-    log_offsets: dict[str, int] = field(default_factory=dict)
+    log_offsets: dict[str, LogOffset] = field(default_factory=dict)
     begun_ms: int | None = None
 
 
@@ -37,21 +60,14 @@ def decode_offsets(text: str, *, uri: str) -> Offsets:
     Raises:
         CheckpointCorruptedError: It is something else.
     """
-    _, _, body = text.partition("\n")
-    first, *sources = body.split("\n")
+    version, _, body = text.partition("\n")
+    first, *lines = body.split("\n")
     head = _json(first, uri)
     pinned = head.get("conf", {})
     begun_ms = head.get("batchTimestampMs")
-    found = {}
-    for index, line in enumerate(sources):
-        name, separator, rest = line.partition(":")
-        if line.startswith("{") or not separator:  # sources have no names but numbers
-            name, rest = str(index), line
-        if "logOffset" in rest and (log_offset := _log_offset(rest)) is not None:
-            found[name] = log_offset
     return Offsets(
         {str(key): str(value) for key, value in pinned.items()},
-        found,
+        _named(lines) if version == "v2" else _numbered(lines),
         begun_ms if isinstance(begun_ms, int) else None,
     )
 
@@ -69,7 +85,40 @@ def decode_state_ids(text: str, *, uri: str) -> frozenset[str]:
     )
 
 
-class _FileOffset(msgspec.Struct):
+def _numbered(lines: list[str]) -> dict[str, LogOffset]:
+    """How far logs of files count, by the directory of the source; a line for every place."""
+    lasts = [_log_offset(line) for line in lines]
+    # Lines of one source are equal, so those before each are of at least so many.
+    sources = [len(set(lines[:at])) for at in range(len(lines) + 1)]
+    found = {}
+    for number in range(len(lines)):
+        possible = [lasts[at] for at in range(number, len(lines)) if sources[at] <= number]
+        found[str(number)] = _counted(possible, is_there=number < sources[-1])
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _named(lines: list[str]) -> dict[str, LogOffset]:
+    """The same where a source has one line: its name and offset, or its last place and offset."""
+    lasts = {name: _log_offset(rest) for name, _, rest in (line.partition(":") for line in lines)}
+    places = {int(name): last for name, last in lasts.items() if _PLACE.fullmatch(name)}
+    found = {name: _counted([last], is_there=True) for name, last in lasts.items()}
+    if sorted(places) != list(range(len(places))):  # some are twice, or have no offset yet
+        for number in range(max(places) + 1):
+            behind = [last for place, last in places.items() if place >= number]
+            found[str(number)] = _counted([None, *behind], is_there=False)
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _counted(possible: list[int | None], *, is_there: bool) -> LogOffset | None:
+    """Of the offsets that a directory's source can have; None if it can't be a log of files."""
+    lasts = [last for last in possible if last is not None]
+    if not lasts:
+        return None
+    is_log = len(lasts) == len(possible)
+    return LogOffset(min(lasts) if is_log else -1, max(lasts), is_log and is_there)
+
+
+class _FileOffset(msgspec.Struct, forbid_unknown_fields=True):
     """The offset of a source that is a log of files."""
 
     logOffset: int  # noqa: N815  # Spark's name

@@ -19,7 +19,7 @@ from holdfast.spark import _sessions
 from holdfast.spark._files import names_in, read
 from holdfast.spark._link import LINK_FILE, Link, decode_link
 from holdfast.spark.savepoints._selection import METADATA
-from holdfast.spark.settings import Settings, Stores
+from holdfast.spark.settings import Settings, Stores, is_of_stores
 from holdfast.spark_side import progress_of
 
 _STATE_STORE = "spark.sql.streaming.stateStore."
@@ -163,8 +163,9 @@ def configuration_of(given: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def use_stores(configuration: Mapping[str, str], *uris: str | None) -> None:
-    """Reach what is at those URIs as Spark's configuration says."""
-    Stores.parse(configuration, *uris).use()
+    """Reach what is at those URIs as Spark's configuration says, if it says anything of stores."""
+    if any(is_of_stores(key) for key in configuration):
+        Stores.parse(configuration, *uris).use()
 
 
 def query_id_of(checkpoint_location: str) -> str:

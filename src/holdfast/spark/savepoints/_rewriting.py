@@ -16,6 +16,8 @@ _SCHEMA = re.compile(r".*(/state/[^/]+/_stateSchema/.*)")
 
 _SCHEMA_PATHS = "stateSchemaFilePaths"
 
+_S3 = ("s3", "s3a")
+
 
 _LEFT_BY_JAVA = "/;:@&=+$,_-!.~'()*"
 """What its URIs don't escape, but for letters, digits, and all that is not ASCII."""
@@ -87,9 +89,21 @@ def _with_schemas_in(line: str, checkpoint_location: str, path: str) -> str:
     for store in described.get("stateStoreInfo", []):
         old = store.get(_SCHEMA_PATHS) or []
         store[_SCHEMA_PATHS] = [
-            _SCHEMA.sub(lambda found: checkpoint_location + found[1], one) for one in old
+            _SCHEMA.sub(lambda found: _for_spark(checkpoint_location, found[0]) + found[1], one)
+            for one in old
         ]
     return msgspec.json.encode(described).decode()
+
+
+def _for_spark(checkpoint_location: str, old: str) -> str:
+    """The URI as Spark can open it, which has not all schemes that Holdfast has."""
+    location = checkpoint_location.removeprefix("fsspec+")
+    scheme, separator, rest = location.partition("://")
+    if scheme not in _S3:
+        return location
+    before = old.partition("://")[0]
+    # Hadoop itself has s3a only; where Spark wrote another scheme it has that too.
+    return f"{before if before in _S3 else 's3a'}{separator}{rest}"
 
 
 def _with_moved(line: str, moves: Moves, path: str) -> str:

@@ -197,6 +197,13 @@ def _sources(listed: frozenset[str], batch: Batch) -> list[str]:
                 )
                 raise InvalidRequestError(message)
             logs[path.split("/")[1]].append(path)
+    for source, known in batch.offsets.log_offsets.items():
+        if known.is_certain and source not in logs:
+            message = (
+                f"the log of source {source} is gone, without which all would be read again; bring "
+                "its directory back"
+            )
+            raise CheckpointNotFoundError(message, f"sources/{source}")
     return [path for source in logs for path in _source(source, logs[source], batch)]
 
 
@@ -210,8 +217,9 @@ def _source(source: str, paths: list[str], batch: Batch) -> list[str]:
         for path, entry in before.items()
         if (entry == compacted if _is_compact(path) else entry > compacted)
     ]
-    if source in batch.offsets.log_offsets:
-        missing = set(range(compacted + 1, last + 1)) - {before[path] for path in needed}
+    known = batch.offsets.log_offsets.get(source)
+    if known is not None:
+        missing = set(range(compacted + 1, known.least + 1)) - {before[path] for path in needed}
         if missing:
             later = [path for path, entry in entries.items() if _is_compact(path) and entry > last]
             message = f"source {source} has no entry {min(missing)} any more"
@@ -222,8 +230,12 @@ def _source(source: str, paths: list[str], batch: Batch) -> list[str]:
 
 
 def _last_entry(source: str, batch: Batch) -> int:
-    """Number of the last entry of a source's log that the batch knows."""
-    return batch.offsets.log_offsets.get(source, batch.batch_id)
+    """Number of the last entry of a source's log that the batch knows, or may know."""
+    known = batch.offsets.log_offsets.get(source)
+    if known is None:
+        return batch.batch_id
+    # One too many does no harm: Spark reads it with the next batch.
+    return known.last if known.least >= 0 else max(known.last, batch.batch_id)
 
 
 def _entry(path: str) -> int | None:
@@ -288,6 +300,7 @@ def _state(
     if batch.version > 0:
         for operator, by_partition in stores.items():
             _check_whole(operator, by_partition, partitions)
+        _check_named(needed, batch)
     return needed
 
 
@@ -307,6 +320,14 @@ def _check_whole(operator: str, stores: Mapping[int, set[str]], partitions: int)
             raise CheckpointNotFoundError(message, where)
 
 
+def _check_named(needed: list[Version], batch: Batch) -> None:
+    """Refuse it if a state is gone that the commit log names; that of format 1 names none."""
+    there = {one.state_id for one in needed if one.version == batch.version}
+    if missing := batch.state_ids(batch.version) - there:
+        message = f"version {batch.version} of a state, {min(missing)}, is gone"
+        raise CheckpointNotFoundError(message, "state")
+
+
 def _is_valid(one: Version, batch: Batch) -> bool:
     if one.state_id is None:
         return True
@@ -315,15 +336,27 @@ def _is_valid(one: Version, batch: Batch) -> bool:
 
 
 def _chain(directory: str, found: list[Version], batch: Batch) -> list[Version]:
-    """The newest whole state, and the changes since."""
+    """The newest whole state, and the changes since.
+
+    Which attempt at a version counts is not known where Spark has deleted what says it. Then all are
+    taken, and one whole state is only enough if each of them is one.
+    """
     needed: list[Version] = []
+    may_be_enough = False
     for version in range(batch.version, 0, -1):
         here = [one for one in found if one.version == version and _is_valid(one, batch)]
-        kinds = {one.kind for one in here if not one.is_checksum}
+        kinds: dict[str | None, set[str]] = defaultdict(set)
+        for one in here:
+            if not one.is_checksum:
+                kinds[one.state_id].add(one.kind)
         if not kinds:
+            if may_be_enough:
+                break  # Spark has deleted what is older, so it was
             message = f"version {version} of a state, which version {batch.version} builds on, is not there"
             raise CheckpointNotFoundError(message, directory)
         needed += here
-        if kinds & _WHOLE:
+        whole = [bool(of_attempt & _WHOLE) for of_attempt in kinds.values()]
+        if all(whole):
             break
+        may_be_enough |= any(whole)
     return needed

@@ -35,7 +35,7 @@ from holdfast.spark.savepoints._origin import (
     origin_of,
     use_stores,
 )
-from holdfast.spark.savepoints._selection import Batch, select
+from holdfast.spark.savepoints._selection import METADATA, Batch, select
 from holdfast.spark.settings import Settings
 from holdfast.spark_side import (
     SPARK,
@@ -233,6 +233,9 @@ def _attempt(origin: Origin, target: str, base: Base, *, operators: bool) -> str
     batch_id, last = _newest_batch(origin, operators=operators)
     with _of_the_query(batch_id, target):
         files = tree(origin.checkpoint_location)
+        if METADATA not in files:
+            message = "a restore or a roll back has just begun here"
+            raise CheckpointNotFoundError(message, f"{origin.checkpoint_location}/{METADATA}")
         batch = batch_at(origin.checkpoint_location, files, batch_id)
         selected = select(files, batch)
 
