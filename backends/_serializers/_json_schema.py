@@ -77,6 +77,8 @@ class _Comparison:
         reason = self.misfit(names, wanted_names, f"{at}[key]")
         if reason:
             return reason
+        if _may_merge(_resolved(names, self._stored), _resolved(wanted_names, self._wanted)):
+            return f"{at}[key] could be the same for several that were different"
         before, now = stored.get("properties", {}), wanted.get("properties", {})
         others = _others(wanted, is_ignored=True)
         any_name = _others(stored, is_ignored=False)
@@ -166,6 +168,13 @@ def _alternatives(schema: _Schema, definitions: _Schema) -> list[_Schema]:
     if alternatives is None:
         return [schema]
     return [one for inner in alternatives for one in _alternatives(inner, definitions)]
+
+
+def _may_merge(stored: _Schema, wanted: _Schema) -> bool:
+    """Whether different values of the stored schema may be one of the wanted one."""
+    if (stored.get("type"), wanted.get("type")) == ("integer", "number"):
+        return True  # beyond 2^53
+    return bool(stored.get("properties", {}).keys() - wanted.get("properties", {}).keys())
 
 
 def _others(schema: _Schema, *, is_ignored: bool) -> _Schema | None:

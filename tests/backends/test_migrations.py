@@ -565,6 +565,15 @@ class Two(msgspec.Struct, tag="two"):
     b: str
 
 
+class Point(msgspec.Struct, frozen=True):
+    x: int
+    y: int
+
+
+class OnlyX(msgspec.Struct, frozen=True):
+    x: int
+
+
 class Strict(msgspec.Struct, forbid_unknown_fields=True):
     a: int = 0
 
@@ -706,6 +715,8 @@ class TestMessagePack:
             (tuple[int, str], list[int], "was string"),
             (dict[str, int], message(("a", int, 0)), "was a dict"),
             (dict[str, int], Strict, "was a dict"),
+            (dict[int, str], dict[float, str], "[key] could be the same for several"),
+            (dict[Point, str], dict[OnlyX, str], "[key] could be the same for several"),
             (dict[str, int], TypedV2, "was a dict"),
             (message(("x", dict[str, int])), message(("x", Strict)), "x was a dict"),
             (NamedV1, NamedOther, "[0] was a, and is b now"),
