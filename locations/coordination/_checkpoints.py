@@ -96,7 +96,8 @@ def load_checkpoints(access: CompletedView) -> list[CompletedCheckpoint]:
     for _ in range(_MOST_ATTEMPTS):
         completed = access.completed_checkpoints()
         try:
-            for checkpoint_id in completed.keys() - loaded.keys():
+            # What is deleted soon comes last: whatever was read until then needn't be again.
+            for checkpoint_id in sorted(completed.keys() - loaded.keys(), reverse=True):
                 loaded[checkpoint_id] = load_checkpoint(completed[checkpoint_id])
         except CheckpointNotFoundError:
             continue  # the job has deleted it; a newer one may have taken its shared files over

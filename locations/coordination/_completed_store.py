@@ -29,7 +29,11 @@ class RestoreMode(Enum):
     """
 
     CLAIM = "claim"
-    """To the job: they are deleted when they are superfluous."""
+    """To the job: they are deleted when they are superfluous.
+
+    Of another job's checkpoint, so do the shared files that it leads to: neither run nor `sweep` that
+    job again while this one uses them, since it would not find anything of its own that names them.
+    """
     NO_CLAIM = "no-claim"
     """To whoever made them: the job never deletes them, and soon doesn't need them."""
 
@@ -157,13 +161,16 @@ class CompletedCheckpointStore:
                 if one not in kept:
                     self._subsumed[one.checkpoint.checkpoint_id] = one.checkpoint
             self._retained.clear()
-            self._clean_below(kept[0].checkpoint.checkpoint_id if kept else sys.maxsize)
+            lowest_id = kept[0].checkpoint.checkpoint_id if kept else sys.maxsize
+            # Those above a savepoint that is kept go too: nothing will ever make them superfluous.
+            self._clean_below(lowest_id, doomed_below=sys.maxsize)
             self.shared_state.close()
 
-    def _clean_below(self, lowest_id: int) -> None:
+    def _clean_below(self, lowest_id: int, *, doomed_below: int = -1) -> None:
         """Delete what is superfluous, unless newer checkpoints use files of it."""
         still_in_use = self.shared_state.unregister_unused(lowest_id)
-        ready = [one for one in self._subsumed if one < lowest_id and one not in still_in_use]
+        below = max(lowest_id, doomed_below)
+        ready = [one for one in self._subsumed if one < below and one not in still_in_use]
         self._doomed += [self._subsumed.pop(one) for one in ready]
         if self._doomed or self._unused:
             self._cleaner.run(self._delete, f"checkpoints below {lowest_id}")

@@ -4,7 +4,6 @@ Only reads, but for the small file by which a dry sweep learns the store's time.
 is told beside the rest, so that one damaged file hides nothing else.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from holdfast.locations.storages import (
     CHECKPOINT,
     EPOCHS,
     METADATA_FILE,
+    SAVEPOINT_NAME,
     SHARED,
     CompletedCheckpoint,
     FileSystemCheckpointStorage,
@@ -29,8 +29,6 @@ from holdfast.locations.storages import (
     resolve_pointer,
     savepoint_base,
 )
-
-_SAVEPOINT = re.compile(r"savepoint-(?P<job>.+)-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,7 @@ def job_histories(
         StorageUnavailableError: A directory can't be listed.
     """
     storage = FileSystemCheckpointStorage(_uris.text(directory))
-    jobs = [job for job in storage.jobs() if not _SAVEPOINT.fullmatch(job)]
+    jobs = [job for job in storage.jobs() if not SAVEPOINT_NAME.fullmatch(job)]
     found = [_history(storage.directory, job, savepoint_directory, grace_s) for job in jobs]
     histories = {one.job_id: one for one in found if one is not None}
     here = JobDirectory.below(storage.directory, "job", single_writer=True)
@@ -210,7 +208,7 @@ def _savepoints(
         entry.uri: matched["job"]
         for place in places
         for entry in file_system_for(place).list(place)
-        if entry.is_directory and (matched := _SAVEPOINT.fullmatch(_uris.name(entry.uri)))
+        if entry.is_directory and (matched := SAVEPOINT_NAME.fullmatch(_uris.name(entry.uri)))
     }
     for one in in_parallel(_savepoint, list(named)):
         if one is not None and one.checkpoint is not None:

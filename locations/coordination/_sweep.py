@@ -38,8 +38,8 @@ from holdfast.locations.file_systems import (
 from holdfast.locations.storages import (
     CHECKPOINT,
     EPOCHS,
-    JOB_ID,
     METADATA_FILE,
+    SAVEPOINT_NAME,
     SHARED,
     JobDirectory,
     check_job_id,
@@ -63,7 +63,6 @@ LEAST_GRACE_S = 600.0
 _RANDOM = "[0-9a-f]{32}"
 _HIDDEN = rf"\.(?:[^/]+)\.{_RANDOM}\.inprogress"
 _STATE_FILE = re.compile(rf"(?:[0-9a-f]{{8}}-)?{_RANDOM}|{_HIDDEN}")
-_SAVEPOINT = re.compile(rf"savepoint-(?P<job>{JOB_ID.pattern})-[0-9a-f]{{12}}")
 _JOB_FILE = re.compile(rf"{PROBE_PREFIX}{_RANDOM}|{_HIDDEN}")
 
 
@@ -160,6 +159,10 @@ def sweep(
 ) -> SweepReport:
     """Delete a job's orphaned files; the job may be running.
 
+    Only the job's own metadata is read: don't sweep a job of which another one has claimed a checkpoint
+    (`RestoreMode.CLAIM`), and still uses its shared files. To allow that the claim would have to be
+    noted in the directory of the job whose files they are.
+
     Args:
         directory: The checkpoint directory, in which the job has its own. With `_entropy_` in it, as
             the job has it: what is spread is found by that.
@@ -230,7 +233,7 @@ def jobs_with_savepoints(directory: str | PathLike[str]) -> list[str]:
     """Ids of the jobs that have savepoints in a directory, finished or not, sorted."""
     base = savepoint_base(directory)
     found = (
-        _SAVEPOINT.fullmatch(_uris.name(entry.uri))
+        SAVEPOINT_NAME.fullmatch(_uris.name(entry.uri))
         for entry in file_system_for(base).list(base)
         if entry.is_directory
     )
@@ -329,7 +332,7 @@ def _look_for_savepoints(directory: str, job_id: str) -> _Place:
         for entry in file_system_for(directory).list(directory)
         if entry.is_directory
         and not entry.is_link
-        and (found := _SAVEPOINT.fullmatch(_uris.name(entry.uri)))
+        and (found := SAVEPOINT_NAME.fullmatch(_uris.name(entry.uri)))
         and found["job"] == job_id
     ]
     place = _Place(_store_clock_ms(directory) if savepoints else 0)

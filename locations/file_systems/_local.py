@@ -159,7 +159,7 @@ class LocalFileSystem:
                 _remove(os.unlink, path)
                 return
             # Unlike shutil.rmtree, goes on when somebody else has deleted an entry meanwhile.
-            for parent, directories, files in os.walk(path, topdown=False):
+            for parent, directories, files in os.walk(path, topdown=False, onerror=_unless_gone):
                 below = uri + parent.removeprefix(path)
                 raise_first(_unlink_all([_uris.join(below, name) for name in files]))
                 for name in directories:
@@ -190,16 +190,20 @@ class _LocalOutputStream:
             with self._in_use, _translated(self._uri):
                 self._check_unfinished()
                 _write(self._descriptor, data)
-        finally:
-            self._close_if_finished()
+        except BaseException:
+            self.abort()  # what is missing a piece must not be committed
+            raise
+        self._close_if_finished()
 
     def sync(self) -> None:
         try:
             with self._in_use, _translated(self._uri):
                 self._check_unfinished()
                 os.fsync(self._descriptor)
-        finally:
-            self._close_if_finished()
+        except BaseException:
+            self.abort()  # the next sync would say that all is well
+            raise
+        self._close_if_finished()
 
     def commit(self, *, durable_name: bool = True) -> None:
         try:
@@ -327,6 +331,12 @@ def _sync_if_there(directory: str) -> None:
 def _remove(remove: Callable[[str], None], path: str) -> None:
     with suppress(FileNotFoundError):
         remove(path)
+
+
+def _unless_gone(error: OSError) -> None:
+    """Raise what keeps a directory from being listed, which os.walk passes over."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _sync_directory(path: str) -> None:

@@ -1,6 +1,7 @@
 """`memory://`: files in this process, gone with it. For tests and for jobs without persistence."""
 
 import io
+import os
 import threading
 import time
 from collections.abc import Iterable
@@ -20,6 +21,14 @@ _LOCK = threading.Lock()
 _FILES: dict[str, tuple[bytes, int]] = {}
 _DIRECTORIES: dict[str, int] = {}
 """Time of the last change by URI, milliseconds since 1970 UTC."""
+
+
+def _renew_lock() -> None:
+    global _LOCK  # noqa: PLW0603  # whoever held it is not in this process
+    _LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 class MemoryFileSystem:

@@ -1,5 +1,6 @@
 """Which file system is behind a URI."""
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -65,6 +66,14 @@ _LOCK = threading.Lock()
 # By scheme, and by scheme://bucket for buckets that have settings of their own.
 _FACTORIES = dict(_BUILT_IN)
 _OPENED: dict[str, RetryingFileSystem] = {}
+
+
+def _renew_lock() -> None:
+    global _LOCK  # noqa: PLW0603  # whoever held it is not in this process
+    _LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def register_file_system(

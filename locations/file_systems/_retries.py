@@ -120,7 +120,7 @@ class Retrier:
         except CheckpointConflictError:
             raise
         except CheckpointError as error:
-            if unknown:  # this attempt did nothing, but an earlier one may have
+            if unknown and unknown[0] is not error:  # an earlier attempt may have done it
                 raise unknown[0] from error
             raise
 

@@ -107,22 +107,25 @@ class _RetryingInputStream(PositionedInputStream):
         self._read(lambda _raw: None)  # a missing file is noticed at once
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        if whence == io.SEEK_END:
-            base = self._read(lambda raw: raw.seek(0, io.SEEK_END))
-        else:
-            base = self._position if whence == io.SEEK_CUR else 0
-        if base + offset < 0:
-            raise InvalidRequestError(f"position {base + offset} is negative", self._uri)
-        self._position = self._read(lambda raw: raw.seek(base + offset))
-        return self._position
+        def move(raw: BinaryIO) -> int:
+            if whence == io.SEEK_END:
+                base = raw.seek(0, io.SEEK_END)
+            else:
+                base = self._position if whence == io.SEEK_CUR else 0
+            if base + offset < 0:
+                raise InvalidRequestError(f"position {base + offset} is negative", self._uri)
+            self._position = raw.seek(base + offset)
+            return self._position
+
+        return self._read(move)
 
     def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer
         def fill(raw: BinaryIO) -> int:
-            return int(raw.readinto(buffer))  # type: ignore[attr-defined]  # every raw stream has it
+            count = int(raw.readinto(buffer))  # type: ignore[attr-defined]  # every raw stream has it
+            self._position += count
+            return count
 
-        count = self._read(fill)
-        self._position += count
-        return count
+        return self._read(fill)
 
     def close(self) -> None:
         self._forget()
@@ -138,13 +141,12 @@ class _RetryingInputStream(PositionedInputStream):
                     self._raw = self._file_system.inner.open(self._uri)
                     self._raw.seek(self._position)
                 return action(self._raw)
-            except StorageUnavailableError:
-                self._forget()
+            except BaseException as error:
+                self._forget()  # it may be ahead of the position, after an interrupt too
+                if isinstance(error, OSError):
+                    message = f"file can't be read ({error.strerror or error})"
+                    raise StorageUnavailableError(message, self._uri) from error
                 raise
-            except OSError as error:
-                self._forget()
-                message = f"file can't be read ({error.strerror or error})"
-                raise StorageUnavailableError(message, self._uri) from error
 
         return self._file_system.retrier.call("open", attempt)
 

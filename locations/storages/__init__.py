@@ -1,8 +1,10 @@
 """Where checkpoints go: storages, locations, and the streams into them."""
 
 from holdfast.locations.storages._contract import (
+    CHECKPOINT,
     JOB_ID,
     METADATA_FILE,
+    SAVEPOINT_NAME,
     CheckpointedStateScope,
     CheckpointMetadataOutputStream,
     CheckpointStateOutputStream,
@@ -40,7 +42,6 @@ from holdfast.locations.storages._file_system import (
 )
 from holdfast.locations.storages._file_system_completed import metadata_at
 from holdfast.locations.storages._job_directory import (
-    CHECKPOINT,
     SHARED,
     JobDirectory,
     savepoint_base,
@@ -64,6 +65,7 @@ __all__ = [
     "MAX_INLINE_THRESHOLD_BYTES",
     "METADATA_FILE",
     "NOT_EXTERNALLY_ADDRESSABLE",
+    "SAVEPOINT_NAME",
     "SHARED",
     "CheckpointMetadataOutputStream",
     "CheckpointStateOutputStream",

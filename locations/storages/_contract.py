@@ -32,6 +32,7 @@ from typing import Protocol, Self
 import msgspec
 
 from holdfast.errors import InvalidRequestError
+from holdfast.locations import _uris
 from holdfast.locations._handles import FileStateHandle, StreamStateHandle, is_inside
 from holdfast.locations._metadata import CheckpointMetadata, decode_metadata
 from holdfast.locations.file_systems import BytesLike, file_system_for
@@ -39,8 +40,11 @@ from holdfast.locations.storages._entropy import MARKER, lies_in
 
 METADATA_FILE = "_metadata"
 
+CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
 JOB_ID = re.compile(rf"(?!{MARKER}\Z)[A-Za-z0-9_-][A-Za-z0-9._-]{{0,127}}")
 """What a job id looks like: it names a directory in every store, and is no marker."""
+
+SAVEPOINT_NAME = re.compile(rf"savepoint-(?P<job>{JOB_ID.pattern})-[0-9a-f]{{12}}")
 
 
 class CheckpointedStateScope(Enum):
@@ -128,7 +132,8 @@ class CompletedCheckpointStorageLocation(Protocol):
     def dispose_storage_location(self) -> None:
         """Delete it, the metadata first; a missing one counts as deleted.
 
-        Not state files in other places, which only the metadata leads to.
+        Not state files in other places, which only the metadata leads to; nor those beside it in a
+        directory whose name says nothing of a checkpoint or savepoint, which may hold anything.
         """
         ...
 
@@ -156,15 +161,18 @@ class CompletedCheckpoint:
         """Delete it, the metadata first. What it shares with others is not touched."""
         self.location.dispose_storage_location()
         directory = self.location.external_pointer
-        spread = [
+        is_deleted = holds_nothing_else(directory)
+        left = [
             stream.uri
             for stream in self.metadata.streams()
             if isinstance(stream, FileStateHandle)
             and lies_in(stream.uri, directory)
-            and not is_inside(stream, directory)
+            and not (is_deleted and is_inside(stream, directory))
         ]
-        if spread:  # all else was in the directory
-            file_system_for(directory).delete(spread)
+        if left:
+            file_system_for(directory).delete(left)
+        if left and not is_deleted:
+            file_system_for(directory).delete_empty_directory(directory)
 
 
 class CheckpointMetadataOutputStream(OwnedOutputStream, Protocol):
@@ -210,7 +218,8 @@ class CheckpointStorageLocation(CheckpointStreamFactory, Protocol):
         """Delete what was written through this location for it alone, also by tasks.
 
         Not shared state, which others may refer to by now, and not the directory of a checkpoint:
-        another driver may be about to write into it.
+        another driver may be about to write into it. Nothing at all if publishing the metadata was
+        interrupted, or its outcome is unknown: the store may still complete it.
         """
         ...
 
@@ -330,6 +339,15 @@ class CheckpointStorage(Protocol):
         Raises `CheckpointNotFoundError`, `InvalidRequestError`.
         """
         ...
+
+
+def holds_nothing_else(directory: str) -> bool:
+    """Whether a directory with `_metadata` in it was made for that, so that it can go as a whole.
+
+    What was copied to another place may lie beside jobs, or anything else.
+    """
+    name = _uris.name(directory)
+    return CHECKPOINT.fullmatch(name) is not None or SAVEPOINT_NAME.fullmatch(name) is not None
 
 
 def check_checkpoint_id(checkpoint_id: int) -> None:

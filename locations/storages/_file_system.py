@@ -2,7 +2,7 @@
 
 import logging
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 
 from holdfast.errors import InvalidRequestError
@@ -28,6 +28,7 @@ from holdfast.locations.storages._file_system_completed import (
 from holdfast.locations.storages._file_system_streams import (
     FileSystemCheckpointMetadataOutputStream,
     FileSystemCheckpointStateOutputStream,
+    Publication,
 )
 from holdfast.locations.storages._job_directory import (
     JobDirectory,
@@ -251,6 +252,9 @@ class _PendingDirectory:
     directory: str
     factory: FileSystemCheckpointStreamFactory
     single_writer: bool
+    publication: Publication = field(
+        default_factory=Publication, init=False, repr=False, compare=False
+    )
 
     @property
     def external_pointer(self) -> str:
@@ -267,8 +271,17 @@ class _PendingDirectory:
 
     def create_metadata_output_stream(self) -> FileSystemCheckpointMetadataOutputStream:
         return FileSystemCheckpointMetadataOutputStream(
-            self.directory, single_writer=self.single_writer
+            self.directory, single_writer=self.single_writer, publication=self.publication
         )
+
+    def _may_be_completed(self) -> bool:
+        """Whether the store may still complete it, however long after this."""
+        if self.publication.is_under_way:
+            _log.warning(
+                "%s may still be completed by the store; it is left alone, and swept later if not",
+                self.directory,
+            )
+        return self.publication.is_under_way
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +295,8 @@ class FileSystemCheckpointStorageLocation(_PendingDirectory):
     attempt: str
 
     def dispose_on_failure(self) -> None:
+        if self._may_be_completed():
+            return
         file_system = file_system_for(self.directory)
         entries = list(file_system.list(self.directory))
         for entry in entries:
@@ -317,6 +332,8 @@ class FileSystemSavepointStorageLocation(_PendingDirectory):
     """A pending savepoint: a directory that nobody else knows of."""
 
     def dispose_on_failure(self) -> None:
+        if self._may_be_completed():
+            return
         file_system = file_system_for(self.directory)
         if any(_uris.name(one.uri) == METADATA_FILE for one in file_system.list(self.directory)):
             _log.warning("savepoint %s was completed after all; it is left alone", self.directory)

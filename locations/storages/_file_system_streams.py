@@ -4,8 +4,9 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from holdfast.errors import StreamClosedError
+from holdfast.errors import CheckpointError, OutcomeUnknownError, StreamClosedError
 from holdfast.locations import _uris
 from holdfast.locations._checksum import ChecksumBuilder, checksum_of
 from holdfast.locations._handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
@@ -142,18 +143,47 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
             raise StreamClosedError(message, self._uri or self._path_prefix)
 
 
+@dataclass(slots=True)
+class Publication:
+    """What a pending location knows of its `_metadata`.
+
+    Attributes:
+        is_under_way: Whether the store was asked to publish it, and has not said what came of that:
+            it may yet do so, also long after an interrupt.
+    """
+
+    is_under_way: bool = False
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Ask the store in this block."""
+        self.is_under_way = True
+        try:
+            yield
+        except OutcomeUnknownError:
+            raise
+        except CheckpointError:
+            self.is_under_way = False  # surely not done
+            raise
+        self.is_under_way = False
+
+
 class FileSystemCheckpointMetadataOutputStream(
     GatheredMetadataOutputStream[FileSystemCompletedCheckpointStorageLocation]
 ):
     """The `_metadata` file of a directory, published in one exclusive step."""
 
-    def __init__(self, directory: str, *, single_writer: bool) -> None:
+    def __init__(
+        self, directory: str, *, single_writer: bool, publication: Publication | None = None
+    ) -> None:
         super().__init__()
         self._uri = _uris.join(directory, METADATA_FILE)
         self._single_writer = single_writer
+        self._publication = publication or Publication()
 
     def _publish(self, content: bytes) -> FileSystemCompletedCheckpointStorageLocation:
         # The commit token in the metadata makes our bytes different from anybody else's.
-        publish(self._uri, content, single_writer=self._single_writer)
+        with self._publication.begun():
+            publish(self._uri, content, single_writer=self._single_writer)
         handle = FileStateHandle(self._uri, len(content), checksum_of(content))
         return FileSystemCompletedCheckpointStorageLocation(_uris.parent(self._uri), handle)

@@ -10,15 +10,24 @@ State files may be spread over many such directories; `_entropy` says where they
 <savepoints>/savepoint-<job>-<random>/   a savepoint: all its files, and its `_metadata`
 """
 
-import re
 import uuid
 from dataclasses import dataclass
 from os import PathLike
 
-from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
+from holdfast.errors import (
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    StorageUnavailableError,
+)
 from holdfast.locations import _uris
-from holdfast.locations.file_systems import PROBE_PREFIX, check_exclusive, file_system_for
+from holdfast.locations.file_systems import (
+    PROBE_PREFIX,
+    FileStatus,
+    check_exclusive,
+    file_system_for,
+)
 from holdfast.locations.storages._contract import (
+    CHECKPOINT,
     METADATA_FILE,
     check_checkpoint_id,
     check_job_id,
@@ -40,7 +49,7 @@ from holdfast.locations.storages._ownership import EPOCHS, DirectoryOwnership
 SHARED = "shared"
 TASK_OWNED = "taskowned"
 
-CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
+_MOST_LISTINGS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,28 +119,43 @@ class JobDirectory:
         )
 
     def completed_checkpoints(self) -> dict[int, FileSystemCompletedCheckpointStorageLocation]:
-        """What has a `_metadata` file, by id, oldest first; the newest is never missed."""
+        """What has a `_metadata` file, by id, oldest first; the newest is never missed.
+
+        Raises:
+            StorageUnavailableError: The job completes and deletes them faster than they are listed.
+        """
         # A running job completes checkpoints, and deletes older ones, while this looks. Whatever
         # is gone when it is looked into has a newer one, and directories are looked into from the
-        # oldest on: so the newest is missed only if its directory was not there yet.
-        directories: dict[int, str] = {}
+        # oldest on: so the newest is missed only if its directory was not there yet. What was found
+        # is not looked into again, so that from the second time on there are few, and this takes
+        # less time than a checkpoint.
+        directories: dict[int, FileStatus] = {}
         found: dict[int, FileSystemCompletedCheckpointStorageLocation] = {}
-        while True:
+        for _ in range(_MOST_LISTINGS):
             known, directories = directories, self._checkpoint_directories()
-            if directories.keys() == known.keys():
+            has_newest = not found or max(found) in directories
+            if has_newest and directories.keys() - found.keys() == known.keys() - found.keys():
                 return found
-            found = {}
-            for checkpoint_id, directory in sorted(directories.items()):
-                for file in file_system_for(directory).list(directory):
+            found = {one: found[one] for one in found if one in directories}
+            for checkpoint_id in sorted(directories.keys() - found.keys()):
+                directory = directories[checkpoint_id]
+                for file in file_system_for(directory.uri).list(directory.uri):
                     if _uris.name(file.uri) == METADATA_FILE:
-                        found[checkpoint_id] = metadata_at(file.uri, file.size)
+                        found[checkpoint_id] = metadata_at(
+                            file.uri, file.size, is_link=directory.is_link
+                        )
+            found = dict(sorted(found.items()))
+            if known and found and max(found) >= max(known):
+                return found  # whatever is newer was completed since the last listing but one
+        message = "job completes and deletes checkpoints faster than they are listed; try again"
+        raise StorageUnavailableError(message, self.uri)
 
-    def _checkpoint_directories(self) -> dict[int, str]:
+    def _checkpoint_directories(self) -> dict[int, FileStatus]:
         found = {}
         for entry in file_system_for(self.uri).list(self.uri):
             matched = CHECKPOINT.fullmatch(_uris.name(entry.uri))
             if matched is not None and entry.is_directory:
-                found[int(matched[1])] = entry.uri
+                found[int(matched[1])] = entry
         return found
 
 

@@ -1,7 +1,19 @@
 """Fresh interpreters that race, die or have no rights."""
 
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+of_many_threads = pytest.mark.filterwarnings(
+    "ignore:This process .* is multi-threaded:DeprecationWarning"
+)
+
+_HANGS_S = 30
 
 
 def python(source: str, *arguments: str) -> subprocess.Popen[str]:
@@ -21,3 +33,17 @@ def output_of(source: str, *arguments: str) -> str:
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     return out.strip()
+
+
+def forked(action: Callable[[], object]) -> int:
+    """How a fork of this process ends that does it: 0 if it is done, killed if it hangs."""
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_HANGS_S)
+        status = 1
+        with suppress(BaseException):
+            action()
+            status = 0
+        os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

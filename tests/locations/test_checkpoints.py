@@ -1,6 +1,7 @@
 """Finding checkpoints: the latest, all of them, and those that were moved."""
 
 import shutil
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,51 @@ class TestBesideARunningJob:
         faults.before(call, go_on, nth=nth)
         found = [one.checkpoint_id for one in load_checkpoints(looking)]
         assert found in ([1, 2], [1, 2, 3], [2, 3])
+
+    @pytest.mark.parametrize(("retained", "pace"), [(2, 12), (5, 5), (40, 4)])
+    def test_it_ends_however_fast_the_job_goes_on(
+        self, faults: Faults, retained: int, pace: int
+    ) -> None:
+        """It completes a checkpoint, and deletes another one, with every few requests of ours."""
+        job = job_in(faults.behind)
+        kept = deque(completed(job, number) for number in range(retained))
+
+        def requests() -> int:
+            return faults.calls.count("list") + faults.calls.count("open")
+
+        def go_on() -> None:
+            if requests() % pace == 0:
+                kept.append(completed(job, kept[-1].checkpoint_id + 1))
+                kept.popleft().discard()
+
+        looking = job_in(faults.directory)
+        faults.calls.clear()
+        for call in ("list", "open"):
+            faults.before(call, go_on, nth="every")
+        newest = kept[-1].checkpoint_id
+        assert max(looking.completed_checkpoints()) >= newest
+        assert requests() < 2 * retained + 20
+        newest = kept[-1].checkpoint_id
+        found = latest_checkpoint(looking)
+        assert found is not None
+        assert found.checkpoint_id >= newest
+        newest = kept[-1].checkpoint_id
+        faults.calls.clear()
+        assert load_checkpoints(looking)[-1].checkpoint_id >= newest
+        assert requests() < 6 * retained + 60
+
+    def test_a_job_that_is_faster_than_a_listing_is_an_error(self, faults: Faults) -> None:
+        job = job_in(faults.behind)
+        kept = deque([completed(job, 1)])
+
+        def go_on() -> None:
+            kept.append(completed(job, kept[-1].checkpoint_id + 1))
+            kept.popleft().discard()
+
+        looking = job_in(faults.directory)
+        faults.before("list", go_on, nth="every")
+        with pytest.raises(StorageUnavailableError, match="faster than they are listed"):
+            looking.completed_checkpoints()
 
     def test_a_store_that_lists_what_it_does_not_have_is_an_error(self, faults: Faults) -> None:
         completed(job_in(faults.behind), 1)

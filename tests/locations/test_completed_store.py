@@ -180,6 +180,17 @@ def test_what_outlives_the_job_depends_on_its_kind_and_on_the_end(
     assert exists(made) != discarded
 
 
+def test_the_end_deletes_what_is_newer_than_a_savepoint_too(
+    access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
+) -> None:
+    store = CompletedCheckpointStore(3, cleaner)
+    made = [completed(access, 1), completed(access, 2, savepoint=True), completed(access, 3)]
+    for one, kind in zip(made, ("cp", "sp", "cp"), strict=True):
+        store.add(one, KINDS[kind])
+    store.shutdown(JobStatus.FINISHED)
+    assert [exists(one) for one in made] == [False, True, False]
+
+
 @pytest.mark.parametrize("properties", ENDS, ids=range(len(ENDS)))
 def test_savepoints_are_not_deleted_when_they_are_superfluous_and_others_are(
     access: CheckpointStorageAccess, cleaner: CheckpointsCleaner, properties: CheckpointProperties

@@ -10,14 +10,17 @@ from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
     InvalidRequestError,
+    StorageFullError,
     StorageUnavailableError,
 )
 from holdfast.locations import (
     METADATA_FILE,
     NOT_EXTERNALLY_ADDRESSABLE,
     CheckpointedStateScope,
+    CheckpointMetadata,
     CheckpointStorage,
     CheckpointStorageAccess,
+    CheckpointStorageLocation,
     CompletedCheckpoint,
     FileStateHandle,
     FileSystemCheckpointStorage,
@@ -26,6 +29,7 @@ from holdfast.locations import (
     latest_checkpoint,
     load_checkpoint,
 )
+from holdfast.locations.coordination import disposed_on_failure
 from holdfast.locations.file_systems import _memory as store
 from holdfast.testing import CheckpointStorageContract, Faults, metadata_of, streams_of
 
@@ -221,7 +225,81 @@ class TestLayout:
             FileSystemCheckpointStorage("memory:///x", **settings)
 
 
+class TestInterruptedPublishing:
+    """Whoever asked the store doesn't know what comes of it."""
+
+    @pytest.mark.parametrize("savepoint", [False, True])
+    @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()])
+    def test_nothing_is_deleted_of_what_the_store_may_complete_later(
+        self, faults: Faults, error: BaseException, *, savepoint: bool
+    ) -> None:
+        location, metadata = pending_in(job_in(faults.directory), faults, savepoint=savepoint)
+        faults.before("publish", error)
+        with pytest.raises(type(error)), disposed_on_failure(location):
+            complete_checkpoint(location, metadata)
+        completed = complete_checkpoint(location, metadata)  # the store gets to it
+        (handle,) = streams_of(load_checkpoint(completed.location).metadata)
+        assert read(handle) == bytes(100_000)
+
+    @pytest.mark.parametrize("savepoint", [False, True])
+    def test_what_the_store_has_refused_is_deleted(
+        self, faults: Faults, *, savepoint: bool
+    ) -> None:
+        location, metadata = pending_in(job_in(faults.directory), faults, savepoint=savepoint)
+        faults.before("publish", StorageFullError("as planned"))
+        with pytest.raises(StorageFullError), disposed_on_failure(location):
+            complete_checkpoint(location, metadata)
+        (handle,) = streams_of(metadata)
+        with pytest.raises(CheckpointNotFoundError):
+            handle.open_input_stream()
+
+
+def pending_in(
+    access: CheckpointStorageAccess, faults: Faults, *, savepoint: bool
+) -> tuple[CheckpointStorageLocation, CheckpointMetadata]:
+    """A checkpoint or savepoint, and all that is to be in it."""
+    if savepoint:
+        location = access.initialize_location_for_savepoint(1, f"{faults.directory}/savepoints")
+    else:
+        location = access.initialize_location_for_checkpoint(1)
+    with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+        stream.write(bytes(100_000))
+        handle = stream.close_and_get_handle()
+    assert handle is not None
+    return location, metadata_of(handle)
+
+
 class TestDiscard:
+    def test_another_jobs_checkpoint_that_is_linked_here_stays(
+        self, local_directory: str, tmp_path: Path
+    ) -> None:
+        theirs = completed_in(job_in(local_directory))
+        trial = checkpoint_storage(local_directory).create_checkpoint_storage("trial")
+        trial.initialize_base_locations_for_checkpoint()
+        (tmp_path / "trial" / "chk-1").symlink_to(tmp_path / "job" / "chk-1")
+        found = latest_checkpoint(trial)
+        assert found is not None
+        found.discard()
+        assert trial.completed_checkpoints() == {}
+        for stream in streams_of(load_checkpoint(theirs.location).metadata):
+            assert read(stream) == bytes(100_000)
+
+    def test_what_was_copied_to_a_directory_of_another_name_goes_alone(
+        self, local_directory: str, tmp_path: Path
+    ) -> None:
+        done = completed_in(job_in(local_directory))
+        (tmp_path / "copied" / "job").mkdir(parents=True)
+        (tmp_path / "copied" / "job" / "x").touch()
+        shutil.copytree(tmp_path / "job" / "chk-1", tmp_path / "copied", dirs_exist_ok=True)
+        shutil.copytree(tmp_path / "job" / "chk-1", tmp_path / "alone")
+        storage = checkpoint_storage(local_directory)
+        for name in ("copied", "alone"):
+            load_checkpoint(storage.resolve_checkpoint(tmp_path / name)).discard()
+        assert [path.name for path in (tmp_path / "copied").iterdir()] == ["job"]
+        assert (tmp_path / "copied" / "job" / "x").exists()
+        assert not (tmp_path / "alone").exists()
+        assert load_checkpoint(done.location) == done
+
     def test_the_metadata_goes_first(self, faults: Faults) -> None:
         access = job_in(faults.directory)
         done = completed_in(access)

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import fsspec
 import paramiko
 import pytest
-from contracts.processes import output_of
+from contracts.processes import forked, of_many_threads, output_of
 from contracts.values import EXCLUSIVE, read
 from fsspec.config import conf
 from fsspec.implementations.local import LocalFileSystem
@@ -1106,3 +1106,14 @@ def test_seeking_before_a_file_is_refused(tmp_path: Path) -> None:
     with fsspec_file_system("file").open(f"file://{tmp_path}/x") as stream:
         with pytest.raises(InvalidRequestError):
             stream.seek(-3, io.SEEK_END)
+
+
+@of_many_threads
+def test_a_fork_does_not_take_its_parents_file_away(tmp_path: Path) -> None:
+    uri = f"fsspec+file://{tmp_path}/x"
+    stream = file_system_for(uri).create(uri)
+    stream.write(b"1")
+    stream.sync()
+    assert forked(stream.abort) == 0
+    stream.commit()
+    assert (tmp_path / "x").read_bytes() == b"1"

@@ -1,3 +1,4 @@
+import errno
 import inspect
 import os
 import resource
@@ -18,6 +19,7 @@ from holdfast.errors import (
     InvalidRequestError,
     OutcomeUnknownError,
     StorageUnavailableError,
+    StreamClosedError,
 )
 from holdfast.locations import ExclusiveFileSystem, FileSystem, LocalFileSystem
 from holdfast.testing import ExclusiveFileSystemContract, Write, both_writes
@@ -144,6 +146,45 @@ else:
         monkeypatch.setattr(os, "unlink", unlink_just_before_us)
         file_system.delete_tree(f"{directory}/a")
         assert not path_of(f"{directory}/a").exists()
+
+    def test_delete_tree_says_which_directory_it_can_not_list(
+        self, file_system: ExclusiveFileSystem, directory: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file_system.prepare_directory(f"{directory}/a/b")
+        self.put(f"{directory}/a/b/1", b"1")
+        scandir = os.scandir
+
+        def refuse(path: str) -> object:
+            if path.endswith("/b"):
+                raise PermissionError(errno.EACCES, "Permission denied", path)
+            return scandir(path)
+
+        monkeypatch.setattr(os, "scandir", refuse)
+        with pytest.raises(InvalidRequestError, match="Permission denied"):
+            file_system.delete_tree(f"{directory}/a")
+
+    @pytest.mark.parametrize("call", ["write", "fsync"])
+    def test_a_file_that_misses_a_piece_is_never_committed(
+        self,
+        file_system: ExclusiveFileSystem,
+        directory: str,
+        monkeypatch: pytest.MonkeyPatch,
+        call: str,
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise OSError(errno.EIO, "as planned")
+
+        stream = file_system.create(f"{directory}/x")
+        stream.write(b"1")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, call, fail)
+            with pytest.raises(StorageUnavailableError):
+                stream.write(b"2") if call == "write" else stream.sync()
+        with pytest.raises(StreamClosedError):
+            stream.write(b"3")
+        with pytest.raises(StreamClosedError):
+            stream.commit()
+        assert self.files(directory) == {}
 
     def test_the_root_directory_is_listed_with_normal_uris(
         self, file_system: ExclusiveFileSystem

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
 
 import pytest
+from contracts.processes import forked, of_many_threads
 from hypothesis import given
 from hypothesis import strategies as st
 from servers.s3 import S3Bucket, settings_of
@@ -20,6 +22,7 @@ from holdfast.locations import (
     unregister_file_system,
     use_s3,
 )
+from holdfast.locations.file_systems import _memory, _registry
 from holdfast.testing import http_faults, s3_operation
 
 SCHEMES = ("s3", "s3a")
@@ -175,3 +178,12 @@ def test_no_secret_is_in_what_is_printed_of_a_file_system() -> None:
     opened = file_system_for("s3://one/x")
     for shown in (repr(opened), repr(opened.inner)):
         assert "the-" not in shown
+
+
+@of_many_threads
+@pytest.mark.parametrize("module", [_registry, _memory])
+def test_a_fork_while_another_thread_looks_something_up_does_not_hang(
+    memory_directory: str, module: ModuleType
+) -> None:
+    with module._LOCK:
+        assert forked(lambda: file_system_for(memory_directory).list(memory_directory)) == 0

@@ -22,6 +22,7 @@ from holdfast.errors import (
 )
 from holdfast.locations import FileStatus, MemoryFileSystem, RetryPolicy, file_system_for
 from holdfast.locations.file_systems import _publishing, publish
+from holdfast.locations.file_systems._retries import Retrier
 from holdfast.locations.file_systems._retrying import (
     RetryingExclusiveFileSystem,
     RetryingFileSystem,
@@ -229,6 +230,7 @@ class Flaky(MemoryFileSystem):
         self.error: Callable[[], Exception] = lambda: StorageUnavailableError("as planned")
         self.close_error: Exception | None = None
         self.failing_listings = 0
+        self.interrupted = ""
 
     def open(self, uri: str, /) -> BinaryIO:
         self.opens += 1
@@ -261,7 +263,10 @@ class _FlakyStream(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return self._inner.seek(offset, whence)
+        position = self._inner.seek(offset, whence)
+        if whence == io.SEEK_END:
+            self._interrupt("end")
+        return position
 
     def tell(self) -> int:
         return self._inner.tell()
@@ -277,7 +282,13 @@ class _FlakyStream(io.RawIOBase):
             raise self._flaky.error()
         data = self._inner.read(min(len(buffer), 7))  # short reads are allowed
         buffer[: len(data)] = data
+        self._interrupt("read")
         return len(data)
+
+    def _interrupt(self, call: str) -> None:
+        if self._flaky.interrupted == call:
+            self._flaky.interrupted = ""
+            raise KeyboardInterrupt
 
     def close(self) -> None:
         super().close()
@@ -360,6 +371,28 @@ class TestReading:
             assert stream.seek(-3, io.SEEK_END) == 509
             assert stream.seek(-9, io.SEEK_CUR) == 500
 
+    @pytest.mark.parametrize("call", ["read", "end"])
+    def test_an_interrupt_moves_nothing(
+        self, flaky: Flaky, uri: str, passing: Time, call: str
+    ) -> None:
+        """The bytes were read, or the place was looked for, and nobody was told."""
+        with over(flaky, passing).open(uri) as stream:
+            assert stream.read(7) == CONTENT[:7]
+            flaky.interrupted = call
+            with pytest.raises(KeyboardInterrupt):
+                stream.read(7) if call == "read" else stream.seek(0, io.SEEK_END)
+            assert stream.tell() == 7
+            assert stream.read(7) == CONTENT[7:14]
+
+    def test_a_seek_before_the_beginning_moves_nothing(
+        self, flaky: Flaky, uri: str, passing: Time
+    ) -> None:
+        with over(flaky, passing).open(uri) as stream:
+            assert stream.read(7) == CONTENT[:7]
+            with pytest.raises(InvalidRequestError):
+                stream.seek(-len(CONTENT) - 1, io.SEEK_END)
+            assert stream.read(7) == CONTENT[7:14]
+
     def test_a_store_that_stays_away_is_unavailable_in_the_end(
         self, flaky: Flaky, uri: str, passing: Time
     ) -> None:
@@ -387,6 +420,15 @@ class TestReading:
             [uri, *(f"{directory}/{number}" for number in range(5))]
         )
         assert len(passing.sleeps) == 2
+
+
+def test_an_unknown_outcome_is_not_its_own_cause() -> None:
+    def attempt() -> None:
+        raise OutcomeUnknownError("as planned")
+
+    with pytest.raises(OutcomeUnknownError) as caught:
+        Retrier(RetryPolicy(deadline_s=0)).publish(attempt)
+    assert caught.value.__cause__ is None
 
 
 class TestPublishing:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from contracts.processes import output_of
+from contracts.processes import of_many_threads, output_of
 from servers.s3 import S3Bucket, settings_of
 from servers.watched import SOON, Watched
 
@@ -33,9 +33,6 @@ MIB = 1 << 20
 TOKEN = "the-token-of-a-test"
 
 both_servers = pytest.mark.parametrize("bucket", ["moto_bucket", "ministack_bucket"], indirect=True)
-of_many_threads = pytest.mark.filterwarnings(
-    "ignore:This process .* is multi-threaded:DeprecationWarning"
-)
 
 
 def by_obstore(watched: Watched, **changes: Any) -> S3FileSystem:

@@ -36,6 +36,7 @@ class FsspecOutputStream:
         hidden = _uris.hidden_name(_uris.name(uri))
         self._hidden_uri = _uris.join(_uris.parent(uri), hidden)
         self._size = 0
+        self._process = os.getpid()
         self._in_use = threading.Lock()
         self._is_broken = False
         self._is_finished = False
@@ -79,6 +80,8 @@ class FsspecOutputStream:
         # Waits for no writer but one that this thread lent its own connection, by creating the
         # stream. Without its hidden name a commit that is under way can't rename the file, and
         # whoever uses it closes it when done.
+        if self._process != os.getpid():
+            return  # a fork must not take its parent's file away
         self._is_finished = True
         if not self._cleaned_up_if_free():
             self._remove()

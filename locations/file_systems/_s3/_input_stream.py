@@ -51,9 +51,13 @@ class S3InputStream(PositionedInputStream):
         data = self._head[self._position : self._position + len(view)]
         if not data:
             self._head = data  # its room is free again
-            self._go_to_position()
-            data = self._read(len(view))
-            self._body_position += len(data)
+            try:
+                self._go_to_position()
+                data = self._read(len(view))
+                self._body_position += len(data)
+            except BaseException:
+                self._forget_body()  # after an interrupt nobody knows where it stands
+                raise
         if not data:
             message = f"object ended at byte {self._position} of {self._size}"
             raise StorageUnavailableError(message, self._target.uri)
@@ -93,7 +97,6 @@ class S3InputStream(PositionedInputStream):
         try:
             return memoryview(self._body.read(length))
         except Exception as error:  # urllib3's and botocore's: the connection is lost
-            self._forget_body()
             message = f"answer of S3 was cut off ({type(error).__name__})"
             raise StorageUnavailableError(message, self._target.uri) from error
 

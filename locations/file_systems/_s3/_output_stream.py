@@ -1,5 +1,6 @@
 """Writing an object of unknown length: one PUT while it is small, else parts."""
 
+import os
 import threading
 import uuid
 from contextlib import suppress
@@ -26,6 +27,7 @@ class S3OutputStream:
         self._head = bytearray()
         self._upload: MultipartUpload | None = None
         self._lock = threading.Lock()  # held for moments only: `abort` waits for no request
+        self._process = os.getpid()
         self._is_finished = False
 
     def write(self, data: BytesLike, /) -> None:
@@ -86,10 +88,12 @@ class S3OutputStream:
             self.abort()
 
     def abort(self) -> None:
+        if self._process != os.getpid():
+            return  # a fork must not take its parent's file away
         with self._lock:
-            self._is_finished = True
+            was_finished, self._is_finished = self._is_finished, True
             upload = self._upload
-        if upload is not None:
+        if upload is not None and not was_finished:
             upload.abort()
 
     def _put(self) -> None:
