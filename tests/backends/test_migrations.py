@@ -716,7 +716,7 @@ class TestMessagePack:
             (dict[str, int], message(("a", int, 0)), "was a dict"),
             (dict[str, int], Strict, "was a dict"),
             (dict[int, str], dict[float, str], "[key] could be the same for several"),
-            (dict[Point, str], dict[OnlyX, str], "[key] could be the same for several"),
+            (dict[Point, str], dict[OnlyX, str], "the same for several that were different"),
             (dict[str, int], TypedV2, "was a dict"),
             (message(("x", dict[str, int])), message(("x", Strict)), "x was a dict"),
             (NamedV1, NamedOther, "[0] was a, and is b now"),
