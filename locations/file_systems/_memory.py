@@ -1,7 +1,6 @@
 """`memory://`: files in this process, gone with it. For tests and for jobs without persistence."""
 
 import io
-import os
 import threading
 import time
 from collections.abc import Iterable
@@ -15,27 +14,20 @@ from holdfast.errors import (
 )
 from holdfast.locations import _uris
 from holdfast.locations.file_systems._port import BytesLike, FileOutputStream, FileStatus
+from holdfast.locations.file_systems._process_lock import ProcessLock
 
 # One store for the process, so that a URI means the same file wherever it is resolved.
-_LOCK = threading.Lock()
+_LOCK = ProcessLock()
 _FILES: dict[str, tuple[bytes, int]] = {}
 _DIRECTORIES: dict[str, int] = {}
 """Time of the last change by URI, milliseconds since 1970 UTC."""
-
-
-def _renew_lock() -> None:
-    global _LOCK  # noqa: PLW0603  # whoever held it is not in this process
-    _LOCK = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
 
 
 class MemoryFileSystem:
     """A store in memory that behaves like a disk: files live in directories that were prepared."""
 
     def prepare_directory(self, uri: str, /) -> None:
-        with _LOCK:
+        with _LOCK.current:
             path = _uris.local_path(uri)
             root = uri.removesuffix(path)
             parts = path.strip("/").split("/")
@@ -49,7 +41,7 @@ class MemoryFileSystem:
         return _MemoryOutputStream(uri)
 
     def publish(self, uri: str, data: bytes, /) -> None:
-        with _LOCK:
+        with _LOCK.current:
             _require_directory(uri)
             if uri in _FILES or uri in _DIRECTORIES:
                 message = "file exists already; somebody else has written it"
@@ -59,13 +51,13 @@ class MemoryFileSystem:
             _DIRECTORIES[_uris.parent(uri)] = now_ms
 
     def open(self, uri: str, /) -> BinaryIO:
-        with _LOCK:
+        with _LOCK.current:
             if uri not in _FILES:
                 raise CheckpointNotFoundError("no such file or directory", uri)
             return io.BytesIO(_FILES[uri][0])
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
-        with _LOCK:
+        with _LOCK.current:
             files = [
                 FileStatus(file, len(data), modified_ms, is_directory=False)
                 for file, (data, modified_ms) in _FILES.items()
@@ -79,17 +71,17 @@ class MemoryFileSystem:
         return files + directories
 
     def delete(self, uris: Iterable[str], /) -> None:
-        with _LOCK:
+        with _LOCK.current:
             for uri in uris:
                 _FILES.pop(uri, None)
 
     def delete_empty_directory(self, uri: str, /) -> None:
-        with _LOCK:
+        with _LOCK.current:
             if not any(_uris.parent(entry) == uri for entry in (*_FILES, *_DIRECTORIES)):
                 _DIRECTORIES.pop(uri, None)
 
     def delete_tree(self, uri: str, /) -> None:
-        with _LOCK:
+        with _LOCK.current:
             below = uri.rstrip("/") + "/"
             for file in [file for file in _FILES if file.startswith(below)]:
                 del _FILES[file]
@@ -99,7 +91,7 @@ class MemoryFileSystem:
 
 class _MemoryOutputStream:
     def __init__(self, uri: str) -> None:
-        with _LOCK:
+        with _LOCK.current:
             _require_directory(uri)
         self._uri = uri
         self._data: bytearray | None = bytearray()

@@ -1,7 +1,5 @@
 """Which file system is behind a URI."""
 
-import os
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -12,6 +10,7 @@ from holdfast.locations.file_systems._hdfs import HdfsFileSystem
 from holdfast.locations.file_systems._local import LocalFileSystem
 from holdfast.locations.file_systems._memory import MemoryFileSystem
 from holdfast.locations.file_systems._port import ExclusiveFileSystem, FileSystem
+from holdfast.locations.file_systems._process_lock import ProcessLock
 from holdfast.locations.file_systems._retries import RetryPolicy
 from holdfast.locations.file_systems._retrying import (
     RetryingExclusiveFileSystem,
@@ -61,19 +60,11 @@ _BUILT_IN: dict[str, _Registered] = {
     },
 }
 
-_LOCK = threading.Lock()
+_LOCK = ProcessLock()
 
 # By scheme, and by scheme://bucket for buckets that have settings of their own.
 _FACTORIES = dict(_BUILT_IN)
 _OPENED: dict[str, RetryingFileSystem] = {}
-
-
-def _renew_lock() -> None:
-    global _LOCK  # noqa: PLW0603  # whoever held it is not in this process
-    _LOCK = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
 
 
 def register_file_system(
@@ -89,7 +80,7 @@ def register_file_system(
             as the parts of a stream, is its own to know.
     """
     scheme = scheme.lower()
-    with _LOCK:
+    with _LOCK.current:
         _forget(scheme)
         _FACTORIES[scheme] = (factory, retries)
 
@@ -114,7 +105,7 @@ def use_s3(
     """
     if bucket is not None and (not bucket or "/" in bucket):
         raise InvalidRequestError(f"{bucket!r} is no bucket; give its name alone")
-    with _LOCK:
+    with _LOCK.current:
         for scheme, adapter in _S3_SCHEMES.items():
             root = scheme if bucket is None else f"{scheme}://{bucket}"
             _use(root, scheme, _S3(adapter, settings, retries))
@@ -132,7 +123,7 @@ def use_hdfs(options: Mapping[str, str], *, retries: RetryPolicy = _DEFAULT_POLI
             `retries` to say.
         retries: When calls, and the beginning and the end of streams, that fail are given up.
     """
-    with _LOCK:
+    with _LOCK.current:
         for scheme in ("hdfs", "viewfs"):
             known, _ = _FACTORIES[scheme]
             before = known.options if isinstance(known, _Hdfs) else {}
@@ -151,7 +142,7 @@ def _use(root: str, scheme: str, factory: _S3 | _Hdfs) -> None:
 def unregister_file_system(scheme: str) -> None:
     """Forget a scheme that was registered; a built-in one is itself again."""
     scheme = scheme.lower()
-    with _LOCK:
+    with _LOCK.current:
         _forget(scheme)
         if scheme in _BUILT_IN:
             _FACTORIES[scheme] = _BUILT_IN[scheme]
@@ -175,7 +166,7 @@ def file_system_for(uri: str) -> RetryingFileSystem:
     """
     scheme, _, rest = uri.partition("://")
     root = f"{scheme}://{rest.partition('/')[0]}"
-    with _LOCK:
+    with _LOCK.current:
         registered = _FACTORIES.get(root)
         if registered is None:
             root, registered = scheme, _FACTORIES.get(scheme)
@@ -183,7 +174,7 @@ def file_system_for(uri: str) -> RetryingFileSystem:
     if opened is None:
         # Not under the lock: it may import, and ask for other schemes.
         opened = _open(scheme, uri, registered)
-        with _LOCK:
+        with _LOCK.current:
             if _FACTORIES.get(root) is registered:  # nobody has said otherwise meanwhile
                 opened = _OPENED.setdefault(root, opened)
     return opened
@@ -194,7 +185,7 @@ def _open(scheme: str, uri: str, registered: _Registered | None) -> RetryingFile
         factory, policy = registered
         inner = factory()
     else:
-        with _LOCK:
+        with _LOCK.current:
             known = ", ".join(sorted(f"{name}://" for name in _FACTORIES if "://" not in name))
         try:
             inner = fsspec_file_system(scheme.removeprefix("fsspec+"))

@@ -2,12 +2,12 @@
 
 import io
 import os
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems._fsspec._s3fs_errors import translated
+from holdfast.locations.file_systems._process_lock import ProcessLock
 from holdfast.locations.file_systems._s3 import S3Settings
 from holdfast.locations.file_systems._s3._client import client_options
 
@@ -22,16 +22,8 @@ _NEXT_PAGE = {
     },
 }
 
-_LOCK = threading.Lock()
+_LOCK = ProcessLock()
 _CLIENTS: dict[tuple[int, S3Settings], "S3fsClient"] = {}
-
-
-def _renew_lock() -> None:
-    global _LOCK  # noqa: PLW0603  # whoever held it is not in this process
-    _LOCK = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
 
 
 def s3fs_client_for(settings: S3Settings) -> "S3fsClient":
@@ -41,7 +33,7 @@ def s3fs_client_for(settings: S3Settings) -> "S3fsClient":
         InvalidRequestError: s3fs is missing, or can't do what the settings want.
     """
     key = (os.getpid(), settings)
-    with _LOCK:
+    with _LOCK.current:
         found = _CLIENTS.get(key)
         if found is None:
             found = _CLIENTS[key] = S3fsClient(settings)

@@ -2,12 +2,12 @@
 
 import ctypes
 import os
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems._hdfs._bounded import bounded
+from holdfast.locations.file_systems._process_lock import ProcessLock
 
 _Result = TypeVar("_Result")
 
@@ -50,14 +50,13 @@ class HdfsClient:
             raise
 
 
-_LOCK = threading.Lock()
+_LOCK = ProcessLock()
 _CLIENTS: dict[tuple[str, Options, bool], HdfsClient] = {}
 _was_forked = False
 
 
 def _note_fork() -> None:
-    global _LOCK, _was_forked  # noqa: PLW0603  # of the process
-    _LOCK = threading.Lock()
+    global _was_forked  # noqa: PLW0603  # of the process
     if _CLIENTS:
         # Their threads are not in this process: using or freeing them would wait for ever.
         _was_forked = True
@@ -96,7 +95,7 @@ def client_for(uri: str, options: Options, *, for_streams: bool = False) -> Hdfs
     key = (f"{scheme}://{authority}" if authority else "", options, for_streams)
     found = _CLIENTS.get(key)
     if found is None:
-        with _LOCK:
+        with _LOCK.current:
             found = _CLIENTS.get(key)
             if found is None:
                 ours = _FOR_STREAMS if for_streams else _FOR_CALLS

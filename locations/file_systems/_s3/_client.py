@@ -1,26 +1,18 @@
 """boto3's client, made once per process: it doesn't survive a fork."""
 
 import os
-import threading
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from holdfast.errors import InvalidRequestError
+from holdfast.locations.file_systems._process_lock import ProcessLock
 from holdfast.locations.file_systems._s3._settings import S3Settings
 
 _SIGNATURE = "holdfast-s3v4-part"
 
-_LOCK = threading.Lock()
+_LOCK = ProcessLock()
 _CONNECTIONS: dict[tuple[int, S3Settings], "Connection"] = {}
-
-
-def _renew_lock() -> None:
-    global _LOCK  # noqa: PLW0603  # whoever held it is not in this process
-    _LOCK = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +32,7 @@ def connection_for(settings: S3Settings) -> Connection:
     key = (os.getpid(), settings)
     found = _CONNECTIONS.get(key)
     if found is None:
-        with _LOCK:  # making a client is not safe for threads, using one is
+        with _LOCK.current:  # making a client is not safe for threads, using one is
             found = _CONNECTIONS.get(key)
             if found is None:
                 found = _CONNECTIONS[key] = _make(settings)

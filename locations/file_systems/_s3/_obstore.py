@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,6 +18,7 @@ from typing import Any
 
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.file_systems._port import BytesLike
+from holdfast.locations.file_systems._process_lock import ProcessLock
 from holdfast.locations.file_systems._s3._client import Connection, connection_for
 from holdfast.locations.file_systems._s3._settings import S3Settings
 
@@ -60,14 +60,13 @@ _FOREIGN = (
     "AWS_SSE_KMS_KEY_ID",
 )
 
-_LOCK = threading.Lock()
+_LOCK = ProcessLock()
 _STORES: dict[tuple[S3Settings, str], "ObstoreBucket | None"] = {}
 _is_usable = True
 
 
 def _note_fork() -> None:
-    global _LOCK, _is_usable  # noqa: PLW0603  # of the process
-    _LOCK = threading.Lock()
+    global _is_usable  # noqa: PLW0603  # of the process
     # Its threads are not in this process, and it would wait for them for ever.
     _is_usable = _is_usable and "obstore" not in sys.modules
 
@@ -86,7 +85,7 @@ def obstore_for(settings: S3Settings, bucket: str) -> "ObstoreBucket | None":
     key = (settings, bucket)
     if key not in _STORES:
         connection = connection_for(settings)
-        with _LOCK:
+        with _LOCK.current:
             if key not in _STORES:
                 _STORES[key] = _made(settings, connection, bucket)
     return _STORES[key]
