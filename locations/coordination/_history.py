@@ -28,6 +28,7 @@ from holdfast.locations.storages import (
     list_each,
     resolve_pointer,
     savepoint_base,
+    savepoints_in,
 )
 
 
@@ -204,12 +205,7 @@ def _savepoints(
     """Savepoints by job, oldest first; those without metadata are the sweep's business."""
     readable: dict[str, list[CompletedCheckpoint]] = defaultdict(list)
     unreadable: dict[str, list[Unreadable]] = defaultdict(list)
-    named = {
-        entry.uri: matched["job"]
-        for place in places
-        for entry in file_system_for(place).list(place)
-        if entry.is_directory and (matched := SAVEPOINT_NAME.fullmatch(_uris.name(entry.uri)))
-    }
+    named = {entry.uri: job_id for place in places for entry, job_id in savepoints_in(place)}
     for one in in_parallel(_savepoint, list(named)):
         if one is not None and one.checkpoint is not None:
             readable[one.checkpoint.metadata.job_id].append(one.checkpoint)

@@ -39,7 +39,6 @@ from holdfast.locations.storages import (
     CHECKPOINT,
     EPOCHS,
     METADATA_FILE,
-    SAVEPOINT_NAME,
     SHARED,
     JobDirectory,
     check_job_id,
@@ -49,6 +48,7 @@ from holdfast.locations.storages import (
     list_each,
     newest_epoch,
     savepoint_base,
+    savepoints_in,
     spread_everywhere,
 )
 
@@ -231,13 +231,7 @@ def sweep_savepoints(
 
 def jobs_with_savepoints(directory: str | PathLike[str]) -> list[str]:
     """Ids of the jobs that have savepoints in a directory, finished or not, sorted."""
-    base = savepoint_base(directory)
-    found = (
-        SAVEPOINT_NAME.fullmatch(_uris.name(entry.uri))
-        for entry in file_system_for(base).list(base)
-        if entry.is_directory
-    )
-    return sorted({one["job"] for one in found if one is not None})
+    return sorted({job_id for _, job_id in savepoints_in(savepoint_base(directory))})
 
 
 def _check_grace(grace_s: float) -> None:
@@ -329,11 +323,8 @@ def _holds_state(name: str) -> bool:
 def _look_for_savepoints(directory: str, job_id: str) -> _Place:
     savepoints = [
         entry.uri
-        for entry in file_system_for(directory).list(directory)
-        if entry.is_directory
-        and not entry.is_link
-        and (found := SAVEPOINT_NAME.fullmatch(_uris.name(entry.uri)))
-        and found["job"] == job_id
+        for entry, of_job in savepoints_in(directory)
+        if of_job == job_id and not entry.is_link
     ]
     place = _Place(_store_clock_ms(directory) if savepoints else 0)
     place.look_into(savepoints, are_savepoints=True)

@@ -45,6 +45,7 @@ from holdfast.locations.storages._job_directory import (
     SHARED,
     JobDirectory,
     savepoint_base,
+    savepoints_in,
 )
 from holdfast.locations.storages._listings import list_all, list_each
 from holdfast.locations.storages._memory import (
@@ -103,6 +104,7 @@ __all__ = [
     "newest_epoch",
     "resolve_pointer",
     "savepoint_base",
+    "savepoints_in",
     "spread_everywhere",
     "without_marker",
 ]

@@ -29,6 +29,7 @@ from holdfast.locations.file_systems import (
 from holdfast.locations.storages._contract import (
     CHECKPOINT,
     METADATA_FILE,
+    SAVEPOINT_NAME,
     check_checkpoint_id,
     check_job_id,
 )
@@ -184,3 +185,12 @@ def savepoint_base(directory: str | PathLike[str]) -> str:
     """
     base = _uris.checkpoint_directory(directory)
     return refuse_marker(base, "a savepoint has all its files in one directory, to be moved")
+
+
+def savepoints_in(directory: str) -> list[tuple[FileStatus, str]]:
+    """Directories of savepoints, finished or not, that lie in a directory, and the jobs they are of."""
+    return [
+        (entry, matched["job"])
+        for entry in file_system_for(directory).list(directory)
+        if entry.is_directory and (matched := SAVEPOINT_NAME.fullmatch(_uris.name(entry.uri)))
+    ]
