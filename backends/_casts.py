@@ -113,6 +113,11 @@ def is_list(one: pa.DataType) -> bool:
     )
 
 
+def is_list_view(one: pa.DataType) -> bool:
+    """Whether it is one of Arrow's list types whose items may be shared, or in another order."""
+    return bool(pa.types.is_list_view(one) or pa.types.is_large_list_view(one))
+
+
 def is_text(one: pa.DataType) -> bool:
     """Whether it is one of Arrow's string types."""
     return bool(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.backends._casts import MisfitError, is_bytes, is_list, is_text
+from holdfast.backends._casts import MisfitError, is_bytes, is_list, is_list_view, is_text
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 _FLOATS = {16: "e", 32: "f"}
@@ -38,7 +38,7 @@ def check_values(values: Iterable[Any], wanted: pa.DataType) -> None:
         pairs = [pair for one in present for pair in _pairs(one)]
         check_values([key for key, _ in pairs], wanted.key_type)
         _check_field([item for _, item in pairs], wanted.item_field)
-    elif is_list(wanted) or pa.types.is_list_view(wanted) or pa.types.is_large_list_view(wanted):
+    elif is_list(wanted) or is_list_view(wanted):
         if any(isinstance(one, str | _BYTES) for one in present):
             message = f"text or bytes are no {wanted}"
             raise MisfitError(message)

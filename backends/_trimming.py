@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from holdfast.backends._casts import is_list_view
+
 _NUMBERS_OF_A_VIEW = 4
 """What a column of views has for each text: numbers of 32 bits, its length first."""
 
@@ -88,8 +90,7 @@ def _plain_list(type: pa.DataType) -> pa.DataType | None:
     inner = _plain(type.value_type)
     if inner is not None:
         return make(type, type.value_field.with_type(inner))
-    is_view = types.is_list_view(type) or types.is_large_list_view(type)
-    return type if is_view else None
+    return type if is_list_view(type) else None
 
 
 _LISTS: tuple[
@@ -119,7 +120,7 @@ def _has_slack(array: pa.Array) -> bool:
         first, end = entries[0].as_py(), entries[-1].as_py()
         inside = (array.keys, array.items)
         return any(_has_slack(one.slice(first, end - first)) for one in inside)
-    if types.is_list_view(type) or types.is_large_list_view(type):
+    if is_list_view(type):
         needed = pc.sum(pc.list_value_length(array)).as_py() or 0
         return bool(2 * len(array.values) > 3 * needed) or _has_slack(array.values)
     if any(is_kind(type) for is_kind, _ in _LISTS):
