@@ -360,12 +360,13 @@ class Batch:
 
     def _acknowledgements(self, applied: _Applied, jobs: Jobs) -> list[Acknowledgement]:
         parallelism = applied.operator.parallelism
-        if applied.operator.forward and is_doubled(applied.acknowledgements()):
+        reports = applied.acknowledgements()
+        if applied.operator.forward and is_doubled(reports):
             raise applied.declined(
                 "has some of its rows computed twice in one stage. With forward=True it must not "
                 "coalesce them; if an executor was lost, restart the query"
             )
-        if applied.finished < parallelism:
+        if len(reports) < parallelism:
             # The sink read nothing, or only a glimpse: the state may come from another pass. Unless
             # operators behind this one have seen the glimpse, or those before it run once more.
             uid = applied.operator.uid
@@ -376,14 +377,15 @@ class Batch:
                 applied.run()
             if is_partly_used or ran != [one.finished for one in others]:
                 raise applied.declined("reads its rows only in part")
-        reports = of_the_pass(applied.acknowledgements(), parallelism)
-        if reports is None:
+            reports = applied.acknowledgements()
+        found = of_the_pass(reports, parallelism)
+        if found is None:
             raise applied.declined(
                 "runs its rows through the operator more than once, and may hold those of any "
                 "pass (several actions, orderBy and repartitionByRange do that; so does the "
                 "loss of an executor: restart the query then)"
             )
-        return reports
+        return found
 
 
 def _pickled(operator: Operator) -> bytes:
