@@ -78,6 +78,12 @@ def test_an_unknown_store_is_refused(job: Job) -> None:
     refused(job, job.operator(Groups(70)), "no file system for gopher://", "file://")
 
 
+def test_checkpoints_among_files_of_spark_are_refused(job: Job) -> None:
+    job.feed(files=1)
+    job.settings["spark.holdfast.checkpoint.dir"] = (job.spark_checkpoint / "state").as_uri()
+    refused(job, job.operator(Groups(70)), "InvalidRequestError", "lie in each other")
+
+
 def test_a_file_in_the_way_of_the_directory_is_refused(job: Job) -> None:
     job.feed(files=1)
     job.checkpoints.write_text("not a directory")

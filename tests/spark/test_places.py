@@ -1,13 +1,9 @@
 """Directories that must not lie in each other."""
 
-from unittest import mock
-
 import pytest
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark._places import check_apart
-from holdfast.spark._query_run import QueryRun
-from holdfast.spark.engines import RunningQuery
 
 
 @pytest.mark.parametrize(
@@ -41,11 +37,3 @@ def test_what_lies_in_the_other_is_refused_however_it_is_spelled(
 )
 def test_what_lies_beside_is_not(location: str, directory: str | None) -> None:
     check_apart(location, directory, "job")
-
-
-def test_a_query_is_not_started_with_checkpoints_among_files_of_spark() -> None:
-    engine = mock.Mock()
-    engine.session.conf.getAll = {"spark.holdfast.checkpoint.dir": "file:///tmp/spark/state"}
-    query = RunningQuery(query_id="q", run_id="r", checkpoint_location="file:/tmp/spark")
-    with pytest.raises(InvalidRequestError, match="lie in each other"):
-        QueryRun.start(mock.Mock(), {}, engine, query)

@@ -25,7 +25,7 @@ def check_apart(checkpoint_location: str, checkpoint_dir: str | None, job_id: st
         location = _uris.normalize(checkpoint_location)
     except InvalidRequestError:
         return  # Spark can use it; no checkpoint directory is spelled like that
-    if lies_in(directory, location) or lies_in(location, _uris.join(directory, job_id)):
+    if is_within(directory, location) or is_within(location, _uris.join(directory, job_id)):
         message = (
             f"checkpoint directory {checkpoint_dir} and the query's checkpointLocation lie in each "
             "other; name a checkpoint directory beside it"
@@ -33,7 +33,7 @@ def check_apart(checkpoint_location: str, checkpoint_dir: str | None, job_id: st
         raise InvalidRequestError(message, checkpoint_location)
 
 
-def lies_in(uri: str, directory: str) -> bool:
+def is_within(uri: str, directory: str) -> bool:
     """Whether something is that directory, or lies anywhere below it; both normalized."""
     return f"{_plain(uri)}/".startswith(f"{_plain(directory)}/")
 

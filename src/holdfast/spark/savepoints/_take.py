@@ -23,7 +23,7 @@ from holdfast.locations import (
 from holdfast.locations.coordination import disposed_on_failure
 from holdfast.spark._coordinator import writer
 from holdfast.spark._files import names_in, read_text
-from holdfast.spark._places import lies_in
+from holdfast.spark._places import is_within
 from holdfast.spark._retention import retained
 from holdfast.spark.savepoints._base import Base, Copier
 from holdfast.spark.savepoints._batches import batch_at, inferred_settings, newest_committed
@@ -148,7 +148,7 @@ class _Request:
             message = "no savepoint directory: name one, or set spark.holdfast.savepoint.dir"
             raise InvalidRequestError(message)
         directory = checkpoint_directory(directory)
-        if lies_in(directory, origin.checkpoint_location):
+        if is_within(directory, origin.checkpoint_location):
             message = (
                 "savepoint directory lies in the query's checkpointLocation, where nobody could tell "
                 "its files from Spark's; name one beside it"
