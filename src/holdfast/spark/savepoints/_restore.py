@@ -7,10 +7,9 @@
 5. if it is to be, Spark spreads its state over other partitions; then the note goes.
 """
 
-import dataclasses
 import logging
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -23,32 +22,23 @@ from holdfast.errors import (
     InvalidRequestError,
 )
 from holdfast.locations import (
-    CheckpointMetadata,
-    CheckpointStorageAccess,
     CompletedCheckpoint,
     _uris,
     checkpoint_directory,
-    complete_checkpoint,
     file_system_for,
     load_checkpoint,
-    load_checkpoints,
     resolve_pointer,
 )
-from holdfast.locations.coordination import (
-    chunks,
-    disposed_on_failure,
-    in_parallel,
-    stored,
-    with_copies,
-)
+from holdfast.locations.coordination import chunks, in_parallel
 from holdfast.spark import _sessions
 from holdfast.spark._files import delete, names_in, read_text, write
-from holdfast.spark._link import LINK_FILE, Link, encode_link
+from holdfast.spark._link import LINK_FILE, encode_link
 from holdfast.spark._places import check_apart
 from holdfast.spark.savepoints._attempts import Attempt, check_newest, is_attempt, newest_attempt
 from holdfast.spark.savepoints._files import materialised, tree
 from holdfast.spark.savepoints._logs import PROVIDER_CLASS, SHUFFLE_PARTITIONS, decode_offsets
 from holdfast.spark.savepoints._origin import configuration_of, use_stores
+from holdfast.spark.savepoints._restored_job import RestoredJob
 from holdfast.spark.savepoints._rewriting import Moves, has_paths, rewritten
 from holdfast.spark.savepoints._selection import (
     METADATA,
@@ -65,10 +55,7 @@ from holdfast.spark.savepoints._unfinished import (
     is_finished,
     unfinished_in,
 )
-from holdfast.spark.settings import PREFIX, Settings
 from holdfast.spark_side import (
-    SPARK,
-    SPARK_FILES,
     SparkFile,
     SparkFiles,
     directories_of,
@@ -154,7 +141,7 @@ def restore_savepoint(
         _sessions.spreads_state()  # for its error, before anything is written
     begun = unfinished_in(location)
     query_id = begun.query_id if begun else _query_id(savepoint, keep_query_id=keep_query_id)
-    job = _Job.of(savepoint.metadata, configuration, checkpoint_dir, job_id or query_id)
+    job = RestoredJob.of(savepoint.metadata, configuration, checkpoint_dir, job_id or query_id)
     if job is not None:
         check_apart(location, job.link.checkpoint_dir, job.job_id)
     unfinished = Unfinished(
@@ -196,7 +183,7 @@ class _Restore:
     savepoint: CompletedCheckpoint
     spark_files: SparkFiles
     location: str
-    job: "_Job | None"
+    job: RestoredJob | None
     unfinished: Unfinished
     moves: Moves
 
@@ -237,104 +224,6 @@ class _Restore:
         return finish(self.location, self.unfinished, attempt)
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """Where the operators of a query that is restored will have their checkpoints."""
-
-    access: CheckpointStorageAccess
-    link: Link
-
-    @classmethod
-    def of(
-        cls,
-        metadata: CheckpointMetadata,
-        configuration: dict[str, str],
-        checkpoint_dir: str | PathLike[str] | None,
-        job_id: str,
-    ) -> "_Job | None":
-        """That of a savepoint; None if it holds no operator."""
-        if not metadata.operators:
-            return None
-        settings = Settings.parse(configuration)
-        if checkpoint_dir is not None:
-            directory = checkpoint_directory(checkpoint_dir)
-            settings = dataclasses.replace(settings, checkpoint_dir=directory)
-        if settings.checkpoint_dir is None:
-            message = (
-                "savepoint holds the state of operators; name the directory for their checkpoints "
-                f"(checkpoint_dir, or {PREFIX}checkpoint.dir)"
-            )
-            raise InvalidRequestError(message)
-        use_stores(configuration, settings.checkpoint_dir)
-        link = Link(
-            checkpoint_dir=settings.checkpoint_dir,
-            job_id=job_id,
-            storage=settings.checkpoint_storage,
-        )
-        return cls(settings.open_storage().create_checkpoint_storage(job_id), link)
-
-    @property
-    def job_id(self) -> str:
-        return self.link.job_id
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """Settings by which the query finds them."""
-        return {
-            f"{PREFIX}checkpoint.dir": str(self.link.checkpoint_dir),
-            f"{PREFIX}job.id": self.job_id,  # a session may have that of another job
-        }
-
-    def is_restored(self, unfinished: Unfinished) -> bool:
-        """Whether the savepoint's state is the job's checkpoint already.
-
-        Raises:
-            InvalidRequestError: It has checkpoints which are not of this restore.
-        """
-        return self._are_own(load_checkpoints(self.access), unfinished)
-
-    def _are_own(self, checkpoints: Iterable[CompletedCheckpoint], unfinished: Unfinished) -> bool:
-        found = list(checkpoints)
-        for one in found:
-            if one.metadata.commit_token != unfinished.token:
-                message = (
-                    f"job {self.job_id} has checkpoints already; name another job or directory, "
-                    "delete that of the job if nobody needs it, or use roll_back to go back in it"
-                )
-                raise InvalidRequestError(message, one.location.external_pointer)
-        return bool(found)
-
-    def restore(
-        self, savepoint: CompletedCheckpoint, unfinished: Unfinished, checkpoint_location: str
-    ) -> None:
-        """Make the savepoint's state the job's first checkpoint, unless it is already."""
-        if self.is_restored(unfinished):
-            return
-        self.access.initialize_base_locations_for_checkpoint()
-        ownership = self.access.claim_job()
-        if self._are_own(ownership.completed.values(), unfinished):
-            return  # by somebody who does the same
-        pending = self.access.initialize_location_for_checkpoint(savepoint.checkpoint_id)
-        with disposed_on_failure(pending):
-            copied, _ = with_copies(
-                savepoint.metadata, lambda one: stored(one.open_input_stream, pending)
-            )
-            progress = msgspec.structs.replace(
-                progress_of(savepoint.metadata),
-                query_id=unfinished.query_id,
-                checkpoint_location=checkpoint_location,
-            )
-            metadata = msgspec.structs.replace(
-                copied,
-                job_id=self.job_id,
-                commit_token=unfinished.token,
-                epoch=ownership.epoch,
-                coordinator_states=_without_spark_files(savepoint.metadata)
-                | {SPARK: msgspec.msgpack.encode(progress)},
-            )
-            complete_checkpoint(pending, metadata, ownership)
-
-
 def _check_can_be_spread(savepoint: CompletedCheckpoint, shuffle_partitions: int) -> None:
     """Refuse to spread state of Spark's that can't be."""
     pointer = savepoint.location.external_pointer
@@ -358,12 +247,6 @@ def _check_can_be_spread(savepoint: CompletedCheckpoint, shuffle_partitions: int
             "shuffle_partitions out"
         )
         raise InvalidRequestError(message, pointer)
-
-
-def _without_spark_files(metadata: CheckpointMetadata) -> dict[str, bytes]:
-    return {
-        name: state for name, state in metadata.coordinator_states.items() if name != SPARK_FILES
-    }
 
 
 def _query_id(savepoint: CompletedCheckpoint, *, keep_query_id: bool) -> str:
