@@ -17,6 +17,7 @@ from os import PathLike
 
 import msgspec
 
+from holdfast._redaction import shown
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointCorruptedError,
@@ -175,7 +176,7 @@ def restore_savepoint(
         if shuffle_partitions is not None and _last_batch(location) == progress.batch_id:
             _sessions.spreads_state()(location, shuffle_partitions)
             check_newest(location, attempt)
-        note_restored(location, Restored(restore=unfinished, paths=restore.moves.paths))
+        note_restored(location, Restored(restore=unfinished, paths=dict(restore.moves.paths)))
     if unfinished_in(location) == unfinished:
         forget(location)
     _log.info(
@@ -240,7 +241,7 @@ class _Restore:
     def _check_paths(self, paths: Mapping[str, str]) -> None:
         if paths != self.moves.paths:
             message = (
-                f"the restored query is here already, with paths {paths}; repeat it with these, "
+                f"the restored query is here already, with paths {_shown(paths)}; repeat it with these, "
                 "or delete the directory and restore it anew"
             )
             raise InvalidRequestError(message, self.location)
@@ -259,6 +260,10 @@ class _Restore:
             sizes[LINK_FILE] = len(link)
         _check_whole(self.location, sizes)
         return finish(self.location, self.unfinished, attempt)
+
+
+def _shown(paths: Mapping[str, str]) -> dict[str, str]:
+    return {shown(old): shown(new) for old, new in paths.items()}
 
 
 def _check_can_be_spread(savepoint: CompletedCheckpoint, shuffle_partitions: int) -> None:
@@ -397,8 +402,8 @@ def _materialise(spark_files: SparkFiles, location: str, moves: Moves) -> dict[s
     sizes = in_parallel(write_one, [one for one in files if not _is_log(one)])
     if moves.unused:
         message = (
-            f"no input file that the savepoint knows begins with {moves.unused}, of paths; repeat it "
-            "with what they begin with"
+            f"no input file that the savepoint knows begins with {[shown(one) for one in moves.unused]}, "
+            "of paths; repeat it with what they begin with"
         )
         raise InvalidRequestError(message, location)
     sizes += in_parallel(write_one, [one for one in files if _is_log(one)])
