@@ -2,14 +2,12 @@
 
 import os
 import posixpath
-import re
 import uuid
 
+from holdfast._redaction import URI, has_password, has_query
 from holdfast.errors import InvalidRequestError
 
-_URI = re.compile(
-    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<authority>[^/]*))?(?P<path>.*)", re.DOTALL
-)
+NO_SCHEME = "location has no scheme; write file:///path for a local one"
 
 
 def normalize(uri: str | os.PathLike[str]) -> str:
@@ -22,29 +20,22 @@ def normalize(uri: str | os.PathLike[str]) -> str:
         The URI with a lower-case scheme, without `.`, `..`, doubled or trailing slashes.
 
     Raises:
-        InvalidRequestError: It has no scheme or holds a password, or its path is not absolute.
+        InvalidRequestError: It has no scheme or holds a password or query, or its path is not absolute.
     """
     uri = text(uri)
-    found = _URI.fullmatch(uri)
-    if found is None:
-        message = "location has no scheme; write file:///path for a local one"
-        raise InvalidRequestError(message, uri)
+    parts = URI.fullmatch(uri)
+    if parts is None:
+        raise InvalidRequestError(NO_SCHEME, uri)
     if any(one == "\0" or "\ud800" <= one <= "\udfff" for one in uri):
         raise InvalidRequestError("location has a character that no store takes", ascii(uri))
-    scheme, authority = found["scheme"].lower(), found["authority"] or ""
-    user, _, host = authority.rpartition("@")
-    path = found["path"]
-    port = host.rpartition(":")[2] if ":" in host.rpartition("]")[2] else ""
-    if not user and port and not port.isdecimal() and "@" in path:  # a secret has slashes
-        user, _, rest = f"{host}{path}".rpartition("@")
-        host, slash, path = rest.partition("/")
-        path = slash + path
-    if ":" in user:
+    scheme, authority, path = parts["scheme"].lower(), parts["authority"] or "", parts["path"]
+    refuse_password(uri)
+    if has_query(parts):
         message = (
-            "location has a password in it, and locations are written into logs and metadata; "
-            "give it by the store's own configuration"
+            "location has a '?' in it, behind which there may be a secret; give secrets by the store's "
+            "own configuration, and name a directory without one"
         )
-        raise InvalidRequestError(message, f"{scheme}://…@{host}{path}")
+        raise InvalidRequestError(message, uri)
     if scheme == "file" and authority not in ("", "localhost"):
         message = f"local location names a host, {authority!r}; write file:/// with three slashes"
         raise InvalidRequestError(message, uri)
@@ -54,6 +45,17 @@ def normalize(uri: str | os.PathLike[str]) -> str:
         authority = ""
     # normpath keeps two leading slashes, as POSIX has it
     return f"{scheme}://{authority}/{posixpath.normpath(path or '/').lstrip('/')}"
+
+
+def refuse_password(uri: str) -> None:
+    """Raise `InvalidRequestError` if a URI, or what should be one, has a password in it."""
+    parts = URI.fullmatch(uri)
+    if has_password(parts) if parts else "@" in uri:
+        message = (
+            "location has a password in it, and locations are written into logs and metadata; "
+            "give it by the store's own configuration"
+        )
+        raise InvalidRequestError(message, uri)
 
 
 def text(uri: str | os.PathLike[str]) -> str:

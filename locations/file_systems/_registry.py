@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from holdfast._redaction import shown
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import _uris
 from holdfast.locations.file_systems._fsspec import S3fsFileSystem, fsspec_file_system
@@ -104,7 +105,7 @@ def use_s3(
         InvalidRequestError: That can't be a bucket's name.
     """
     if bucket is not None and (not bucket or "/" in bucket):
-        raise InvalidRequestError(f"{bucket!r} is no bucket; give its name alone")
+        raise InvalidRequestError(f"{shown(bucket)!r} is no bucket; give its name alone")
     with _LOCK.current:
         for scheme, adapter in _S3_SCHEMES.items():
             root = scheme if bucket is None else f"{scheme}://{bucket}"
@@ -162,8 +163,10 @@ def file_system_for(uri: str) -> RetryingFileSystem:
 
     Raises:
         InvalidRequestError: No file system is known for its scheme, or a library that it needs
-            is missing.
+            is missing; or there is a password in it.
     """
+    if "@" in uri:  # this is asked for every file
+        _uris.refuse_password(uri)
     scheme, _, rest = uri.partition("://")
     root = f"{scheme}://{rest.partition('/')[0]}"
     with _LOCK.current:
@@ -185,6 +188,8 @@ def _open(scheme: str, uri: str, registered: _Registered | None) -> RetryingFile
         factory, policy = registered
         inner = factory()
     else:
+        if "://" not in uri:
+            raise InvalidRequestError(_uris.NO_SCHEME, uri)
         with _LOCK.current:
             known = ", ".join(sorted(f"{name}://" for name in _FACTORIES if "://" not in name))
         try:

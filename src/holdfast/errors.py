@@ -15,6 +15,8 @@ CheckpointError
 └── BatchGapError             Spark and the last checkpoint are at different batches
 """
 
+from holdfast._redaction import shown
+
 
 class CheckpointError(Exception):
     """Base of all errors raised on purpose.
@@ -23,10 +25,12 @@ class CheckpointError(Exception):
 
     Args:
         message: What happened and the way out, in lower case.
-        location: URI of the file or directory it is about, or empty. It is appended to the text.
+        location: URI of the file or directory it is about, or empty. It is appended to the text,
+            without what may be a secret in it.
     """
 
     def __init__(self, message: str, location: str = "") -> None:
+        location = shown(location)
         # All of it in `args`, because Spark pickles errors on their way to the driver.
         super().__init__(message, location)
         self.location = location

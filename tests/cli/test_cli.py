@@ -10,7 +10,10 @@ import pytest
 from jobs.kept import write_checkpoint
 
 from holdfast.cli import main
+from holdfast.cli._main import parser
+from holdfast.errors import InvalidRequestError
 from holdfast.spark import settings_table
+from holdfast.spark.settings import Settings
 
 
 @pytest.fixture
@@ -51,6 +54,48 @@ def test_no_error_about_settings_shows_a_secret(
     said = capsys.readouterr()
     assert "holdfast: " in said.err
     assert "s3cr3t" not in said.out + said.err
+
+
+STORE = "file:///holdfast-tests/nothing-is-here"
+
+COMMANDS = [
+    ["list", STORE],
+    ["show", STORE],
+    ["cat", STORE],
+    ["verify", STORE],
+    ["diff", STORE, STORE],
+    ["report", STORE],
+    ["clean", STORE],
+    ["copy", STORE, STORE],
+    ["savepoint", STORE, STORE],
+    ["restore", STORE, STORE],
+    ["rollback", STORE],
+]
+
+
+@pytest.mark.parametrize("in_file", [False, True], ids=["conf", "file"])
+@pytest.mark.parametrize("command", COMMANDS, ids=[words[0] for words in COMMANDS])
+def test_commands_refuse_a_key_that_is_no_setting_as_jobs_do(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], *, in_file: bool
+) -> None:
+    key, value = "spark.holdfast.s3.endpont", "http://store:9000"
+    file = tmp_path / "job.conf"
+    file.write_text(f"{key} {value}\n")
+    options = ["--properties-file", str(file)] if in_file else ["--conf", f"{key}={value}"]
+    with pytest.raises(InvalidRequestError) as refused:
+        Settings.parse({key: value})
+    assert "did you mean 'spark.holdfast.s3.endpoint'?" in str(refused.value)
+    assert main([*command, *options]) == 2
+    assert capsys.readouterr() == ("", f"holdfast: {refused.value}\n")
+
+
+def test_every_command_with_settings_is_asked_for_wrong_ones() -> None:
+    (subparsers,) = (one for one in parser()._actions if isinstance(one.choices, dict))
+    assert isinstance(subparsers.choices, dict)
+    with_settings = {
+        name for name, command in subparsers.choices.items() if "--conf" in command.format_help()
+    }
+    assert with_settings == {words[0] for words in COMMANDS}
 
 
 def test_the_command_runs_as_a_module_without_spark(directory: str) -> None:

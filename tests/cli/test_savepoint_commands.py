@@ -1,6 +1,8 @@
 """`holdfast savepoint`, `restore` and `rollback`, of stopped queries."""
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from unittest import mock
@@ -151,6 +153,7 @@ def test_restore_prints_json(stopped: str, directory: str, capsys: Captured) -> 
             "spark.holdfast.checkpoint.dir": f"{directory}/forked",
             "spark.holdfast.job.id": QUERY,
         },
+        "restored_before": False,
     }
     assert json.loads((Path(fork.removeprefix("file://")) / "metadata").read_text()) == {
         "id": QUERY
@@ -197,6 +200,35 @@ def test_an_interrupted_restore_is_finished_by_the_same_command(
     assert "unfinished" in all_files(f"{directory}/fork")["metadata"]
     assert main(command) == 0
     assert "unfinished" not in all_files(f"{directory}/fork")["metadata"]
+
+
+def test_a_restore_that_was_killed_before_it_printed_prints_when_it_is_repeated(
+    stopped: str, directory: str, capsys: Captured
+) -> None:
+    pointer = savepoint(stopped, directory, capsys)
+    command = ["restore", pointer, f"{directory}/fork", "--checkpoint-dir", f"{directory}/forked"]
+    code = (
+        "import os, signal, sys\n"
+        "from holdfast.cli import _restore, main\n"
+        "_restore.print_line = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "main(sys.argv[1:])\n"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", code, *command], capture_output=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert killed.stdout == b""
+    settings = {
+        "spark.holdfast.checkpoint.dir": f"{directory}/forked",
+        "spark.holdfast.job.id": json.loads(all_files(f"{directory}/fork")["metadata"])["id"],
+    }
+    assert main(command) == 0
+    streams = capsys.readouterr()
+    assert streams.out.splitlines() == [f"{key} {value}" for key, value in settings.items()]
+    assert "was done before" in streams.err
+    assert main([*command, "--json"]) == 0
+    restored = json.loads(capsys.readouterr().out)
+    assert (restored["settings"], restored["restored_before"]) == (settings, True)
 
 
 # rollback

@@ -12,6 +12,7 @@ from holdfast.errors import CheckpointNotFoundError
 from holdfast.locations import FileSystemCheckpointStorage, latest_checkpoint
 from holdfast.spark import restore_savepoint, roll_back, take_savepoint
 from holdfast.spark.savepoints._attempts import is_attempt
+from holdfast.spark.savepoints._restored import RESTORED_FILE
 from holdfast.spark.savepoints._selection import UNFINISHED_FILE
 from holdfast.testing import ANY_CALL, Faults
 
@@ -39,8 +40,9 @@ def crashing_at(faults: Faults, step: int, action: Callable[[], object]) -> bool
 
 
 def without_notes(paths: Iterable[str]) -> set[str]:
-    """Files of a checkpointLocation, but for those that say what is being done to it."""
-    return {path for path in paths if path != UNFINISHED_FILE and not is_attempt(path)}
+    """Files of a checkpointLocation, but for those that say what is or was being done to it."""
+    notes = {UNFINISHED_FILE, RESTORED_FILE}
+    return {path for path in paths if path not in notes and not is_attempt(path)}
 
 
 def can_be_started(location: str) -> bool:
@@ -75,7 +77,10 @@ def check_savepoints(faults: Faults, stride: int) -> None:
 
 
 def check_restores(faults: Faults, stride: int) -> None:
-    """What died can't be started unless it is whole, and is finished by a repetition."""
+    """What died can't be started unless it is whole, and is finished by a repetition.
+
+    Another repetition changes nothing, and says the same.
+    """
     location, _ = _query(faults, 0)
     pointer = take_savepoint(location, f"{faults.directory}/savepoints")
     whole = all_files(location).keys() - {"commits/0", "commits/1", "offsets/0", "offsets/1"}
@@ -90,9 +95,12 @@ def check_restores(faults: Faults, stride: int) -> None:
                 assert without_notes(all_files(fork)) == whole
             restore()
         found = all_files(fork)
-        assert set(found) == whole
-        query_id = msgspec.json.decode(found["metadata"])["id"]
-        assert latest_state(checkpoints, query_id) == [state_of(0, 3), state_of(1, 3)]
+        assert set(found) == whole | {RESTORED_FILE}
+        restored = restore()
+        assert restored.restored_before
+        assert all_files(fork) == found
+        assert msgspec.json.decode(found["metadata"])["id"] == restored.query_id
+        assert latest_state(checkpoints, restored.query_id) == [state_of(0, 3), state_of(1, 3)]
         if not died:
             break
 

@@ -147,6 +147,10 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({}, r"load\(...\)"),
     ({"path": "file:///tmp", "operater": "op"}, "did you mean 'operator'"),
     ({"path": "file:///tmp", "settings": "[1]"}, "JSON object"),
+    (
+        {"path": "file:///tmp", "spark.holdfast.s3.endpont": "http://store"},
+        "did you mean 'spark.holdfast.s3.endpoint'",
+    ),
     ({"path": "file:///tmp", "view": "rows"}, "states, elements, metadata"),
     ({"path": "file:///tmp", "view": "states", "operator": "op"}, "leave operator"),
     ({"path": "file:///tmp", "view": "elements", "wideIntegers": "1"}, "true or false"),

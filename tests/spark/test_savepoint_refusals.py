@@ -586,3 +586,18 @@ def test_settings_of_a_session_that_happens_to_be_there_are_not_stored(
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     }
+
+
+def test_a_key_that_is_no_setting_is_refused_also_where_no_operator_needs_it(
+    plain: str, directory: str
+) -> None:
+    configuration = {"spark.holdfast.s3.endpont": "http://store:9000"}
+    pointer = take_savepoint(plain, f"{directory}/savepoints")
+    for action in (
+        partial(take_savepoint, plain, f"{directory}/refused"),
+        partial(restore_savepoint, pointer, f"{directory}/refused"),
+        partial(roll_back, plain, batch_id=1),
+    ):
+        with pytest.raises(InvalidRequestError, match=r"did you mean 'spark\.holdfast\.s3\.endp"):
+            action(configuration=configuration)
+    assert not all_files(f"{directory}/refused")

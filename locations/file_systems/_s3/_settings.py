@@ -70,7 +70,7 @@ class S3Settings:
             raise InvalidRequestError(message)
         if self.concurrency < 1:
             raise InvalidRequestError(f"concurrency is {self.concurrency}; it must be at least 1")
-        if self.endpoint_url is not None and "@" in self.endpoint_url:
+        if self.endpoint_url is not None and not {"@", "?"}.isdisjoint(self.endpoint_url):
             raise InvalidRequestError("endpoint has credentials in it; give them by themselves")
         if (self.access_key is None) != (self.secret_key is None):
             raise InvalidRequestError("access key and secret key come together or not at all")

@@ -6,7 +6,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import Any, NoReturn
 
+from holdfast._redaction import shown
 from holdfast.cli import (
     _cat,
     _clean,
@@ -54,9 +56,26 @@ exit status:
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """Of the whole, and of each command."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._words = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, without secrets of URIs among the words that it is about."""
+        for word in sorted(self._words, key=len, reverse=True):
+            for text in (word, word.partition("=")[2]):
+                if shown(text) != text:
+                    message = message.replace(repr(text), repr(shown(text)))
+                    message = message.replace(text, shown(text))
+        super().error(message)
+
+
 def parser() -> argparse.ArgumentParser:
     """Of all commands; completions are made of it too."""
-    whole = argparse.ArgumentParser(
+    whole = _Parser(
         prog="holdfast",
         description="Look at, check, copy, clean up and go back to the checkpoints of PySpark jobs.",
         epilog=_EPILOG,

@@ -26,7 +26,8 @@ def add_to(commands: "Commands") -> None:
             "Make a checkpointLocation of a savepoint; a query started with it goes on from there.\n\n"
             "It is a query of its own, a fork, and may run beside the original. Prints the settings\n"
             "to start it with, as lines for spark-submit --properties-file. A restore that was\n"
-            "interrupted is finished by the same command.\n\n"
+            "interrupted is finished by the same command; one that is done prints the same again,\n"
+            "until the query goes on.\n\n"
             "To spread Spark's own state over other partitions a Spark is needed: call\n"
             "restore_savepoint with shuffle_partitions in Python."
         ),
@@ -98,6 +99,8 @@ def restore_command(options: argparse.Namespace) -> int:
     else:
         for key, value in sorted(restored.settings.items()):
             print_line(line_of(key, value))
+    if restored.restored_before:
+        say("this restore was done before; nothing was changed")
     say(
         f"query {restored.query_id} goes on behind batch {restored.batch_id}; start it with "
         f"checkpointLocation {restored.checkpoint_location} and these settings"

@@ -34,7 +34,8 @@ def configuration(options: argparse.Namespace) -> dict[str, str]:
     """Spark's configuration as the options give it.
 
     Raises:
-        InvalidRequestError: One is no KEY=VALUE, or the file can't be read.
+        InvalidRequestError: One is no KEY=VALUE, or no setting of Holdfast's though it looks like
+            one; the file can't be read; or PySpark isn't there to say which settings there are.
     """
     found = {} if options.properties_file is None else _properties(Path(options.properties_file))
     for one in options.conf:
@@ -43,6 +44,10 @@ def configuration(options: argparse.Namespace) -> dict[str, str]:
             # Not the text itself: it may be a secret.
             raise InvalidRequestError("--conf takes KEY=VALUE, such as --conf spark.key=value")
         found[key.strip()] = value.strip()
+    if found:
+        with spark_needed():
+            from holdfast.spark.settings import check_known  # noqa: PLC0415
+        check_known(found)
     return found
 
 
@@ -50,12 +55,12 @@ def use_stores(options: argparse.Namespace, *uris: str | None) -> dict[str, str]
     """Reach the stores of some URIs as the options say; the configuration.
 
     Raises:
-        InvalidRequestError: The options can't be used, or PySpark isn't there to read them.
+        InvalidRequestError: As `configuration`, or a value can't be used.
     """
     found = configuration(options)
     if found:
-        with spark_needed():
-            from holdfast.spark.settings import Stores  # noqa: PLC0415
+        from holdfast.spark.settings import Stores  # noqa: PLC0415  # needs PySpark
+
         Stores.parse(found, *uris).use()
     return found
 

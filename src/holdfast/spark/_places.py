@@ -1,5 +1,6 @@
 """Directories that must not lie in each other, however their stores are spelled."""
 
+from holdfast._redaction import shown
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import _uris
 from holdfast.locations.storages import without_marker
@@ -27,7 +28,7 @@ def check_apart(checkpoint_location: str, checkpoint_dir: str | None, job_id: st
         return  # Spark can use it; no checkpoint directory is spelled like that
     if is_within(directory, location) or is_within(location, _uris.join(directory, job_id)):
         message = (
-            f"checkpoint directory {checkpoint_dir} and the query's checkpointLocation lie in each "
+            f"checkpoint directory {shown(checkpoint_dir)} and the query's checkpointLocation lie in each "
             "other; name a checkpoint directory beside it"
         )
         raise InvalidRequestError(message, checkpoint_location)

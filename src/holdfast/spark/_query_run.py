@@ -9,6 +9,7 @@ from typing import Self
 import pyspark
 from pyspark.sql import DataFrame
 
+from holdfast._redaction import shown
 from holdfast.errors import OutcomeUnknownError
 from holdfast.locations import sweep
 from holdfast.spark._acknowledgements import Acknowledgement
@@ -129,7 +130,7 @@ class QueryRun:
                 run_id=query.run_id,
                 batch_id=batch_id,
                 offsets=offsets,
-                checkpoint_location=query.checkpoint_location,
+                checkpoint_location=shown(query.checkpoint_location),
                 spark_version=pyspark.__version__,
             )
             states = snapshot_sinks(self.sinks, pending.checkpoint_id)

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from holdfast.backends import StoredState, states, stored_state
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.data_source._spark_types import spark_schema_of
-from holdfast.spark.settings import Stores
+from holdfast.spark.settings import Stores, check_known
 from holdfast.spark_side._subtasks import subtasks
 
 SETTINGS = "settings"
@@ -51,6 +51,7 @@ class StateView:
         settings = _settings_in(given.get(SETTINGS, "{}")) | {
             key: value for key, value in given.items() if key.startswith(_OPTIONS_OF_STORES)
         }
+        check_known(settings)
         pointer = given.get("path")
         if pointer is None:
             raise InvalidRequestError("no checkpoint or savepoint; name one in load(...)")

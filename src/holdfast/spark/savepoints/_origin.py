@@ -19,7 +19,7 @@ from holdfast.spark import _sessions
 from holdfast.spark._files import names_in, read
 from holdfast.spark._link import LINK_FILE, Link, decode_link
 from holdfast.spark.savepoints._selection import METADATA
-from holdfast.spark.settings import Settings, Stores, is_of_stores
+from holdfast.spark.settings import Settings, Stores, check_known, is_of_stores
 from holdfast.spark_side import progress_of
 
 _STATE_STORE = "spark.sql.streaming.stateStore."
@@ -158,8 +158,14 @@ def origin_of(
 
 
 def configuration_of(given: Mapping[str, str] | None) -> dict[str, str]:
-    """Spark's configuration: what was given, or that of the session, if there is one."""
-    return _sessions.configuration() if given is None else dict(given)
+    """Spark's configuration: what was given, or that of the session, if there is one.
+
+    Raises:
+        InvalidRequestError: A key looks like a setting of Holdfast and is none.
+    """
+    configuration = _sessions.configuration() if given is None else dict(given)
+    check_known(configuration)
+    return configuration
 
 
 def use_stores(configuration: Mapping[str, str], *uris: str | None) -> None:

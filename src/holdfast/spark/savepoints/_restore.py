@@ -4,7 +4,8 @@
 2. the state of operators, as a completed checkpoint of the new job;
 3. all files of Spark, logs last;
 4. Spark's `metadata`, if all is there and nobody has begun the same anew;
-5. if it is to be, Spark spreads its state over other partitions; then the note goes.
+5. if it is to be, Spark spreads its state over other partitions;
+6. a note of what was done, which stays; those of what was being done go.
 """
 
 import logging
@@ -16,6 +17,7 @@ from os import PathLike
 
 import msgspec
 
+from holdfast._redaction import shown
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointCorruptedError,
@@ -38,6 +40,7 @@ from holdfast.spark.savepoints._attempts import Attempt, check_newest, is_attemp
 from holdfast.spark.savepoints._files import materialised, tree
 from holdfast.spark.savepoints._logs import PROVIDER_CLASS, SHUFFLE_PARTITIONS, decode_offsets
 from holdfast.spark.savepoints._origin import configuration_of, use_stores
+from holdfast.spark.savepoints._restored import Restored, note_restored, restored_in
 from holdfast.spark.savepoints._restored_job import RestoredJob
 from holdfast.spark.savepoints._rewriting import Moves, has_paths, rewritten
 from holdfast.spark.savepoints._selection import (
@@ -79,6 +82,7 @@ class RestoredQuery:
         job_id: The job of its operators; None if it has none.
         settings: Settings of Spark to start it with, in a session of its own: those for its state that
             it had, and where its operators' checkpoints are.
+        restored_before: Whether the same restore had been done already; nothing was changed then.
     """
 
     query_id: str
@@ -86,6 +90,7 @@ class RestoredQuery:
     batch_id: int
     job_id: str | None
     settings: dict[str, str]
+    restored_before: bool = False
 
 
 def restore_savepoint(
@@ -102,8 +107,9 @@ def restore_savepoint(
     """Make a checkpointLocation of a savepoint; a query started with it goes on from there.
 
     By default it becomes a query of its own, a fork: it may run beside the one that the savepoint is
-    of. An interrupted restore is finished by repeating it; until then Spark can't start the query. Of
-    several that do the same at once the last one ends.
+    of. An interrupted restore is finished by repeating it; until then Spark can't start the query. One
+    that is done may be repeated until the query goes on, and says the same again. Of several that do
+    the same at once the last one ends.
 
     Args:
         pointer: The savepoint: URI of its directory.
@@ -122,7 +128,8 @@ def restore_savepoint(
             are reached; by default those of the session, if there is one.
 
     Raises:
-        InvalidRequestError: Something is there already, or an argument can't be used.
+        InvalidRequestError: Something else is there already, or the query has gone on since, or an
+            argument can't be used.
         CheckpointNotFoundError: There is no such savepoint, or a file of it is gone.
         CheckpointCorruptedError: A file of it is damaged. What was restored so far can't be started.
         CheckpointConflictError: Somebody else has taken the job, or has begun the same restore
@@ -139,7 +146,8 @@ def restore_savepoint(
     if shuffle_partitions is not None:
         _check_can_be_spread(savepoint, shuffle_partitions)
         _sessions.spreads_state()  # for its error, before anything is written
-    begun = unfinished_in(location)
+    restored = restored_in(location)
+    begun = restored.restore if restored else unfinished_in(location)
     query_id = begun.query_id if begun else _query_id(savepoint, keep_query_id=keep_query_id)
     job = RestoredJob.of(savepoint.metadata, configuration, checkpoint_dir, job_id or query_id)
     if job is not None:
@@ -157,22 +165,34 @@ def restore_savepoint(
     if begun is None:
         _check_empty(location)
     elif begun != unfinished or keep_query_id != (query_id == progress.query_id):
-        raise _refusal(begun, location)
+        raise _refusal(begun, unfinished, location)
     restore = _Restore(savepoint, spark_files, location, job, unfinished, Moves(paths or {}))
-    if job is not None:
-        job.is_restored(unfinished)  # for its error, before anything is written
-    attempt = (restore.finished_before() if begun else None) or restore.anew()
-    if shuffle_partitions is not None and _last_batch(location) == progress.batch_id:
-        _sessions.spreads_state()(location, shuffle_partitions)
-        check_newest(location, attempt)
-    forget(location)
-    _log.info("restored %s behind batch %d at %s", pointer, progress.batch_id, location)
+    if restored is not None:
+        restore.check_done(restored)
+    else:
+        if job is not None:
+            job.is_restored(unfinished)  # for its error, before anything is written
+        attempt = (restore.finished_before() if begun else None) or restore.anew()
+        if shuffle_partitions is not None and _last_batch(location) == progress.batch_id:
+            _sessions.spreads_state()(location, shuffle_partitions)
+            check_newest(location, attempt)
+        note_restored(location, Restored(restore=unfinished, paths=dict(restore.moves.paths)))
+    if unfinished_in(location) == unfinished:
+        forget(location)
+    _log.info(
+        "%s %s behind batch %d at %s",
+        "had restored" if restored else "restored",
+        savepoint.location.external_pointer,
+        progress.batch_id,
+        location,
+    )
     return RestoredQuery(
         query_id=unfinished.query_id,
         checkpoint_location=location,
         batch_id=progress.batch_id + (shuffle_partitions is not None),
         job_id=job.job_id if job else None,
         settings=spark_files.settings | (job.settings if job else {}),
+        restored_before=restored is not None,
     )
 
 
@@ -198,15 +218,33 @@ class _Restore:
         if not _is_materialised(self.location, self.unfinished, batch_id):
             return None
         attempt = newest_attempt(self.location)
-        if attempt is not None and attempt.paths != self.moves.paths:
-            message = (
-                f"the restored query is here already, with paths {attempt.paths}; repeat it with these, "
-                "or delete the directory and restore it anew"
-            )
-            raise InvalidRequestError(message, self.location)
+        if attempt is not None:
+            self._check_paths(attempt.paths)
         if self.job is not None:
             self.job.restore(self.savepoint, self.unfinished, self.location)
         return attempt
+
+    def check_done(self, restored: Restored) -> None:
+        """See that all is there still, as it was restored; a checkpoint that is gone is made again.
+
+        Raises:
+            InvalidRequestError: It had other paths, or is not there as it was.
+        """
+        batch_id = progress_of(self.savepoint.metadata).batch_id
+        if not _is_materialised(self.location, self.unfinished, batch_id):
+            message = "the restored query was changed since; name a new directory"
+            raise InvalidRequestError(message, self.location)
+        self._check_paths(restored.paths)
+        if self.job is not None:
+            self.job.restore(self.savepoint, self.unfinished, self.location)
+
+    def _check_paths(self, paths: Mapping[str, str]) -> None:
+        if paths != self.moves.paths:
+            message = (
+                f"the restored query is here already, with paths {_shown(paths)}; repeat it with these, "
+                "or delete the directory and restore it anew"
+            )
+            raise InvalidRequestError(message, self.location)
 
     def anew(self) -> Attempt:
         """Make everything, whatever former attempts have left."""
@@ -222,6 +260,10 @@ class _Restore:
             sizes[LINK_FILE] = len(link)
         _check_whole(self.location, sizes)
         return finish(self.location, self.unfinished, attempt)
+
+
+def _shown(paths: Mapping[str, str]) -> dict[str, str]:
+    return {shown(old): shown(new) for old, new in paths.items()}
 
 
 def _check_can_be_spread(savepoint: CompletedCheckpoint, shuffle_partitions: int) -> None:
@@ -274,19 +316,21 @@ def _check_empty(location: str) -> None:
         raise InvalidRequestError(message, location)
 
 
-def _refusal(begun: Unfinished, location: str) -> InvalidRequestError:
-    """Why what was begun is not gone on with."""
+def _refusal(begun: Unfinished, wanted: Unfinished, location: str) -> InvalidRequestError:
+    """Why what was begun, or done, is not gone on with."""
     if begun.kind != _RESTORE:
         message = f"a {begun.kind} was begun here and is not finished; repeat that"
         return InvalidRequestError(message, location)
-    if is_finished(location, begun):
-        return InvalidRequestError("a restored query is here; name a new directory", location)
     where = f", job {begun.job_id} in {begun.checkpoint_dir}" if begun.job_id else ""
-    message = (
-        f"another restore was begun here (query {begun.query_id}{where}, shuffle_partitions "
-        f"{begun.shuffle_partitions}) and is not finished; repeat it with the same arguments, or "
-        "delete the directory"
-    )
+    how = f"query {begun.query_id}{where}, shuffle_partitions {begun.shuffle_partitions}"
+    if is_finished(location, begun):
+        other = "with other arguments" if begun.to == wanted.to else "from another savepoint"
+        message = f"a restored query is here, {other} ({how}); name a new directory"
+    else:
+        message = (
+            f"another restore was begun here ({how}) and is not finished; repeat it with the same "
+            "arguments, or delete the directory"
+        )
     return InvalidRequestError(message, location)
 
 
@@ -358,8 +402,8 @@ def _materialise(spark_files: SparkFiles, location: str, moves: Moves) -> dict[s
     sizes = in_parallel(write_one, [one for one in files if not _is_log(one)])
     if moves.unused:
         message = (
-            f"no input file that the savepoint knows begins with {moves.unused}, of paths; repeat it "
-            "with what they begin with"
+            f"no input file that the savepoint knows begins with {[shown(one) for one in moves.unused]}, "
+            "of paths; repeat it with what they begin with"
         )
         raise InvalidRequestError(message, location)
     sizes += in_parallel(write_one, [one for one in files if _is_log(one)])

@@ -8,7 +8,8 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from holdfast.errors import CheckpointCorruptedError
+from holdfast._redaction import shown
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 
 _OPERATOR = re.compile(r"state/[^/]+/_metadata/v2/[0-9]+")
 _SOURCE_LOG = re.compile(r"sources/[^/]+/[0-9]+(?:\.compact)?")
@@ -30,10 +31,19 @@ class Moves:
     Attributes:
         paths: URIs as Holdfast writes them, with nothing escaped: the new one for each old one.
         used: The old ones that some path had.
+
+    Raises:
+        InvalidRequestError: There is a password in one.
     """
 
     paths: Mapping[str, str]
     used: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for uri in (*self.paths.keys(), *self.paths.values()):
+            if "@" in uri and shown(uri) != uri:
+                message = "paths have a password in them, and would be written into Spark's log"
+                raise InvalidRequestError(message, uri)
 
     @property
     def unused(self) -> list[str]:

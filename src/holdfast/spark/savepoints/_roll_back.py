@@ -28,6 +28,7 @@ from holdfast.locations import (
 from holdfast.spark._files import delete, read_text
 from holdfast.spark.savepoints._attempts import check_newest
 from holdfast.spark.savepoints._files import tree
+from holdfast.spark.savepoints._restored import forget_restored
 from holdfast.spark.savepoints._selection import METADATA, beyond
 from holdfast.spark.savepoints._unfinished import (
     Unfinished,
@@ -110,6 +111,7 @@ def roll_back(
     if origin.access is not None and last is not None:
         _discard_damaged(origin.access, last)
         ownership = origin.access.claim_job()
+    forget_restored(location)
     attempt = begin(location, unfinished)
     gone = beyond(tree(location), way.batch)  # not before: a driver thought dead may have gone on
     check_newest(location, attempt)

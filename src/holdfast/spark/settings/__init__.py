@@ -3,7 +3,7 @@
 from holdfast.spark.settings._configure import SettingArguments, configure
 from holdfast.spark.settings._s3_settings import s3_settings
 from holdfast.spark.settings._setting import PREFIX, Setting
-from holdfast.spark.settings._settings import Settings, settings_table
+from holdfast.spark.settings._settings import Settings, check_known, settings_table
 from holdfast.spark.settings._stores import Stores, is_of_stores
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "SettingArguments",
     "Settings",
     "Stores",
+    "check_known",
     "configure",
     "is_of_stores",
     "s3_settings",

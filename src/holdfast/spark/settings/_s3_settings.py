@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from holdfast._redaction import shown
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import S3Settings
 from holdfast.spark.settings._setting import PREFIX, Setting, boolean, positive, size
@@ -30,7 +31,6 @@ _NOT_MIXED = (
 )
 """Fields that are all Hadoop's, or none of them."""
 
-# Not with credentials, which would be shown as its name; such a URI is refused where it is used.
 _BUCKET = re.compile(r"(?:fsspec\+)?s3a?://([^/@]+)(?:/|\Z)", re.IGNORECASE)
 
 _Said = dict[str, tuple[str, str]]
@@ -38,8 +38,8 @@ _Said = dict[str, tuple[str, str]]
 
 
 def _endpoint(text: str) -> str:
-    # One with a password goes on to where it is refused without being shown.
-    if not text.startswith(("http://", "https://")) and "@" not in text:
+    # One with a password or query goes on to where it is refused without being shown.
+    if not text.startswith(("http://", "https://")) and {"@", "?"}.isdisjoint(text):
         raise ValueError(text)
     return text
 
@@ -206,7 +206,8 @@ def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str
             don't go together.
     """
     own = _own(configuration)
-    found = [_BUCKET.match(uri or "") for uri in uris]
+    # Not of one with a secret, which would be shown as its name; it is refused where it is used.
+    found = [_BUCKET.match(uri) for uri in uris if uri and shown(uri) == uri]
     buckets = sorted({one[1] for one in found if one is not None})
     if not buckets:
         _settings("S3", own)  # tried alone: nothing of Hadoop's makes them go together

@@ -289,9 +289,18 @@ def check_settings(configuration: Mapping[str, str]) -> None:
         Settings(**values).open_storage()
 
 
+def check_known(configuration: Mapping[str, str]) -> None:
+    """Refuse keys that look like settings of Holdfast and are none, whatever their values.
+
+    Raises:
+        InvalidRequestError: There is one; the message has the right name.
+    """
+    check_keys(configuration, [setting for setting, _ in settings_table()])
+
+
 def _own_values(configuration: Mapping[str, str]) -> dict[str, Any]:
     """The values that are set, by field of `Settings`."""
-    check_keys(configuration, [setting for setting, _ in settings_table()])
+    check_known(configuration)
     return {
         name: setting.value(key, configuration[key])
         for name, setting in _rows().items()

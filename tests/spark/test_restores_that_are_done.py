@@ -1,0 +1,188 @@
+"""Restores that are repeated once they are done: whoever was killed at the end gets the settings again."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from functools import partial
+from unittest import mock
+
+import pytest
+from jobs.savepoint_crashes import Crash, latest_state
+from jobs.stopped import add_batches, all_files, put, remove, state_of, write_query
+
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
+from holdfast.locations import file_system_for
+from holdfast.spark import RestoredQuery, restore_savepoint, roll_back, take_savepoint
+from holdfast.spark.savepoints import _restore
+from holdfast.spark.savepoints._restored import RESTORED_FILE
+from holdfast.spark.savepoints._selection import UNFINISHED_FILE
+from holdfast.testing import ANY_CALL, Faults
+
+pytestmark = pytest.mark.usefixtures("as_without_spark")
+
+
+@pytest.fixture
+def savepoint(stopped: str, directory: str) -> str:
+    """A savepoint of a query with an operator."""
+    return take_savepoint(stopped, f"{directory}/savepoints")
+
+
+@pytest.fixture
+def fork(directory: str) -> str:
+    """Where it is restored."""
+    return f"{directory}/fork"
+
+
+@pytest.fixture
+def restore(savepoint: str, fork: str, directory: str) -> "partial[RestoredQuery]":
+    """Restores it there."""
+    return partial(restore_savepoint, savepoint, fork, checkpoint_dir=f"{directory}/forked")
+
+
+def test_a_restore_that_is_done_says_so_and_the_same_again(
+    restore: Callable[[], RestoredQuery], directory: str
+) -> None:
+    first = restore()
+    before = all_files(directory)
+    assert not first.restored_before
+    assert restore() == dataclasses.replace(first, restored_before=True)
+    assert all_files(directory) == before
+
+
+def test_a_restore_that_dies_around_its_last_effects_can_be_repeated(
+    savepoint: str, directory: str, faults: Faults
+) -> None:
+    def restore(number: object) -> RestoredQuery:
+        state = f"{directory}/state-{number}"
+        return restore_savepoint(savepoint, f"{directory}/fork-{number}", checkpoint_dir=state)
+
+    faults.calls.clear()
+    restore("whole")
+    count = len(faults.calls) - faults.calls.count("abort")
+    for back, plan in itertools.product(range(12), (faults.before, faults.after)):
+        number = f"{back}-{plan.__name__}"
+        faults.calls.clear()
+        plan(ANY_CALL, Crash(), count - back)
+        with pytest.raises(Crash):
+            restore(number)
+        faults.clear()
+        left = all_files(f"{directory}/fork-{number}")
+        again = restore(number)
+        assert again.restored_before == (RESTORED_FILE in left)
+        assert again.settings["spark.holdfast.checkpoint.dir"] == f"{directory}/state-{number}"
+        assert UNFINISHED_FILE not in all_files(f"{directory}/fork-{number}")
+
+
+def test_a_query_that_was_restored_from_another_savepoint_is_not_taken_for_the_wanted_one(
+    restore: "partial[RestoredQuery]", stopped: str, directory: str
+) -> None:
+    restore()
+    before = all_files(directory)
+    other = take_savepoint(stopped, f"{directory}/others")
+    with pytest.raises(InvalidRequestError, match="from another savepoint"):
+        restore_savepoint(other, *restore.args[1:], **restore.keywords)
+    assert before.items() <= all_files(directory).items()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"job_id": "other"},
+        {"checkpoint_dir": "file:///elsewhere"},
+        {"keep_query_id": True},
+        {"paths": {"file:///in": "file:///moved"}},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_a_restore_that_is_done_is_not_repeated_with_other_arguments(
+    restore: "partial[RestoredQuery]", directory: str, other: dict[str, object]
+) -> None:
+    restore()
+    before = all_files(directory)
+    with pytest.raises(InvalidRequestError, match=r"with other arguments \(query|with paths {}"):
+        restore(**other)
+    assert all_files(directory) == before
+
+
+def test_a_restored_query_that_has_gone_on_is_not_restored_again(
+    restore: Callable[[], RestoredQuery], fork: str
+) -> None:
+    restore()
+    add_batches(fork, [4])
+    before = all_files(fork)
+    with pytest.raises(InvalidRequestError, match="has gone on already"):
+        restore()
+    assert all_files(fork) == before
+
+
+def test_a_restored_query_that_was_changed_is_not_restored_again(
+    restore: Callable[[], RestoredQuery], fork: str
+) -> None:
+    restore()
+    remove(f"{fork}/metadata")
+    put(f"{fork}/metadata", '{"id":"another"}')
+    with pytest.raises(InvalidRequestError, match="changed since"):
+        restore()
+
+
+def test_a_restored_query_that_was_rolled_back_is_not_restored_again(
+    directory: str, fork: str
+) -> None:
+    write_query(f"{directory}/plain", batches=3)
+    restore = partial(
+        restore_savepoint, take_savepoint(f"{directory}/plain", f"{directory}/savepoints"), fork
+    )
+    restore()
+    add_batches(fork, [3, 4])
+    assert roll_back(fork, batch_id=2) == 2
+    with pytest.raises(InvalidRequestError, match="something is there already"):
+        restore()
+
+
+def test_a_checkpoint_that_is_gone_is_made_again(
+    restore: Callable[[], RestoredQuery], directory: str
+) -> None:
+    restore()
+    file_system_for(directory).delete_tree(f"{directory}/forked")
+    restored = restore()
+    states = latest_state(f"{directory}/forked", restored.query_id)
+    assert states == [state_of(0, 3), state_of(1, 3)]
+
+
+def test_a_note_that_cannot_be_read_is_an_error(
+    restore: Callable[[], RestoredQuery], fork: str
+) -> None:
+    restore()
+    remove(f"{fork}/{RESTORED_FILE}")
+    put(f"{fork}/{RESTORED_FILE}", "{")
+    with pytest.raises(CheckpointCorruptedError, match="what was restored here can't be read"):
+        restore()
+
+
+def test_a_restored_query_may_be_restored_elsewhere_by_a_savepoint_of_its_own(
+    restore: Callable[[], RestoredQuery], fork: str, directory: str
+) -> None:
+    restore()
+    pointer = take_savepoint(fork, f"{directory}/savepoints")
+    second = restore_savepoint(pointer, f"{directory}/2", checkpoint_dir=f"{directory}/state-2")
+    assert not second.restored_before
+
+
+def test_a_roll_back_that_was_begun_meanwhile_keeps_its_note(
+    restore: Callable[[], RestoredQuery], fork: str
+) -> None:
+    restore()
+    restored = all_files(fork)[RESTORED_FILE]
+    with mock.patch("holdfast.spark.savepoints._roll_back.finish", side_effect=KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            roll_back(fork, checkpoint=4)
+    put(f"{fork}/{RESTORED_FILE}", restored)
+    with pytest.raises(InvalidRequestError, match="changed since"):
+        restore()
+    assert UNFINISHED_FILE in all_files(fork)
+
+
+def test_a_repetition_makes_nothing_anew(restore: Callable[[], RestoredQuery]) -> None:
+    restore()
+    with mock.patch.object(_restore, "_materialise", side_effect=AssertionError):
+        assert restore().restored_before

@@ -1,0 +1,269 @@
+"""No secret of a URI is in an error, its chain, a log or the output of a command, wherever it came in."""
+
+import logging
+import traceback
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast import _redaction
+from holdfast.cli import main
+from holdfast.errors import CheckpointError, InvalidRequestError
+from holdfast.locations import (
+    FileSystemCheckpointStorage,
+    MemoryCheckpointStorage,
+    S3Settings,
+    checkpoint_directory,
+    checkpoint_storage,
+    file_system_for,
+    find_checkpoint,
+    find_checkpoints,
+    latest,
+    latest_checkpoint,
+    resolve_pointer,
+    sweep,
+    sweep_savepoints,
+    use_s3,
+)
+from holdfast.spark import (
+    preview_roll_back,
+    restore_savepoint,
+    roll_back,
+    roll_back_points,
+    take_savepoint,
+)
+from holdfast.spark.data_source._view import StateView
+from holdfast.spark.savepoints._rewriting import Moves
+from holdfast.spark.settings import Settings
+
+SECRET = "s3cr3t"
+"""Nothing that is planted has it but where it must not be shown."""
+
+schemes = st.sampled_from(
+    [
+        "s3",
+        "S3A",
+        "fsspec+s3",
+        "gs",
+        "abfs",
+        "wasbs",
+        "sftp",
+        "hdfs",
+        "file",
+        "memory",
+        "odd",
+        "https",
+    ]
+)
+noise = st.text(st.sampled_from("ab1/:@?=&%+ \\#…é"), max_size=6)
+secrets = st.builds(lambda before, after: f"x{before}{SECRET}{after}", noise, noise)
+slashes = st.sampled_from([":", ":/", "://", ":///", ":////"])
+hosts = st.sampled_from(["bucket", "host:22", "account.example.com", "[::1]:22"])
+paths = st.sampled_from(["", "/", "/a", "/a/b@c", "/a b"])
+
+
+@st.composite
+def with_password(draw: st.DrawFn) -> str:
+    """A name and a secret before the last `@`; the path has none, or nobody could tell."""
+    user = draw(st.sampled_from(["KEY", "me", ""]))
+    scheme = draw(schemes)
+    # What is behind file:/ and file:/// is a path.
+    head = scheme + draw(st.just("://") if scheme == "file" else slashes)
+    return f"{head}{user}:{draw(secrets)}@{draw(hosts)}{draw(paths).replace('@', '')}"
+
+
+@st.composite
+def with_query(draw: st.DrawFn) -> str:
+    """A query behind the authority, or behind the path where it is on no local disk."""
+    scheme = draw(schemes.filter(lambda one: one != "file"))
+    user = draw(st.sampled_from(["", "container@"]))
+    return f"{scheme}://{user}{draw(hosts)}{draw(paths)}?sig={draw(secrets)}{draw(paths)}"
+
+
+@st.composite
+def without_scheme(draw: st.DrawFn) -> str:
+    """No URI at all."""
+    head = draw(st.sampled_from(["", "/", "//", " s3://", "\n", ":", "KEY:"]))
+    return f"{head}{draw(secrets)}@{draw(hosts)}"
+
+
+leaking = st.one_of(
+    with_password(),
+    with_query(),
+    without_scheme(),
+    st.sampled_from(
+        [
+            f"s3:KEY:{SECRET}@b/x",
+            f"s3:///KEY:{SECRET}@b/x",
+            f"s3://{SECRET}@b/x",
+            f"abfs://c@acct?sig={SECRET}/x",
+            f"abfs://c@acct/x?sig={SECRET}",
+            f"s3://KEY:12/{SECRET}@b/x",
+            f"file://{SECRET}@b/x",
+            f"file://host?{SECRET}/x",
+            f"hdfs:///me:{SECRET}@host/x",
+        ]
+    ),
+)
+
+
+def conf(key: str) -> Callable[[str], object]:
+    return lambda uri: Settings.parse({f"spark.holdfast.{key}": uri}).open_storage()
+
+
+ENTRIES: dict[str, Callable[[str], object]] = {
+    "checkpoint_directory": checkpoint_directory,
+    "checkpoint_storage": checkpoint_storage,
+    "file system storage": FileSystemCheckpointStorage,
+    "memory storage": lambda uri: MemoryCheckpointStorage(directory=uri),
+    "savepoint directory": lambda uri: (
+        FileSystemCheckpointStorage("memory:///a", savepoint_directory=uri)
+        .create_checkpoint_storage("job")
+        .initialize_location_for_savepoint(1)
+    ),
+    "file_system_for": file_system_for,
+    "use_s3": lambda uri: use_s3(S3Settings(), f"{uri}/"),
+    "endpoint of S3": lambda uri: S3Settings(endpoint_url=uri),
+    "sweep": lambda uri: sweep(uri, "job"),
+    "sweep_savepoints": lambda uri: sweep_savepoints(uri, "job"),
+    "latest": lambda uri: latest(uri, "job"),
+    "find_checkpoint": find_checkpoint,
+    "find_checkpoints": lambda uri: list(find_checkpoints(uri)),
+    "latest_checkpoint": lambda uri: latest_checkpoint(
+        FileSystemCheckpointStorage(uri).create_checkpoint_storage("job")
+    ),
+    "resolve_pointer": resolve_pointer,
+    "checkpoint.dir": conf("checkpoint.dir"),
+    "savepoint.dir": conf("savepoint.dir"),
+    "s3.endpoint": lambda uri: Settings.parse({"spark.holdfast.s3.endpoint": uri}),
+    "hadoop's endpoint": lambda uri: Settings.parse(
+        {"spark.hadoop.fs.s3a.endpoint": uri, "spark.holdfast.checkpoint.dir": "s3://bucket/a"}
+    ),
+    "settings of a bucket": lambda uri: Settings.parse(
+        {"spark.holdfast.checkpoint.dir": uri, "spark.hadoop.fs.s3a.secret.key": "alone"}
+    ).open_storage(),
+    "take_savepoint": lambda uri: take_savepoint(uri, uri),
+    "restore_savepoint": lambda uri: restore_savepoint(uri, "memory:///fork"),
+    "restore_savepoint to": lambda uri: restore_savepoint("memory:///nothing", uri),
+    "roll_back": lambda uri: roll_back(uri, batch_id=1),
+    "preview_roll_back": lambda uri: preview_roll_back(uri, batch_id=1),
+    "roll_back_points": roll_back_points,
+    "data source": lambda uri: StateView.of({"path": uri}),
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(uri=leaking)
+def test_no_secret_is_in_an_error_nor_in_what_caused_it(
+    entry: str, uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.clear()
+    caplog.set_level(logging.DEBUG)
+    try:
+        ENTRIES[entry](uri)
+    except CheckpointError as error:
+        chain: list[BaseException] = [error]
+        while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+            chain.append(cause)
+        texts = [text for one in chain for text in (str(one), repr(one), repr(one.args))]
+        told = "\n".join([*texts, error.location, *traceback.format_exception_only(error)])
+        assert SECRET not in told
+    else:
+        assert entry in ("savepoint.dir", "hadoop's endpoint", "file_system_for")
+    assert SECRET not in caplog.text
+
+
+COMMANDS = [
+    ["list", "{}"],
+    ["show", "{}"],
+    ["verify", "{}", "{}"],
+    ["diff", "{}", "{}"],
+    ["report", "{}"],
+    ["clean", "{}"],
+    ["clean", "--savepoint-dir", "{}"],
+    ["copy", "{}", "memory:///b"],
+    ["savepoint", "{}", "memory:///b"],
+    ["restore", "memory:///b", "{}"],
+    ["rollback", "{}"],
+    ["list", "memory:///b", "{}"],
+    ["{}"],
+    ["clean", "memory:///b", "--grace={}"],
+    ["clean", "memory:///b", "--grace", "{}"],
+    ["list", "{}", "--conf", "spark.hadoop.fs.s3a.secret.key=alone"],
+    ["list", "memory:///b", "--conf", "spark.holdfast.s3.endpoint={}"],
+    ["restore", "memory:///b", "memory:///c", "--checkpoint-dir", "{}"],
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(uri=leaking)
+def test_no_command_says_a_secret(
+    words: list[str], uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status: object = main([word.format(uri) for word in words])
+    except SystemExit as error:
+        status = error.code
+    streams = capsys.readouterr()
+    assert SECRET not in streams.out + streams.err
+    assert status != 0
+
+
+@given(uri=leaking)
+def test_what_is_shown_has_no_secret_and_stays_as_it_is(uri: str) -> None:
+    shown = _redaction.shown(uri)
+    assert SECRET not in shown
+    assert _redaction.shown(shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("s3:KEY:SECRET@b/x", "…@b/x"),
+        ("s3:///KEY:SECRET@b/x", "s3://…@b/x"),
+        ("abfs://c@acct?sig=SECRET/x", "abfs://…@acct?…"),
+        ("s3://b/x?sig=SECRET", "s3://b/x?…"),
+        ("s3://KEY:SE?CRET@b/x", "s3://…"),
+        ("abfs://c@acct/x?sig=SE@CRET", "abfs://…"),
+        ("s3://SECRET@b/x", "s3://…@b/x"),
+        ("C:\\data", "C:\\data"),
+        ("relative/path", "relative/path"),
+    ],
+)
+def test_of_what_can_not_be_parsed_the_rest_is_shown(uri: str, shown: str) -> None:
+    assert _redaction.shown(uri) == shown
+    assert InvalidRequestError("wrong", uri).location == shown
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "abfs://container@account.dfs.core.windows.net/a/b",
+        "wasbs://container@account/a",
+        "sftp://me@host:22/data",
+        "hdfs://host:8020/a@b",
+        "hdfs:///user/me@corp/a",
+        "s3://bucket/day@1/a:b",
+        "memory:///a@b",
+        "file:/a@b:c?d",
+        "file:///a?b=c@d",
+        "sftp://[::1]:22/a@b",
+        "mine://me@[::1]/a",
+    ],
+)
+def test_what_is_well_formed_is_taken_and_shown_whole(uri: str) -> None:
+    assert _redaction.shown(uri) == uri
+    assert checkpoint_directory(uri).partition(":")[2].lstrip("/") == uri.partition(":")[2].lstrip(
+        "/"
+    )
+
+
+def test_paths_of_input_files_have_no_password_in_them() -> None:
+    for moved in ({"s3a://KEY:s3cr3t@b": "s3a://b"}, {"s3a://b": "s3a:KEY:s3cr3t@b"}):
+        with pytest.raises(InvalidRequestError, match="password in them") as refused:
+            Moves(moved)
+        assert SECRET not in repr(refused.value)
