@@ -14,7 +14,10 @@ from holdfast.locations import (
 
 
 def metadata_of(
-    *streams: StreamStateHandle, checkpoint_id: int = 1, commit_token: str | None = None
+    *streams: StreamStateHandle,
+    checkpoint_id: int = 1,
+    commit_token: str | None = None,
+    job_id: str = "job",
 ) -> CheckpointMetadata:
     """Metadata of one operator, each of whose subtasks has one of the streams."""
     subtasks = {
@@ -33,7 +36,7 @@ def metadata_of(
         for index, stream in enumerate(streams)
     }
     return CheckpointMetadata(
-        job_id="job",
+        job_id=job_id,
         checkpoint_id=checkpoint_id,
         commit_token=commit_token or uuid.uuid4().hex,
         created_ms=1_700_000_000_000,
