@@ -132,7 +132,7 @@ def changed(value: Any, path: Path_, number: int) -> Any:
     first, *rest = path
     if isinstance(first, tuple):
         return {number if key == first[1] else key: inner for key, inner in value.items()}
-    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy: Any = dict(value) if isinstance(value, dict) else list(value)
     copy[first] = changed(value[first], tuple(rest), number)
     return copy
 

@@ -42,7 +42,9 @@ def metadata_of(
         created_ms=1_700_000_000_000,
         duration_ms=12.5,
         writer="holdfast tests",
-        operators={"operator": OperatorState(max(1, len(streams)), 128, subtasks)},
+        operators={
+            "operator": OperatorState(max(1, len(streams)), max(128, len(streams)), subtasks)
+        },
         coordinator_states={"spark": b"\x00\xff"},
     )
 
