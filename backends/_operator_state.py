@@ -8,6 +8,7 @@ from itertools import islice
 
 import pyarrow as pa
 
+from holdfast.backends._bounded_stream import location_of
 from holdfast.backends._broadcast_state import BroadcastState
 from holdfast.backends._descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends._elements import compacted
@@ -124,6 +125,7 @@ class OperatorStateBackend:
         """
         backend = cls()
         for handle in handles:
+            location = location_of(handle.stream)
             with handle.stream.open_input_stream() as stream:
                 # In the order in which they were written: the stream is read front to back.
                 in_order = sorted(handle.states.items(), key=lambda item: item[1].offset)
@@ -132,10 +134,10 @@ class OperatorStateBackend:
                         section = section_of(
                             handle.stream, stream, partitions.offset, partitions.length
                         )
-                    except (EOFError, InvalidRequestError) as error:
+                    except EOFError as error:
                         message = f"state {name!r} can't be read ({error})"
-                        raise CheckpointCorruptedError(message) from error
-                    backend._restore(name, partitions, section)
+                        raise CheckpointCorruptedError(message, location) from error
+                    backend._restore(name, partitions, section, location)
         return backend
 
     @classmethod
@@ -297,12 +299,20 @@ class OperatorStateBackend:
             ]
         return captured
 
-    def _restore(self, name: str, partitions: StatePartitions, section: pa.Buffer) -> None:
-        rows = read_section(section, first=partitions.first, count=partitions.count, name=name)
+    def _restore(
+        self, name: str, partitions: StatePartitions, section: pa.Buffer, location: str
+    ) -> None:
+        rows = read_section(
+            section,
+            first=partitions.first,
+            count=partitions.count,
+            name=name,
+            location=location,
+        )
         is_map = tuple(rows.column_names) == MAP_COLUMNS
         if is_map != (partitions.mode is OperatorStateMode.BROADCAST):
             message = f"state {name!r} is no {_KINDS[partitions.mode]}: it has {rows.column_names}"
-            raise CheckpointCorruptedError(message)
+            raise CheckpointCorruptedError(message, location)
         run = _Rows((rows,), section.size)
         known = self._stored.setdefault(name, _Stored(partitions.mode, []))
         if known.mode is not partitions.mode:

@@ -11,7 +11,7 @@ from typing import BinaryIO, Literal, Protocol
 
 import pyarrow as pa
 
-from holdfast.backends._bounded_stream import BoundedInputStream, StateSource
+from holdfast.backends._bounded_stream import BoundedInputStream, StateSource, location_of
 from holdfast.backends._trimming import trimmed
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations import (
@@ -60,24 +60,29 @@ def write_section(
     return stream.tell() - start
 
 
-def read_section(section: pa.Buffer, *, first: int, count: int, name: str) -> pa.Table:
+def read_section(
+    section: pa.Buffer, *, first: int, count: int, name: str, location: str = ""
+) -> pa.Table:
     """The rows of a section that count, without a copy where it is not compressed.
+
+    Args:
+        section: Its bytes.
+        first: Index of the first row that counts.
+        count: How many count.
+        name: Its state, for errors.
+        location: Its file, for errors.
 
     Raises:
         CheckpointCorruptedError: It is no section, or has too few rows.
     """
-    try:
+    with _decoding(name, location):
         with pa.ipc.open_file(section) as reader:
+            _check_columns(reader.schema, name, location)
             rows = reader.read_all()
-            names = tuple(rows.column_names)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise CheckpointCorruptedError(f"state {name!r} can't be decoded ({error})") from error
-    if names not in (LIST_COLUMNS, MAP_COLUMNS):
-        message = f"state {name!r} has columns {names}, which no state has"
-        raise CheckpointCorruptedError(message)
+            rows.validate()  # else a wrong length is memory of somebody else
     if first < 0 or count < 0 or first + count > len(rows):
         message = f"state {name!r} has {len(rows)} elements, expected {first + count}"
-        raise CheckpointCorruptedError(message)
+        raise CheckpointCorruptedError(message, location)
     return rows.slice(first, count)
 
 
@@ -85,13 +90,15 @@ def section_of(handle: StreamStateHandle, stream: BinaryIO, offset: int, length:
     """The bytes of a section: where they are in memory already, or read into memory of Arrow's.
 
     Raises:
-        EOFError: The stream ends before.
+        EOFError: They are not all in the stream.
     """
-    if isinstance(handle, ByteStreamStateHandle) and offset + length <= handle.size:
+    is_inline = isinstance(handle, ByteStreamStateHandle)
+    size = handle.size if is_inline else stream.seek(0, io.SEEK_END)
+    if offset < 0 or length < 0 or offset + length > size:
+        raise EOFError(f"bytes {offset} to {offset + length} of a stream of {size}")
+    if isinstance(handle, ByteStreamStateHandle):
         return _aligned(pa.py_buffer(handle.data).slice(offset, length))
     if isinstance(stream, pa.BufferReader):
-        if offset + length > stream.size():
-            raise EOFError(f"stream ends at {stream.size()}")
         stream.seek(offset)
         section = stream.read_buffer(length)
         # A small part of a mapped file would keep all of it, for as long as the state lives.
@@ -148,20 +155,36 @@ def read_blocks(
     with _opened(handle, offset, length, name) as reader:
         first, end = blocks or (0, reader.num_record_batches)
         for number in range(first, end):
-            yield reader.get_batch(number)
+            block = reader.get_batch(number)
+            block.validate()
+            yield block
 
 
 @contextmanager
 def _opened(
     handle: StreamStateHandle, offset: int, length: int, name: str
 ) -> Iterator[pa.ipc.RecordBatchFileReader]:
+    with _decoding(name, location_of(handle)), StateSource(handle) as source:
+        section = io.BufferedReader(BoundedInputStream(source, offset, length))
+        with pa.ipc.open_file(pa.PythonFile(section, mode="r")) as reader:
+            _check_columns(reader.schema, name, location_of(handle))
+            yield reader
+
+
+@contextmanager
+def _decoding(name: str, location: str) -> Iterator[None]:
     try:
-        with StateSource(handle) as source:
-            section = io.BufferedReader(BoundedInputStream(source, offset, length))
-            with pa.ipc.open_file(pa.PythonFile(section, mode="r")) as reader:
-                yield reader
+        yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise CheckpointCorruptedError(f"state {name!r} can't be decoded ({error})") from error
+        message = f"state {name!r} can't be decoded ({error})"
+        raise CheckpointCorruptedError(message, location) from error
+
+
+def _check_columns(schema: pa.Schema, name: str, location: str) -> None:
+    names = tuple(schema.names)
+    if names not in (LIST_COLUMNS, MAP_COLUMNS):
+        message = f"state {name!r} has columns {names}, which no state has"
+        raise CheckpointCorruptedError(message, location)
 
 
 def _copied(section: pa.Buffer) -> pa.Buffer:

@@ -12,6 +12,7 @@ from holdfast.errors import (
     StreamClosedError,
     UnsupportedFormatError,
 )
+from holdfast.locations._bounds import BlockBytes
 from holdfast.locations._crc32c import crc32c
 from holdfast.locations._reading import fill
 from holdfast.locations.file_systems import BytesLike, PositionedInputStream
@@ -30,7 +31,7 @@ class Checksum(msgspec.Struct, frozen=True):
     """
 
     algorithm: str
-    block_bytes: int
+    block_bytes: BlockBytes
     blocks: bytes
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations import _uris
+from holdfast.locations._bounds import MOST, Count, KeyGroup
 from holdfast.locations._checksum import Checksum, ChecksumBuilder, VerifyingInputStream
 from holdfast.locations.file_systems import BytesLike, file_system_for
 
@@ -45,7 +46,7 @@ class FileStateHandle(msgspec.Struct, frozen=True, tag="file"):
     """
 
     uri: str
-    size: int
+    size: Count
     checksum: Checksum | None = None
 
     def open_input_stream(self) -> BinaryIO:
@@ -115,10 +116,10 @@ class StatePartitions(msgspec.Struct, frozen=True):
     """
 
     mode: OperatorStateMode
-    offset: int
-    length: int
-    first: int
-    count: int
+    offset: Count
+    length: Count
+    first: Count
+    count: Count
 
 
 class OperatorStateHandle(msgspec.Struct, frozen=True):
@@ -147,7 +148,7 @@ class RawOperatorStateHandle(msgspec.Struct, frozen=True):
         stream: Where they are.
     """
 
-    partitions: tuple[tuple[int, int], ...]
+    partitions: tuple[tuple[Count, Count], ...]
     stream: StreamStateHandle
 
     @property
@@ -173,8 +174,8 @@ class KeyGroupsStateHandle(msgspec.Struct, frozen=True):
         Flink, KeyGroupsStateHandle and KeyGroupRangeOffsets, which have no lengths.
     """
 
-    key_groups: tuple[int, int]
-    partitions: tuple[tuple[int, int] | None, ...]
+    key_groups: tuple[KeyGroup, KeyGroup]
+    partitions: tuple[tuple[Count, Count] | None, ...]
     stream: StreamStateHandle
 
     @property
@@ -185,6 +186,28 @@ class KeyGroupsStateHandle(msgspec.Struct, frozen=True):
     def discard_state(self) -> None:
         """Delete the bytes behind the handle."""
         self.stream.discard_state()
+
+
+def flaw_in(
+    handle: OperatorStateHandle | RawOperatorStateHandle | KeyGroupsStateHandle,
+) -> str | None:
+    """How numbers of a handle contradict each other, or its stream; None if they don't."""
+    if isinstance(handle, OperatorStateHandle):
+        for one in handle.states.values():
+            if one.first + one.count > MOST:
+                return f"elements {one.first} to {one.first + one.count}"
+        parts = [(one.offset, one.length) for one in handle.states.values()]
+    elif isinstance(handle, KeyGroupsStateHandle):
+        first, last = handle.key_groups
+        if first > last or len(handle.partitions) != last - first + 1:
+            return f"{len(handle.partitions)} partitions for key groups {first} to {last}"
+        parts = [one for one in handle.partitions if one is not None]
+    else:
+        parts = list(handle.partitions)
+    for offset, length in parts:
+        if offset + length > handle.size:
+            return f"bytes {offset} to {offset + length} of a stream of {handle.size}"
+    return None
 
 
 def is_inside(handle: StreamStateHandle, directory: str) -> bool:

@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
 from holdfast.locations import _uris
+from holdfast.locations._bounds import Count, DurationMs, KeyGroup, Parallelism, TimeMs
 from holdfast.locations._crc32c import crc32c
 from holdfast.locations._handles import (
     FileStateHandle,
@@ -27,6 +28,7 @@ from holdfast.locations._handles import (
     OperatorStateHandle,
     RawOperatorStateHandle,
     StreamStateHandle,
+    flaw_in,
 )
 
 MAGIC = b"HOLDFAST"
@@ -60,13 +62,13 @@ class SubtaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
             there were none, or nobody has noted it.
     """
 
-    rows_in: int
-    rows_out: int
-    state_bytes: int
-    restore_ms: float
-    process_ms: float
-    sync_ms: float
-    async_ms: float
+    rows_in: Count
+    rows_out: Count
+    state_bytes: Count
+    restore_ms: DurationMs
+    process_ms: DurationMs
+    sync_ms: DurationMs
+    async_ms: DurationMs
     restored_from: str = ""
 
 
@@ -88,9 +90,15 @@ class SubtaskState(msgspec.Struct, frozen=True, omit_defaults=True):
     managed_keyed: tuple[KeyGroupsStateHandle, ...] = ()
     raw_keyed: tuple[KeyGroupsStateHandle, ...] = ()
 
+    def handles(
+        self,
+    ) -> list[OperatorStateHandle | RawOperatorStateHandle | KeyGroupsStateHandle]:
+        """Every handle to state, of all kinds."""
+        return [handle for kind in _KINDS_OF_STATE for handle in getattr(self, kind)]
+
     def streams(self) -> list[StreamStateHandle]:
         """Every handle to bytes of state, in files and inline."""
-        return [handle.stream for kind in _KINDS_OF_STATE for handle in getattr(self, kind)]
+        return [handle.stream for handle in self.handles()]
 
     def with_streams(
         self, change: Callable[[StreamStateHandle], StreamStateHandle]
@@ -121,9 +129,9 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
         key_types: The columns' types, as that function goes by them.
     """
 
-    parallelism: int
-    max_parallelism: int
-    subtasks: dict[int, SubtaskState]
+    parallelism: Parallelism
+    max_parallelism: Parallelism
+    subtasks: dict[KeyGroup, SubtaskState]
     key: tuple[str, ...] = ()
     key_hash: str = ""
     key_types: tuple[str, ...] = ()
@@ -131,6 +139,25 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     def streams(self) -> list[StreamStateHandle]:
         """Every handle to bytes of state, in files and inline; none if the operator has no state."""
         return [stream for subtask in self.subtasks.values() for stream in subtask.streams()]
+
+    def flaw(self) -> str | None:
+        """How its numbers contradict each other, or the streams of its state; None if they don't."""
+        if self.parallelism > self.max_parallelism:
+            return f"parallelism {self.parallelism} and max parallelism {self.max_parallelism}"
+        for index, subtask in self.subtasks.items():
+            if index >= self.parallelism:
+                return f"state of subtask {index} and parallelism {self.parallelism}"
+            for handle in subtask.handles():
+                flaw = flaw_in(handle)
+                if flaw is not None:
+                    return f"in subtask {index}: {flaw}"
+            for keyed in (*subtask.managed_keyed, *subtask.raw_keyed):
+                if keyed.key_groups[1] >= self.max_parallelism:
+                    first, last = keyed.key_groups
+                    return (
+                        f"key groups {first} to {last} and max parallelism {self.max_parallelism}"
+                    )
+        return None
 
 
 class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -149,14 +176,14 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
     """
 
     job_id: str
-    checkpoint_id: int
+    checkpoint_id: Count
     commit_token: str = msgspec.field(default_factory=new_commit_token)
-    created_ms: int
-    duration_ms: float
+    created_ms: TimeMs
+    duration_ms: DurationMs
     writer: str
     operators: dict[str, OperatorState]
     coordinator_states: dict[str, bytes] = {}
-    epoch: int = 0
+    epoch: Count = 0
 
     @property
     def state_bytes(self) -> int:
@@ -193,7 +220,8 @@ def decode_metadata(content: bytes, directory: str, *, uri: str) -> CheckpointMe
         uri: The file, for errors.
 
     Raises:
-        CheckpointCorruptedError: Another kind of file, or one that was cut or changed.
+        CheckpointCorruptedError: Another kind of file, one that was cut or changed, or one with
+            numbers that can't be.
         UnsupportedFormatError: A whole file of a newer version.
     """
     if not content.startswith(MAGIC):
@@ -217,6 +245,12 @@ def decode_metadata(content: bytes, directory: str, *, uri: str) -> CheckpointMe
         metadata = msgspec.msgpack.decode(body, type=CheckpointMetadata)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointCorruptedError(f"metadata can't be decoded ({error})", uri) from error
+    for uid, operator in metadata.operators.items():
+        flaw = operator.flaw()
+        if flaw is not None:
+            raise CheckpointCorruptedError(
+                f"metadata can't be right: operator {uid!r} has {flaw}", uri
+            )
 
     def absolute(handle: StreamStateHandle) -> StreamStateHandle:
         if isinstance(handle, FileStateHandle):

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
+from holdfast.backends._bounded_stream import location_of
 from holdfast.backends._raw_state import raw_key_groups, raw_operator_partitions
 from holdfast.backends._schemas import are_alike
 from holdfast.backends._sections import (
@@ -104,7 +105,7 @@ class Section:
             yield batch
         if left and self.blocks is None:
             message = f"state {name!r} has {one.count - left} elements, expected {one.count}"
-            raise CheckpointCorruptedError(message)
+            raise CheckpointCorruptedError(message, location_of(self.stream))
 
 
 @dataclass(frozen=True, slots=True)

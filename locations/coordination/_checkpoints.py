@@ -21,6 +21,7 @@ from holdfast.locations.storages import (
     FileSystemCheckpointStorage,
     JobOwnership,
     load_checkpoint,
+    misplaced,
 )
 
 _log = logging.getLogger(__name__)
@@ -55,7 +56,11 @@ def complete_checkpoint(
             after that; delete nothing.
         StorageUnavailableError: It was not written.
         CheckpointNotFoundError: Its directory was deleted; it was not written.
+        InvalidRequestError: The location is that of another checkpoint or job; it was not written.
     """
+    difference = misplaced(metadata, location.external_pointer)
+    if difference is not None:
+        raise InvalidRequestError(difference, location.external_pointer)
     if ownership is not None:
         ownership.check()
     content = encode_metadata(metadata, location.external_pointer)

@@ -9,7 +9,8 @@ A file is deleted only if all of this holds:
 - it is older than the grace period, by the store's own clock;
 - nobody has claimed the job while the sweep was looking.
 
-One `_metadata` that can't be read stops the sweep: what it leads to is not known.
+One `_metadata` that can't be read stops the sweep: what it leads to is not known. So does that of
+another checkpoint or job: what the one that belongs there leads to is not known either.
 """
 
 import logging
@@ -174,7 +175,8 @@ def sweep(
             and deletes it again: that is how it learns the store's time.
 
     Raises:
-        CheckpointCorruptedError: A `_metadata` can't be read; nothing was deleted.
+        CheckpointCorruptedError: A `_metadata` can't be read, or is of another checkpoint or job;
+            nothing was deleted.
         UnsupportedFormatError: A newer version wrote one; nothing was deleted.
         CheckpointConflictError: A driver started meanwhile; nothing was deleted.
         CheckpointNotFoundError: The job has no directory.

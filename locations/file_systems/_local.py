@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from holdfast.errors import (
     CheckpointConflictError,
+    CheckpointCorruptedError,
     CheckpointError,
     CheckpointNotFoundError,
     InvalidRequestError,
@@ -44,6 +45,8 @@ _UNLINK_THREADS = 4
 _WORTH_THREADS = 64
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+_LEADS_NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
@@ -108,27 +111,30 @@ class LocalFileSystem:
         _sync_name(path, uri)
 
     def open(self, uri: str, /) -> BinaryIO:
+        path = _uris.local_path(uri)
         with _translated(uri):
-            return open(_uris.local_path(uri), "rb", buffering=0, opener=_open_file)
+            try:
+                return open(path, "rb", buffering=0, opener=_open_file)
+            except OSError as error:
+                if error.errno in _LEADS_NOWHERE and os.path.islink(path):
+                    # Not missing: whoever put it there had a file behind it.
+                    raise CheckpointCorruptedError("file is a link to nowhere", uri) from error
+                raise
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
         found = []
         with _translated(uri), suppress(FileNotFoundError, NotADirectoryError):
             with os.scandir(_uris.local_path(uri)) as entries:
                 for entry in entries:
-                    try:
-                        status = entry.stat()
-                    except OSError as error:
-                        # It can vanish between the listing and the look at it, or be a link
-                        # that leads nowhere.
-                        if error.errno in (errno.ENOENT, errno.ELOOP):
-                            continue
-                        raise
+                    status = _status_of(entry)
+                    if status is None:
+                        continue
                     is_directory = stat.S_ISDIR(status.st_mode)
+                    has_bytes = not (is_directory or stat.S_ISLNK(status.st_mode))
                     found.append(
                         FileStatus(
                             uri=_uris.join(uri, entry.name),
-                            size=0 if is_directory else status.st_size,
+                            size=status.st_size if has_bytes else 0,
                             modified_ms=status.st_mtime_ns // 1_000_000,
                             is_directory=is_directory,
                             is_link=entry.is_symlink(),
@@ -261,6 +267,17 @@ def _open_file(path: str, flags: int) -> int:
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EINVAL, "this is no file", path)
+
+
+def _status_of(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """What an entry leads to; the link itself if that is nowhere; None if it has vanished."""
+    for follows_links in (True, False):
+        try:
+            return entry.stat(follow_symlinks=follows_links)
+        except OSError as error:
+            if error.errno not in _LEADS_NOWHERE:
+                raise
+    return None
 
 
 def _write(descriptor: int, data: BytesLike) -> None:

@@ -20,7 +20,8 @@ class FileStatus:
         size: Length in bytes; 0 for a directory.
         modified_ms: Last modification by the store's clock, milliseconds since 1970 UTC.
         is_directory: Whether it is a directory, or a common prefix of objects.
-        is_link: Whether it leads to something elsewhere, which the other fields then describe.
+        is_link: Whether it leads to something elsewhere, which the other fields then describe; if
+            that is nowhere, it is an empty file.
     """
 
     uri: str

@@ -19,7 +19,6 @@ from holdfast.locations.storages._contract import (
     CompletedCheckpointStorageLocation,
     JobOwnership,
     check_job_id,
-    load_checkpoint,
 )
 from holdfast.locations.storages._discarded_unless_kept import DiscardedUnlessKept
 from holdfast.locations.storages._entropy import (
@@ -48,6 +47,7 @@ from holdfast.locations.storages._job_directory import (
     savepoints_in,
 )
 from holdfast.locations.storages._listings import list_all, list_each
+from holdfast.locations.storages._loading import load_checkpoint, misplaced
 from holdfast.locations.storages._memory import (
     MemoryCheckpointStorage,
     PersistentMetadataCheckpointStorageLocation,
@@ -101,6 +101,7 @@ __all__ = [
     "list_each",
     "load_checkpoint",
     "metadata_at",
+    "misplaced",
     "newest_epoch",
     "resolve_pointer",
     "savepoint_base",

@@ -34,7 +34,7 @@ import msgspec
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import _uris
 from holdfast.locations._handles import FileStateHandle, StreamStateHandle, is_inside
-from holdfast.locations._metadata import CheckpointMetadata, decode_metadata
+from holdfast.locations._metadata import CheckpointMetadata
 from holdfast.locations.file_systems import BytesLike, file_system_for
 from holdfast.locations.storages._entropy import MARKER, lies_in
 
@@ -377,19 +377,3 @@ def check_job_id(job_id: str) -> str:
         )
         raise InvalidRequestError(message)
     return job_id
-
-
-def load_checkpoint(location: CompletedCheckpointStorageLocation) -> CompletedCheckpoint:
-    """Read and verify the metadata of a completed checkpoint.
-
-    Raises:
-        CheckpointCorruptedError: Damaged, cut off, or another kind of file.
-        UnsupportedFormatError: Written by a newer version.
-        CheckpointNotFoundError: It is gone.
-        StorageUnavailableError: It can't be read.
-    """
-    pointer = location.external_pointer
-    uri = getattr(location.metadata_handle, "uri", pointer)
-    with location.metadata_handle.open_input_stream() as stream:
-        content = stream.read()
-    return CompletedCheckpoint(decode_metadata(content, pointer, uri=uri), location, len(content))

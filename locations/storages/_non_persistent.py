@@ -10,9 +10,9 @@ from holdfast.locations._handles import ByteStreamStateHandle
 from holdfast.locations.storages._contract import (
     CheckpointStorageLocationReference,
     CompletedCheckpoint,
-    load_checkpoint,
 )
 from holdfast.locations.storages._gathered_metadata import GatheredMetadataOutputStream
+from holdfast.locations.storages._loading import load_checkpoint
 from holdfast.locations.storages._memory_streams import MemoryCheckpointStreamFactory
 from holdfast.locations.storages._pointers import NOT_EXTERNALLY_ADDRESSABLE
 

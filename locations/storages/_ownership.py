@@ -31,8 +31,8 @@ from holdfast.locations.file_systems import FileStatus, file_system_for, publish
 from holdfast.locations.storages._contract import (
     CompletedCheckpoint,
     CompletedCheckpointStorageLocation,
-    load_checkpoint,
 )
+from holdfast.locations.storages._loading import load_checkpoint
 
 _log = logging.getLogger(__name__)
 

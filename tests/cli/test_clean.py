@@ -33,9 +33,8 @@ def complete(directory: str, job: str) -> None:
     access.initialize_base_locations_for_checkpoint()
     for number in (2, 10):
         location = access.initialize_location_for_checkpoint(number)
-        complete_checkpoint(
-            location, metadata_of(ByteStreamStateHandle(b"12345"), checkpoint_id=number)
-        )
+        state = ByteStreamStateHandle(b"12345")
+        complete_checkpoint(location, metadata_of(state, checkpoint_id=number, job_id=job))
 
 
 def left(path: Path, *, age_s: float | None = None) -> Path:

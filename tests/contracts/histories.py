@@ -77,7 +77,9 @@ def checkpoint_metadata(
         whole,
         job_id=job_id,
         created_ms=created_ms,
-        operators={uid: OperatorState(parallelism, 128, subtasks) for uid in uids},
+        operators={
+            uid: OperatorState(parallelism, max(128, parallelism), subtasks) for uid in uids
+        },
         coordinator_states=behind_batch(number - 1),
     )
 

@@ -46,9 +46,12 @@ def state(location: CheckpointStorageLocation, scope: CheckpointedStateScope) ->
     return handle
 
 
-def completed(access: CheckpointStorageAccess, checkpoint_id: int) -> CompletedCheckpoint:
+def completed(
+    access: CheckpointStorageAccess, checkpoint_id: int, job_id: str = "job"
+) -> CompletedCheckpoint:
     location = access.initialize_location_for_checkpoint(checkpoint_id)
-    metadata = metadata_of(state(location, EXCLUSIVE), checkpoint_id=checkpoint_id)
+    stream = state(location, EXCLUSIVE)
+    metadata = metadata_of(stream, checkpoint_id=checkpoint_id, job_id=job_id)
     return complete_checkpoint(location, metadata)
 
 
@@ -70,7 +73,7 @@ class TestLatest:
 
     def test_of_several_jobs_one_has_to_be_named(self, local_directory: str) -> None:
         for number, job in enumerate(("a", "b")):
-            completed(job_in(local_directory, job), number)
+            completed(job_in(local_directory, job), number, job)
         with pytest.raises(InvalidRequestError, match="a, b"):
             latest(local_directory)
         found = latest(local_directory, "b")

@@ -59,6 +59,7 @@ def completed(
     *reused: FileStateHandle,
     shared: int = 0,
     savepoint: bool = False,
+    job_id: str = "job",
 ) -> CompletedCheckpoint:
     """A checkpoint with an exclusive file, new shared ones, and those of others."""
     begin = (
@@ -68,7 +69,9 @@ def completed(
     )
     location = begin(checkpoint_id)
     streams = (write(location), *(write(location, SHARED) for _ in range(shared)), *reused)
-    metadata = metadata_of(*streams, checkpoint_id=checkpoint_id, commit_token=uuid.uuid4().hex)
+    metadata = metadata_of(
+        *streams, checkpoint_id=checkpoint_id, commit_token=uuid.uuid4().hex, job_id=job_id
+    )
     return complete_checkpoint(location, metadata)
 
 
@@ -333,7 +336,7 @@ class TestRestoring:
     @pytest.fixture
     def savepoint(self, memory_directory: str) -> CompletedCheckpoint:
         """Of another job."""
-        return completed(job_in(memory_directory, "old"), 5, savepoint=True)
+        return completed(job_in(memory_directory, "old"), 5, savepoint=True, job_id="old")
 
     def test_what_was_claimed_goes_when_it_is_superfluous(
         self,
@@ -407,7 +410,7 @@ class TestRestoring:
         other_access = job_in(memory_directory, "other")
         other = CompletedCheckpointStore(1, cleaner)
         for number in (8, 9):
-            other.add(completed(other_access, number))
+            other.add(completed(other_access, number, job_id="other"))
         assert_whole(savepoint)
 
     def test_a_job_that_has_checkpoints_goes_on_from_them(
@@ -427,7 +430,7 @@ def test_ids_one_two_three_with_the_first_in_use_discard_the_second_only(
     access: CheckpointStorageAccess, memory_directory: str, cleaner: CheckpointsCleaner
 ) -> None:
     """Flink's vector of cleanSubsumedCheckpoints: (3, {1}) keeps 1 and discards 2."""
-    first = completed(job_in(memory_directory, "old"), 1)
+    first = completed(job_in(memory_directory, "old"), 1, job_id="old")
     store = CompletedCheckpointStore(1, cleaner)
     store.restore(first, RestoreMode.CLAIM)
     second = completed(access, 2, *files_of(first))

@@ -491,7 +491,7 @@ class TestNothingIsLeft:
     ) -> None:
         done = completed(access, 1)
         before = files_in(bucket)
-        copy = f"{bucket}/copies/chk-1"
+        copy = f"{bucket}/copies/job/chk-1"
         content = read(done.location.metadata_handle)
         publish(f"{copy}/{METADATA_FILE}", content, single_writer=False)
         found = load_checkpoint(checkpoint_storage(bucket + "/c").resolve_checkpoint(copy))

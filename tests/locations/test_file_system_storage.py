@@ -270,13 +270,12 @@ def pending_in(
 
 
 class TestDiscard:
-    def test_another_jobs_checkpoint_that_is_linked_here_stays(
+    def test_a_checkpoint_of_elsewhere_that_is_linked_here_stays(
         self, local_directory: str, tmp_path: Path
     ) -> None:
         theirs = completed_in(job_in(local_directory))
-        trial = checkpoint_storage(local_directory).create_checkpoint_storage("trial")
-        trial.initialize_base_locations_for_checkpoint()
-        (tmp_path / "trial" / "chk-1").symlink_to(tmp_path / "job" / "chk-1")
+        trial = job_in(f"{local_directory}/trial")
+        (tmp_path / "trial" / "job" / "chk-1").symlink_to(tmp_path / "job" / "chk-1")
         found = latest_checkpoint(trial)
         assert found is not None
         found.discard()

@@ -1,8 +1,8 @@
-import struct
 from pathlib import Path
 
 import msgspec
 import pytest
+from contracts.metadata import sealed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +24,6 @@ from holdfast.locations import (
     decode_metadata,
     encode_metadata,
 )
-from holdfast.locations._crc32c import crc32c
 from holdfast.testing import metadata_of, streams_of
 
 DIRECTORY = "file:///data/job/chk-7"
@@ -155,12 +154,41 @@ _streams = st.one_of(
         st.none() | st.builds(Checksum, st.just("crc32c"), st.just(1 << 20), st.binary(max_size=8)),
     ),
 )
-_partitions = st.builds(
-    StatePartitions, st.sampled_from(OperatorStateMode), _counts, _counts, _counts, _counts
-)
-_handles = st.builds(
-    OperatorStateHandle, st.dictionaries(st.text(max_size=5), _partitions, max_size=3), _streams
-)
+
+
+def _extents_in(stream: StreamStateHandle) -> st.SearchStrategy[tuple[int, int]]:
+    """Offset and length of some part of a stream."""
+    return st.lists(st.integers(0, stream.size), min_size=2, max_size=2).map(
+        lambda ends: (min(ends), max(ends) - min(ends))
+    )
+
+
+@st.composite
+def _handles(draw: st.DrawFn) -> OperatorStateHandle:
+    stream = draw(_streams)
+    counts = st.integers(0, 2**62)
+    partitions = st.tuples(
+        st.sampled_from(OperatorStateMode), _extents_in(stream), counts, counts
+    ).map(lambda one: StatePartitions(one[0], *one[1], one[2], one[3]))
+    return OperatorStateHandle(
+        draw(st.dictionaries(st.text(max_size=5), partitions, max_size=3)), stream
+    )
+
+
+@st.composite
+def _raw_handles(draw: st.DrawFn) -> RawOperatorStateHandle:
+    stream = draw(_streams)
+    return RawOperatorStateHandle(tuple(draw(st.lists(_extents_in(stream), max_size=3))), stream)
+
+
+@st.composite
+def _key_groups_handles(draw: st.DrawFn) -> KeyGroupsStateHandle:
+    stream = draw(_streams)
+    partitions = draw(st.lists(st.none() | _extents_in(stream), min_size=1, max_size=3))
+    first = draw(st.integers(0, 100))
+    return KeyGroupsStateHandle((first, first + len(partitions) - 1), tuple(partitions), stream)
+
+
 _statistics = st.builds(
     SubtaskStatistics,
     _counts,
@@ -172,48 +200,31 @@ _statistics = st.builds(
     _times,
     st.sampled_from(["", "worker", "local", "storage"]),
 )
-_extents = st.tuples(_counts, _counts)
-_raw_handles = st.builds(
-    RawOperatorStateHandle, st.lists(_extents, max_size=3).map(tuple), _streams
-)
-_key_groups_handles = st.builds(
-    KeyGroupsStateHandle,
-    st.tuples(st.integers(0, 32767), st.integers(0, 32767)),
-    st.lists(st.none() | _extents, max_size=3).map(tuple),
-    _streams,
-)
 _subtasks = st.builds(
     SubtaskState,
-    st.lists(_handles, max_size=2).map(tuple),
+    st.lists(_handles(), max_size=2).map(tuple),
     st.none() | _statistics,
-    st.lists(_raw_handles, max_size=2).map(tuple),
-    st.lists(_key_groups_handles, max_size=2).map(tuple),
-    st.lists(_key_groups_handles, max_size=2).map(tuple),
+    st.lists(_raw_handles(), max_size=2).map(tuple),
+    st.lists(_key_groups_handles(), max_size=2).map(tuple),
+    st.lists(_key_groups_handles(), max_size=2).map(tuple),
 )
 _operators = st.builds(
     OperatorState,
-    st.integers(1, 32768),
-    st.integers(1, 32768),
-    st.dictionaries(st.integers(0, 32767), _subtasks, max_size=3),
+    st.integers(200, 1000),
+    st.integers(1000, 32768),
+    st.dictionaries(st.integers(0, 199), _subtasks, max_size=3),
 )
 metadatas = st.builds(
     CheckpointMetadata,
     job_id=st.text(max_size=10),
     checkpoint_id=_counts,
     commit_token=st.text(max_size=10),
-    created_ms=_counts,
+    created_ms=st.integers(0, 10**14),
     duration_ms=_times,
     writer=st.text(max_size=10),
     operators=st.dictionaries(st.text(max_size=5), _operators, max_size=3),
     coordinator_states=st.dictionaries(st.text(max_size=5), st.binary(max_size=20), max_size=2),
 )
-
-
-def sealed(body: bytes, *, version: int = 1, length: int | None = None) -> bytes:
-    """A whole file with a right checksum around any body, as docs and module describe it."""
-    size = len(body) if length is None else length
-    content = b"HOLDFAST" + struct.pack(">IQ", version, size) + body
-    return content + struct.pack(">I", crc32c(content))
 
 
 @given(metadatas)

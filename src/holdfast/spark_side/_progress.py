@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations import CheckpointMetadata
+from holdfast.locations._bounds import Count
 
 SPARK = "spark"
 
@@ -24,7 +25,7 @@ class SparkProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     query_id: str
     run_id: str
-    batch_id: int
+    batch_id: Count
     offsets: str
     checkpoint_location: str
     spark_version: str

@@ -14,7 +14,10 @@ from holdfast.locations import (
 
 
 def metadata_of(
-    *streams: StreamStateHandle, checkpoint_id: int = 1, commit_token: str | None = None
+    *streams: StreamStateHandle,
+    checkpoint_id: int = 1,
+    commit_token: str | None = None,
+    job_id: str = "job",
 ) -> CheckpointMetadata:
     """Metadata of one operator, each of whose subtasks has one of the streams."""
     subtasks = {
@@ -33,13 +36,15 @@ def metadata_of(
         for index, stream in enumerate(streams)
     }
     return CheckpointMetadata(
-        job_id="job",
+        job_id=job_id,
         checkpoint_id=checkpoint_id,
         commit_token=commit_token or uuid.uuid4().hex,
         created_ms=1_700_000_000_000,
         duration_ms=12.5,
         writer="holdfast tests",
-        operators={"operator": OperatorState(max(1, len(streams)), 128, subtasks)},
+        operators={
+            "operator": OperatorState(max(1, len(streams)), max(128, len(streams)), subtasks)
+        },
         coordinator_states={"spark": b"\x00\xff"},
     )
 

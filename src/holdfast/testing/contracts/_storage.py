@@ -202,7 +202,7 @@ class CheckpointStorageContract:
         for job, access in accesses.items():
             access.initialize_base_locations_for_checkpoint()
             location = access.initialize_location_for_checkpoint(1)
-            complete_checkpoint(location, metadata_of(commit_token=job))
+            complete_checkpoint(location, metadata_of(commit_token=job, job_id=job))
         for job, access in accesses.items():
             latest = latest_checkpoint(access)
             assert latest is not None

@@ -1,0 +1,30 @@
+"""Bounds of stored numbers: each by itself, and against the stream that it is about. Pure, no I/O.
+
+A right checksum says that a file is as it was written, not by whom. What is read later goes by these
+numbers without looking at them again.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+MOST = 2**63 - 1
+"""What a number of 64 bits holds in any language that reads these files."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+"""A number of bytes, elements or rows, a position, or an id."""
+
+Parallelism = Annotated[int, msgspec.Meta(ge=1, le=1 << 15)]
+"""A number of subtasks or key groups."""
+
+KeyGroup = Annotated[int, msgspec.Meta(ge=0, lt=1 << 15)]
+"""A key group's number, or a subtask's."""
+
+BlockBytes = Annotated[int, msgspec.Meta(ge=1, le=64 << 20)]
+"""Bytes under one checksum: so many are read, into memory, for a small part of them."""
+
+DurationMs = Annotated[float, msgspec.Meta(ge=0, le=float(1 << 53))]
+"""Milliseconds that something took; up to there floats tell each from the next."""
+
+TimeMs = Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_999)]
+"""Milliseconds since 1970 UTC, up to the end of the year 9999: calendars have no more."""

@@ -1,0 +1,66 @@
+"""Sections of state whose checksums fit and whose numbers don't."""
+
+import struct
+import uuid
+
+import pyarrow as pa
+import pytest
+from contracts.elements import list_state
+
+from holdfast.backends import OperatorStateBackend
+from holdfast.errors import CheckpointCorruptedError
+from holdfast.locations import FileStateHandle, FileSystemCheckpointStorage, OperatorStateHandle
+from holdfast.locations._checksum import checksum_of
+from holdfast.locations.file_systems import file_system_for
+
+ROWS = 51
+
+
+@pytest.fixture
+def handle(memory_directory: str) -> OperatorStateHandle:
+    """A snapshot of a list of numbers below `ROWS`, in a file."""
+    storage = FileSystemCheckpointStorage(memory_directory, inline_threshold=0)
+    access = storage.create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    backend = OperatorStateBackend()
+    list_state(backend, "s", pa.int64()).add_all(range(ROWS))
+    snapshot = backend.snapshot(access.initialize_location_for_checkpoint(1)).run()
+    assert isinstance(snapshot.job_manager_owned, OperatorStateHandle)
+    return snapshot.job_manager_owned
+
+
+def rewritten(handle: OperatorStateHandle, old: bytes, new: bytes) -> OperatorStateHandle:
+    """The same with other bytes in it, in a file of its own with a right checksum."""
+    with handle.stream.open_input_stream() as stream:
+        content = stream.read()
+    assert old in content
+    content = content.replace(old, new)
+    assert isinstance(handle.stream, FileStateHandle)
+    uri = f"{handle.stream.uri}-{uuid.uuid4().hex}"
+    stream_out = file_system_for(uri).create(uri)
+    stream_out.write(content)
+    stream_out.commit()
+    file = FileStateHandle(uri, len(content), checksum_of(content))
+    return OperatorStateHandle(handle.states, file)
+
+
+@pytest.mark.parametrize("rows", [2**31, 2**63 - 1, -1])
+def test_a_block_with_fewer_bytes_than_its_rows_need_is_corrupt(
+    handle: OperatorStateHandle, rows: int
+) -> None:
+    wrong = rewritten(handle, struct.pack("<q", ROWS), struct.pack("<q", rows))
+    with pytest.raises(CheckpointCorruptedError) as caught:
+        OperatorStateBackend.restore([wrong])
+    assert isinstance(wrong.stream, FileStateHandle)
+    assert caught.value.location == wrong.stream.uri
+
+
+def test_a_column_that_no_state_has_is_corrupt_and_its_file_named(
+    handle: OperatorStateHandle,
+) -> None:
+    for name in (b"elements"[1:], b"elem\xffnt"):
+        wrong = rewritten(handle, b"element", name)
+        with pytest.raises(CheckpointCorruptedError) as caught:
+            OperatorStateBackend.restore([wrong])
+        assert isinstance(wrong.stream, FileStateHandle)
+        assert caught.value.location == wrong.stream.uri

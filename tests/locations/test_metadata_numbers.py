@@ -1,0 +1,269 @@
+"""Metadata with a right checksum whose numbers can't be: whoever reads it says so, in little memory."""
+
+import contextlib
+import io
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from contracts.checkpoints import Checkpoint
+from contracts.elements import list_state
+from contracts.metadata import sealed
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.backends import (
+    KeyedStateCheckpointOutputStream,
+    KeyGroupRange,
+    OperatorSettings,
+    OperatorStateBackend,
+    OperatorStateCheckpointOutputStream,
+    assign,
+    describe,
+    iter_state,
+    raw_key_groups,
+    raw_operator_partitions,
+    states,
+)
+from holdfast.cli import main
+from holdfast.errors import CheckpointCorruptedError, CheckpointError
+from holdfast.locations import (
+    CheckpointedStateScope,
+    OperatorState,
+    SubtaskState,
+    SubtaskStatistics,
+    find_checkpoints,
+    job_histories,
+    load_checkpoint,
+    resolve_pointer,
+    sweep,
+    verify,
+)
+from holdfast.spark_side import SPARK_FILES, SparkFile, SparkFiles
+
+WRONG = (0, -1, 1, 2**31, 2**40, 2**63 - 1, 2**64 - 1)
+MOST_BYTES = 32 << 20
+
+USUAL_MEMORY = pa.default_memory_pool()
+ARROWS_MEMORY = pa.proxy_memory_pool(USUAL_MEMORY)  # outlives what is made in it
+
+Path_ = tuple[object, ...]
+
+
+def written(directory: Path) -> Path:
+    """A checkpoint with every kind of state and number; returns its `_metadata`."""
+    checkpoint = Checkpoint(f"file://{directory}")
+
+    def stream() -> Any:
+        return checkpoint.location.create_checkpoint_state_output_stream(
+            CheckpointedStateScope.EXCLUSIVE
+        )
+
+    checkpoint.add(
+        "op",
+        lambda backend, _: list_state(backend, "s", pa.int64()).add_all(range(100)),
+        parallelism=2,
+    )
+    raw = OperatorStateCheckpointOutputStream(stream())
+    keyed = KeyedStateCheckpointOutputStream(stream(), KeyGroupRange(0, 2))
+    for number in range(3):
+        raw.start_new_partition()
+        raw.write(bytes(10 * number))
+        keyed.start_new_key_group(number)
+        keyed.write(bytes(10 * number))
+    handles = raw.close_and_get_handle(), keyed.close_and_get_handle()
+    assert handles[0] is not None
+    assert handles[1] is not None
+    state = checkpoint.operators["op"].subtasks[0]
+    subtask = SubtaskState(
+        state.managed_operator,
+        SubtaskStatistics(1, 2, 3, 4.0, 5.0, 6.0, 7.0),
+        (handles[0],),
+        raw_keyed=(handles[1],),
+    )
+    subtasks = checkpoint.operators["op"].subtasks | {0: subtask}
+    checkpoint.operators["op"] = OperatorState(2, 3, subtasks)
+    pointer = checkpoint.complete()
+    file = directory / "job" / "chk-1" / "_metadata"
+    body = body_of(file)
+    files = SparkFiles(
+        is_committed=True, settings={}, files=(SparkFile("offsets/0", handles[0].stream),)
+    )
+    body["coordinator_states"][SPARK_FILES] = msgspec.msgpack.decode(files.encode(pointer))
+    file.write_bytes(encoded(body))
+    return file
+
+
+def body_of(file: Path) -> Any:
+    """What a file holds; coordinator states, which are bytes of their own, decoded too."""
+    body = msgspec.msgpack.decode(file.read_bytes()[20:-4])
+    states = body["coordinator_states"]
+    body["coordinator_states"] = {name: msgspec.msgpack.decode(one) for name, one in states.items()}
+    return body
+
+
+def encoded(body: Any) -> bytes:
+    states = {name: msgspec.msgpack.encode(one) for name, one in body["coordinator_states"].items()}
+    return sealed(msgspec.msgpack.encode(body | {"coordinator_states": states}))
+
+
+def numbers_in(value: Any, path: Path_ = ()) -> Iterator[Path_]:
+    """The way to each number, and to each key that is one."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if isinstance(key, int):
+                yield (*path, ("key", key))
+            yield from numbers_in(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from numbers_in(inner, (*path, index))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path
+
+
+def changed(value: Any, path: Path_, number: int) -> Any:
+    """A copy in which that number is another."""
+    if not path:
+        return number
+    first, *rest = path
+    if isinstance(first, tuple):
+        return {number if key == first[1] else key: inner for key, inner in value.items()}
+    copy: Any = dict(value) if isinstance(value, dict) else list(value)
+    copy[first] = changed(value[first], tuple(rest), number)
+    return copy
+
+
+def restore(pointer: str, parallelism: int) -> None:
+    metadata = load_checkpoint(resolve_pointer(pointer)).metadata
+    for operator in assign(metadata, {"op": OperatorSettings(parallelism)}).values():
+        for subtask in operator.subtasks:
+            OperatorStateBackend.restore(subtask.managed_operator)
+            for raw in raw_operator_partitions(subtask.raw_operator):
+                raw.read()
+            for keyed in raw_key_groups(subtask.raw_keyed):
+                keyed.read()
+
+
+def command(*arguments: str) -> None:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        main(arguments)
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "restore": lambda pointer: restore(pointer, 2),
+    "restore at another parallelism": lambda pointer: restore(pointer, 3),
+    "describe": lambda pointer: describe(load_checkpoint(resolve_pointer(pointer)).metadata),
+    "states": states,
+    "read a state": lambda pointer: list(iter_state(pointer, "op", "s")),
+    "verify": lambda pointer: list(
+        verify(load_checkpoint(resolve_pointer(pointer)).metadata.streams())
+    ),
+    "find": find_checkpoints,
+    "histories": lambda pointer: job_histories(pointer.removesuffix("/job/chk-1")),
+    # Dry, because two subtasks may become one, and what the other had is of no use then.
+    "sweep": lambda pointer: sweep(
+        pointer.removesuffix("/job/chk-1"), "job", grace_s=0, dry_run=True
+    ),
+    "show": lambda pointer: command("show", pointer),
+    "show as JSON": lambda pointer: command("show", pointer, "--json"),
+    "verify by command": lambda pointer: command("verify", pointer),
+    "cat": lambda pointer: command("cat", pointer, "op", "s"),
+}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("numbers"))
+
+
+@pytest.fixture(scope="module")
+def body(file: Path) -> Any:
+    return body_of(file)
+
+
+def read(file: Path, body: Any) -> list[CheckpointError]:
+    """Read a body in every way; the errors there are."""
+    file.write_bytes(encoded(body))
+    failures = []
+    for reader in READERS.values():
+        try:
+            reader(f"file://{file.parent}")
+        except CheckpointError as failure:
+            failures.append(failure)
+    return failures
+
+
+@contextlib.contextmanager
+def little_memory() -> Iterator[None]:
+    """Fail if the block asks for more than the test's own state could take."""
+    pa.set_memory_pool(ARROWS_MEMORY)
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+        assert (ARROWS_MEMORY.max_memory() or 0) < MOST_BYTES
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(USUAL_MEMORY)
+
+
+def test_what_was_written_is_read_in_every_way(file: Path, body: Any) -> None:
+    assert read(file, body) == []
+    assert len(list(numbers_in(body))) > 40
+
+
+@given(data=st.data())
+def test_a_number_that_can_not_be_ends_in_an_error_of_ours(
+    data: st.DataObject, file: Path, body: Any
+) -> None:
+    paths = list(numbers_in(body))
+    for _ in range(data.draw(st.integers(1, 2))):
+        path, number = data.draw(st.sampled_from(paths)), data.draw(st.sampled_from(WRONG))
+        with contextlib.suppress(KeyError):  # a key that was changed before
+            body = changed(body, path, number)
+    with little_memory():
+        read(file, body)
+
+
+IMPOSSIBLE = [
+    (("operators", "op", "parallelism"), 0),
+    (("operators", "op", "parallelism"), 4),
+    (("operators", "op", "max_parallelism"), 2**31),
+    (("operators", "op", "subtasks", ("key", 1)), -1),
+    (("operators", "op", "subtasks", ("key", 1)), 2),
+    (("checkpoint_id",), -1),
+    (("created_ms",), 2**63 - 1),
+    (("duration_ms",), -1),
+    *[
+        (("operators", "op", "subtasks", 0, *path), number)
+        for path, number in [
+            (("managed_operator", 0, "states", "s", "offset"), 1),
+            (("managed_operator", 0, "states", "s", "offset"), -1),
+            (("managed_operator", 0, "states", "s", "length"), 2**40),
+            (("managed_operator", 0, "states", "s", "count"), -1),
+            (("managed_operator", 0, "states", "s", "first"), 2**63 - 1),
+            (("managed_operator", 0, "stream", "checksum", "block_bytes"), 0),
+            (("managed_operator", 0, "stream", "checksum", "block_bytes"), 2**31),
+            (("managed_operator", 0, "stream", "size"), -1),
+            (("raw_operator", 0, "partitions", 1, 1), 2**63 - 1),
+            (("raw_keyed", 0, "partitions", 1, 0), -1),
+            (("raw_keyed", 0, "key_groups", 0), 1),
+            (("raw_keyed", 0, "key_groups", 1), 2**31),
+            (("statistics", "rows_in"), -1),
+        ]
+    ],
+]
+
+
+@pytest.mark.parametrize(("path", "number"), IMPOSSIBLE, ids=str)
+def test_the_file_is_named_as_soon_as_it_is_read(
+    path: Path_, number: int, file: Path, body: Any
+) -> None:
+    file.write_bytes(encoded(changed(body, path, number)))
+    with pytest.raises(CheckpointCorruptedError) as caught:
+        load_checkpoint(resolve_pointer(f"file://{file.parent}"))
+    assert caught.value.location == f"file://{file}"

@@ -1,0 +1,190 @@
+"""A `_metadata` that lies where another checkpoint belongs, as of a backup that was put back wrongly."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
+from holdfast.locations import (
+    CheckpointedStateScope,
+    FileSystemCheckpointStorage,
+    complete_checkpoint,
+    copy_checkpoint,
+    find_checkpoint,
+    find_checkpoints,
+    job_histories,
+    latest_checkpoint,
+    load_checkpoint,
+    load_checkpoints,
+    resolve_pointer,
+    sweep,
+)
+from holdfast.locations.storages import FileSystemCheckpointStorageAccess
+from holdfast.testing import metadata_of
+
+
+def job_in(directory: Path, job_id: str = "job") -> FileSystemCheckpointStorageAccess:
+    storage = FileSystemCheckpointStorage(f"file://{directory}", inline_threshold=0)
+    access = storage.create_checkpoint_storage(job_id)
+    access.initialize_base_locations_for_checkpoint()
+    return access
+
+
+def write_checkpoint(directory: Path, checkpoint_id: int, job_id: str = "job") -> Path:
+    """Complete a checkpoint with a state file that is older than any grace period."""
+    location = job_in(directory, job_id).initialize_location_for_checkpoint(checkpoint_id)
+    with location.create_checkpoint_state_output_stream(CheckpointedStateScope.EXCLUSIVE) as stream:
+        stream.write(b"state")
+        handle = stream.close_and_get_handle()
+    assert handle is not None
+    metadata = metadata_of(handle, checkpoint_id=checkpoint_id, job_id=job_id)
+    complete_checkpoint(location, metadata)
+    written = directory / job_id / f"chk-{checkpoint_id}"
+    for path in written.iterdir():
+        os.utime(path, (0, 0))
+    return written
+
+
+def with_metadata_of_another_checkpoint(directory: Path) -> None:
+    shutil.copy(directory / "job" / "chk-2" / "_metadata", directory / "job" / "chk-3")
+
+
+def with_metadata_of_another_job(directory: Path) -> None:
+    theirs = write_checkpoint(directory, 3, "other")
+    shutil.copy(theirs / "_metadata", directory / "job" / "chk-3")
+
+
+def with_a_copy_that_has_a_higher_number(directory: Path) -> None:
+    shutil.copytree(directory / "job" / "chk-2", directory / "job" / "chk-9")
+
+
+@pytest.fixture(
+    params=[
+        with_metadata_of_another_checkpoint,
+        with_metadata_of_another_job,
+        with_a_copy_that_has_a_higher_number,
+    ]
+)
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A job whose newest checkpoint is not the one that its directory says."""
+    for checkpoint_id in (2, 3):
+        write_checkpoint(tmp_path, checkpoint_id)
+    misplace: Callable[[Path], None] = request.param
+    misplace(tmp_path)
+    return tmp_path
+
+
+def newest(directory: Path) -> str:
+    (*_, last) = sorted(path.name for path in (directory / "job").glob("chk-*"))
+    return f"file://{directory}/job/{last}"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda directory: latest_checkpoint(job_in(directory)),
+        lambda directory: load_checkpoints(job_in(directory)),
+        lambda directory: job_in(directory).claim_job(),
+        lambda directory: find_checkpoint(f"file://{directory}/job"),
+        lambda directory: load_checkpoint(resolve_pointer(newest(directory))),
+    ],
+    ids=["latest", "all", "claim", "newest below", "pointer"],
+)
+def test_it_is_no_checkpoint_to_go_on_from(directory: Path, read: Callable[[Path], object]) -> None:
+    with pytest.raises(CheckpointCorruptedError, match="metadata is of checkpoint") as caught:
+        read(directory)
+    assert caught.value.location == f"{newest(directory)}/_metadata"
+
+
+def test_it_stops_the_sweep(directory: Path) -> None:
+    before = sorted(directory.rglob("*"))
+    with pytest.raises(CheckpointCorruptedError, match="metadata is of checkpoint"):
+        sweep(directory, "job", grace_s=3600)
+    assert sorted(directory.rglob("*")) == before
+
+
+def test_it_is_told_beside_the_others(directory: Path) -> None:
+    failed = {one.pointer for one in find_checkpoints(directory) if one.failure is not None}
+    assert failed == {newest(directory)}
+    history = next(one for one in job_histories(directory) if one.job_id == "job")
+    assert [one.uri for one in history.unreadable] == [newest(directory)]
+    assert 2 in [one.checkpoint_id for one in history.checkpoints]
+    assert isinstance(history.leftovers, CheckpointCorruptedError)
+
+
+def test_a_job_directory_of_another_name_says_how_it_is_used_again(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 2)
+    (tmp_path / "job").rename(tmp_path / "renamed")
+    with pytest.raises(CheckpointCorruptedError, match="bring its directory back to job/chk-2"):
+        latest_checkpoint(job_in(tmp_path, "renamed"))
+    (tmp_path / "renamed").rename(tmp_path / "job")
+    assert latest_checkpoint(job_in(tmp_path)) is not None
+
+
+def test_a_checkpoint_directory_may_be_moved_with_all_that_is_in_it(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "here", 2)
+    (tmp_path / "here").rename(tmp_path / "there")
+    found = latest_checkpoint(job_in(tmp_path / "there"))
+    assert found is not None
+    assert found.checkpoint_id == 2
+
+
+def test_a_copy_of_another_name_is_used_alone(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 2)
+    shutil.copytree(tmp_path / "job" / "chk-2", tmp_path / "kept" / "before the upgrade")
+    found = find_checkpoint(tmp_path / "kept" / "before the upgrade")
+    assert found.checkpoint_id == 2
+    assert copy_checkpoint(found, tmp_path / "copies").metadata.job_id == "job"
+
+
+def test_a_savepoint_may_have_any_name(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 2)
+    original = find_checkpoint(tmp_path / "job")
+    savepoint = copy_checkpoint(original, tmp_path).location.external_pointer
+    shutil.move(savepoint.removeprefix("file://"), tmp_path / "savepoint-other-0123456789ab")
+    found = find_checkpoint(tmp_path / "savepoint-other-0123456789ab")
+    assert found.metadata.job_id == "job"
+
+
+def test_nothing_is_completed_in_the_place_of_another_checkpoint(tmp_path: Path) -> None:
+    location = job_in(tmp_path).initialize_location_for_checkpoint(1)
+    for wrong in (metadata_of(checkpoint_id=2), metadata_of(job_id="other")):
+        with pytest.raises(InvalidRequestError, match="metadata is of checkpoint"):
+            complete_checkpoint(location, wrong)
+    assert job_in(tmp_path).completed_checkpoints() == {}
+
+
+class TestLinksToNowhere:
+    @pytest.fixture(params=["missing", "itself", "below a file"])
+    def directory(self, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+        """A job whose newest `_metadata` is a link that leads nowhere."""
+        for checkpoint_id in (2, 3):
+            write_checkpoint(tmp_path, checkpoint_id)
+        link = tmp_path / "job" / "chk-3" / "_metadata"
+        link.unlink()
+        (tmp_path / "file").touch()
+        targets = {"missing": tmp_path / "x", "itself": link, "below a file": tmp_path / "file/x"}
+        link.symlink_to(targets[request.param])
+        return tmp_path
+
+    def test_the_older_checkpoint_is_not_used_instead(self, directory: Path) -> None:
+        for read in (latest_checkpoint, load_checkpoints):
+            with pytest.raises(CheckpointCorruptedError, match="link to nowhere"):
+                read(job_in(directory))
+        with pytest.raises(CheckpointCorruptedError, match="link to nowhere"):
+            find_checkpoint(directory)
+
+    def test_nothing_is_swept(self, directory: Path) -> None:
+        before = sorted(directory.rglob("*"))
+        with pytest.raises(CheckpointCorruptedError, match="link to nowhere"):
+            sweep(directory, "job", grace_s=3600)
+        assert sorted(directory.rglob("*")) == before
+
+    def test_what_lies_beside_the_link_is_listed(self, directory: Path) -> None:
+        (history,) = job_histories(directory)
+        assert [one.checkpoint_id for one in history.unreadable] == [3]
+        assert [one.checkpoint_id for one in history.checkpoints] == [2]
+        assert history.uncommitted == ()
