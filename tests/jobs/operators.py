@@ -299,5 +299,8 @@ def local_directories(_: object) -> list[str]:
 class AsksForNothing(StatefulFunction):
     """Lets rows through, and asks for none of the states that the operator has."""
 
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        pass
+
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
