@@ -145,6 +145,9 @@ class FunctionSnapshotContext:
 
     def close(self) -> None:
         """Give up what was asked for and not finished."""
+        for output in (self._operator, self._keyed):
+            if output is not None:
+                output.end()
         self._open.close()
 
     def _stream(self) -> CheckpointStateOutputStream:

@@ -76,11 +76,12 @@ class _Stored:
 
     mode: OperatorStateMode
     runs: list[_Rows]  # in the order of their elements; only lists have several
+    carried: list[_Rows]  # without copies of what other subtasks store
 
     def ways(self, name: str) -> list[_Rows]:
-        """All rows, together with those that are stored in the same way."""
+        """What is stored if nobody asks, together with what is stored in the same way."""
         ways: list[_Rows] = []
-        for run in self.runs:
+        for run in self.carried:
             known = (i for i, way in enumerate(ways) if are_alike(way.schema, run.schema, name))
             index = next(known, None)
             if index is None:
@@ -94,7 +95,8 @@ class OperatorStateBackend:
     """Keeps a subtask's operator states, restores and snapshots them.
 
     Restored states are there at once, under their names, and are carried on into the next
-    snapshot also if nobody asks for them. Where subtasks have stored a list in different ways, because
+    snapshot also if nobody asks for them; of a union list state that every subtask was given, each
+    subtask carries on the part that belongs to it. Where subtasks have stored a list in different ways, because
     not all of them had asked for its new type, each part is migrated by its own type when somebody
     asks, and until then stays as it is.
 
@@ -144,10 +146,9 @@ class OperatorStateBackend:
     def of_written(cls, states: WrittenStates) -> "OperatorStateBackend":
         """A backend as `restore` would make it from the file that these states were written to."""
         backend = cls()
-        backend._stored = {
-            name: _Stored(state.mode, [_Rows((state.rows,), state.memory_bytes)])
-            for name, state in states.items()
-        }
+        for name, state in states.items():
+            rows = _Rows((state.rows,), state.memory_bytes)
+            backend._stored[name] = _Stored(state.mode, [rows], [rows])
         return backend
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
@@ -164,7 +165,11 @@ class OperatorStateBackend:
         return self._list(descriptor, OperatorStateMode.SPLIT_DISTRIBUTE)
 
     def get_union_list_state(self, descriptor: ListStateDescriptor) -> ListState:
-        """The same, but whenever the job is restored each subtask gets the elements of all."""
+        """The same, but whenever the job is restored each subtask gets the elements of all.
+
+        A subtask that doesn't ask for it in the first snapshot's time after that carries on its own part
+        alone, and whoever asks later has that part, until the job is restored again.
+        """
         return self._list(descriptor, OperatorStateMode.UNION)
 
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
@@ -314,23 +319,27 @@ class OperatorStateBackend:
             message = f"state {name!r} is no {_KINDS[partitions.mode]}: it has {rows.column_names}"
             raise CheckpointCorruptedError(message, location)
         run = _Rows((rows,), section.size)
-        known = self._stored.setdefault(name, _Stored(partitions.mode, []))
+        known = self._stored.setdefault(name, _Stored(partitions.mode, [], []))
         if known.mode is not partitions.mode:
             message = (
                 f"state {name!r} is stored as a {_KINDS[known.mode]} by one subtask and as a "
                 f"{_KINDS[partitions.mode]} by another one"
             )
             raise StateMigrationError(message)
-        if known.runs and are_alike(known.runs[-1].schema, rows.schema, name):
-            known.runs[-1] = known.runs[-1].and_then(run)
-        elif known.runs and is_map:
+        last = known.runs[-1].schema if known.runs else None
+        is_like_the_last = last is not None and are_alike(last, rows.schema, name)
+        if known.runs and is_map and not is_like_the_last:
             message = (
                 f"state {name!r} is stored as {_types(name, known.runs[0].schema)} by one subtask "
                 f"and as {_types(name, rows.schema)} by another one"
             )
             raise StateMigrationError(message)
+        if is_like_the_last:
+            known.runs[-1] = known.runs[-1].and_then(run)
         else:
             known.runs.append(run)
+        if not partitions.is_copy:
+            known.carried.append(run)
 
 
 def migrated(

@@ -56,6 +56,18 @@ class _RawStateOutputStream(io.RawIOBase):
     def close(self) -> None:
         """Nothing: the stream is the system's to close."""
 
+    @property
+    def closed(self) -> bool:
+        """Whether the system has ended it. Text and buffers in front of it are closed with it."""
+        return self._finished
+
+    def end(self) -> None:
+        """For the system: take nothing more.
+
+        What a user has put in front of it, and has not let go of, would flush into it later.
+        """
+        self._finished = True
+
     def _start(self) -> None:
         if self._finished:
             raise StreamClosedError("raw state is complete; nothing more can be started")
@@ -63,7 +75,7 @@ class _RawStateOutputStream(io.RawIOBase):
 
     def _finish(self) -> tuple[list[tuple[int, int]], StreamStateHandle | None]:
         """Offset and length of each unit, and the handle to the bytes of all."""
-        self._finished = True
+        self.end()
         bounds = [*self._starts, self._stream.tell()]
         handle = self._stream.close_and_get_handle()
         return [(start, end - start) for start, end in pairwise(bounds)], handle

@@ -32,7 +32,8 @@ def redistribute(
     `SPLIT_DISTRIBUTE`: the elements of all subtasks, in order, are cut into one run per subtask.
         Over all such states, the elements of two subtasks differ in number by at most one.
         At an unchanged parallelism they stay where they were.
-    `UNION`: every subtask gets all elements.
+    `UNION`: every subtask gets all elements. Those of each old subtask belong to one new subtask, which
+        stores them if nobody asks for the state; the other subtasks get them as copies.
     `BROADCAST`: every subtask gets one of the copies.
 
     A state without elements is carried on too, by one subtask at least: its type is stored. The
@@ -63,7 +64,7 @@ def redistribute(
         counts = [partitions.count for partitions in stored]
         match mode:
             case OperatorStateMode.UNION:
-                pieces = _to_all(counts, parallelism)
+                pieces = _to_all(counts, [sources[number][0] for number in numbers], parallelism)
             case OperatorStateMode.BROADCAST:
                 pieces = _one_each(counts, parallelism)
             case _ if len(handles) == parallelism:
@@ -73,8 +74,9 @@ def redistribute(
                 # The next state begins where the remainder of this one ended, else the first
                 # subtasks would get one element more of each.
                 start = (start + sum(counts)) % parallelism
-        for subtask, source, first, count in pieces:
-            part = replace(stored[source], first=stored[source].first + first, count=count)
+        for subtask, source, first, count, is_copy in pieces:
+            whole = stored[source]
+            part = replace(whole, first=whole.first + first, count=count, is_copy=is_copy)
             given[subtask].setdefault(numbers[source], {})[name] = part
     return [
         tuple(
@@ -100,7 +102,7 @@ def redistribute_raw(
     else:
         pieces = _dealt(counts, parallelism, start=0)
     given: list[list[RawOperatorStateHandle]] = [[] for _ in range(parallelism)]
-    for subtask, source, first, count in pieces:
+    for subtask, source, first, count, _ in pieces:
         handle = sources[source][1]
         part = replace(handle, partitions=handle.partitions[first : first + count])
         given[subtask].append(part)
@@ -130,6 +132,7 @@ class _Piece(NamedTuple):
     source: int
     first: int
     elements: int
+    is_copy: bool = False
 
 
 def _present(
@@ -174,11 +177,11 @@ def _as_before(counts: Sequence[int], subtasks: Sequence[int]) -> Iterator[_Piec
         yield _Piece(subtask, source, 0, count)
 
 
-def _to_all(counts: Sequence[int], parallelism: int) -> Iterator[_Piece]:
-    """Each source to every subtask."""
+def _to_all(counts: Sequence[int], subtasks: Sequence[int], parallelism: int) -> Iterator[_Piece]:
+    """Each source to every subtask. The subtask that it comes from keeps it, as long as there is one."""
     for subtask in range(parallelism):
-        for source, count in enumerate(counts):
-            yield _Piece(subtask, source, 0, count)
+        for source, (before, count) in enumerate(zip(subtasks, counts, strict=True)):
+            yield _Piece(subtask, source, 0, count, is_copy=before % parallelism != subtask)
 
 
 def _one_each(counts: Sequence[int], parallelism: int) -> Iterator[_Piece]:

@@ -101,7 +101,7 @@ class OperatorStateMode(IntEnum):
     BROADCAST = 2
 
 
-class StatePartitions(msgspec.Struct, frozen=True):
+class StatePartitions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where one named state lies in its stream, and which of its elements belong to a subtask.
 
     Elements are counted, not listed by offset: a range of rows can be cut at any element
@@ -113,6 +113,9 @@ class StatePartitions(msgspec.Struct, frozen=True):
         length: Length of the section in bytes.
         first: Index of the first element that counts.
         count: Number of elements that count.
+        is_copy: Whether the elements belong to another subtask, which stores them: this subtask
+            has them only if it asks for the state. So are parts of union states that a restart
+            has given to every subtask; never those in a checkpoint.
     """
 
     mode: OperatorStateMode
@@ -120,6 +123,7 @@ class StatePartitions(msgspec.Struct, frozen=True):
     length: Count
     first: Count
     count: Count
+    is_copy: bool = False
 
 
 class OperatorStateHandle(msgspec.Struct, frozen=True):

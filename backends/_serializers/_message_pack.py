@@ -100,8 +100,10 @@ class MessagePackSerializer(BytesSerializer):
             return decode(encoded)
         except RecursionError:
             message = (
-                f"elements of {_name_of(self._type)} are nested too deeply to be read here; raise "
-                "the limit by sys.setrecursionlimit, or use flatter ones"
+                f"elements of {_name_of(self._type)} are nested too deeply to be read here; use "
+                "flatter ones, or read them with fewer calls on the stack, on Python 3.11 also with "
+                "a higher sys.setrecursionlimit, else with a Python that allows as much depth as "
+                "the one that wrote them"
             )
             raise InvalidRequestError(message) from None
         except Exception as error:  # noqa: BLE001  # of any class's own code; its text may hold data

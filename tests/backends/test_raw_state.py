@@ -302,6 +302,19 @@ class TestTheStreamInTheUsersHands:
         assert handle is not None
         assert read(handle.stream) == pickle.dumps({"a": 1}) + "größe".encode()
 
+    def test_what_is_in_front_of_it_is_closed_once_the_system_has_ended_it(
+        self, output: Callable[[CheckpointStateOutputStream], Output], make: Make
+    ) -> None:
+        stream = make()
+        kept, given_up = output(make()), output(stream)
+        buffers = [io.BufferedWriter(kept), io.BufferedWriter(given_up)]  # type: ignore[type-var]
+        texts = [io.TextIOWrapper(one) for one in buffers]
+        assert not any(one.closed for one in (*buffers, *texts))
+        kept.close_and_get_handle()
+        given_up.end()
+        stream.close()
+        assert all(one.closed for one in (*buffers, *texts))
+
     def test_the_system_discards_it_by_closing_its_own_stream(
         self,
         output: Callable[[CheckpointStateOutputStream], Output],

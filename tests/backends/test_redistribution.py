@@ -158,8 +158,27 @@ def test_elements_are_dealt_as_in_flink(handles: Handles, expected: list[Any]) -
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 def test_every_subtask_gets_the_whole_union(parallelism: int) -> None:
     handles = [[handle("h0", s=(UNION, 0, 2))], [handle("h1", s=(UNION, 0, 1))]]
-    everything = (*handles[0], *handles[1])
-    assert redistribute(handles, parallelism) == [everything] * parallelism
+    expected = [("h0", {"s": [0, 1]}), ("h1", {"s": [0]})]
+    assert [parts(one) for one in redistribute(handles, parallelism)] == [expected] * parallelism
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3, 4, 7])
+def test_each_part_of_a_union_belongs_to_one_subtask_and_is_a_copy_for_the_others(
+    parallelism: int,
+) -> None:
+    handles: Handles = [
+        [handle("h0", u=(UNION, 0, 2)), handle("h1", u=(UNION, 0, 1))],
+        [None],
+        [handle("h2", u=(UNION, 3, 0), s=(SPLIT, 0, 4), b=(BROADCAST, 0, 1))],
+    ]
+    owners: dict[str, list[int]] = {"h0": [], "h1": [], "h2": []}
+    for subtask, of_subtask in enumerate(redistribute(handles, parallelism)):
+        for one in of_subtask:
+            assert isinstance(one.stream, FileStateHandle)
+            if not one.states["u"].is_copy:
+                owners[one.stream.uri].append(subtask)
+            assert not any(one.states[name].is_copy for name in one.states if name != "u")
+    assert owners == {"h0": [0], "h1": [0], "h2": [2 % parallelism]}
 
 
 @pytest.mark.parametrize(

@@ -73,15 +73,24 @@ compressions: st.SearchStrategy[Compression | None] = st.sampled_from((None, "zs
 
 @dataclass
 class Model:
-    """What one subtask has; lists by kind and name."""
+    """What one subtask has; lists by kind and name.
+
+    Attributes:
+        lists: What it gets when it asks.
+        carried: What it stores of a union that it hasn't asked for; None if it stores nothing.
+        maps: By name.
+    """
 
     lists: dict[tuple[Kind, str], list[Any]] = field(default_factory=dict)
+    carried: dict[tuple[Kind, str], list[Any] | None] = field(default_factory=dict)
     maps: dict[str, dict[Any, Any]] = field(default_factory=dict)
 
-    def copy(self) -> "Model":
+    def stored(self) -> "Model":
+        """What is restored from a snapshot that is taken now."""
+        lists = self.lists | self.carried
         return Model(
-            {key: list(one) for key, one in self.lists.items()},
-            {name: dict(one) for name, one in self.maps.items()},
+            {key: list(one) for key, one in lists.items() if one is not None},
+            maps={name: dict(one) for name, one in self.maps.items()},
         )
 
 
@@ -107,6 +116,7 @@ class OperatorStateMachine(RuleBasedStateMachine):
     def state(self, subtask: int, kind: Kind, name: str) -> tuple[Any, list[Any]]:
         subtask %= len(self.backends)
         model = self.models[subtask].lists.setdefault((kind, name), [])
+        self.models[subtask].carried.pop((kind, name), None)
         return _list(self.backends[subtask], kind, name), model
 
     def map(self, subtask: int, name: str) -> tuple[Any, dict[Any, Any]]:
@@ -176,7 +186,7 @@ class OperatorStateMachine(RuleBasedStateMachine):
         self.checkpoint_id += 1
         location = self.access.initialize_location_for_checkpoint(self.checkpoint_id)
         snapshots = [one.snapshot(location, compression=compression) for one in self.backends]
-        return snapshots, [model.copy() for model in self.models]
+        return snapshots, [model.stored() for model in self.models]
 
     @rule(target=stored, pending=consumes(captured))
     def run(self, pending: Captured) -> Stored:
@@ -192,7 +202,7 @@ class OperatorStateMachine(RuleBasedStateMachine):
 
     @rule(checkpoint=stored)
     def restore(self, checkpoint: Stored) -> None:
-        handles, self.models = checkpoint[0], [model.copy() for model in checkpoint[1]]
+        handles, self.models = checkpoint[0], [model.stored() for model in checkpoint[1]]
         self.backends = [OperatorStateBackend.restore([one] if one else []) for one in handles]
 
     @rule(checkpoint=stored, parallelism=st.integers(1, 4))
@@ -201,14 +211,14 @@ class OperatorStateMachine(RuleBasedStateMachine):
         parts = redistribute([[one] for one in handles], parallelism)
         self.backends = [OperatorStateBackend.restore(part) for part in parts]
         if parallelism == len(before):
-            self.models = [Model(dict(one.copy().lists)) for one in before]
+            self.models = [Model(one.stored().lists) for one in before]
         else:
             self.models = _split(before, parts)
-        for model in self.models:
-            for kind, name in {key for one in before for key in one.lists if key[0] == "union"}:
-                model.lists[kind, name] = [
-                    element for one in before for element in one.lists.get((kind, name), ())
-                ]
+        for subtask, model in enumerate(self.models):
+            for key in {key for one in before for key in one.lists if key[0] == "union"}:
+                model.lists[key] = [element for one in before for element in one.lists.get(key, ())]
+                own = [one.lists[key] for one in before[subtask::parallelism] if key in one.lists]
+                model.carried[key] = [element for one in own for element in one] if own else None
         for name in {name for one in before for name in one.maps}:
             copies = [one.maps[name] for one in before if name in one.maps]
             for subtask, model in enumerate(self.models):
@@ -219,7 +229,7 @@ class OperatorStateMachine(RuleBasedStateMachine):
         subtask %= len(self.backends)
         backend, model = self.backends[subtask], self.models[subtask]
         for (kind, name), expected in model.lists.items():
-            state = _list(backend, kind, name)
+            state, _ = self.state(subtask, kind, name)
             assert len(state) == len(expected)
             assert state.get() == expected
         for name, expected_entries in model.maps.items():

@@ -1,13 +1,22 @@
 """Union list state: whenever the job is restored each subtask gets the elements of all."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from contracts.elements import VALUES, list_state, restored, snapshot_of, union_state
+from contracts.elements import (
+    VALUES,
+    broadcast_state,
+    list_state,
+    memory_factory,
+    restored,
+    snapshot_of,
+    union_state,
+)
 
 from holdfast.backends import OperatorStateBackend, redistribute
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import OperatorStateMode
+from holdfast.locations import OperatorStateHandle, OperatorStateMode
 
 
 @pytest.mark.parametrize(("element_type", "values"), VALUES.values(), ids=VALUES)
@@ -45,6 +54,97 @@ def test_a_mode_is_kept_by_what_nobody_asks_for() -> None:
         backend = restored(backend)
         modes = {name: one.mode for name, one in snapshot_of(backend).states.items()}
         assert modes == {"u": OperatorStateMode.UNION, "s": OperatorStateMode.SPLIT_DISTRIBUTE}
+
+
+Stored = list[tuple[OperatorStateHandle, ...]]
+
+PARALLELISMS = {
+    "unchanged": [4] * 7,
+    "up": [4, 5, 7],
+    "down": [3, 2, 1],
+    "down and up": [1, 4, 2, 5, 3, 4],
+}
+
+
+def checkpoint(backends: Iterable[OperatorStateBackend]) -> Stored:
+    """What each subtask of a job stores."""
+    return [one.snapshot(memory_factory()).run().handles for one in backends]
+
+
+def restarted(stored: Stored, parallelism: int) -> list[OperatorStateBackend]:
+    return [OperatorStateBackend.restore(part) for part in redistribute(stored, parallelism)]
+
+
+def elements_stored(stored: Stored, name: str) -> int:
+    handles = (one for of_subtask in stored for one in of_subtask)
+    return sum(one.states[name].count for one in handles if name in one.states)
+
+
+def first_run() -> Stored:
+    """Four subtasks, each with an element of 1 KB in a union list, and with other states."""
+    backends = [OperatorStateBackend() for _ in range(4)]
+    for number, backend in enumerate(backends):
+        union_state(backend, "u", str).add(str(number) * 1024)
+        union_state(backend, "empty", int)
+        list_state(backend, "s").add_all([number, number + 10])
+        broadcast_state(backend, entries={1: 2})
+    return checkpoint(backends)
+
+
+ELEMENTS = [digit * 1024 for digit in "0123"]
+
+
+class TestNobodyAsks:
+    @pytest.mark.parametrize("parallelisms", PARALLELISMS.values(), ids=PARALLELISMS)
+    def test_it_is_stored_once_after_any_number_of_restarts(self, parallelisms: list[int]) -> None:
+        stored = first_run()
+        for parallelism in parallelisms:
+            stored = checkpoint(restarted(stored, parallelism))
+            for _ in range(2):  # batches that go on with what each subtask has stored
+                stored = checkpoint(map(OperatorStateBackend.restore, stored))
+            assert elements_stored(stored, "u") == 4
+            assert elements_stored(stored, "s") == 8
+            assert elements_stored(stored, "b") == parallelism
+            assert any("empty" in one.states for of_subtask in stored for one in of_subtask)
+
+    @pytest.mark.parametrize("parallelisms", PARALLELISMS.values(), ids=PARALLELISMS)
+    def test_every_subtask_that_asks_after_a_later_restart_gets_all(
+        self, parallelisms: list[int]
+    ) -> None:
+        stored = first_run()
+        for parallelism in parallelisms:
+            stored = checkpoint(restarted(stored, parallelism))
+        backends = restarted(stored, 3)
+        for backend in backends:
+            assert sorted(union_state(backend, "u", str).get()) == ELEMENTS
+            assert union_state(backend, "empty", int).get() == []
+            assert dict(broadcast_state(backend).entries()) == {1: 2}
+        elements = sorted(n for backend in backends for n in list_state(backend).get())
+        assert elements == [0, 1, 2, 3, 10, 11, 12, 13]
+
+    def test_at_an_unchanged_parallelism_each_subtask_carries_on_what_it_had(self) -> None:
+        stored = first_run()
+        for _ in range(3):
+            stored = checkpoint(restarted(stored, 4))
+        backends = map(OperatorStateBackend.restore, stored)
+        assert [union_state(one, "u", str).get() for one in backends] == [[one] for one in ELEMENTS]
+
+    def test_a_subtask_without_a_part_of_it_stores_nothing(self) -> None:
+        stored = first_run()[:1]
+        assert [len(handles) for handles in checkpoint(restarted(stored, 2))] == [1, 1]
+        only_union = OperatorStateBackend()
+        union_state(only_union).add(1)
+        stored = checkpoint(restarted(checkpoint([only_union]), 3))
+        assert [len(handles) for handles in stored] == [1, 0, 0]
+
+    def test_where_one_subtask_alone_asks_what_it_keeps_takes_the_place_of_its_part(self) -> None:
+        stored = first_run()
+        for restart in range(3):
+            backends = restarted(stored, 4)
+            union_state(backends[0], "u", str).update([f"run {restart}"])
+            stored = checkpoint(backends)
+            elements = union_state(restarted(stored, 4)[1], "u", str).get()
+            assert elements == [f"run {restart}", *ELEMENTS[1:]]
 
 
 def test_the_message_names_both_kinds() -> None:

@@ -294,3 +294,13 @@ class DiesOnce(CountsLongs):
 def local_directories(_: object) -> list[str]:
     """Directories that Spark gives to the task."""
     return os.environ["SPARK_LOCAL_DIRS"].split(",")
+
+
+class AsksForNothing(StatefulFunction):
+    """Lets rows through, and asks for none of the states that the operator has."""
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        pass
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches

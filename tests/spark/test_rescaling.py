@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs.job import Job
-from jobs.operators import AllKinds, Groups
+from jobs.operators import AllKinds, AsksForNothing, Groups
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from holdfast.backends import states
 from holdfast.spark import Sink, StatefulOperator
 
 steps = st.lists(
@@ -78,6 +79,28 @@ def test_each_kind_of_state_is_spread_in_its_own_way(job: Job) -> None:
         for row in seen:
             assert row.rules == ["limit=10"]
             assert set(row.union) == set(fed)
+
+
+def test_states_that_nobody_asks_for_for_some_restarts_neither_grow_nor_get_lost(job: Job) -> None:
+    seen: list[Row] = []
+    options = {"schema": AllKinds.schema, "sink": collecting(seen)}
+    job.feed(files=1, rows=10)
+    job.run(job.operator(AllKinds(), parallelism=2, **options))
+    fed = job.ids_fed
+    for parallelism in (3, 1):
+        job.feed(files=2, rows=10)  # the second batch goes on with what the first one has stored
+        job.run(job.operator(AsksForNothing(), parallelism=parallelism))
+        stored = states(job.latest().location.external_pointer).select(["state", "elements"])
+        assert sorted(map(tuple, map(dict.values, stored.to_pylist()))) == [
+            ("list", 10),
+            ("rules", 1),
+            ("union", 10),
+        ]
+    job.feed(files=1, rows=0)
+    job.run(job.operator(AllKinds(), parallelism=2, **options))
+    assert [sorted(row.union) for row in seen] == [fed] * 2
+    assert [row.rules for row in seen] == [["limit=10"]] * 2
+    assert sorted(i for row in seen for i in row.list) == fed
 
 
 def test_the_parallelism_has_nothing_to_do_with_sparks_number_of_shuffle_partitions(

@@ -1,0 +1,237 @@
+"""Values that come back as others, line by line as docs/how-to-choose-state.md has them."""
+
+import array
+import datetime as dt
+import enum
+import uuid
+from collections import Counter, OrderedDict, defaultdict, deque
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from ipaddress import ip_address
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+from contracts.elements import list_state, restored
+
+from holdfast.backends import OperatorStateBackend
+from holdfast.errors import InvalidRequestError
+
+BERLIN = ZoneInfo("Europe/Berlin")
+EAST = dt.timezone(dt.timedelta(hours=2))
+ID = uuid.UUID(int=5)
+
+
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+
+class Mapping(dict[str, int]):
+    pass
+
+
+class Sequence(list[int]):
+    pass
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Number(int):
+    pass
+
+
+@dataclass
+class Point:
+    x: int = 1
+
+
+class Place(msgspec.Struct):
+    x: int = 1
+
+
+class Row(msgspec.Struct, array_like=True):
+    x: int = 1
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Right(enum.Flag):
+    READ = 1
+
+
+class Ratio(enum.Enum):
+    HALF = 0.5
+
+
+Line = tuple[Any, Any, tuple[Any, ...]]
+
+# What is given, what comes back of an untyped part, types for which it comes back so too.
+LINES: dict[str, list[Line]] = {
+    "tuple, set": [
+        ((1, 2), [1, 2], (list[int],)),
+        (Pair(1, 2), [1, 2], (list[int],)),
+        ({1}, [1], (list[int],)),
+        (frozenset({1}), [1], (list[int],)),
+    ],
+    "subclass of dict": [
+        (OrderedDict(a=1), {"a": 1}, (dict[str, int],)),
+        (defaultdict(int, a=1), {"a": 1}, (dict[str, int],)),
+        (Counter("a"), {"a": 1}, (dict[str, int],)),
+        (Mapping(a=1), {"a": 1}, (dict[str, int],)),
+    ],
+    "subclass of list": [(Sequence([1]), [1], (list[int],))],
+    "object": [
+        (Point(), {"x": 1}, (dict[str, int],)),
+        (Place(), {"x": 1}, (dict[str, int],)),
+        (Row(), [1], ()),
+    ],
+    "bytes": [(bytearray(b"a"), b"a", (bytes,)), (memoryview(b"a"), b"a", (bytes,))],
+    "text": [
+        (Decimal("1.50"), "1.50", (str,)),
+        (ID, str(ID), (str,)),
+        (dt.date(2020, 1, 2), "2020-01-02", (str,)),
+        (dt.datetime(2020, 1, 2, 3), "2020-01-02T03:00:00", (str,)),  # noqa: DTZ001
+    ],
+    "timedelta": [
+        (dt.timedelta(seconds=1.5), "PT1.5S", (str,)),
+        (dt.timedelta(days=-3), "-P3D", (str,)),
+    ],
+    "time": [
+        (dt.time(1, 2), "01:02:00", (str,)),
+        (dt.time(1, 2, tzinfo=EAST), "01:02:00+02:00", (str,)),
+        (dt.time(1, 2, tzinfo=dt.UTC), "01:02:00Z", (str,)),
+    ],
+    "enum": [
+        (Color.RED, "red", (str,)),
+        (Level.LOW, 1, (int,)),
+        (Right.READ, 1, (int,)),
+        (Ratio.HALF, 0.5, (float,)),
+    ],
+    "datetime with a zone": [
+        (
+            dt.datetime(2020, 1, 2, 3, tzinfo=zone),
+            dt.datetime(2020, 1, 2, hour, tzinfo=dt.UTC),
+            (dt.datetime,),
+        )
+        for zone, hour in ((EAST, 1), (BERLIN, 2))
+    ],
+    "time with a named zone": [(dt.time(1, 2, tzinfo=BERLIN), "01:02:00", (str,))],
+    "fold": [
+        (dt.datetime(2020, 10, 25, 2, fold=1), "2020-10-25T02:00:00", (str,)),  # noqa: DTZ001
+        (dt.time(1, fold=1), "01:00:00", (str,)),
+    ],
+}
+
+# What is given, the type, and what comes back.
+TYPED: list[tuple[Any, Any, Any]] = [
+    *(
+        (given, kind[int], kind([1, 2]))
+        for given in ((1, 2), [1, 2], {1, 2}, frozenset({1, 2}), Pair(1, 2))
+        for kind in (list, set, frozenset)
+        if kind is not type(given)
+    ),
+    ([1, 2], tuple[int, ...], (1, 2)),
+    ({1}, tuple[int, ...], (1,)),
+    (1, float, 1.0),
+    (1, Decimal, Decimal(1)),
+    (1.5, Decimal, Decimal("1.5")),
+    (dt.time(1, 2, tzinfo=BERLIN), dt.time, dt.time(1, 2)),
+    (dt.time(1, fold=1), dt.time, dt.time(1)),
+    (
+        dt.datetime(2020, 10, 25, 2, fold=1),  # noqa: DTZ001
+        dt.datetime,
+        dt.datetime(2020, 10, 25, 2),  # noqa: DTZ001
+    ),
+]
+
+KEPT: list[Any] = [
+    None,
+    True,
+    -(2**63),
+    2**64 - 1,
+    1.5,
+    "a",
+    b"a",
+    [1],
+    {"a": 1},
+    {1: 2, b"a": 3, None: 4, (1, 2): 5},
+    dt.datetime(2020, 1, 2, tzinfo=dt.UTC),
+]
+
+REFUSED: list[Any] = [
+    2**64,
+    -(2**63) - 1,
+    1j,
+    Fraction(1, 2),
+    range(2),
+    deque([1]),
+    array.array("i", [1]),
+    PurePosixPath("/a"),
+    ip_address("1.2.3.4"),
+    Text("a"),
+    Number(1),
+]
+
+
+def stored(element_type: Any, value: Any) -> Any:
+    """What comes back after a restart."""
+    backend = OperatorStateBackend()
+    list_state(backend, "s", element_type).add(value)
+    (back,) = list_state(restored(backend), "s", element_type).get()
+    return back
+
+
+def are_the_same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and repr(one) == repr(other)  # repr also tells the fold
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_in_untyped_parts_values_come_back_as_the_page_says(line: str) -> None:
+    for given, expected, types in LINES[line]:
+        assert not are_the_same(given, expected)
+        assert are_the_same(stored(Any, given), expected)
+        assert are_the_same(stored(dict, {"k": given})["k"], expected)
+        assert are_the_same(stored(list, [given])[0], expected)
+        assert are_the_same(stored(tuple, (given,))[0], expected)
+        for typed in types:
+            assert are_the_same(
+                stored(dict.__class_getitem__((str, typed)), {"k": given})["k"], expected
+            )
+
+
+@pytest.mark.parametrize(("given", "element_type", "expected"), TYPED)
+def test_values_of_another_type_become_the_one_that_is_named(
+    given: Any, element_type: Any, expected: Any
+) -> None:
+    back = stored(dict[str, element_type], {"k": given})["k"]
+    assert are_the_same(back, expected)
+
+
+def test_what_has_to_be_hashable_comes_back_as_a_tuple() -> None:
+    for given, expected in (((1, 2), (1, 2)), (Pair(1, 2), (1, 2)), (frozenset({5}), (5,))):
+        assert are_the_same(stored(set, {given}), {expected})
+    assert stored(dict, {Pair(1, 2): 3}) == {(1, 2): 3}
+
+
+@pytest.mark.parametrize("value", KEPT, ids=repr)
+def test_all_else_is_kept_in_untyped_parts(value: Any) -> None:
+    assert are_the_same(stored(dict[str, Any], {"k": value})["k"], value)
+
+
+@pytest.mark.parametrize("value", REFUSED, ids=repr)
+def test_what_has_no_form_is_refused_in_untyped_parts(value: Any) -> None:
+    for element_type, element in ((Any, value), (dict, {"k": value}), (list, [value])):
+        with pytest.raises(InvalidRequestError, match="not every value"):
+            list_state(OperatorStateBackend(), "s", element_type).add(element)
