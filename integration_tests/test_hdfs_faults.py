@@ -226,6 +226,22 @@ class TestLostAnswers:
         assert hdfs_directory.files() == ["x"]
         assert hdfs_directory.read("x") == b"ours"
 
+    @lost("create", "addBlock", "fsync", "complete", "rename2")
+    def test_nothing_is_left_of_an_attempt_to_publish_whose_deletion_is_lost_too(
+        self,
+        call: Lost,
+        directory: str,
+        proxy: NameNodeProxy,
+        hdfs_directory: HdfsDirectory,
+        use: Use,
+    ) -> None:
+        use(PATIENT)
+        proxy.lose(call.method, is_done=call.is_done)
+        proxy.lose("delete", is_done=False)
+        publish(f"{directory}/x", b"ours", single_writer=False)
+        assert hdfs_directory.files() == ["x"]
+        assert hdfs_directory.read("x") == b"ours"
+
     def test_who_comes_in_between_wins(
         self, directory: str, proxy: NameNodeProxy, hdfs_directory: HdfsDirectory, use: Use
     ) -> None:
