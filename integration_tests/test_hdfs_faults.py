@@ -4,7 +4,6 @@ import functools
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -13,6 +12,7 @@ from typing import Any
 
 import hdfs_native
 import pytest
+from contracts.patience import HANGS_S, wait_until
 from contracts.processes import python
 from servers.hdfs import HdfsDirectory, HdfsServer, NameNodeProxy, name_node_proxy
 
@@ -39,7 +39,7 @@ MIB = 1 << 20
 SOON = RetryPolicy(deadline_s=0.2, first_wait_s=0.01, longest_wait_s=0.02)
 """Gives up at once; for what never succeeds."""
 
-PATIENT = RetryPolicy(deadline_s=60, first_wait_s=0.01, longest_wait_s=0.1)
+PATIENT = RetryPolicy(deadline_s=HANGS_S, first_wait_s=0.01, longest_wait_s=0.1)
 """Never gives up in a test."""
 
 Use = Callable[[RetryPolicy], RetryingExclusiveFileSystem]
@@ -388,7 +388,7 @@ def aborting(stream: Any) -> Iterator[Callable[[], None]]:
 
         def abort() -> None:
             pool.submit(stream.abort)
-            assert is_given_up.wait(60)
+            assert is_given_up.wait(HANGS_S)
 
         yield abort
 
@@ -509,10 +509,8 @@ def test_streams_that_are_given_up_keep_no_connection(hdfs_directory: HdfsDirect
     assert n_sockets() >= before + 10
     for stream in streams:
         stream.abort()
-    deadline = time.monotonic() + 30
-    while n_sockets() > before + 2:  # hdfs-native closes them behind our back
-        assert time.monotonic() < deadline, "connections are kept"
-        time.sleep(0.05)
+    # hdfs-native closes them behind our back.
+    wait_until(lambda: n_sockets() <= before + 2, "connections are kept")
     assert hdfs_directory.files() == []
 
 
@@ -671,7 +669,7 @@ sys.stdin.readline()
             assert process.stdout
             assert process.stdout.readline() == "ready\n"
             proxy.stop()
-            _, errors = process.communicate("\n", timeout=120)
+            _, errors = process.communicate("\n", timeout=HANGS_S)
         assert (process.returncode, errors) == (0, "")
 
 
