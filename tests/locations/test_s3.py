@@ -18,6 +18,7 @@ from typing import Any
 import boto3
 import moto.s3.models
 import pytest
+from contracts.patience import HANGS_S
 from contracts.processes import forked, of_many_threads, output_of
 from contracts.values import EXCLUSIVE, read
 from servers.s3 import S3Bucket, settings_of
@@ -354,7 +355,7 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
         note(room, failures, part)
         if not part.cancelled():  # the only worker comes no further after it gave its room back
             waits.set()
-            goes_on.wait(60)
+            goes_on.wait(HANGS_S)
 
     monkeypatch.setattr(_multipart_upload, "_note", slowly)
     settings = settings_of(bucket.server, part_bytes=4, concurrency=1)
@@ -362,11 +363,11 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
     stream.write(b"12345")
     with ThreadPoolExecutor(1) as pool:
         committed = pool.submit(stream.commit)
-        assert waits.wait(60)
+        assert waits.wait(HANGS_S)
         stream.abort()
         goes_on.set()
         with pytest.raises(StreamClosedError):
-            committed.result(60)
+            committed.result(HANGS_S)
     assert bucket.keys() == []
     assert bucket.uploads() == []
 
@@ -528,11 +529,11 @@ def test_who_pays_is_said_when_a_late_abort_deletes_what_was_committed(watched: 
     stream.write(b"1")
     with ThreadPoolExecutor(1) as pool:
         committing = pool.submit(stream.commit)
-        assert reached.wait(60)
+        assert reached.wait(HANGS_S)
         stream.abort()
         go_on.set()
         with pytest.raises(CheckpointError):
-            committing.result(60)
+            committing.result(HANGS_S)
     assert watched.bucket.keys() == []
     [sent] = watched.asked("DeleteObject")
     assert sent.get("x-amz-request-payer") == "requester"
@@ -782,7 +783,7 @@ def settle() -> None:
     """Let parts arrive that were on their way: `abort` waits for none."""
     for thread in threading.enumerate():
         if thread.name.startswith("holdfast-s3-part"):
-            thread.join(60)
+            thread.join(HANGS_S)
 
 
 @both_servers
@@ -1082,14 +1083,14 @@ def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
 
     def slowly(settings: S3Settings) -> Any:
         making.set()
-        go_on.wait(60)
+        go_on.wait(HANGS_S)
         return make(settings)
 
     file_system = watched.file_system()
     monkeypatch.setattr(_client, "_make", slowly)
     with ThreadPoolExecutor(1) as pool:
         publishing = pool.submit(file_system.publish, f"{watched.directory}/parent", b"1")
-        assert making.wait(60)
+        assert making.wait(HANGS_S)
         child = os.fork()
         if child == 0:
             _client._make = make
@@ -1098,7 +1099,7 @@ def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
                 file_system.publish(f"{watched.directory}/child", b"2")
                 status = 0
             os._exit(status)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + HANGS_S
         done = 0
         while not done and time.monotonic() < deadline:
             done, status = os.waitpid(child, os.WNOHANG)
@@ -1107,7 +1108,7 @@ def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
             os.kill(child, 9)
             os.waitpid(child, 0)
         go_on.set()
-        publishing.result(60)
+        publishing.result(HANGS_S)
     assert done, "the child waits for a lock that nobody will release"
     assert os.waitstatus_to_exitcode(status) == 0
 
@@ -1129,7 +1130,7 @@ def test_sixteen_threads_share_a_file_system(watched: Watched) -> None:
     start = threading.Barrier(16)
 
     def work(number: int) -> bytes:
-        start.wait(60)
+        start.wait(HANGS_S)
         uri = f"{watched.directory}/{number}"
         data = os.urandom(1000)
         file_system.publish(uri, data)

@@ -12,6 +12,7 @@ from typing import Any
 import moto.s3.models
 import pytest
 from botocore.exceptions import SSLError
+from contracts.patience import HANGS_S, PATIENT
 from servers.s3 import S3Bucket
 from servers.watched import forget_clients
 
@@ -40,9 +41,6 @@ from holdfast.testing import HttpFaults, HttpRequest, http_faults, s3_operation,
 
 SOON = RetryPolicy(deadline_s=0.03, first_wait_s=0.001, longest_wait_s=0.002)
 """Gives up at once; for what never succeeds."""
-
-PATIENT = RetryPolicy(deadline_s=20, first_wait_s=0.001, longest_wait_s=0.002)
-"""Never gives up in a test."""
 
 PART = 1000
 SMALL = b"small"
@@ -113,7 +111,7 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         access_key=bucket.server.access_key,
         secret_key=bucket.server.secret_key,
         part_bytes=PART,
-        read_timeout_s=10,
+        read_timeout_s=HANGS_S,
         state_files=state_files,
     )
     yield Store(bucket, faults, settings)
@@ -572,11 +570,11 @@ def test_abort_from_another_thread_stops_a_commit_that_waits_for_the_store(
             stream.commit()
 
         making = pool.submit(make)
-        assert reached.wait(60)
+        assert reached.wait(HANGS_S)
         stream.abort()
         go_on.set()
         with pytest.raises(StreamClosedError):
-            making.result(60)
+            making.result(HANGS_S)
     assert store.contents() == {}
     assert store.bucket.uploads() == []
 
@@ -590,11 +588,11 @@ def test_abort_from_another_thread_stops_a_writer_that_waits_for_room(
     stream = file_system.create(store.uri)
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(stream.write, bytes(10 * PART))
-        assert reached.wait(60)
+        assert reached.wait(HANGS_S)
         stream.abort()
         go_on.set()
         with pytest.raises(StreamClosedError):
-            writing.result(60)
+            writing.result(HANGS_S)
     wait_for_parts()
     assert store.contents() == {}
     assert store.bucket.uploads() == []
@@ -609,7 +607,7 @@ def wait_for_parts() -> None:
     """Let parts that are on their way arrive: `abort` waits for none."""
     for thread in threading.enumerate():
         if thread.name.startswith("holdfast-s3-part"):
-            thread.join(60)
+            thread.join(HANGS_S)
 
 
 # Reading
@@ -733,7 +731,7 @@ def test_of_racing_commits_with_lost_answers_exactly_one_wins(store: Store) -> N
         start = threading.Barrier(4)
 
         def wins(racer: int, uri: str = uri, start: threading.Barrier = start) -> bool:
-            start.wait(60)
+            start.wait(HANGS_S)
             try:
                 publish(uri, b"%d" % racer * 100, single_writer=False)
             except CheckpointConflictError:
