@@ -116,8 +116,8 @@ class QueryRun:
         pending = self.coordinator.begin(batch_id, offsets_of)
         if pending is None:
             self._begin(engine, query)
-            if engine.has_own_state(query):
-                run(rows)  # the state of Spark's own operators is still to be committed
+            if engine.needs_rows(query):
+                run(rows)  # what Spark itself keeps of the batch is still to be committed
             return
         try:
             self._begin(engine, query)

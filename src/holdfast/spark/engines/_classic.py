@@ -77,9 +77,8 @@ class ClassicEngine:
     def check(self, settings: Settings) -> None:
         pass
 
-    def has_own_state(self, query: RunningQuery) -> bool:
-        file_system, path = self._hadoop(f"{query.checkpoint_location}/state")
-        return bool(file_system.exists(path))
+    def needs_rows(self, query: RunningQuery) -> bool:
+        return self._has_watermark(query) or self._has_own_state(query)
 
     def reports(self) -> Accumulator[list[bytes]]:
         return self.session.sparkContext.accumulator([], _Lists())
@@ -100,6 +99,16 @@ class ClassicEngine:
         jobs = ClassicJobs(self.session, run_id)
         jobs.begin()
         return jobs
+
+    def _has_watermark(self, query: RunningQuery) -> bool:
+        """Whether the query's plan looks at event times; behind a select no column need say so."""
+        plan = self._execution(query.query_id).logicalPlan()
+        patterns = _java(self.session, "org.apache.spark.sql.catalyst.trees.TreePattern")
+        return bool(plan.containsPattern(patterns.EVENT_TIME_WATERMARK()))
+
+    def _has_own_state(self, query: RunningQuery) -> bool:
+        file_system, path = self._hadoop(f"{query.checkpoint_location}/state")
+        return bool(file_system.exists(path))
 
     def _execution(self, query_id: str) -> Any:
         queries = self.session._jsparkSession.sharedState().activeStreamingQueries()

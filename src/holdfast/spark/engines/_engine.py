@@ -86,8 +86,12 @@ class Engine(Protocol):
         """Raises `InvalidRequestError` for settings that can't be used here."""
         ...
 
-    def has_own_state(self, query: RunningQuery) -> bool:
-        """Whether Spark itself may keep state for it, as for its aggregations and joins."""
+    def needs_rows(self, query: RunningQuery) -> bool:
+        """Whether Spark itself may need the rows of each batch that it commits.
+
+        It does for the state of its own aggregations and joins, and for its watermark, which it
+        moves on by the rows that were read.
+        """
         ...
 
     def reports(self) -> Reports | None:
