@@ -24,7 +24,7 @@ from holdfast.spark._sinks import (
     snapshot_sinks,
 )
 from holdfast.spark._subtask import JobStorage
-from holdfast.spark.engines import Engine, RunningQuery, guard_against_other_orders
+from holdfast.spark.engines import Engine, RunningQuery, guard_against_other_plans
 from holdfast.spark.settings import Settings
 from holdfast.spark_side import SparkProgress
 
@@ -86,7 +86,7 @@ class QueryRun:
             start=settings.savepoint_path,
             sweep=_sweep_of(settings, job_id),
         )
-        guard_against_other_orders(engine.session)
+        guard_against_other_plans(engine.session)
         return cls(
             run_id=query.run_id,
             process=process,

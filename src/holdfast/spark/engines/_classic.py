@@ -24,6 +24,7 @@ _DECIDES_LATER = ("AdaptiveSparkPlan", "Exchange")
 """Of plans with these Spark has to run a part before it knows, or does run one when it is asked."""
 
 _BUS_TIMEOUT_S = 120.0
+_POLL_S = 0.05
 _JOB_GROUP = "spark.jobGroup.id"
 
 
@@ -155,9 +156,15 @@ class ClassicJobs:
 
     def failed(self, known: frozenset[int]) -> list[bool]:
         _let_listeners_catch_up(self.session)
+        while "RUNNING" in (statuses := self._statuses(known)):
+            time.sleep(_POLL_S)
+        return [status == "FAILED" for status in statuses]
+
+    def _statuses(self, known: frozenset[int]) -> list[str]:
+        """Of the jobs that are not `known`; those that Spark has forgotten are none."""
         tracker = cast("Any", self.session.sparkContext)._jsc.statusTracker()
         found = [tracker.getJobInfo(job) for job in sorted(self.ids() - known)]
-        return [one is not None and one.status().toString() == "FAILED" for one in found]
+        return ["" if one is None else one.status().toString() for one in found]
 
 
 def _let_listeners_catch_up(session: SparkSession) -> None:
