@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -268,6 +269,41 @@ class Rules(BroadcastProcessFunction):
                 "subtask": pa.array([self.subtask] * len(batch), pa.int32()),
             }
             yield pa.record_batch(columns)
+
+
+class AwaitsAnotherPass(Groups):
+    """Marks each pass over its rows by a number, and waits some seconds for the next one to begin.
+
+    For a single subtask. If no other pass is begun it just takes long.
+    """
+
+    def __init__(self, size: int, passes: Path) -> None:
+        super().__init__(size)
+        self.passes = passes
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        number = len(list(self.passes.iterdir()))
+        (self.passes / str(number)).touch(exist_ok=False)
+        await_file(self.passes / str(number + 1), timeout_s=4)
+        yield from super().process(batches)
+
+
+class NoRowsBehind:
+    """For `mapInArrow`: yields nothing, once there is a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        await_file(self.file, timeout_s=60)
+        return (batch.slice(0, 0) for batch in batches)
+
+
+def await_file(file: Path, *, timeout_s: float) -> None:
+    """Wait for another process to make it, but no longer than that."""
+    deadline = time.monotonic() + timeout_s
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def never_ends(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,5 +1,6 @@
 """How queries start, run side by side, are stopped, and go on."""
 
+import json
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -104,6 +105,35 @@ def test_a_repeated_batch_that_is_skipped_still_commits_sparks_own_state(job: Jo
     assert sorted(seen) == [0, 2]
     assert seen[2] == dict.fromkeys(range(10), 6)
     assert job.completed() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ["id", "at", "name"],
+        ["id", "name"],
+        ["id", "at as moment"],
+        ["id", "struct(at) as event"],
+        ["id", "at + interval 1 hour as at"],
+    ],
+    ids=["kept", "dropped", "renamed", "nested", "computed"],
+)
+def test_a_repeated_batch_that_is_skipped_still_moves_sparks_watermark(
+    job: Job, columns: list[str]
+) -> None:
+    def run() -> None:
+        rows = job.stream().withWatermark("at", "1 second").selectExpr(*columns)
+        operator = job.operator(Groups(1), sink=lambda _rows, _batch_id: None)
+        job.start(operator, rows=rows, availableNow=True).awaitTermination()
+
+    job.feed(files=2)
+    run()
+    job.repeat_last_batch()
+    job.feed(files=1)
+    run()
+    _, batch, *_ = (job.spark_checkpoint / "offsets" / "2").read_text().splitlines()
+    assert json.loads(batch)["batchWatermarkMs"] == 198_000  # row 199 of batch 1 is at second 199
+    assert job.completed() == [3]
 
 
 def test_the_log_and_the_metadata_say_what_a_batch_did(

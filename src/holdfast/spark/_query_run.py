@@ -25,7 +25,7 @@ from holdfast.spark._sinks import (
     snapshot_sinks,
 )
 from holdfast.spark._subtask import JobStorage
-from holdfast.spark.engines import Engine, RunningQuery, guard_against_other_orders
+from holdfast.spark.engines import Engine, RunningQuery, guard_against_other_plans
 from holdfast.spark.settings import Settings
 from holdfast.spark_side import SparkProgress
 
@@ -87,7 +87,7 @@ class QueryRun:
             start=settings.savepoint_path,
             sweep=_sweep_of(settings, job_id),
         )
-        guard_against_other_orders(engine.session)
+        guard_against_other_plans(engine.session)
         return cls(
             run_id=query.run_id,
             process=process,
@@ -117,8 +117,8 @@ class QueryRun:
         pending = self.coordinator.begin(batch_id, offsets_of)
         if pending is None:
             self._begin(engine, query)
-            if engine.has_own_state(query):
-                run(rows)  # the state of Spark's own operators is still to be committed
+            if engine.needs_rows(query):
+                run(rows)  # what Spark itself keeps of the batch is still to be committed
             return
         try:
             self._begin(engine, query)

@@ -24,6 +24,7 @@ _DECIDES_LATER = ("AdaptiveSparkPlan", "Exchange")
 """Of plans with these Spark has to run a part before it knows, or does run one when it is asked."""
 
 _BUS_TIMEOUT_S = 120.0
+_POLL_S = 0.05
 _JOB_GROUP = "spark.jobGroup.id"
 
 
@@ -77,9 +78,8 @@ class ClassicEngine:
     def check(self, settings: Settings) -> None:
         pass
 
-    def has_own_state(self, query: RunningQuery) -> bool:
-        file_system, path = self._hadoop(f"{query.checkpoint_location}/state")
-        return bool(file_system.exists(path))
+    def needs_rows(self, query: RunningQuery) -> bool:
+        return self._has_watermark(query) or self._has_own_state(query)
 
     def reports(self) -> Accumulator[list[bytes]]:
         return self.session.sparkContext.accumulator([], _Lists())
@@ -100,6 +100,16 @@ class ClassicEngine:
         jobs = ClassicJobs(self.session, run_id)
         jobs.begin()
         return jobs
+
+    def _has_watermark(self, query: RunningQuery) -> bool:
+        """Whether the query's plan looks at event times; behind a select no column need say so."""
+        plan = self._execution(query.query_id).logicalPlan()
+        patterns = _java(self.session, "org.apache.spark.sql.catalyst.trees.TreePattern")
+        return bool(plan.containsPattern(patterns.EVENT_TIME_WATERMARK()))
+
+    def _has_own_state(self, query: RunningQuery) -> bool:
+        file_system, path = self._hadoop(f"{query.checkpoint_location}/state")
+        return bool(file_system.exists(path))
 
     def _execution(self, query_id: str) -> Any:
         queries = self.session._jsparkSession.sharedState().activeStreamingQueries()
@@ -146,9 +156,15 @@ class ClassicJobs:
 
     def failed(self, known: frozenset[int]) -> list[bool]:
         _let_listeners_catch_up(self.session)
+        while "RUNNING" in (statuses := self._statuses(known)):
+            time.sleep(_POLL_S)
+        return [status == "FAILED" for status in statuses]
+
+    def _statuses(self, known: frozenset[int]) -> list[str]:
+        """Of the jobs that are not `known`; those that Spark has forgotten are none."""
         tracker = cast("Any", self.session.sparkContext)._jsc.statusTracker()
         found = [tracker.getJobInfo(job) for job in sorted(self.ids() - known)]
-        return [one is not None and one.status().toString() == "FAILED" for one in found]
+        return ["" if one is None else one.status().toString() for one in found]
 
 
 def _let_listeners_catch_up(session: SparkSession) -> None:

@@ -113,7 +113,7 @@ class ConnectEngine:
             )
             raise InvalidRequestError(message)
 
-    def has_own_state(self, query: RunningQuery) -> bool:
+    def needs_rows(self, query: RunningQuery) -> bool:
         del query
         return True  # to find out takes longer than to run a batch once more now and then
 

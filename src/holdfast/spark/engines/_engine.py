@@ -16,6 +16,8 @@ _SHUFFLE_CHECKSUMS = (
     "spark.sql.shuffle.orderIndependentChecksum.enabled",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
 )
+_EXCLUDED_RULES = "spark.sql.adaptive.optimizer.excludedRules"
+_LEAVES_OUT_JOINED_ROWS = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Jobs(Protocol):
     def failed(self, known: frozenset[int]) -> list[bool]:
         """Which of those that are not `known` have failed, in the order they were begun.
 
+        Waits until all of them are over: Spark leaves a job running that it needs no more.
+
         Raises `CheckpointDeclinedError` if the listeners are too far behind to tell.
         """
         ...
@@ -86,8 +90,12 @@ class Engine(Protocol):
         """Raises `InvalidRequestError` for settings that can't be used here."""
         ...
 
-    def has_own_state(self, query: RunningQuery) -> bool:
-        """Whether Spark itself may keep state for it, as for its aggregations and joins."""
+    def needs_rows(self, query: RunningQuery) -> bool:
+        """Whether Spark itself may need the rows of each batch that it commits.
+
+        It does for the state of its own aggregations and joins, and for its watermark, which it
+        moves on by the rows that were read.
+        """
         ...
 
     def reports(self) -> Reports | None:
@@ -112,12 +120,21 @@ class Engine(Protocol):
         ...
 
 
-def guard_against_other_orders(session: SparkSession) -> None:
-    """Let Spark notice when a part of a shuffle that it repeats comes out differently.
+def guard_against_other_plans(session: SparkSession) -> None:
+    """Let Spark repeat rows as they were, and read all rows of operators that a sink's plan reads.
 
-    Which subtask a row goes to depends on the order of rows; Spark then repeats the whole stage.
-    Spark 4.3 does so by default, 4.1 only when told. The session is the query's own copy: no
-    other query sees the change.
+    Which subtask a row goes to depends on the order of rows: Spark is to notice when a part of a
+    shuffle that it repeats comes out differently; it then repeats the whole stage. Spark 4.3 does so
+    by default, 4.1 only when told.
+
+    Where a join turns out to have no rows on one side, adaptive execution goes on without the
+    other, and leaves its tasks running. Operators would be in the midst of a pass whose rows
+    nobody takes; but they have to run in every batch.
+
+    The session is the query's own copy: no other query sees the change.
     """
     for key in _SHUFFLE_CHECKSUMS:
         session.conf.set(key, "true")
+    excluded = session.conf.get(_EXCLUDED_RULES, None)
+    rules = [excluded, _LEAVES_OUT_JOINED_ROWS] if excluded else [_LEAVES_OUT_JOINED_ROWS]
+    session.conf.set(_EXCLUDED_RULES, ",".join(rules))
