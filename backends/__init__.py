@@ -3,27 +3,49 @@
 if __name__ == "backends":  # reached through the repository root: a second copy of every class
     raise ImportError("import holdfast.backends, not backends")
 
-from holdfast.backends._broadcast_state import BroadcastState
-from holdfast.backends._casts import MisfitError, cast_rows
-from holdfast.backends._check import Fate, StateCheck, check
-from holdfast.backends._comparison import (
+from holdfast.backends.api import (
+    CheckpointedFunction,
+    CheckpointListener,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    checkpointed_function,
+)
+from holdfast.backends.arrow import Elements, MisfitError, cast_rows
+from holdfast.backends.assignment import (
+    AssignedOperator,
+    OperatorSettings,
+    assign,
+    intersect,
+    redistribute,
+    redistribute_raw,
+)
+from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
+from holdfast.backends.inspection import (
+    ColumnDescription,
     Difference,
+    Fate,
     FileComparison,
+    Raw,
+    RawPart,
+    Section,
+    StateCheck,
+    StateDescription,
+    StateRows,
+    StoredState,
+    check,
     compare,
     compare_files,
     compare_subtasks,
+    describe,
+    iter_state,
+    managed_state,
+    read_state,
+    state_names,
+    states,
+    stored_state,
+    write_states,
 )
-from holdfast.backends._contexts import FunctionInitializationContext, FunctionSnapshotContext
-from holdfast.backends._description import ColumnDescription, StateDescription, describe
-from holdfast.backends._descriptors import ListStateDescriptor, MapStateDescriptor
-from holdfast.backends._duplicating_stream import DuplicatingCheckpointOutputStream
-from holdfast.backends._elements import Elements
-from holdfast.backends._functions import (
-    CheckpointedFunction,
-    CheckpointListener,
-    checkpointed_function,
-)
-from holdfast.backends._key_groups import (
+from holdfast.backends.keys import (
     MAX_PARALLELISM,
     KeyGroupRange,
     default_max_parallelism,
@@ -35,9 +57,8 @@ from holdfast.backends._key_groups import (
     murmur32,
     operator_index_for_key_group,
 )
-from holdfast.backends._list_state import ListState
-from holdfast.backends._operator_state import OperatorStateBackend
-from holdfast.backends._raw_state import (
+from holdfast.backends.operator import BroadcastState, ListState, OperatorStateBackend
+from holdfast.backends.raw import (
     KeyedStateCheckpointOutputStream,
     KeyGroupStatePartitionStream,
     OperatorStateCheckpointOutputStream,
@@ -45,27 +66,15 @@ from holdfast.backends._raw_state import (
     raw_key_groups,
     raw_operator_partitions,
 )
-from holdfast.backends._redistribution import intersect, redistribute, redistribute_raw
-from holdfast.backends._sections import Compression
-from holdfast.backends._serializers import ElementType, Outcome, Pickled
-from holdfast.backends._snapshots import AsyncSnapshot, SnapshotResult, SnapshotStrategy
-from holdfast.backends._state_assignment import AssignedOperator, OperatorSettings, assign
-from holdfast.backends._state_handler import OperatorSnapshot, OperatorStateHandler
-from holdfast.backends._states import (
-    Raw,
-    RawPart,
-    Section,
-    StateRows,
-    StoredState,
-    iter_state,
-    managed_state,
-    read_state,
-    state_names,
-    states,
-    stored_state,
-    write_states,
+from holdfast.backends.sections import Compression, WrittenState, WrittenStates
+from holdfast.backends.serializers import ElementType, Outcome, Pickled
+from holdfast.backends.snapshot import (
+    AsyncSnapshot,
+    DuplicatingCheckpointOutputStream,
+    SnapshotResult,
+    SnapshotStrategy,
 )
-from holdfast.backends._written_states import WrittenState, WrittenStates
+from holdfast.backends.subtask import OperatorSnapshot, OperatorStateHandler
 
 __all__ = [
     "MAX_PARALLELISM",

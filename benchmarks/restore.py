@@ -20,12 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks._turns import Cost, in_fresh_process, print_times, take_turns, timed
-from holdfast.backends import (
-    ListStateDescriptor,
-    OperatorSettings,
-    OperatorStateBackend,
-    assign,
-)
+from holdfast.backends import ListStateDescriptor, OperatorSettings, OperatorStateBackend, assign
 from holdfast.locations import (
     CheckpointMetadata,
     FileStateHandle,

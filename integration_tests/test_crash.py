@@ -17,7 +17,7 @@ from jobs.steps import COMMITTED_FROM, STEPS, job_of
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.locations import sweep
-from holdfast.spark._coordinator import _CLEANER
+from holdfast.spark.query import _CLEANER
 
 TESTS = Path(__file__).parents[1] / "tests"
 

@@ -30,9 +30,8 @@ from holdfast.locations import (
     register_file_system,
     unregister_file_system,
 )
-from holdfast.locations.file_systems import publish
-from holdfast.locations.file_systems._hdfs import _client, _output_stream
-from holdfast.locations.file_systems._retrying import RetryingExclusiveFileSystem
+from holdfast.locations.file_systems import RetryingExclusiveFileSystem, publish
+from holdfast.locations.file_systems.hdfs import hdfs_client, hdfs_output_stream
 
 MIB = 1 << 20
 
@@ -63,8 +62,8 @@ def use() -> Iterator[Use]:
 def proxy(hdfs: HdfsServer) -> Iterator[NameNodeProxy]:
     with name_node_proxy(hdfs) as proxy:
         yield proxy
-    for key in [key for key in _client._CLIENTS if key[0] == proxy.uri]:
-        del _client._CLIENTS[key]
+    for key in [key for key in hdfs_client._CLIENTS if key[0] == proxy.uri]:
+        del hdfs_client._CLIENTS[key]
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def directory(proxy: NameNodeProxy, hdfs_directory: HdfsDirectory) -> str:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that are made from now on don't wait for a NameNode that is down."""
-    monkeypatch.setattr(_client, "_FOR_STREAMS", _client._FOR_CALLS)
+    monkeypatch.setattr(hdfs_client, "_FOR_STREAMS", hdfs_client._FOR_CALLS)
 
 
 @pytest.fixture
@@ -113,7 +112,7 @@ def at_first_retry(action: Callable[[], object]) -> Iterator[None]:
         failed.wait()
         action()
 
-    log = logging.getLogger("holdfast.locations.file_systems._retries")
+    log = logging.getLogger("holdfast.locations.file_systems.retries")
     handler = Handler()
     log.addHandler(handler)
     try:
@@ -481,7 +480,7 @@ def test_a_name_node_that_does_not_answer_is_given_up(
     directory: str, proxy: NameNodeProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call after it has a connection of its own."""
-    monkeypatch.setattr(_client, "_CALL_S", 0.5)
+    monkeypatch.setattr(hdfs_client, "_CALL_S", 0.5)
     answered = threading.Event()
     file_system = HdfsFileSystem()
     for _ in range(2):
@@ -715,7 +714,7 @@ class TestSafeMode:
 def short_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sync that hdfs-native would wait in for ever, because a DataNode has died, is given up."""
     for name in ("_HEAD_S", "_END_S"):
-        monkeypatch.setattr(_output_stream, name, 2.0)
+        monkeypatch.setattr(hdfs_output_stream, name, 2.0)
 
 
 @pytest.mark.usefixtures("short_syncs")

@@ -8,7 +8,7 @@ import pytest
 from contracts.histories import HOSTILE, checkpoint_metadata, write_checkpoints
 from playwright.sync_api import Browser, Page
 
-from holdfast.cli import main
+from holdfast.cli.command_line import main
 from holdfast.locations import complete_checkpoint
 
 WIDTHS = (360, 768, 1280)

@@ -26,7 +26,7 @@ from holdfast.locations import (
     unregister_file_system,
     use_s3,
 )
-from holdfast.spark._coordinator import _CLEANER
+from holdfast.spark.query import _CLEANER
 from holdfast.testing import CheckpointStorageContract, ExclusiveFileSystemContract
 
 FILES = 4

@@ -16,8 +16,8 @@ from holdfast.locations import (
     unregister_file_system,
     use_s3,
 )
-from holdfast.locations.file_systems._fsspec import S3fsFileSystem
-from holdfast.spark._coordinator import _CLEANER
+from holdfast.locations.file_systems import S3fsFileSystem
+from holdfast.spark.query import _CLEANER
 from holdfast.testing import CheckpointStorageContract, FileSystemContract
 
 FILES = 4

@@ -3,32 +3,7 @@
 if __name__ == "locations":  # reached through the repository root: a second copy of every class
     raise ImportError("import holdfast.locations, not locations")
 
-from holdfast.locations._checksum import (
-    Checksum,
-    ChecksumBuilder,
-)
-from holdfast.locations._handles import (
-    ByteStreamStateHandle,
-    FileStateHandle,
-    KeyGroupsStateHandle,
-    OperatorStateHandle,
-    OperatorStateMode,
-    RawOperatorStateHandle,
-    StatePartitions,
-    StreamStateHandle,
-)
-from holdfast.locations._metadata import (
-    CheckpointMetadata,
-    OperatorState,
-    SubtaskState,
-    SubtaskStatistics,
-    decode_metadata,
-    encode_metadata,
-    with_streams,
-)
-from holdfast.locations._reading import read_exactly, read_into
-from holdfast.locations._tried import raise_first, tried
-from holdfast.locations._uris import checkpoint_directory
+from holdfast.common import checkpoint_directory, raise_first, read_exactly, read_into, tried
 from holdfast.locations.coordination import (
     GRACE_S,
     LEAST_GRACE_S,
@@ -87,6 +62,27 @@ from holdfast.locations.file_systems import (
     unregister_file_system,
     use_hdfs,
     use_s3,
+)
+from holdfast.locations.handles import (
+    ByteStreamStateHandle,
+    Checksum,
+    ChecksumBuilder,
+    FileStateHandle,
+    KeyGroupsStateHandle,
+    OperatorStateHandle,
+    OperatorStateMode,
+    RawOperatorStateHandle,
+    StatePartitions,
+    StreamStateHandle,
+)
+from holdfast.locations.metadata import (
+    CheckpointMetadata,
+    OperatorState,
+    SubtaskState,
+    SubtaskStatistics,
+    decode_metadata,
+    encode_metadata,
+    with_streams,
 )
 from holdfast.locations.storages import (
     INLINE_THRESHOLD_BYTES,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast import _redaction
-from holdfast.cli import main
+from holdfast import redaction
+from holdfast.cli.command_line import main
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations import (
     FileSystemCheckpointStorage,
@@ -28,15 +28,15 @@ from holdfast.locations import (
     use_s3,
 )
 from holdfast.spark import (
+    Settings,
     preview_roll_back,
     restore_savepoint,
     roll_back,
     roll_back_points,
     take_savepoint,
 )
-from holdfast.spark.data_source._view import StateView
-from holdfast.spark.savepoints._rewriting import Moves
-from holdfast.spark.settings import Settings
+from holdfast.spark.checkpoint_location import Moves
+from holdfast.spark.data_source import StateView
 
 SECRET = "s3cr3t"
 """Nothing that is planted has it but where it must not be shown."""
@@ -215,9 +215,9 @@ def test_no_command_says_a_secret(
 
 @given(uri=leaking)
 def test_what_is_shown_has_no_secret_and_stays_as_it_is(uri: str) -> None:
-    shown = _redaction.shown(uri)
+    shown = redaction.shown(uri)
     assert SECRET not in shown
-    assert _redaction.shown(shown) == shown
+    assert redaction.shown(shown) == shown
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_what_is_shown_has_no_secret_and_stays_as_it_is(uri: str) -> None:
     ],
 )
 def test_of_what_can_not_be_parsed_the_rest_is_shown(uri: str, shown: str) -> None:
-    assert _redaction.shown(uri) == shown
+    assert redaction.shown(uri) == shown
     assert InvalidRequestError("wrong", uri).location == shown
 
 
@@ -256,7 +256,7 @@ def test_of_what_can_not_be_parsed_the_rest_is_shown(uri: str, shown: str) -> No
     ],
 )
 def test_what_is_well_formed_is_taken_and_shown_whole(uri: str) -> None:
-    assert _redaction.shown(uri) == uri
+    assert redaction.shown(uri) == uri
     assert checkpoint_directory(uri).partition(":")[2].lstrip("/") == uri.partition(":")[2].lstrip(
         "/"
     )

@@ -1,40 +1,43 @@
-"""What becomes of checkpoints: commit, retention, cleanup."""
+"""What becomes of checkpoints: they are completed, retained, found, copied, verified and swept.
 
-from holdfast.locations.coordination._checkpoints import (
+`checkpoints` completes and loads, `completed_store` retains, `sweeping` deletes what crashes left. All go
+through storages, and through the handles of a checkpoint. Start with `checkpoints`.
+"""
+
+from holdfast.locations.coordination.checkpoint_files import (
+    CheckpointSize,
+    files_of,
+    size_of,
+    without_place,
+)
+from holdfast.locations.coordination.checkpoints import (
     complete_checkpoint,
     latest,
     latest_checkpoint,
     load_checkpoints,
 )
-from holdfast.locations.coordination._cleaner import CheckpointsCleaner
-from holdfast.locations.coordination._completed_store import CompletedCheckpointStore, RestoreMode
-from holdfast.locations.coordination._copying import (
+from holdfast.locations.coordination.cleaner import CheckpointsCleaner
+from holdfast.locations.coordination.completed_store import CompletedCheckpointStore, RestoreMode
+from holdfast.locations.coordination.copying import (
     chunks,
     copy_checkpoint,
     disposed_on_failure,
     stored,
     with_copies,
 )
-from holdfast.locations.coordination._files import (
-    CheckpointSize,
-    files_of,
-    size_of,
-    without_place,
-)
-from holdfast.locations.coordination._found import (
+from holdfast.locations.coordination.finding import (
     FoundCheckpoint,
     find_checkpoint,
     find_checkpoints,
     is_savepoint,
 )
-from holdfast.locations.coordination._history import (
+from holdfast.locations.coordination.job_history import (
     JobHistory,
     Uncommitted,
     Unreadable,
     job_histories,
 )
-from holdfast.locations.coordination._parallel import in_parallel
-from holdfast.locations.coordination._retention import (
+from holdfast.locations.coordination.properties import (
     NEVER_RETAIN,
     RETAIN_ON_CANCELLATION,
     RETAIN_ON_FAILURE,
@@ -43,8 +46,8 @@ from holdfast.locations.coordination._retention import (
     CheckpointProperties,
     JobStatus,
 )
-from holdfast.locations.coordination._shared_state import SharedStateRegistry
-from holdfast.locations.coordination._sweep import (
+from holdfast.locations.coordination.shared_state import SharedStateRegistry
+from holdfast.locations.coordination.sweeping import (
     GRACE_S,
     LEAST_GRACE_S,
     SweepReport,
@@ -52,7 +55,7 @@ from holdfast.locations.coordination._sweep import (
     sweep,
     sweep_savepoints,
 )
-from holdfast.locations.coordination._verification import VerifiedFile, verify
+from holdfast.locations.coordination.verification import VerifiedFile, verify
 
 __all__ = [
     "GRACE_S",
@@ -82,7 +85,6 @@ __all__ = [
     "files_of",
     "find_checkpoint",
     "find_checkpoints",
-    "in_parallel",
     "is_savepoint",
     "job_histories",
     "jobs_with_savepoints",

@@ -1,9 +1,20 @@
-"""Stores of files behind one port: what they can do, how long to go on when they fail."""
+"""Stores of files behind one port of seven methods.
 
-from holdfast.locations.file_systems._hdfs import HdfsFileSystem
-from holdfast.locations.file_systems._local import LocalFileSystem
-from holdfast.locations.file_systems._memory import MemoryFileSystem
-from holdfast.locations.file_systems._port import (
+`port` says what a store can do; `local`, `memory`, `s3/`, `hdfs/` and `fsspec/` do it; `registry` finds the
+one for a URI and puts `retrying` around it; `publishing` is how a file appears once and whole.
+A new store is a folder here, and a line in `registry`. Start with `port`.
+"""
+
+from holdfast.locations.file_systems.fsspec import (
+    S3fsFileSystem,
+    Sftp,
+    fsspec_file_system,
+    milliseconds,
+)
+from holdfast.locations.file_systems.hdfs import HdfsFileSystem
+from holdfast.locations.file_systems.local import LocalFileSystem
+from holdfast.locations.file_systems.memory import MemoryFileSystem
+from holdfast.locations.file_systems.port import (
     BytesLike,
     ExclusiveFileSystem,
     FileOutputStream,
@@ -12,22 +23,19 @@ from holdfast.locations.file_systems._port import (
     PendingUpload,
     UploadingFileSystem,
 )
-from holdfast.locations.file_systems._positioned import PositionedInputStream
-from holdfast.locations.file_systems._publishing import (
-    PROBE_PREFIX,
-    check_exclusive,
-    publish,
-)
-from holdfast.locations.file_systems._registry import (
+from holdfast.locations.file_systems.positioned import PositionedInputStream
+from holdfast.locations.file_systems.publishing import PROBE_PREFIX, check_exclusive, publish
+from holdfast.locations.file_systems.registry import (
     file_system_for,
     register_file_system,
     unregister_file_system,
     use_hdfs,
     use_s3,
 )
-from holdfast.locations.file_systems._retries import RetryPolicy, retry_deadline
-from holdfast.locations.file_systems._s3 import S3FileSystem, S3Settings
-from holdfast.locations.file_systems._uploads import abort_uploads, pending_uploads
+from holdfast.locations.file_systems.retries import Retrier, RetryPolicy, retry_deadline
+from holdfast.locations.file_systems.retrying import RetryingExclusiveFileSystem, RetryingFileSystem
+from holdfast.locations.file_systems.s3 import S3FileSystem, S3Settings, connection_for
+from holdfast.locations.file_systems.uploads import abort_uploads, pending_uploads
 
 __all__ = [
     "PROBE_PREFIX",
@@ -41,13 +49,21 @@ __all__ = [
     "MemoryFileSystem",
     "PendingUpload",
     "PositionedInputStream",
+    "Retrier",
     "RetryPolicy",
+    "RetryingExclusiveFileSystem",
+    "RetryingFileSystem",
     "S3FileSystem",
     "S3Settings",
+    "S3fsFileSystem",
+    "Sftp",
     "UploadingFileSystem",
     "abort_uploads",
     "check_exclusive",
+    "connection_for",
     "file_system_for",
+    "fsspec_file_system",
+    "milliseconds",
     "pending_uploads",
     "publish",
     "register_file_system",

@@ -1,6 +1,11 @@
-"""Where checkpoints go: storages, locations, and the streams into them."""
+"""Where checkpoints go: storages, locations, and the streams into them.
 
-from holdfast.locations.storages._contract import (
+`contract` draws the whole protocol; `file_system_storage` and `memory_storage` do it, over any file system.
+The commit is `file_system_streams.CheckpointMetadataOutputStream.close_and_finalize_checkpoint`; who owns a job
+is settled in `ownership`. Start with `contract`.
+"""
+
+from holdfast.locations.storages.contract import (
     CHECKPOINT,
     JOB_ID,
     METADATA_FILE,
@@ -20,8 +25,8 @@ from holdfast.locations.storages._contract import (
     JobOwnership,
     check_job_id,
 )
-from holdfast.locations.storages._discarded_unless_kept import DiscardedUnlessKept
-from holdfast.locations.storages._entropy import (
+from holdfast.locations.storages.discarded_unless_kept import DiscardedUnlessKept
+from holdfast.locations.storages.entropy import (
     common_directory,
     has_marker,
     is_below,
@@ -29,7 +34,8 @@ from holdfast.locations.storages._entropy import (
     spread_everywhere,
     without_marker,
 )
-from holdfast.locations.storages._file_system import (
+from holdfast.locations.storages.file_system_completed import metadata_at
+from holdfast.locations.storages.file_system_storage import (
     INLINE_THRESHOLD_BYTES,
     MAX_INLINE_THRESHOLD_BYTES,
     FileSystemCheckpointStorage,
@@ -39,24 +45,23 @@ from holdfast.locations.storages._file_system import (
     FileSystemSavepointStorageLocation,
     checkpoint_storage,
 )
-from holdfast.locations.storages._file_system_completed import metadata_at
-from holdfast.locations.storages._job_directory import (
+from holdfast.locations.storages.job_directory import (
     SHARED,
     JobDirectory,
     savepoint_base,
     savepoints_in,
 )
-from holdfast.locations.storages._listings import list_all, list_each
-from holdfast.locations.storages._loading import load_checkpoint, misplaced
-from holdfast.locations.storages._memory import (
+from holdfast.locations.storages.listings import list_all, list_each
+from holdfast.locations.storages.loading import load_checkpoint, misplaced
+from holdfast.locations.storages.memory_storage import (
     MemoryCheckpointStorage,
     PersistentMetadataCheckpointStorageLocation,
 )
-from holdfast.locations.storages._non_persistent import (
+from holdfast.locations.storages.non_persistent_location import (
     NonPersistentMetadataCheckpointStorageLocation,
 )
-from holdfast.locations.storages._ownership import EPOCHS, newest_epoch
-from holdfast.locations.storages._pointers import NOT_EXTERNALLY_ADDRESSABLE, resolve_pointer
+from holdfast.locations.storages.ownership import EPOCHS, newest_epoch
+from holdfast.locations.storages.pointers import NOT_EXTERNALLY_ADDRESSABLE, resolve_pointer
 
 __all__ = [
     "CHECKPOINT",

@@ -15,7 +15,7 @@ CheckpointError
 └── BatchGapError             Spark and the last checkpoint are at different batches
 """
 
-from holdfast._redaction import shown
+from holdfast.redaction import shown
 
 
 class CheckpointError(Exception):

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends import MAX_PARALLELISM, default_max_parallelism
-from holdfast.backends._key_groups import (
+from holdfast.backends import (
+    MAX_PARALLELISM,
     KeyGroupRange,
+    default_max_parallelism,
     hash32,
     hash32_long,
     key_group,

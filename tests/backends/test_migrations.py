@@ -39,11 +39,11 @@ from holdfast.backends import (
     MapStateDescriptor,
     OperatorStateBackend,
     OperatorStateHandler,
+    Outcome,
     Pickled,
     redistribute,
 )
-from holdfast.backends._serializers import Outcome, serializer_of
-from holdfast.backends._serializers._arrow_migration import NoWayError, change_of
+from holdfast.backends.serializers import NoWayError, change_of, serializer_of
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.locations import FileSystemCheckpointStorage, files_of
 

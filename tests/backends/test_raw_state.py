@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from holdfast.backends import (
     KeyedStateCheckpointOutputStream,
+    KeyGroupRange,
     OperatorStateCheckpointOutputStream,
     StatePartitionStream,
+    raw_key_groups,
+    raw_operator_partitions,
 )
-from holdfast.backends._key_groups import KeyGroupRange
-from holdfast.backends._raw_state import raw_key_groups, raw_operator_partitions
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,

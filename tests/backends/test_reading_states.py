@@ -42,7 +42,7 @@ from holdfast.backends import (
     StoredState,
     stored_state,
 )
-from holdfast.backends._states import _stored_states
+from holdfast.backends.inspection import stored_states
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -414,7 +414,7 @@ def test_a_large_state_comes_block_by_block_and_in_parts(
 
     whole = stored_state(pointer)
     assert len(whole.split()) == 1
-    monkeypatch.setattr("holdfast.backends._states._stored_states._PARALLEL_BYTES", 1 << 20)
+    monkeypatch.setattr("holdfast.backends.inspection.stored_states._PARALLEL_BYTES", 1 << 20)
     parts = whole.split()
     assert len(parts) > 2
     pieces = [
@@ -432,10 +432,10 @@ def test_a_large_state_comes_block_by_block_and_in_parts(
 def test_a_large_array_is_stored_in_blocks(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.backends._sections._BLOCK", 1 << 16)
+    monkeypatch.setattr("holdfast.backends.sections.section._BLOCK", 1 << 16)
     elements = pa.array(range(100_000))
     pointer = one_state(checkpoint, pa.int64(), elements)
-    monkeypatch.setattr("holdfast.backends._states._stored_states._PARALLEL_BYTES", 1 << 18)
+    monkeypatch.setattr("holdfast.backends.inspection.stored_states._PARALLEL_BYTES", 1 << 18)
     state = stored_state(pointer)
     parts = state.split()
     assert len(parts) > 2
@@ -507,9 +507,9 @@ class _Counted(bytes):
 
 def test_raw_state_is_cut_into_batches_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     contents = [_Counted(b"x" * 10) for _ in range(500)]
-    monkeypatch.setattr(_stored_states, "_BYTES", 1000)
+    monkeypatch.setattr(stored_states, "_BYTES", 1000)
     monkeypatch.setattr(
-        _stored_states, "raw_operator_partitions", lambda _: map(_Counted.as_stream, contents)
+        stored_states, "raw_operator_partitions", lambda _: map(_Counted.as_stream, contents)
     )
     stored = StoredState(
         operator="op",

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends._key_groups import KeyGroupRange, key_group_range
-from holdfast.backends._redistribution import intersect, redistribute, redistribute_raw
+from holdfast.backends import (
+    KeyGroupRange,
+    intersect,
+    key_group_range,
+    redistribute,
+    redistribute_raw,
+)
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import (
     ByteStreamStateHandle,

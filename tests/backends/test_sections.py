@@ -9,9 +9,13 @@ from contracts.elements import list_state
 
 from holdfast.backends import OperatorStateBackend
 from holdfast.errors import CheckpointCorruptedError
-from holdfast.locations import FileStateHandle, FileSystemCheckpointStorage, OperatorStateHandle
-from holdfast.locations._checksum import checksum_of
-from holdfast.locations.file_systems import file_system_for
+from holdfast.locations import (
+    FileStateHandle,
+    FileSystemCheckpointStorage,
+    OperatorStateHandle,
+    file_system_for,
+)
+from holdfast.locations.handles import checksum_of
 
 ROWS = 51
 

@@ -38,9 +38,10 @@ from holdfast.backends import (
     ListStateDescriptor,
     MapStateDescriptor,
     OperatorStateBackend,
+    Outcome,
     Pickled,
 )
-from holdfast.backends._serializers import Outcome, serializer_of, stored_in
+from holdfast.backends.serializers import serializer_of, stored_in
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StateMigrationError
 
 BOTH = {**VALUES, **PYTHON_VALUES}

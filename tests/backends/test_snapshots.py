@@ -17,7 +17,7 @@ from contracts.patience import HANGS_S
 from contracts.values import files_below, read
 
 from holdfast.backends import AsyncSnapshot, OperatorStateBackend, SnapshotResult
-from holdfast.backends._snapshots import SnapshotStreams
+from holdfast.backends.snapshot import SnapshotStreams
 from holdfast.errors import InvalidRequestError, StorageFullError, StorageUnavailableError
 from holdfast.locations import (
     CheckpointStorageLocation,
@@ -29,7 +29,7 @@ from holdfast.locations import (
     StatePartitions,
     checkpoint_storage,
 )
-from holdfast.locations.file_systems import _memory as store
+from holdfast.locations.file_systems import memory as store
 from holdfast.testing import Faults, faulty_file_system
 
 LARGE = (pa.int64(), range(100_000))

@@ -6,8 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.backends._redistribution import redistribute, redistribute_raw
-from holdfast.backends._state_assignment import AssignedOperator, OperatorSettings, assign
+from holdfast.backends import (
+    AssignedOperator,
+    OperatorSettings,
+    assign,
+    redistribute,
+    redistribute_raw,
+)
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations import (
     CheckpointMetadata,

@@ -14,22 +14,18 @@ from holdfast.backends import (
     CheckpointListener,
     FunctionInitializationContext,
     FunctionSnapshotContext,
+    KeyGroupRange,
     OperatorStateBackend,
     OperatorStateHandler,
     checkpointed_function,
 )
-from holdfast.backends._key_groups import KeyGroupRange
 from holdfast.errors import (
     CheckpointDeclinedError,
     InvalidRequestError,
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations import (
-    CheckpointStorageLocation,
-    FileSystemCheckpointStorage,
-    SubtaskState,
-)
+from holdfast.locations import CheckpointStorageLocation, FileSystemCheckpointStorage, SubtaskState
 from holdfast.testing import Faults
 
 KEY_GROUPS = KeyGroupRange.of(2, 4)

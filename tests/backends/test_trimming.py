@@ -7,7 +7,7 @@ import pytest
 from contracts.elements import list_state, restored, snapshot_of
 
 from holdfast.backends import OperatorStateBackend, redistribute
-from holdfast.backends._trimming import trimmed
+from holdfast.backends.arrow import trimmed
 
 COUNT = 1000
 TEXTS = [f"{number:06}" + "x" * 500 for number in range(COUNT)]

@@ -14,7 +14,7 @@ from contracts.checkpoints import Checkpoint, one_state
 from contracts.elements import PYTHON_VALUES, VALUES, Point, broadcast_state, list_state
 
 from holdfast.backends import OperatorStateBackend
-from holdfast.cli import main
+from holdfast.cli.command_line import main
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import pytest
 from cli.stores import options_for
 from servers.s3 import S3Bucket, settings_of
 
-from holdfast.cli import _clean, main
+from holdfast.cli.command_line import main
+from holdfast.cli.commands import clean
 from holdfast.locations import (
     ByteStreamStateHandle,
     FileSystemCheckpointStorage,
@@ -231,7 +232,7 @@ def test_what_was_deleted_before_an_interruption_is_told(
             raise KeyboardInterrupt
         return sweep(directory, job, **settings)
 
-    with mock.patch.object(_clean, "sweep", is_interrupted):
+    with mock.patch.object(clean, "sweep", is_interrupted):
         assert main(["clean", directory, "--yes", "--json"]) == 130
     streams = capsys.readouterr()
     assert len(json.loads(streams.out)["found"]) == 1

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 from jobs.kept import write_checkpoint
 
-from holdfast.cli import main
-from holdfast.cli._main import parser
+from holdfast.cli.command_line import main, parser
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import settings_table
-from holdfast.spark.settings import Settings
+from holdfast.spark import Settings, settings_table
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from jobs.kept import Kept, write_checkpoint
 from jobs.savepoint_crashes import Crash, latest_state
 from jobs.stopped import all_files, remove, replace, state_of
 
-from holdfast.cli import main
+from holdfast.cli.command_line import main
+from holdfast.common import parallel
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations import (
     copy_checkpoint,
@@ -21,7 +22,7 @@ from holdfast.locations import (
     load_checkpoint,
     resolve_pointer,
 )
-from holdfast.locations.coordination import _copying, _parallel
+from holdfast.locations.coordination import copying
 from holdfast.spark import copy_savepoint, restore_savepoint, take_savepoint
 from holdfast.testing import ANY_CALL, Faults
 
@@ -126,8 +127,8 @@ def test_an_interruption_stops_the_files_that_are_being_copied(
         begun.wait()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_copying, "chunks", endless)
-    monkeypatch.setattr(_parallel, "wait", interrupted)
+    monkeypatch.setattr(copying, "chunks", endless)
+    monkeypatch.setattr(parallel, "wait", interrupted)
     assert main(["copy", f"file://{tmp_path}/checkpoints", target]) == 130
     assert all_files(target) == {}
     assert "interrupted; " in capsys.readouterr().err

@@ -12,7 +12,7 @@ from contracts.elements import Order
 from jobs.kept import Kept, write_checkpoint
 from jobs.stopped import put
 
-from holdfast.cli import main
+from holdfast.cli.command_line import main
 from holdfast.locations import (
     ChecksumBuilder,
     CompletedCheckpoint,
@@ -24,7 +24,7 @@ from holdfast.locations import (
     files_of,
 )
 from holdfast.spark import take_savepoint
-from holdfast.spark_side import SPARK, SparkFile, SparkFiles, compare_spark_files, progress_of
+from holdfast.spark_progress import SPARK, SparkFile, SparkFiles, compare_spark_files, progress_of
 
 
 def test_json_has_all_that_differs(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from jobs.kept import Kept, reached, write_checkpoint
 from jobs.stopped import remove, replace
 from servers.s3 import S3Bucket
 
-from holdfast.cli import main
+from holdfast.cli.command_line import main
 from holdfast.locations import find_checkpoints
 from holdfast.spark.settings import Stores
 from holdfast.testing import Faults

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from contracts.checkpoints import Checkpoint
 
-from holdfast.cli import main
+from holdfast.cli.command_line import main
 
 
 @pytest.fixture

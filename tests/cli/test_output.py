@@ -14,8 +14,9 @@ import pytest
 from jobs.kept import write_checkpoint
 from jobs.stopped import remove
 
-from holdfast.cli import _list, main
-from holdfast.cli._output import print_json, print_line, print_lines, print_pairs, print_table, say
+from holdfast.cli.command_line import main
+from holdfast.cli.commands import listing
+from holdfast.cli.output import print_json, print_line, print_lines, print_pairs, print_table, say
 from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint, files_of
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31mred\nfake line\x9b2J\u2028\u202e"
@@ -91,7 +92,7 @@ def test_what_nobody_has_foreseen_is_status_3_with_a_traceback(
     def fail(_: str) -> list[object]:
         raise failure
 
-    monkeypatch.setattr(_list, "find_checkpoints", fail)
+    monkeypatch.setattr(listing, "find_checkpoints", fail)
     assert main(["list", "file:///data"]) == 3
     said = capsys.readouterr().err
     assert said.startswith("Traceback")
@@ -114,8 +115,8 @@ def test_a_reader_that_has_gone_changes_no_status(tmp_path: Path) -> None:
 
 def test_output_that_was_broken_off_is_none_that_was_done() -> None:
     program = (
-        "import sys; from holdfast.cli import _list, main; "
-        "_list.find_checkpoints = lambda _: print('much', flush=True); "
+        "import sys; from holdfast.cli import main; from holdfast.cli.commands import listing; "
+        "listing.find_checkpoints = lambda _: print('much', flush=True); "
         "sys.exit(main(['list', 'file:///data']))"
     )
     assert _status_without_reader("-c", program) == 141

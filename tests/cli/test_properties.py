@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.cli._properties import line_of, parsed
+from holdfast.cli.properties_file import line_of, parsed
 
 READ = {
     "key value": "value",

@@ -12,7 +12,7 @@ import pytest
 from contracts.histories import HOSTILE, checkpoint_metadata, write_checkpoints
 from servers.s3 import S3Bucket, moto, moto_bucket
 
-from holdfast.cli import main
+from holdfast.cli.command_line import main
 from holdfast.locations import (
     CheckpointedStateScope,
     FileSystemCheckpointStorage,
@@ -321,7 +321,7 @@ def test_without_jinja_it_says_what_to_install_and_json_works(
     directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_checkpoints(directory, [1])
-    monkeypatch.delitem(sys.modules, "holdfast.cli._report._page", raising=False)
+    monkeypatch.delitem(sys.modules, "holdfast.cli.report.page", raising=False)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert main(["report", f"file://{directory}"]) == 2
     assert "pip install 'holdfast[report]'" in capsys.readouterr().err

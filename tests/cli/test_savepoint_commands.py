@@ -12,10 +12,10 @@ from cli.stores import options_for
 from jobs.stopped import QUERY, UID, all_files, remove, write_query, write_stopped
 from servers.s3 import S3Bucket, settings_of
 
-from holdfast.cli import main
+from holdfast.cli.command_line import main
 from holdfast.locations import use_s3
 from holdfast.spark import restore_savepoint, take_savepoint
-from holdfast.spark.savepoints import _restore, _roll_back, _take
+from holdfast.spark.savepoints import restoring, rolling_back, taking
 
 Captured = pytest.CaptureFixture[str]
 
@@ -110,7 +110,7 @@ def test_a_savepoint_that_cannot_be_taken_is_one_line(
 def test_an_interrupted_savepoint_leaves_none(
     stopped: str, directory: str, capsys: Captured
 ) -> None:
-    with mock.patch.object(_take, "complete_checkpoint", side_effect=KeyboardInterrupt):
+    with mock.patch.object(taking, "complete_checkpoint", side_effect=KeyboardInterrupt):
         assert main(["savepoint", stopped, f"{directory}/savepoints"]) == 130
     streams = capsys.readouterr()
     assert streams.out == ""
@@ -192,7 +192,7 @@ def test_an_interrupted_restore_is_finished_by_the_same_command(
 ) -> None:
     pointer = savepoint(stopped, directory, capsys)
     command = ["restore", pointer, f"{directory}/fork", "--checkpoint-dir", f"{directory}/forked"]
-    with mock.patch.object(_restore, "finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(restoring, "finish", side_effect=KeyboardInterrupt):
         assert main(command) == 130
     streams = capsys.readouterr()
     assert streams.out == ""
@@ -209,8 +209,8 @@ def test_a_restore_that_was_killed_before_it_printed_prints_when_it_is_repeated(
     command = ["restore", pointer, f"{directory}/fork", "--checkpoint-dir", f"{directory}/forked"]
     code = (
         "import os, signal, sys\n"
-        "from holdfast.cli import _restore, main\n"
-        "_restore.print_line = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from holdfast.cli import restoring, main\n"
+        "restoring.print_line = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
         "main(sys.argv[1:])\n"
     )
     killed = subprocess.run(
@@ -344,7 +344,7 @@ def test_an_interrupted_roll_back_is_finished_by_the_same_command(
     stopped: str, directory: str, capsys: Captured
 ) -> None:
     command = ["rollback", stopped, "--checkpoint", "2", "--yes"]
-    with mock.patch.object(_roll_back, "finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(rolling_back, "finish", side_effect=KeyboardInterrupt):
         assert main(command) == 130
     assert "the same command again finishes it" in capsys.readouterr().err
     assert main(["rollback", stopped, "--json"]) == 0
@@ -355,7 +355,7 @@ def test_an_interrupted_roll_back_is_finished_by_the_same_command(
     assert main(command) == 0
     assert json.loads(all_files(stopped)["metadata"]) == {"id": QUERY}
     # One that ended right before the note of it went is not in the way of anything.
-    with mock.patch.object(_roll_back, "forget", side_effect=KeyboardInterrupt):
+    with mock.patch.object(rolling_back, "forget", side_effect=KeyboardInterrupt):
         assert main(["rollback", stopped, "--checkpoint", "1", "--yes"]) == 130
     before = all_files(stopped)
     assert main(["rollback", stopped, "--checkpoint", "1"]) == 0
@@ -369,7 +369,7 @@ def test_where_a_restore_is_not_finished_nothing_is_rolled_back(
 ) -> None:
     pointer = take_savepoint(plain, f"{directory}/savepoints")
     fork = f"{directory}/fork"
-    with mock.patch.object(_restore, "finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(restoring, "finish", side_effect=KeyboardInterrupt):
         assert main(["restore", pointer, fork]) == 130
     for words in ([], ["--batch", "1"], ["--batch", "1", "--yes"]):
         assert main(["rollback", fork, *words]) == 2

@@ -8,7 +8,7 @@ from contracts.elements import Order
 from jobs.kept import Kept, write_checkpoint
 from jobs.stopped import remove
 
-from holdfast.cli import main
+from holdfast.cli.command_line import main
 from holdfast.locations import files_of
 from holdfast.spark import take_savepoint
 

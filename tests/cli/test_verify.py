@@ -10,12 +10,13 @@ import pytest
 from jobs.kept import Kept, write_checkpoint
 from jobs.stopped import put, remove, text_of
 
-from holdfast.cli import _verify, main
+from holdfast.cli.command_line import main
+from holdfast.cli.commands import verify as verify_command
+from holdfast.common import crc32c
 from holdfast.errors import CheckpointNotFoundError, StorageUnavailableError
 from holdfast.locations import CompletedCheckpoint, VerifiedFile, files_of, verify
-from holdfast.locations._crc32c import crc32c
 from holdfast.spark import take_savepoint
-from holdfast.spark_side import verify_checkpoints
+from holdfast.spark_progress import verify_checkpoints
 from holdfast.testing import Faults
 
 
@@ -133,7 +134,7 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read_was_not_verified(
         first.discard()
         return verify_checkpoints(*arguments, **options)
 
-    monkeypatch.setattr(_verify, "verify_checkpoints", deleted_before)
+    monkeypatch.setattr(verify_command, "verify_checkpoints", deleted_before)
     pointers = [one.location.external_pointer for one in (first, second)]
     assert main(["verify", *options, *pointers, "--json"]) == (1 if told else 0)
     streams = capsys.readouterr()

@@ -20,11 +20,7 @@ from holdfast.backends import (
     OperatorStateBackend,
     Pickled,
 )
-from holdfast.locations import (
-    CheckpointStreamFactory,
-    MemoryCheckpointStorage,
-    OperatorStateHandle,
-)
+from holdfast.locations import CheckpointStreamFactory, MemoryCheckpointStorage, OperatorStateHandle
 
 UTC = dt.UTC
 

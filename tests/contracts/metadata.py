@@ -2,7 +2,7 @@
 
 import struct
 
-from holdfast.locations._crc32c import crc32c
+from holdfast.common import crc32c
 
 
 def sealed(body: bytes, *, version: int = 1, length: int | None = None) -> bytes:

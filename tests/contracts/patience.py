@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.locations import RetryPolicy, S3Settings
-from holdfast.locations.file_systems import _registry
-from holdfast.locations.file_systems._fsspec import _s3fs
+from holdfast.locations.file_systems import registry
+from holdfast.locations.file_systems.fsspec import s3fs_file_system
 
 HANGS_S = 300
 """Whatever takes longer hangs. It is less than pytest's own timeout, so that the complaint is of the
@@ -22,7 +22,7 @@ PATIENT = RetryPolicy(deadline_s=HANGS_S, first_wait_s=0.001, longest_wait_s=0.0
 def be_patient() -> None:
     """Let what the product waits for by default be far too, in this process."""
     _defaults(RetryPolicy)["deadline_s"] = float(HANGS_S)
-    for policy in (_registry._DEFAULT_POLICY, _s3fs._DEFAULT_POLICY):
+    for policy in (registry._DEFAULT_POLICY, s3fs_file_system._DEFAULT_POLICY):
         object.__setattr__(policy, "deadline_s", float(HANGS_S))
     # Less, so that a request that hangs is repeated.
     _defaults(S3Settings).update(connect_timeout_s=HANGS_S / 3, read_timeout_s=HANGS_S / 3)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.spark_side import SPARK, SparkProgress
+from holdfast.spark_progress import SPARK, SparkProgress
 
 
 def behind_batch(batch_id: int) -> dict[str, bytes]:

@@ -20,7 +20,7 @@ from holdfast.locations import (
     SubtaskStatistics,
     complete_checkpoint,
 )
-from holdfast.spark_side import SPARK, SparkProgress
+from holdfast.spark_progress import SPARK, SparkProgress
 
 UID = "visits"
 

@@ -39,7 +39,7 @@ def main(directory: Path, point: str) -> None:
     job = Job(spark, directory)
     victims = [jvm_of(spark), os.getpid()]
 
-    commit = "holdfast.spark._coordinator.complete_checkpoint"
+    commit = "holdfast.spark.query.coordinator.complete_checkpoint"
     with mock.patch(commit, killing(point, victims)):
         job.run(job.operator(Groups(GROUP)))
 

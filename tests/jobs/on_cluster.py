@@ -13,12 +13,7 @@ from jobs.operators import Groups
 from jobs.signals import Signals
 from pyspark.sql import SparkSession
 
-from holdfast.locations import (
-    FileStateHandle,
-    FileSystemCheckpointStorage,
-    load_checkpoints,
-    sweep,
-)
+from holdfast.locations import FileStateHandle, FileSystemCheckpointStorage, load_checkpoints, sweep
 
 SETTINGS = {
     "spark.executor.extraJavaOptions": "-XX:-UsePerfData -XX:TieredStopAtLevel=1",

@@ -11,9 +11,8 @@ from jobs.stopped import QUERY, all_files, put, state_of, text_of, write_job, wr
 from holdfast.errors import CheckpointNotFoundError
 from holdfast.locations import FileSystemCheckpointStorage, latest_checkpoint
 from holdfast.spark import restore_savepoint, roll_back, take_savepoint
-from holdfast.spark.savepoints._attempts import is_attempt
-from holdfast.spark.savepoints._restored import RESTORED_FILE
-from holdfast.spark.savepoints._selection import UNFINISHED_FILE
+from holdfast.spark.checkpoint_location import UNFINISHED_FILE
+from holdfast.spark.savepoints import RESTORED_FILE, is_attempt
 from holdfast.testing import ANY_CALL, Faults
 
 
@@ -105,7 +104,7 @@ def check_restores(faults: Faults, stride: int) -> None:
             break
 
 
-@mock.patch("holdfast.spark._sessions.is_application_alive", mock.Mock(return_value=False))
+@mock.patch("holdfast.spark.sessions.is_application_alive", mock.Mock(return_value=False))
 def check_roll_backs(faults: Faults, stride: int) -> None:
     """What died can't be started unless it is untouched or whole, and is finished by a repetition."""
     rolled_back = {

@@ -186,8 +186,8 @@ def main(directory: Path) -> None:
     pool = ThreadPoolExecutor(len(names))
     try:
         with (
-            mock.patch("holdfast.locations.file_systems._local.os", WatchedCalls(steps)),
-            mock.patch("holdfast.spark._coordinator._CLEANER", cleaner),
+            mock.patch("holdfast.locations.file_systems.local.os", WatchedCalls(steps)),
+            mock.patch("holdfast.spark.query.coordinator._CLEANER", cleaner),
         ):
             ran = {
                 name: pool.submit(run, job_of(spark, directory, name), name, steps)

@@ -15,10 +15,10 @@ from holdfast.locations import (
     SubtaskState,
     file_system_for,
 )
-from holdfast.spark import SparkProgress, _sessions, stateful
-from holdfast.spark._acknowledgements import Acknowledgement
-from holdfast.spark._coordinator import CheckpointCoordinator
-from holdfast.spark._link import LINK_FILE, Link, encode_link
+from holdfast.spark import SparkProgress, sessions, stateful
+from holdfast.spark.checkpoint_location import LINK_FILE, Link, encode_link
+from holdfast.spark.query import CheckpointCoordinator
+from holdfast.spark.subtask import Acknowledgement
 from holdfast.testing import Faults
 
 QUERY = "6f0c3c4e-5f65-4c8e-9a1a-0d4b5f3f9d1c"
@@ -152,4 +152,4 @@ def stopped(directory: str) -> str:
 @pytest.fixture
 def as_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests in this process have Spark; nothing here was run by it."""
-    monkeypatch.setattr(_sessions, "is_application_alive", lambda: False)
+    monkeypatch.setattr(sessions, "is_application_alive", lambda: False)

@@ -30,7 +30,7 @@ from holdfast.locations import (
 )
 
 GROUP = 30
-COMMIT = "holdfast.spark._coordinator.complete_checkpoint"
+COMMIT = "holdfast.spark.query.coordinator.complete_checkpoint"
 SECOND = f"-{BATCH + 1}-"
 """In the names of transactions of the second batch."""
 

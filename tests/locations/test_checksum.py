@@ -6,19 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import (
-    CheckpointCorruptedError,
-    InvalidRequestError,
-    UnsupportedFormatError,
-)
-from holdfast.locations import Checksum
-from holdfast.locations._checksum import (
-    BLOCK_BYTES,
-    ChecksumBuilder,
-    VerifyingInputStream,
-    checksum_of,
-)
-from holdfast.locations._crc32c import crc32c
+from holdfast.common import crc32c
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, UnsupportedFormatError
+from holdfast.locations import Checksum, ChecksumBuilder
+from holdfast.locations.handles import BLOCK_BYTES, VerifyingInputStream, checksum_of
 
 CONTENT = bytes(range(25))
 BLOCK = 10

@@ -11,6 +11,7 @@ from contracts.processes import python
 from contracts.values import EXCLUSIVE, read
 from servers.s3 import S3Bucket
 
+from holdfast.common import uripath
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError, StorageUnavailableError
 from holdfast.locations import (
     METADATA_FILE,
@@ -30,7 +31,6 @@ from holdfast.locations import (
     PendingUpload,
     RestoreMode,
     S3Settings,
-    _uris,
     check_job_id,
     checkpoint_storage,
     complete_checkpoint,
@@ -43,10 +43,10 @@ from holdfast.locations import (
     unregister_file_system,
     use_s3,
 )
-from holdfast.locations.coordination import _sweep
-from holdfast.locations.file_systems import _memory as store
+from holdfast.locations.coordination import sweeping
+from holdfast.locations.file_systems import memory as store
 from holdfast.locations.file_systems import publish
-from holdfast.locations.storages import _entropy
+from holdfast.locations.storages import entropy
 from holdfast.testing import (
     CheckpointStorageContract,
     Counts,
@@ -67,11 +67,11 @@ class ObjectStore(MemoryFileSystem):
     listed: ClassVar[list[str]] = []
 
     def create(self, uri: str, /) -> FileOutputStream:
-        self.prepare_directory(_uris.parent(uri))
+        self.prepare_directory(uripath.parent(uri))
         return super().create(uri)
 
     def publish(self, uri: str, data: bytes, /) -> None:
-        self.prepare_directory(_uris.parent(uri))
+        self.prepare_directory(uripath.parent(uri))
         super().publish(uri, data)
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
@@ -138,7 +138,7 @@ def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
     storage = FileSystemCheckpointStorage(
         directory,
         inline_threshold=0,
-        savepoint_directory=f"{_entropy.without_marker(directory)}/savepoints",
+        savepoint_directory=f"{entropy.without_marker(directory)}/savepoints",
     )
     access = storage.create_checkpoint_storage(job_id)
     access.initialize_base_locations_for_checkpoint()
@@ -205,20 +205,20 @@ class TestPaths:
     def test_the_first_marker_is_taken_out_or_replaced(
         self, marked: str, plain: str, spread: str
     ) -> None:
-        assert _entropy.without_marker(marked) == plain
-        assert _entropy.spread(marked, "a3456789") == spread
-        assert _entropy.has_marker(marked) == (marked != spread)
+        assert entropy.without_marker(marked) == plain
+        assert entropy.spread(marked, "a3456789") == spread
+        assert entropy.has_marker(marked) == (marked != spread)
 
     def test_there_are_256_directories_which_have_one_above_them(self) -> None:
-        found = _entropy.spread_everywhere("s3://b/c/_entropy_/d")
+        found = entropy.spread_everywhere("s3://b/c/_entropy_/d")
         assert len(set(found)) == 256
         assert all(re.fullmatch(r"s3://b/c/\.[0-9a-f]{2}/d", one) for one in found)
-        assert _entropy.common_directory("s3://b/c/_entropy_/d") == "s3://b/c"
-        assert _entropy.common_directory("s3://b/_entropy_/d") == "s3://b/"
+        assert entropy.common_directory("s3://b/c/_entropy_/d") == "s3://b/c"
+        assert entropy.common_directory("s3://b/_entropy_/d") == "s3://b/"
 
     def test_without_a_marker_there_is_one_directory(self) -> None:
-        assert _entropy.spread_everywhere("s3://b/c") == ["s3://b/c"]
-        assert _entropy.common_directory("s3://b/c") == "s3://b/c"
+        assert entropy.spread_everywhere("s3://b/c") == ["s3://b/c"]
+        assert entropy.common_directory("s3://b/c") == "s3://b/c"
 
     @pytest.mark.parametrize(
         ("uri", "lies_in", "is_below"),
@@ -244,8 +244,8 @@ class TestPaths:
         lies_in: bool,  # noqa: FBT001
         is_below: bool,  # noqa: FBT001
     ) -> None:
-        assert _entropy.lies_in(uri, "s3://b/c/job/chk-7") == lies_in
-        assert _entropy.is_below(uri, "s3://b/c/job/chk-7") == is_below
+        assert entropy.lies_in(uri, "s3://b/c/job/chk-7") == lies_in
+        assert entropy.is_below(uri, "s3://b/c/job/chk-7") == is_below
 
 
 class TestWhereTheMarkerMayStand:
@@ -336,7 +336,9 @@ class TestWhereTheMarkerMayStand:
 
     def test_in_the_middle_of_a_name_it_is_a_name(self, bucket: str) -> None:
         done = completed(job_in(f"{bucket}/cross_entropy_loss"), 1)
-        assert {_uris.parent(one.uri) for one in files_of(done)} == {done.location.external_pointer}
+        assert {uripath.parent(one.uri) for one in files_of(done)} == {
+            done.location.external_pointer
+        }
 
 
 class TestLayout:
@@ -363,14 +365,14 @@ class TestLayout:
         by_name = {f"{plain}/job/chk-7/{METADATA_FILE}", f"{plain}/job/_epoch/1"}
         expected = set(by_name)
         for handle, place in zip(handles, ("chk-7", "shared", "taskowned"), strict=True):
-            name = _uris.name(handle.uri)
+            name = uripath.name(handle.uri)
             random = f".{name.rpartition('-')[2][:2]}"
             expected.add(f"{spread.format(random)}/job/{place}/{name}")
         assert files_in(bucket) == expected
-        assert {_uris.local_path(one.uri).lstrip("/") for one in handles} == expected - by_name
+        assert {uripath.local_path(one.uri).lstrip("/") for one in handles} == expected - by_name
 
     def test_every_file_draws_its_own(self, access: CheckpointStorageAccess) -> None:
-        found = {_uris.parent(one.uri) for one in files_of(completed(access, 1, files=200))}
+        found = {uripath.parent(one.uri) for one in files_of(completed(access, 1, files=200))}
         assert len(found) > 100
 
     def test_entropy_makes_the_paths_of_exclusive_state_absolute(
@@ -385,7 +387,7 @@ class TestLayout:
         content = read(done.location.metadata_handle)
         for one in files_of(done):
             assert one.uri.encode() not in content
-            assert _uris.name(one.uri).encode() in content
+            assert uripath.name(one.uri).encode() in content
 
     def test_tasks_spread_what_they_write_at_the_default_location(
         self, bucket: str, access: CheckpointStorageAccess
@@ -406,7 +408,7 @@ class TestLayout:
         done = complete_checkpoint(location, metadata_of(*handles))
         pointer = done.location.external_pointer
         assert pointer.startswith(f"{bucket}/holdfast/savepoints/savepoint-job-")
-        assert {_uris.parent(one.uri) for one in handles} == {pointer}
+        assert {uripath.parent(one.uri) for one in handles} == {pointer}
 
     def test_jobs_and_their_latest_checkpoint_are_found_with_the_marker_and_without(
         self, bucket: str, access: CheckpointStorageAccess
@@ -509,7 +511,7 @@ class TestNothingIsLeft:
         before = files_in(bucket)
         attempt = ""
         for _ in range(20):
-            attempt = _uris.name(write(failed).uri)[:9]
+            attempt = uripath.name(write(failed).uri)[:9]
         ours = [f"{bucket}/holdfast/.a3/job/chk-1/{attempt}{RANDOM}"]
         theirs = [
             f"{bucket}/holdfast/.a3/job/chk-1/01234567-{RANDOM}",
@@ -853,7 +855,7 @@ def test_a_bucket_is_empty_after_its_checkpoints_were_given_up_and_deleted(
     done = completed(access, 1)
     assert re.fullmatch(rf"s3://{moto_bucket.name}/\.\w\w/holdfast/job/.*", files_of(done)[0].uri)
     failed = access.initialize_location_for_checkpoint(2)
-    attempt = _uris.name(write(failed).uri)[:9]
+    attempt = uripath.name(write(failed).uri)[:9]
     key = f".a3/holdfast/job/chk-2/{attempt}{RANDOM}"
     moto_bucket.client.create_multipart_upload(Bucket=moto_bucket.name, Key=key)
     failed.dispose_on_failure()
@@ -898,8 +900,8 @@ sys.stdin.readline()
         process.communicate()
     assert len(moto_bucket.keys()) == len(before) + 2
     assert len(moto_bucket.uploads()) == 2
-    now_ms = _sweep._store_clock_ms
-    monkeypatch.setattr(_sweep, "_store_clock_ms", lambda uri: now_ms(uri) + 7_200_000)
+    now_ms = sweeping._store_clock_ms
+    monkeypatch.setattr(sweeping, "_store_clock_ms", lambda uri: now_ms(uri) + 7_200_000)
     report = sweep(s3_directory, "job", grace_s=GRACE)
     assert (len(report.files), len(report.uploads)) == (2, 2)
     assert moto_bucket.keys() == before

@@ -30,7 +30,7 @@ from holdfast.locations import (
     load_checkpoint,
 )
 from holdfast.locations.coordination import disposed_on_failure
-from holdfast.locations.file_systems import _memory as store
+from holdfast.locations.file_systems import memory as store
 from holdfast.testing import CheckpointStorageContract, Faults, metadata_of, streams_of
 
 

@@ -16,7 +16,7 @@ from holdfast.locations import (
     FileStateHandle,
     FileSystemCheckpointStorage,
 )
-from holdfast.locations.file_systems import _memory as store
+from holdfast.locations.file_systems import memory as store
 from holdfast.testing import Faults
 
 BROKEN = StorageUnavailableError("out of reach")

@@ -48,10 +48,12 @@ from holdfast.locations import (
     RetryPolicy,
     file_system_for,
 )
-from holdfast.locations.file_systems._fsspec import fsspec_file_system
-from holdfast.locations.file_systems._fsspec._sftp import Sftp
-from holdfast.locations.file_systems._fsspec._times import milliseconds
-from holdfast.locations.file_systems._retrying import RetryingFileSystem
+from holdfast.locations.file_systems import (
+    RetryingFileSystem,
+    Sftp,
+    fsspec_file_system,
+    milliseconds,
+)
 from holdfast.testing import FileSystemContract
 
 PASSWORD = secrets.token_hex()

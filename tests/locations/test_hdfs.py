@@ -21,7 +21,7 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations import HdfsFileSystem, RetryPolicy
-from holdfast.locations.file_systems._hdfs import _client, _errors
+from holdfast.locations.file_systems.hdfs import hdfs_client, hdfs_errors
 
 URI = "hdfs://cluster/dir/x"
 
@@ -39,7 +39,7 @@ def answer(java_class: str, message: str = "why", *, kind: str = "RPCError") -> 
 def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Any, Any]]:
     """None that other tests have made, and none for them."""
     clients: dict[Any, Any] = {}
-    monkeypatch.setattr(_client, "_CLIENTS", clients)
+    monkeypatch.setattr(hdfs_client, "_CLIENTS", clients)
     yield clients
     gc.collect()
 
@@ -154,7 +154,7 @@ class TestErrors:
     def test_each_means_one_thing_that_the_caller_can_do(
         self, error: Exception, kind: type[CheckpointError]
     ) -> None:
-        ours = _errors.error_for(error, URI)
+        ours = hdfs_errors.error_for(error, URI)
         assert type(ours) is kind
         assert ours.location == URI
 
@@ -162,7 +162,7 @@ class TestErrors:
         error = answer(
             f"{HDFS}.server.namenode.SafeModeException", 'Cannot create \\"/dir/x\\". It is on.'
         )
-        assert str(_errors.error_for(error, URI)) == (
+        assert str(hdfs_errors.error_for(error, URI)) == (
             'HDFS failed (SafeModeException: Cannot create "/dir/x". It is on.): '
             f"location='{URI}'"
         )
@@ -177,7 +177,7 @@ class TestErrors:
         ids=["answer", "other", "cut answer"],
     )
     def test_a_long_text_is_cut(self, error: Exception) -> None:
-        text = str(_errors.error_for(error, URI))
+        text = str(hdfs_errors.error_for(error, URI))
         assert "long long" in text
         assert len(text) < 400
 
@@ -195,16 +195,16 @@ class TestErrors:
     def test_the_class_that_the_name_node_named_is_found(
         self, error: Exception | None, java_class: str
     ) -> None:
-        assert _errors.java_class(error) == java_class
+        assert hdfs_errors.java_class(error) == java_class
 
     def test_ours_come_through_and_others_are_chained(self) -> None:
         ours = StorageFullError("full")
-        with pytest.raises(StorageFullError) as caught, _errors.translated(URI):
+        with pytest.raises(StorageFullError) as caught, hdfs_errors.translated(URI):
             raise ours
         assert caught.value is ours
         theirs = OSError("gone")
         with pytest.raises(StorageUnavailableError, match="gone") as chained:
-            with _errors.translated(URI):
+            with hdfs_errors.translated(URI):
                 raise theirs
         assert chained.value.__cause__ is theirs
 
@@ -297,7 +297,7 @@ class TestClients:
     def test_a_process_that_was_forked_after_its_use_is_refused(
         self, made: list[FakeClient], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(_client, "_was_forked", False)
+        monkeypatch.setattr(hdfs_client, "_was_forked", False)
         list(HdfsFileSystem().list("hdfs://cluster/dir"))
         child = os.fork()
         if not child:

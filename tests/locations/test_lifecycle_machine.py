@@ -52,7 +52,7 @@ from holdfast.locations import (
     load_checkpoint,
     sweep,
 )
-from holdfast.locations.file_systems import _memory as memory
+from holdfast.locations.file_systems import memory
 from holdfast.testing import ANY_CALL, faulty_file_system, metadata_of
 
 GRACE = 3600.0

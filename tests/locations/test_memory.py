@@ -1,7 +1,7 @@
 import pytest
 
 from holdfast.locations import ExclusiveFileSystem, MemoryFileSystem
-from holdfast.locations.file_systems import _memory as store
+from holdfast.locations.file_systems import memory as store
 from holdfast.testing import ExclusiveFileSystemContract
 
 

@@ -29,7 +29,7 @@ from holdfast.backends import (
     raw_operator_partitions,
     states,
 )
-from holdfast.cli import main
+from holdfast.cli.command_line import main
 from holdfast.errors import CheckpointCorruptedError, CheckpointError
 from holdfast.locations import (
     CheckpointedStateScope,
@@ -43,7 +43,7 @@ from holdfast.locations import (
     sweep,
     verify,
 )
-from holdfast.spark_side import SPARK_FILES, SparkFile, SparkFiles
+from holdfast.spark_progress import SPARK_FILES, SparkFile, SparkFiles
 
 WRONG = (0, -1, 1, 2**31, 2**40, 2**63 - 1, 2**64 - 1)
 MOST_BYTES = 32 << 20

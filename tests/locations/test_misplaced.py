@@ -11,6 +11,7 @@ from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations import (
     CheckpointedStateScope,
     FileSystemCheckpointStorage,
+    FileSystemCheckpointStorageAccess,
     complete_checkpoint,
     copy_checkpoint,
     find_checkpoint,
@@ -22,7 +23,6 @@ from holdfast.locations import (
     resolve_pointer,
     sweep,
 )
-from holdfast.locations.storages import FileSystemCheckpointStorageAccess
 from holdfast.testing import metadata_of
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import CancelledError
 import pytest
 from contracts.patience import HANGS_S
 
-from holdfast.locations.coordination._parallel import check_wanted, in_parallel
+from holdfast.common import check_wanted, in_parallel
 
 
 def test_results_are_in_order() -> None:

@@ -86,9 +86,9 @@ def behind(memory_directory: str) -> Iterator[Callable[[Callable[[], FileSystem]
 
 
 def _registered() -> set[str]:
-    from holdfast.locations.file_systems import _registry
+    from holdfast.locations.file_systems import registry
 
-    return set(_registry._FACTORIES)
+    return set(registry._FACTORIES)
 
 
 Register = Callable[[Callable[[], FileSystem]], str]

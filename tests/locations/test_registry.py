@@ -22,7 +22,7 @@ from holdfast.locations import (
     unregister_file_system,
     use_s3,
 )
-from holdfast.locations.file_systems import _memory, _registry
+from holdfast.locations.file_systems import memory, registry
 from holdfast.testing import http_faults, s3_operation
 
 SCHEMES = ("s3", "s3a")
@@ -181,7 +181,7 @@ def test_no_secret_is_in_what_is_printed_of_a_file_system() -> None:
 
 
 @of_many_threads
-@pytest.mark.parametrize("module", [_registry, _memory])
+@pytest.mark.parametrize("module", [registry, memory])
 def test_a_fork_while_another_thread_looks_something_up_does_not_hang(
     memory_directory: str, module: ModuleType
 ) -> None:

@@ -21,11 +21,12 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations import FileStatus, MemoryFileSystem, RetryPolicy, file_system_for
-from holdfast.locations.file_systems import _publishing, publish
-from holdfast.locations.file_systems._retries import Retrier
-from holdfast.locations.file_systems._retrying import (
+from holdfast.locations.file_systems import (
+    Retrier,
     RetryingExclusiveFileSystem,
     RetryingFileSystem,
+    publish,
+    publishing,
 )
 from holdfast.testing import Faults, faulty_file_system
 
@@ -440,7 +441,7 @@ class TestPublishing:
         with faulty_file_system(memory_directory) as faults:
             inner = file_system_for(faults.directory).inner
             retrying = over(cast("MemoryFileSystem", inner), passing)
-            monkeypatch.setattr(_publishing, "file_system_for", lambda _: retrying)
+            monkeypatch.setattr(publishing, "file_system_for", lambda _: retrying)
             yield faults
 
     def content(self, faults: Faults) -> bytes | None:

@@ -46,9 +46,14 @@ from holdfast.locations import (
     unregister_file_system,
     use_s3,
 )
-from holdfast.locations.file_systems import _s3
-from holdfast.locations.file_systems._publishing import check_exclusive
-from holdfast.locations.file_systems._s3 import _client, _input_stream, _multipart_upload, _settings
+from holdfast.locations.file_systems import check_exclusive
+from holdfast.locations.file_systems import s3 as s3_package
+from holdfast.locations.file_systems.s3 import (
+    multipart_upload,
+    s3_client,
+    s3_input_stream,
+    s3_settings,
+)
 from holdfast.testing import (
     CheckpointStorageContract,
     ExclusiveFileSystemContract,
@@ -104,7 +109,7 @@ def s3(bucket: S3Bucket) -> Iterator[S3Bucket]:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a part be as small as a test wants it; no server here but moto minds."""
-    monkeypatch.setattr(_settings, "_LEAST_PART_BYTES", 1)
+    monkeypatch.setattr(s3_settings, "_LEAST_PART_BYTES", 1)
     monkeypatch.setattr(moto.s3.models, "S3_UPLOAD_PART_MIN_SIZE", 1)
 
 
@@ -258,7 +263,7 @@ def test_sizes_around_those_of_parts_are_whole(watched: Watched, size: int) -> N
 def test_parts_grow_so_that_a_stream_has_no_end(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_multipart_upload, "_GROWS_EVERY", 4)
+    monkeypatch.setattr(multipart_upload, "_GROWS_EVERY", 4)
     file_system = watched.file_system(part_bytes=10, concurrency=1)
     data = os.urandom(4 * 10 + 4 * 20 + 40 + 7)
     write(file_system, f"{watched.directory}/x", data)
@@ -349,7 +354,7 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
     bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, waits = threading.Event(), threading.Event()
-    note = _multipart_upload._note
+    note = multipart_upload._note
 
     def slowly(room: Any, failures: Any, part: Any) -> None:
         note(room, failures, part)
@@ -357,7 +362,7 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
             waits.set()
             goes_on.wait(HANGS_S)
 
-    monkeypatch.setattr(_multipart_upload, "_note", slowly)
+    monkeypatch.setattr(multipart_upload, "_note", slowly)
     settings = settings_of(bucket.server, part_bytes=4, concurrency=1)
     stream = S3FileSystem(settings).create(f"s3://{bucket.name}/x")
     stream.write(b"12345")
@@ -399,9 +404,9 @@ def test_of_parts_the_checksum_is_signed_and_of_all_else_the_body(
 
 def test_parts_reach_what_s3_can_hold() -> None:
     part, total = S3Settings().part_bytes, 0
-    for number in range(1, _multipart_upload._MOST_PARTS + 1):
+    for number in range(1, multipart_upload._MOST_PARTS + 1):
         total += part
-        if number % _multipart_upload._GROWS_EVERY == 0:
+        if number % multipart_upload._GROWS_EVERY == 0:
             part *= 2
     assert total >= 5 << 40
     assert part // 2 <= 5 << 30  # the largest part
@@ -411,7 +416,7 @@ def test_parts_reach_what_s3_can_hold() -> None:
 def test_too_many_parts_are_refused_and_leave_nothing(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_multipart_upload, "_MOST_PARTS", 3)
+    monkeypatch.setattr(multipart_upload, "_MOST_PARTS", 3)
     with pytest.raises(InvalidRequestError, match="more than 3 parts"):
         write(watched.file_system(part_bytes=10), f"{watched.directory}/x", bytes(45))
     settle()
@@ -425,7 +430,7 @@ def test_what_was_changed_on_its_way_is_refused_where_the_store_is_to_check_it(
     bucket: S3Bucket, directory: str, checksum: str
 ) -> None:
     file_system = S3FileSystem(settings_of(bucket.server, checksum=checksum), retries=SOON)
-    events = _client.connection_for(file_system.settings).client.meta.events
+    events = s3_client.connection_for(file_system.settings).client.meta.events
 
     def damage(request: Any, **_: Any) -> None:
         body = request.body if isinstance(request.body, bytes) else request.body.read()
@@ -562,7 +567,7 @@ def test_an_empty_object_is_read_by_one_request(watched: Watched) -> None:
 def test_small_gaps_are_skipped_and_large_ones_asked_for(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_input_stream, "_SKIPPED_BYTES", 100)
+    monkeypatch.setattr(s3_input_stream, "_SKIPPED_BYTES", 100)
     data = os.urandom(10_000)
     watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data)
     with watched.file_system().open(f"{watched.directory}/x") as stream:
@@ -1012,14 +1017,14 @@ def test_a_password_in_the_endpoint_is_not_shown() -> None:
 def test_a_process_has_one_client_and_a_forked_one_its_own(watched: Watched) -> None:
     file_system = watched.file_system()
     file_system.publish(f"{watched.directory}/parent", b"1")
-    ours = _client.connection_for(file_system.settings).client
-    assert _client.connection_for(file_system.settings).client is ours
+    ours = s3_client.connection_for(file_system.settings).client
+    assert s3_client.connection_for(file_system.settings).client is ours
     child = os.fork()
     if child == 0:
         status = 1
         with suppress(BaseException):
             file_system.publish(f"{watched.directory}/child", b"2")
-            status = 3 if _client.connection_for(file_system.settings).client is ours else 0
+            status = 3 if s3_client.connection_for(file_system.settings).client is ours else 0
         os._exit(status)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
@@ -1060,14 +1065,14 @@ def test_an_interrupt_while_it_is_read_moves_nothing(
     file_system = watched.file_system()
     file_system.publish(uri, data)
 
-    def interrupted(stream: _input_stream.S3InputStream, length: int) -> memoryview:
+    def interrupted(stream: s3_input_stream.S3InputStream, length: int) -> memoryview:
         assert stream._body.read(length)
         raise KeyboardInterrupt
 
     with file_system.open(uri) as stream:
         assert stream.read(1000) == data[:1000]
         with monkeypatch.context() as patched:
-            patched.setattr(_input_stream.S3InputStream, "_read", interrupted)
+            patched.setattr(s3_input_stream.S3InputStream, "_read", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 stream.read(1000)
         assert stream.tell() == 1000
@@ -1079,7 +1084,7 @@ def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     making, go_on = threading.Event(), threading.Event()
-    make = _client._make
+    make = s3_client._make
 
     def slowly(settings: S3Settings) -> Any:
         making.set()
@@ -1087,13 +1092,13 @@ def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
         return make(settings)
 
     file_system = watched.file_system()
-    monkeypatch.setattr(_client, "_make", slowly)
+    monkeypatch.setattr(s3_client, "_make", slowly)
     with ThreadPoolExecutor(1) as pool:
         publishing = pool.submit(file_system.publish, f"{watched.directory}/parent", b"1")
         assert making.wait(HANGS_S)
         child = os.fork()
         if child == 0:
-            _client._make = make
+            s3_client._make = make
             status = 1
             with suppress(BaseException):
                 file_system.publish(f"{watched.directory}/child", b"2")
@@ -1144,7 +1149,7 @@ def test_sixteen_threads_share_a_file_system(watched: Watched) -> None:
     for number, data in enumerate(written):
         assert watched.bucket.read(f"dir/{number}") == data
         assert watched.bucket.read(f"dir/{number}-large") == data * 100
-    clients = [key for key in _client._CONNECTIONS if key[1] == file_system.settings]
+    clients = [key for key in s3_client._CONNECTIONS if key[1] == file_system.settings]
     assert clients == [(os.getpid(), file_system.settings)]
 
 
@@ -1169,12 +1174,12 @@ def test_use_s3_holds_until_other_settings_are_used(s3: S3Bucket) -> None:
     assert file_system_for("s3://x/") is before
     for scheme in ("s3", "s3a"):
         inner = file_system_for(f"{scheme}://x/").inner
-        assert isinstance(inner, _s3.S3FileSystem)
+        assert isinstance(inner, s3_package.S3FileSystem)
         assert inner.settings == settings_of(s3.server)
     use_s3(settings_of(s3.server, storage_class="STANDARD_IA"))
     for scheme in ("s3", "s3a"):
         inner = file_system_for(f"{scheme}://x/").inner
-        assert isinstance(inner, _s3.S3FileSystem)
+        assert isinstance(inner, s3_package.S3FileSystem)
         assert inner.settings.storage_class == "STANDARD_IA"
 
 

@@ -19,7 +19,7 @@ from holdfast.locations import (
     unregister_file_system,
     use_s3,
 )
-from holdfast.locations.coordination import _sweep
+from holdfast.locations.coordination import sweeping
 from holdfast.testing import metadata_of
 
 RANDOM = "0123456789abcdef" * 2
@@ -114,8 +114,8 @@ def test_a_sweep_gives_up_what_nobody_will_finish(
     young = sweep(directory, "job")
     assert (young.files, young.uploads, young.too_young) == ((), (), 3)
 
-    now_ms = _sweep._store_clock_ms
-    monkeypatch.setattr(_sweep, "_store_clock_ms", lambda uri: now_ms(uri) + 7_200_000)
+    now_ms = sweeping._store_clock_ms
+    monkeypatch.setattr(sweeping, "_store_clock_ms", lambda uri: now_ms(uri) + 7_200_000)
     looked = sweep(directory, "job", grace_s=3600, dry_run=True)
     found = sweep(directory, "job", grace_s=3600)
     assert (looked.files, looked.uploads) == (found.files, found.uploads)

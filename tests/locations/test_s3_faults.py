@@ -34,9 +34,13 @@ from holdfast.locations import (
     register_file_system,
     unregister_file_system,
 )
-from holdfast.locations.file_systems import publish
-from holdfast.locations.file_systems._retrying import RetryingExclusiveFileSystem
-from holdfast.locations.file_systems._s3 import _client, _input_stream, _obstore, _settings
+from holdfast.locations.file_systems import RetryingExclusiveFileSystem, publish
+from holdfast.locations.file_systems.s3 import (
+    s3_client,
+    s3_input_stream,
+    s3_settings,
+    through_obstore,
+)
 from holdfast.testing import HttpFaults, HttpRequest, http_faults, s3_operation, s3_operation_of
 
 SOON = RetryPolicy(deadline_s=0.03, first_wait_s=0.001, longest_wait_s=0.002)
@@ -98,7 +102,7 @@ class Store:
 @pytest.fixture(params=["moto boto3", "ministack boto3", "ministack obstore"])
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     server, state_files = request.param.split()
-    monkeypatch.setattr(_settings, "_LEAST_PART_BYTES", 1)
+    monkeypatch.setattr(s3_settings, "_LEAST_PART_BYTES", 1)
     monkeypatch.setattr(moto.s3.models, "S3_UPLOAD_PART_MIN_SIZE", 1)
     bucket: S3Bucket = request.getfixturevalue(f"{server}_bucket")
     faults: HttpFaults = request.getfixturevalue(f"{server}_faults")
@@ -395,7 +399,7 @@ def test_publishing_that_the_store_turned_away_is_unavailable(store: Store, code
 
 
 def test_a_broken_encryption_does_not_say_that_nothing_was_done(store: Store) -> None:
-    events = _client.connection_for(store.settings).client.meta.events
+    events = s3_client.connection_for(store.settings).client.meta.events
 
     def perform_and_fail(**_: Any) -> None:
         store.put("x", SMALL)
@@ -627,10 +631,10 @@ def test_reading_goes_on_behind_the_last_byte_that_arrived(store: Store) -> None
 def test_an_error_in_the_place_of_the_content_is_not_taken_for_it(
     store: Store, position: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_input_stream, "_SKIPPED_BYTES", 0)
+    monkeypatch.setattr(s3_input_stream, "_SKIPPED_BYTES", 0)
     file_system = S3FileSystem(store.settings)
     store.put("x", LARGE)
-    monkeypatch.setattr(_obstore, "_HEAD_BYTES", 1000)
+    monkeypatch.setattr(through_obstore, "_HEAD_BYTES", 1000)
     by_both = store.is_by_obstore and position == 0
     for number in (1, 2) if by_both else (1 if position == 0 else 2,):
         store.faults.answer(200, s3_operation("GetObject"), number)
@@ -649,7 +653,7 @@ def some_fail(store: Store, codes: dict[str, str]) -> list[list[str]]:
         Which keys were asked for, each time.
     """
     asked: list[list[str]] = []
-    events = _client.connection_for(store.settings).client.meta.events
+    events = s3_client.connection_for(store.settings).client.meta.events
 
     def note(params: dict[str, Any], **_: Any) -> None:
         asked.append([one["Key"] for one in params["Delete"]["Objects"]])
@@ -669,7 +673,7 @@ def some_fail(store: Store, codes: dict[str, str]) -> list[list[str]]:
 @pytest.fixture
 def _as_before(store: Store) -> Iterator[None]:
     yield
-    events = _client.connection_for(store.settings).client.meta.events
+    events = s3_client.connection_for(store.settings).client.meta.events
     events.unregister("provide-client-params.s3.DeleteObjects", unique_id="note")
     events.unregister("after-call.s3.DeleteObjects", unique_id="say")
 

@@ -24,8 +24,8 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations import S3FileSystem, S3Settings
-from holdfast.locations.file_systems._s3 import _input_stream, _obstore
-from holdfast.locations.file_systems._s3._client import connection_for
+from holdfast.locations.file_systems import connection_for
+from holdfast.locations.file_systems.s3 import s3_input_stream, through_obstore
 from holdfast.testing import s3_operation
 
 MIB = 1 << 20
@@ -99,7 +99,7 @@ def test_of_a_large_file_it_reads_the_beginning_and_boto3_the_rest(watched: Watc
     with file_system.open(f"{watched.directory}/x") as stream:
         assert stream.read() == data
     assert agents(watched, "GetObject") == ["obstore", "boto3"]
-    head = _obstore._HEAD_BYTES
+    head = through_obstore._HEAD_BYTES
     ranges = [sent["range"] for sent in watched.asked("GetObject")]
     assert ranges == [f"bytes=0-{head - 1}", f"bytes={head}-"]
 
@@ -109,7 +109,7 @@ def test_of_a_large_file_it_reads_the_beginning_and_boto3_the_rest(watched: Watc
 def test_sizes_around_that_of_the_beginning_are_whole(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(_obstore, "_HEAD_BYTES", 100)
+    monkeypatch.setattr(through_obstore, "_HEAD_BYTES", 100)
     data = os.urandom(size)
     watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data)
     with by_obstore(watched).open(f"{watched.directory}/x") as stream:
@@ -121,8 +121,8 @@ def test_sizes_around_that_of_the_beginning_are_whole(
 def test_a_reader_that_jumps_meets_the_same_object(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_obstore, "_HEAD_BYTES", 1000)
-    monkeypatch.setattr(_input_stream, "_SKIPPED_BYTES", 10)
+    monkeypatch.setattr(through_obstore, "_HEAD_BYTES", 1000)
+    monkeypatch.setattr(s3_input_stream, "_SKIPPED_BYTES", 10)
     data = os.urandom(5000)
     write(by_obstore(watched), f"{watched.directory}/x", data)
     with by_obstore(watched).open(f"{watched.directory}/x") as stream:
@@ -200,7 +200,7 @@ def test_it_asks_where_boto3_asks(name: str, settings: dict[str, Any], expected:
         client.get_object(Bucket=name, Key="key")
     client.meta.events.unregister("before-send.s3.GetObject", instead)
     assert asked == [expected]
-    base, is_path_style = _obstore._endpoint(client, name)
+    base, is_path_style = through_obstore._endpoint(client, name)
     assert (f"{base}/{name}/key" if is_path_style else f"{base}/key") == expected
 
 
@@ -210,10 +210,10 @@ def test_it_asks_where_boto3_asks(name: str, settings: dict[str, Any], expected:
 )
 def test_what_is_no_ordinary_bucket_is_left_to_boto3(name: str) -> None:
     settings = S3Settings(region="eu-central-1", access_key="a", secret_key="b")
-    assert _obstore.obstore_for(settings, name) is None
+    assert through_obstore.obstore_for(settings, name) is None
 
 
-@pytest.mark.parametrize("name", _obstore._FOREIGN)
+@pytest.mark.parametrize("name", through_obstore._FOREIGN)
 def test_what_the_environment_would_tell_it_is_not_heeded(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -254,7 +254,7 @@ class Renewing:
 
 
 def test_credentials_are_asked_for_again_before_they_end() -> None:
-    provider = _obstore._Credentials(Renewing())
+    provider = through_obstore._Credentials(Renewing())
     first, second = provider(), provider()
     assert (first["access_key_id"], second["access_key_id"]) == ("key-1", "key-2")
     assert first["token"] == TOKEN
@@ -269,7 +269,7 @@ def test_credentials_that_fail_are_an_error_of_ours(
         raise RuntimeError(TOKEN)
 
     file_system = by_obstore(watched)
-    monkeypatch.setattr(_obstore._Credentials, "__call__", fails)
+    monkeypatch.setattr(through_obstore._Credentials, "__call__", fails)
     write(file_system, f"{watched.directory}/x", b"1")  # boto3 signs by itself
     assert agents(watched, "PutObject") == ["boto3"]
 
@@ -314,7 +314,7 @@ def test_only_what_surely_changed_nothing_counts_as_such(
     kind: str, text: str, *, changed_nothing: bool
 ) -> None:
     error = type(kind, (Exception,), {})(text)
-    assert _obstore._changed_nothing(error) is changed_nothing
+    assert through_obstore._changed_nothing(error) is changed_nothing
 
 
 @both_servers
@@ -421,7 +421,7 @@ def test_settings_that_it_refuses_are_left_to_boto3(
     monkeypatch.setenv("AWS_CA_BUNDLE", "/dev/null/missing")
     file_system = by_obstore(watched)
     with caplog.at_level(logging.WARNING, logger="holdfast"):
-        assert _obstore.obstore_for(file_system.settings, "other-bucket") is None
+        assert through_obstore.obstore_for(file_system.settings, "other-bucket") is None
     assert "obstore can't be used for bucket other-bucket" in caplog.text
 
 

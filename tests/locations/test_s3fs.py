@@ -43,8 +43,8 @@ from holdfast.locations import (
     unregister_file_system,
     use_s3,
 )
-from holdfast.locations.file_systems import abort_uploads, pending_uploads, publish
-from holdfast.locations.file_systems._fsspec import S3fsFileSystem, _s3fs_client
+from holdfast.locations.file_systems import S3fsFileSystem, abort_uploads, pending_uploads, publish
+from holdfast.locations.file_systems.fsspec import s3fs_client
 from holdfast.spark.settings import s3_settings
 from holdfast.testing import (
     CheckpointStorageContract,
@@ -107,8 +107,8 @@ def bucket(s3_bucket: S3Bucket) -> Iterator[S3Bucket]:
     yield s3_bucket
     for scheme in SCHEMES:
         unregister_file_system(scheme)
-    while _s3fs_client._CLIENTS:
-        _s3fs_client._CLIENTS.popitem()[1].close()
+    while s3fs_client._CLIENTS:
+        s3fs_client._CLIENTS.popitem()[1].close()
 
 
 @pytest.fixture

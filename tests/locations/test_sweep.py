@@ -11,6 +11,7 @@ import pytest
 from contracts.processes import python
 from contracts.values import EXCLUSIVE, read
 
+from holdfast.common import crc32c
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointCorruptedError,
@@ -41,8 +42,7 @@ from holdfast.locations import (
     sweep,
     unregister_file_system,
 )
-from holdfast.locations._crc32c import crc32c
-from holdfast.locations.file_systems import _memory as store
+from holdfast.locations.file_systems import memory as store
 from holdfast.testing import ANY_CALL, Faults, metadata_of, streams_of
 
 SHARED = CheckpointedStateScope.SHARED

@@ -20,7 +20,7 @@ from holdfast.locations import (
     complete_checkpoint,
 )
 from holdfast.spark import SparkProgress
-from holdfast.spark._link import LINK_FILE, Link, encode_link
+from holdfast.spark.checkpoint_location import LINK_FILE, Link, encode_link
 
 JOB = "totals"
 QUERY = "5e0c7a52-9d5c-4a9e-8a57-0c1f6f8e41f3"

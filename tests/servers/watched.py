@@ -9,15 +9,15 @@ import pytest
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast.locations import RetryPolicy, S3FileSystem
-from holdfast.locations.file_systems._s3 import _client
+from holdfast.locations.file_systems.s3 import s3_client
 from holdfast.testing import HttpFaults, http_faults, s3_operation, s3_operation_of
 
 SOON = RetryPolicy(deadline_s=0.05, first_wait_s=0.001, longest_wait_s=0.002)
 
 
 def forget_clients(url: str | None) -> None:
-    for key in [key for key in _client._CONNECTIONS if key[1].endpoint_url == url]:
-        _client._CONNECTIONS.pop(key).client.close()
+    for key in [key for key in s3_client._CONNECTIONS if key[1].endpoint_url == url]:
+        s3_client._CONNECTIONS.pop(key).client.close()
 
 
 def empty(bucket: S3Bucket) -> None:

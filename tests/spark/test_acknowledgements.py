@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.locations import SubtaskState, SubtaskStatistics
-from holdfast.spark._acknowledgements import Acknowledgement, of_the_pass
+from holdfast.spark.subtask import Acknowledgement, of_the_pass
 
 
 def did(rows_out: int) -> SubtaskStatistics:

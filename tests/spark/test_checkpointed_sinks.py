@@ -83,7 +83,7 @@ def test_what_was_noted_for_a_checkpoint_that_failed_is_forgotten(job: Job) -> N
     job.feed(files=1)
     sink = Notes()
     operator = job.operator(Groups(10), sink=sink)
-    commit = "holdfast.spark._coordinator.complete_checkpoint"
+    commit = "holdfast.spark.query.coordinator.complete_checkpoint"
     with mock.patch(commit, side_effect=StorageUnavailableError("as planned")):
         with pytest.raises(StreamingQueryException, match="as planned"):
             job.run(operator)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from holdfast.backends import ListStateDescriptor, OperatorStateBackend
-from holdfast.backends._serializers import Outcome
+from holdfast.backends import ListStateDescriptor, OperatorStateBackend, Outcome
 from holdfast.errors import InvalidRequestError
 
 SCRIPT = """

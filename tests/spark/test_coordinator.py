@@ -23,13 +23,9 @@ from holdfast.locations import (
     file_system_for,
 )
 from holdfast.spark import stateful
-from holdfast.spark._acknowledgements import Acknowledgement
-from holdfast.spark._coordinator import (
-    _CLEANER,
-    CheckpointCoordinator,
-    PendingCheckpoint,
-)
-from holdfast.spark_side import SparkProgress
+from holdfast.spark.query import _CLEANER, CheckpointCoordinator, PendingCheckpoint
+from holdfast.spark.subtask import Acknowledgement
+from holdfast.spark_progress import SparkProgress
 from holdfast.testing import Faults
 
 QUERY = "query"

@@ -245,7 +245,7 @@ def test_a_full_disk_costs_the_copy_only(
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("holdfast.spark.warm_state._local_stream.os.write", full)
+    monkeypatch.setattr("holdfast.spark.warm_state.local_stream.os.write", full)
     handle = host.write(factory, BIG)
     assert host.names() == []
     assert host.read(handle) == BIG

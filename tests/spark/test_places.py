@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark._places import check_apart
+from holdfast.spark.checkpoint_location import check_apart
 
 
 @pytest.mark.parametrize(

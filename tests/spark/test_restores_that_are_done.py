@@ -13,9 +13,8 @@ from jobs.stopped import add_batches, all_files, put, remove, state_of, write_qu
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations import file_system_for
 from holdfast.spark import RestoredQuery, restore_savepoint, roll_back, take_savepoint
-from holdfast.spark.savepoints import _restore
-from holdfast.spark.savepoints._restored import RESTORED_FILE
-from holdfast.spark.savepoints._selection import UNFINISHED_FILE
+from holdfast.spark.checkpoint_location import UNFINISHED_FILE
+from holdfast.spark.savepoints import RESTORED_FILE, restoring
 from holdfast.testing import ANY_CALL, Faults
 
 pytestmark = pytest.mark.usefixtures("as_without_spark")
@@ -173,7 +172,7 @@ def test_a_roll_back_that_was_begun_meanwhile_keeps_its_note(
 ) -> None:
     restore()
     restored = all_files(fork)[RESTORED_FILE]
-    with mock.patch("holdfast.spark.savepoints._roll_back.finish", side_effect=KeyboardInterrupt):
+    with mock.patch("holdfast.spark.savepoints.rolling_back.finish", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             roll_back(fork, checkpoint=4)
     put(f"{fork}/{RESTORED_FILE}", restored)
@@ -184,5 +183,5 @@ def test_a_roll_back_that_was_begun_meanwhile_keeps_its_note(
 
 def test_a_repetition_makes_nothing_anew(restore: Callable[[], RestoredQuery]) -> None:
     restore()
-    with mock.patch.object(_restore, "_materialise", side_effect=AssertionError):
+    with mock.patch.object(restoring, "_materialise", side_effect=AssertionError):
         assert restore().restored_before

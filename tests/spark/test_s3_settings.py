@@ -15,7 +15,7 @@ from servers.s3 import S3Bucket
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import S3Settings, unregister_file_system
 from holdfast.spark import Settings
-from holdfast.spark.settings._s3_settings import s3_settings_table
+from holdfast.spark.settings import s3_settings_table
 
 SECRET = "the-secret-of-a-test"
 

@@ -35,7 +35,7 @@ from holdfast.locations import (
     resolve_pointer,
 )
 from holdfast.spark import progress_of, restore_savepoint, roll_back, take_savepoint
-from holdfast.spark_side import spark_files_of
+from holdfast.spark_progress import spark_files_of
 from holdfast.testing import Faults
 
 pytestmark = pytest.mark.usefixtures("as_without_spark")

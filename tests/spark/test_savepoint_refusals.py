@@ -37,13 +37,16 @@ from holdfast.locations import (
     resolve_pointer,
     use_s3,
 )
-from holdfast.spark import _sessions, restore_savepoint, roll_back, take_savepoint
-from holdfast.spark.savepoints import _restore, _roll_back, _take, _way_back
-from holdfast.spark.savepoints._batches import newest_committed
-from holdfast.spark.savepoints._files import tree
-from holdfast.spark.savepoints._rewriting import Moves, rewritten
-from holdfast.spark.savepoints._selection import UNFINISHED_FILE
-from holdfast.spark_side import SparkFiles, spark_files_of
+from holdfast.spark import restore_savepoint, roll_back, sessions, take_savepoint
+from holdfast.spark.checkpoint_location import (
+    UNFINISHED_FILE,
+    Moves,
+    newest_committed,
+    rewritten,
+    tree,
+)
+from holdfast.spark.savepoints import restoring, rolling_back, taking, way_back
+from holdfast.spark_progress import SparkFiles, spark_files_of
 
 pytestmark = pytest.mark.usefixtures("as_without_spark")
 
@@ -69,7 +72,7 @@ def files_of(pointer: str) -> SparkFiles:
 def test_state_is_not_rolled_back_while_executors_could_store_more(
     plain: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sessions, "is_application_alive", lambda: True)
+    monkeypatch.setattr(sessions, "is_application_alive", lambda: True)
     before = all_files(plain)
     with pytest.raises(InvalidRequestError, match="end the application"):
         roll_back(plain, batch_id=1)
@@ -79,19 +82,19 @@ def test_state_is_not_rolled_back_while_executors_could_store_more(
 def test_a_query_without_state_of_sparks_is_rolled_back_where_spark_lives(
     stopped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sessions, "is_application_alive", lambda: True)
+    monkeypatch.setattr(sessions, "is_application_alive", lambda: True)
     file_system_for(stopped).delete_tree(f"{stopped}/state")
     assert roll_back(stopped, checkpoint=2) == 1
 
 
 def test_what_a_driver_did_before_the_job_was_claimed_goes_too(stopped: str) -> None:
-    looks = _way_back._check_possible
+    looks = way_back._check_possible
 
     def goes_on(*arguments: object) -> None:
         looks(*arguments)  # type: ignore[arg-type]
         add_batches(stopped, [4])
 
-    with mock.patch.object(_way_back, "_check_possible", goes_on):
+    with mock.patch.object(way_back, "_check_possible", goes_on):
         roll_back(stopped, checkpoint=2)
     left = all_files(stopped)
     assert {path for path in left if path.endswith(("/4", "/5.delta"))} == set()
@@ -138,7 +141,7 @@ def test_a_query_that_has_only_just_begun_with_its_operators_keeps_their_state(
             put(f"{stopped}/holdfast.json", text)
         return newest_committed(location)
 
-    with mock.patch.object(_take, "newest_committed", first_batch_ends):
+    with mock.patch.object(taking, "newest_committed", first_batch_ends):
         pointer = take_savepoint(stopped, f"{directory}/savepoints")
     assert load_checkpoint(resolve_pointer(pointer)).metadata.operators.keys() == {UID}
 
@@ -317,7 +320,7 @@ def test_a_query_whose_restore_has_just_begun_again_is_told_so(plain: str, direc
     def without_metadata(location: str) -> dict[str, int]:
         return {path: size for path, size in tree(location).items() if path != "metadata"}
 
-    with mock.patch.object(_take, "tree", without_metadata):
+    with mock.patch.object(taking, "tree", without_metadata):
         with pytest.raises(CheckpointNotFoundError, match="restore or a roll back has just begun"):
             take_savepoint(plain, f"{directory}/savepoints")
     assert all_files(f"{directory}/savepoints") == {}
@@ -407,7 +410,7 @@ def test_a_query_without_a_batch_is_told_so(plain: str, directory: str) -> None:
 def test_a_note_that_was_left_behind_is_forgotten(
     plain: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with mock.patch.object(_roll_back, "forget", side_effect=KeyboardInterrupt):
+    with mock.patch.object(rolling_back, "forget", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             roll_back(plain, batch_id=1)
     add_batches(plain, range(2, 8))
@@ -417,7 +420,7 @@ def test_a_note_that_was_left_behind_is_forgotten(
 
 def test_an_interrupted_roll_back_is_not_taken_for_rubbish(plain: str, directory: str) -> None:
     pointer = take_savepoint(plain, f"{directory}/savepoints")
-    with mock.patch.object(_roll_back, "finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(rolling_back, "finish", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             roll_back(plain, batch_id=2)
     with pytest.raises(InvalidRequestError, match="roll back was begun") as caught:
@@ -429,7 +432,7 @@ def test_an_interrupted_roll_back_is_not_taken_for_rubbish(plain: str, directory
 def test_a_restore_is_repeated_as_it_was_begun(stopped: str, directory: str) -> None:
     pointer = take_savepoint(stopped, f"{directory}/savepoints")
     first, second, fork = (f"{directory}/{name}" for name in ("first", "second", "fork"))
-    with mock.patch.object(_restore, "_materialise", side_effect=KeyboardInterrupt):
+    with mock.patch.object(restoring, "_materialise", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             restore_savepoint(pointer, fork, checkpoint_dir=first, job_id="one")
     with pytest.raises(InvalidRequestError, match="job one in"):
@@ -479,7 +482,7 @@ def in_rocksdb(directory: str, monkeypatch: pytest.MonkeyPatch) -> str:
     write_query(location, batches=2)
     for batch in range(2):
         _pin(location, batch, 2)
-    monkeypatch.setattr(_sessions, "spreads_state", mock.Mock())
+    monkeypatch.setattr(sessions, "spreads_state", mock.Mock())
     return take_savepoint(location, f"{directory}/savepoints")
 
 
@@ -501,7 +504,7 @@ def test_spreading_is_refused_before_anything_is_written(
     with pytest.raises(InvalidRequestError, match="2 partitions already"):
         restore_savepoint(in_rocksdb, f"{directory}/fork", shuffle_partitions=2)
     no_session = InvalidRequestError("no session")
-    monkeypatch.setattr(_sessions, "spreads_state", mock.Mock(side_effect=no_session))
+    monkeypatch.setattr(sessions, "spreads_state", mock.Mock(side_effect=no_session))
     with pytest.raises(InvalidRequestError, match="no session"):
         restore_savepoint(in_rocksdb, f"{directory}/fork", shuffle_partitions=4)
     assert all_files(f"{directory}/fork") == {}
@@ -525,7 +528,7 @@ def test_spreading_that_dies_is_finished_by_a_repetition(
         if len(calls) == 1:
             raise KeyboardInterrupt
 
-    with mock.patch.object(_sessions, "spreads_state", return_value=spread):
+    with mock.patch.object(sessions, "spreads_state", return_value=spread):
         with pytest.raises(KeyboardInterrupt):
             restore_savepoint(in_rocksdb, fork, shuffle_partitions=4)
         with pytest.raises(InvalidRequestError, match="a restored query is here"):
@@ -545,11 +548,11 @@ def test_spreading_does_not_end_what_another_restore_has_begun_anew(
 
     def spread(location: str, partitions: int) -> None:
         _pin(location, 2, partitions)
-        with mock.patch.object(_restore, "_materialise", side_effect=KeyboardInterrupt):
+        with mock.patch.object(restoring, "_materialise", side_effect=KeyboardInterrupt):
             with pytest.raises(KeyboardInterrupt):
                 restore()
 
-    with mock.patch.object(_sessions, "spreads_state", return_value=spread):
+    with mock.patch.object(sessions, "spreads_state", return_value=spread):
         with pytest.raises(CheckpointConflictError, match="begun the same here meanwhile"):
             restore()
     assert UNFINISHED_FILE in all_files(f"{directory}/fork")
@@ -580,7 +583,7 @@ def test_settings_of_a_session_that_happens_to_be_there_are_not_stored(
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
         "spark.holdfast.checkpoint.dir": "gopher://nowhere",
     }
-    monkeypatch.setattr("holdfast.spark.savepoints._origin._sessions.configuration", lambda: others)
+    monkeypatch.setattr("holdfast.spark.savepoints.origin._sessions.configuration", lambda: others)
     pointer = take_savepoint(location, f"{directory}/savepoints")
     assert files_of(pointer).settings == {
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",

@@ -36,9 +36,8 @@ from holdfast.spark import (
     roll_back,
     take_savepoint,
 )
-from holdfast.spark.savepoints import _attempts, _restore, _roll_back, _unfinished
-from holdfast.spark.savepoints._attempts import is_attempt
-from holdfast.spark.savepoints._selection import UNFINISHED_FILE
+from holdfast.spark.checkpoint_location import UNFINISHED_FILE
+from holdfast.spark.savepoints import attempts, is_attempt, restoring, rolling_back, unfinished
 
 pytestmark = pytest.mark.usefixtures("as_without_spark")
 
@@ -94,8 +93,8 @@ def meanwhile(module: object, step: str, action: Callable[[], object]) -> "mock.
 def test_a_restore_does_not_end_what_another_one_has_begun_anew(
     restore: Restore, fork: str, savepoint: str, directory: str, dies_at: str
 ) -> None:
-    second = partial(interrupted, _restore, dies_at, restore)
-    with meanwhile(_restore, "_materialise", second):
+    second = partial(interrupted, restoring, dies_at, restore)
+    with meanwhile(restoring, "_materialise", second):
         with pytest.raises(CheckpointConflictError, match="somebody else"):
             restore()
     assert not can_be_started(fork)
@@ -110,7 +109,7 @@ def test_a_restore_does_not_end_what_another_one_has_begun_anew(
 
 def test_of_two_restores_at_once_the_last_one_ends(restore: Restore, fork: str) -> None:
     ended: list[RestoredQuery] = []
-    with meanwhile(_restore, "_check_whole", lambda: ended.append(restore())):
+    with meanwhile(restoring, "_check_whole", lambda: ended.append(restore())):
         with pytest.raises(CheckpointConflictError, match="begun the same here meanwhile"):
             restore()
     found = all_files(fork)
@@ -125,7 +124,7 @@ def test_a_restore_that_was_overtaken_clears_nothing_away(restore: Restore, fork
         restore()
         whole.append(all_files(fork))
 
-    with meanwhile(_restore, "tree", ends):
+    with meanwhile(restoring, "tree", ends):
         with pytest.raises(CheckpointConflictError, match="begun the same here meanwhile"):
             restore()
     assert all_files(fork) == whole[0]
@@ -134,8 +133,8 @@ def test_a_restore_that_was_overtaken_clears_nothing_away(restore: Restore, fork
 def test_whoever_begins_anew_in_the_last_moment_is_not_overtaken(
     restore: Restore, fork: str
 ) -> None:
-    second = partial(interrupted, _restore, "_clear", restore)
-    with meanwhile(_attempts, "check_newest", second):
+    second = partial(interrupted, restoring, "_clear", restore)
+    with meanwhile(attempts, "check_newest", second):
         with pytest.raises(CheckpointConflictError, match="begun the same here meanwhile"):
             restore()
     assert not can_be_started(fork)
@@ -153,7 +152,7 @@ def test_a_restore_looks_at_what_lies_there_before_it_ends(
         if change != "gone":
             put(f"{fork}/{path}", "x")
 
-    with meanwhile(_restore, "_materialise", changes):
+    with meanwhile(restoring, "_materialise", changes):
         with pytest.raises(CheckpointConflictError, match=r"state/0/1/.\.delta"):
             restore()
     assert not can_be_started(fork)
@@ -161,11 +160,11 @@ def test_a_restore_looks_at_what_lies_there_before_it_ends(
 
 
 def test_what_was_restored_but_for_metadata_is_not_made_anew(restore: Restore, fork: str) -> None:
-    with meanwhile(_unfinished, "done", _interrupt):
+    with meanwhile(unfinished, "done", _interrupt):
         with pytest.raises(KeyboardInterrupt):
             restore()
     assert not can_be_started(fork)
-    with mock.patch.object(_restore, "_clear", side_effect=AssertionError):
+    with mock.patch.object(restoring, "_clear", side_effect=AssertionError):
         restored = restore()
     assert json.loads(text_of(f"{fork}/metadata"))["id"] == restored.query_id
 
@@ -175,7 +174,7 @@ def test_a_roll_back_that_was_overtaken_deletes_nothing_of_what_came_since(stopp
         roll_back(stopped, checkpoint=2)
         add_batches(stopped, [2, 3])
 
-    with meanwhile(_roll_back, "begin", ends_and_goes_on):
+    with meanwhile(rolling_back, "begin", ends_and_goes_on):
         with pytest.raises(CheckpointConflictError, match="begun the same here meanwhile"):
             roll_back(stopped, checkpoint=2)
     assert {"offsets/3", "commits/3", "state/0/1/4.delta"} < all_files(stopped).keys()
@@ -185,7 +184,7 @@ def test_a_roll_back_that_was_overtaken_deletes_nothing_of_what_came_since(stopp
 @pytest.mark.parametrize(
     ("module", "step"),
     [
-        (_restore, "_clear"),
+        (restoring, "_clear"),
         (FileSystemCheckpointStorageAccess, "initialize_base_locations_for_checkpoint"),
     ],
 )
@@ -213,7 +212,7 @@ def test_a_restored_query_with_other_paths_is_not_taken_for_the_wanted_one(
     pointer = take_savepoint(f"{directory}/plain", f"{directory}/savepoints")
     restore = partial(restore_savepoint, pointer, fork)
     paths = {"file:///in": "file:///first"}
-    interrupted(_restore, "forget", partial(restore, paths=paths))
+    interrupted(restoring, "forget", partial(restore, paths=paths))
     for other in ({"file:///in": "file:///second"}, None):
         with pytest.raises(InvalidRequestError, match=r"with paths .*file:///first"):
             restore(paths=other)
@@ -225,7 +224,7 @@ def test_an_unfinished_restore_may_be_repeated_with_other_paths(directory: str, 
     write_query(f"{directory}/plain", batches=3)
     pointer = take_savepoint(f"{directory}/plain", f"{directory}/savepoints")
     restore = partial(restore_savepoint, pointer, fork)
-    interrupted(_restore, "finish", partial(restore, paths={"file:///in": "file:///first"}))
+    interrupted(restoring, "finish", partial(restore, paths={"file:///in": "file:///first"}))
     restore(paths={"file:///in": "file:///second"})
     assert "file:///second/2" in text_of(f"{fork}/sources/0/2")
 
@@ -233,7 +232,7 @@ def test_an_unfinished_restore_may_be_repeated_with_other_paths(directory: str, 
 def test_a_checkpoint_that_was_deleted_since_is_made_again(
     restore: Restore, directory: str
 ) -> None:
-    interrupted(_restore, "forget", restore)
+    interrupted(restoring, "forget", restore)
     file_system_for(directory).delete_tree(f"{directory}/forked")
     restored = restore()
     assert latest_state(f"{directory}/forked", restored.query_id) == [
@@ -245,7 +244,7 @@ def test_a_checkpoint_that_was_deleted_since_is_made_again(
 def test_a_roll_back_with_operators_is_not_finished_without_them(
     stopped: str, directory: str
 ) -> None:
-    interrupted(_roll_back, "_discard_later", partial(roll_back, stopped, checkpoint=2))
+    interrupted(rolling_back, "_discard_later", partial(roll_back, stopped, checkpoint=2))
     before = all_files(directory)
     for look in (roll_back, preview_roll_back):
         with pytest.raises(InvalidRequestError, match=f"job {QUERY} in {directory}/checkpoints"):
@@ -262,7 +261,7 @@ def test_a_roll_back_with_operators_is_not_finished_without_them(
 def test_a_restore_that_an_older_version_has_begun_is_finished(
     restore: Restore, fork: str, step: str
 ) -> None:
-    interrupted(_restore, step, restore)
+    interrupted(restoring, step, restore)
     remove(*(f"{fork}/{path}" for path in all_files(fork) if is_attempt(path)))
     restored = restore()
     assert json.loads(text_of(f"{fork}/metadata"))["id"] == restored.query_id
@@ -270,7 +269,7 @@ def test_a_restore_that_an_older_version_has_begun_is_finished(
 
 
 def test_a_roll_back_that_an_older_version_has_begun_is_finished(stopped: str) -> None:
-    interrupted(_roll_back, "_discard_later", partial(roll_back, stopped, checkpoint=2))
+    interrupted(rolling_back, "_discard_later", partial(roll_back, stopped, checkpoint=2))
     note = f"{stopped}/{UNFINISHED_FILE}"
     begun = msgspec.json.decode(text_of(note), type=dict[str, object])
     begun |= {"job_id": None, "checkpoint_dir": None}

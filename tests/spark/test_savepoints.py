@@ -20,7 +20,7 @@ from holdfast.spark import (
     stop_with_savepoint,
     take_savepoint,
 )
-from holdfast.spark.savepoints._base import Copier
+from holdfast.spark.savepoints import Copier
 
 
 @pytest.mark.parametrize("kept", ["in files of HDFS", "in RocksDB"])
@@ -205,7 +205,7 @@ def test_spark_starts_no_query_where_a_restore_is_not_finished(
     def restore() -> RestoredQuery:
         return restore_savepoint(pointer, location)
 
-    with mock.patch("holdfast.spark.savepoints._restore.finish", side_effect=KeyboardInterrupt):
+    with mock.patch("holdfast.spark.savepoints.restoring.finish", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             restore()
     fork = Sums(spark, source, location, {})

@@ -10,7 +10,7 @@ from contracts.elements import VALUES
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.data_source._spark_types import for_spark, spark_schema_of
+from holdfast.spark.data_source import for_spark, spark_schema_of
 
 TYPES: dict[str, tuple[pa.DataType, list[Any], str]] = {
     "uint8": (pa.uint8(), [255, None], "smallint"),

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.locations import OperatorState, OperatorStateHandle
 from holdfast.spark import progress_of
-from holdfast.spark._coordinator import _CLEANER
+from holdfast.spark.query import _CLEANER
 
 pytestmark = pytest.mark.usefixtures("spark")
 

@@ -27,7 +27,7 @@ from holdfast.spark import (
     take_savepoint,
     write_savepoint,
 )
-from holdfast.spark._continuation import Continuation
+from holdfast.spark.query import Continuation
 
 PATH = "spark.holdfast.savepoint.path"
 

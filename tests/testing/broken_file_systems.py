@@ -23,7 +23,7 @@ from holdfast.locations import (
     checkpoint_storage,
     file_system_for,
 )
-from holdfast.locations.file_systems import _memory as store
+from holdfast.locations.file_systems import memory as store
 from holdfast.testing import CheckpointStorageContract, ExclusiveFileSystemContract
 
 

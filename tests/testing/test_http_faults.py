@@ -12,7 +12,7 @@ import pytest
 from contracts.patience import HANGS_S
 
 from holdfast.errors import InvalidRequestError
-from holdfast.testing._http_faults import HttpFaults, HttpRequest, http_faults
+from holdfast.testing import HttpFaults, HttpRequest, http_faults
 
 MIB = 1 << 20
 

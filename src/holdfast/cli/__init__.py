@@ -1,5 +1,5 @@
 """The `holdfast` command."""
 
-from holdfast.cli._main import main
+from holdfast.cli.command_line import main
 
 __all__ = ["main"]

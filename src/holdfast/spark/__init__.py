@@ -1,11 +1,15 @@
 """Runs operators with state in PySpark's Structured Streaming."""
 
-from holdfast.spark._functions import BroadcastProcessFunction, StatefulFunction
-from holdfast.spark._key_hash import KEY_HASH, key_group_of, key_hash, subtask_of_key
-from holdfast.spark._operator import Broadcast, Sink
-from holdfast.spark._sinks import CheckpointedSink
-from holdfast.spark._stateful import StatefulOperator, StatefulQuery, checkpointed, stateful
+from holdfast.backends.keys import KEY_HASH, key_group_of, key_hash, subtask_of_key
 from holdfast.spark.data_source import read_state
+from holdfast.spark.operators import (
+    Broadcast,
+    BroadcastProcessFunction,
+    CheckpointedSink,
+    Sink,
+    StatefulFunction,
+)
+from holdfast.spark.query import StatefulOperator, StatefulQuery, checkpointed, stateful
 from holdfast.spark.savepoints import (
     NewOperator,
     RestoredQuery,
@@ -20,7 +24,7 @@ from holdfast.spark.savepoints import (
     write_savepoint,
 )
 from holdfast.spark.settings import PREFIX, Setting, Settings, configure, settings_table
-from holdfast.spark_side import SparkProgress, copy_savepoint, progress_of
+from holdfast.spark_progress import SparkProgress, copy_savepoint, progress_of
 
 __all__ = [
     "KEY_HASH",

@@ -15,26 +15,31 @@ Stores for tests of what stands on a file system, each below its own scheme whil
 Importing it needs pytest.
 """
 
-from holdfast.testing._counting import (
+from holdfast.testing.contracts import (
+    CheckpointStorageContract,
+    ExclusiveFileSystemContract,
+    FileSystemContract,
+    Write,
+    both_writes,
+)
+from holdfast.testing.counting import (
     CountingExclusiveFileSystem,
     CountingFileSystem,
     Counts,
     counting_file_system,
 )
-from holdfast.testing._faults import ANY_CALL, Action, Faults, Nth
-from holdfast.testing._faulty import (
-    FaultyExclusiveFileSystem,
-    FaultyFileSystem,
-    faulty_file_system,
+from holdfast.testing.faults import ANY_CALL, Action, Faults, Nth
+from holdfast.testing.faulty import FaultyExclusiveFileSystem, FaultyFileSystem, faulty_file_system
+from holdfast.testing.http import (
+    S3_OPERATIONS,
+    HttpFaults,
+    HttpRequest,
+    http_faults,
+    s3_operation,
+    s3_operation_of,
 )
-from holdfast.testing._http_faults import HttpFaults, HttpRequest, http_faults
-from holdfast.testing._interleaving import Interleaved, at_every_step
-from holdfast.testing._s3_operations import S3_OPERATIONS, s3_operation, s3_operation_of
-from holdfast.testing._values import metadata_of, streams_of
-from holdfast.testing.contracts._exclusive_file_system import ExclusiveFileSystemContract
-from holdfast.testing.contracts._file_system import FileSystemContract
-from holdfast.testing.contracts._storage import CheckpointStorageContract
-from holdfast.testing.contracts._writes import Write, both_writes
+from holdfast.testing.interleaving import Interleaved, at_every_step
+from holdfast.testing.values import metadata_of, streams_of
 
 __all__ = [
     "ANY_CALL",

@@ -1,5 +1,9 @@
-"""The ways to Spark: a classic session of this process, or Spark Connect."""
+"""The ways to Spark: a classic session of this process, or Spark Connect.
 
-from holdfast.spark.engines._engine import Engine, Jobs, RunningQuery, guard_against_other_plans
+`engine` says what differs; `choice` picks the engine of a session, for `query/`.
+"""
 
-__all__ = ["Engine", "Jobs", "RunningQuery", "guard_against_other_plans"]
+from holdfast.spark.engines.choice import engine_of
+from holdfast.spark.engines.engine import Engine, Jobs, RunningQuery, guard_against_other_plans
+
+__all__ = ["Engine", "Jobs", "RunningQuery", "engine_of", "guard_against_other_plans"]

@@ -1,10 +1,13 @@
-"""The settings of a query under `spark.holdfast.*`: what there is, what is set, the stores that follow."""
+"""The settings of a query under `spark.holdfast.*`: what there is, what is set, the stores that follow.
 
-from holdfast.spark.settings._configure import SettingArguments, configure
-from holdfast.spark.settings._s3_settings import s3_settings
-from holdfast.spark.settings._setting import PREFIX, Setting
-from holdfast.spark.settings._settings import Settings, check_known, settings_table
-from holdfast.spark.settings._stores import Stores, is_of_stores
+`table` has them all; a new setting is a line there. Start with `setting`.
+"""
+
+from holdfast.spark.settings.configuring import SettingArguments, configure
+from holdfast.spark.settings.setting import PREFIX, Setting
+from holdfast.spark.settings.settings_of_s3 import s3_settings, s3_settings_table
+from holdfast.spark.settings.stores import Stores, is_of_stores
+from holdfast.spark.settings.table import Settings, check_known, settings_table
 
 __all__ = [
     "PREFIX",
@@ -16,5 +19,6 @@ __all__ = [
     "configure",
     "is_of_stores",
     "s3_settings",
+    "s3_settings_table",
     "settings_table",
 ]

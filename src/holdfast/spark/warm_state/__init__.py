@@ -1,8 +1,8 @@
 """State that a subtask need not fetch from storage: in its worker's memory, or on its host's disk."""
 
-from holdfast.spark.warm_state._local_copies import LocalCopies, owner_of
-from holdfast.spark.warm_state._local_directory import local_directory
-from holdfast.spark.warm_state._warm_state import WarmSettings, WarmState, WorkerMemory
+from holdfast.spark.warm_state.local_copies import LocalCopies, owner_of
+from holdfast.spark.warm_state.local_directory import local_directory
+from holdfast.spark.warm_state.warm_states import WarmSettings, WarmState, WorkerMemory
 
 __all__ = [
     "LocalCopies",

@@ -1,4 +1,4 @@
-"""The suites. Their names are in `holdfast.testing`."""
+"""The suites, a module each; their names are in `holdfast.testing`, too."""
 
 import pytest
 
@@ -7,6 +7,19 @@ import pytest
 pytest.register_assert_rewrite(
     *(
         f"{__name__}.{module}"
-        for module in ("_exclusive_file_system", "_file_system", "_races", "_storage", "_writes")
+        for module in ("exclusive_file_systems", "file_systems", "races", "storages", "writes")
     )
 )
+
+from holdfast.testing.contracts.exclusive_file_systems import ExclusiveFileSystemContract  # noqa: E402
+from holdfast.testing.contracts.file_systems import FileSystemContract  # noqa: E402
+from holdfast.testing.contracts.storages import CheckpointStorageContract  # noqa: E402
+from holdfast.testing.contracts.writes import Write, both_writes  # noqa: E402
+
+__all__ = [
+    "CheckpointStorageContract",
+    "ExclusiveFileSystemContract",
+    "FileSystemContract",
+    "Write",
+    "both_writes",
+]

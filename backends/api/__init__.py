@@ -1,0 +1,24 @@
+"""What users of operators subclass and are given: functions and their contexts.
+
+`subtask/` calls the functions. Start with `functions`.
+"""
+
+from holdfast.backends.api.contexts import (
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    RawState,
+)
+from holdfast.backends.api.functions import (
+    CheckpointedFunction,
+    CheckpointListener,
+    checkpointed_function,
+)
+
+__all__ = [
+    "CheckpointListener",
+    "CheckpointedFunction",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
+    "RawState",
+    "checkpointed_function",
+]

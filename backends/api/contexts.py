@@ -1,0 +1,159 @@
+"""What user code is given to keep state."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.operator import OperatorStateBackend
+from holdfast.backends.raw import (
+    KeyedStateCheckpointOutputStream,
+    KeyGroupStatePartitionStream,
+    OperatorStateCheckpointOutputStream,
+    StatePartitionStream,
+)
+from holdfast.common import tried
+from holdfast.errors import InvalidRequestError
+from holdfast.locations.handles import KeyGroupsStateHandle, RawOperatorStateHandle
+from holdfast.locations.storages import (
+    CheckpointedStateScope,
+    CheckpointStateOutputStream,
+    CheckpointStreamFactory,
+)
+
+
+def _nothing() -> Iterator[Any]:
+    return iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionInitializationContext:
+    """Given to `CheckpointedFunction.initialize_state`.
+
+    Attributes:
+        operator_state_store: The subtask's states.
+        restored_checkpoint_id: The checkpoint that they come from; None on a fresh start.
+        subtask_index: This subtask, 0 <= subtask_index < parallelism.
+        parallelism: Number of the operator's subtasks.
+        input_schema: Arrow schema of the rows that it will be given.
+        raw_operator_state_inputs: The partitions of raw operator state, each a file; only while
+            `initialize_state` runs.
+        raw_keyed_state_inputs: The key groups of raw keyed state, likewise.
+        key_groups: Those of the subtask: the keys that it sees are in them. None if rows are not
+            dealt by key.
+        broadcast_schema: Arrow schema of the rows that all subtasks see, if there are such rows.
+    """
+
+    operator_state_store: OperatorStateBackend
+    restored_checkpoint_id: int | None
+    subtask_index: int
+    parallelism: int
+    input_schema: pa.Schema
+    raw_operator_state_inputs: Iterator[StatePartitionStream] = field(default_factory=_nothing)
+    raw_keyed_state_inputs: Iterator[KeyGroupStatePartitionStream] = field(default_factory=_nothing)
+    key_groups: KeyGroupRange | None = None
+    broadcast_schema: pa.Schema | None = None
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether the state comes from a checkpoint."""
+        return self.restored_checkpoint_id is not None
+
+
+@dataclass(frozen=True, slots=True)
+class RawState:
+    """Handles to the raw state of a snapshot."""
+
+    operator: tuple[RawOperatorStateHandle, ...] = ()
+    keyed: tuple[KeyGroupsStateHandle, ...] = ()
+
+    def discard_state(self) -> None:
+        """Delete the bytes, as far as possible. Never raises."""
+        handles: list[RawOperatorStateHandle | KeyGroupsStateHandle] = [*self.operator, *self.keyed]
+        tried(lambda handle: handle.discard_state(), handles)
+
+
+class FunctionSnapshotContext:
+    """Given to `CheckpointedFunction.snapshot_state`.
+
+    Args:
+        checkpoint_id: The checkpoint that is being taken.
+        factory: Where raw state goes.
+        key_groups: Those of a keyed operator's subtask.
+    """
+
+    def __init__(
+        self,
+        checkpoint_id: int,
+        factory: CheckpointStreamFactory | None = None,
+        key_groups: KeyGroupRange | None = None,
+    ) -> None:
+        self._checkpoint_id = checkpoint_id
+        self._factory = factory
+        self._key_groups = key_groups
+        self._operator: OperatorStateCheckpointOutputStream | None = None
+        self._keyed: KeyedStateCheckpointOutputStream | None = None
+        self._open = ExitStack()
+
+    @property
+    def checkpoint_id(self) -> int:
+        """The checkpoint that is being taken."""
+        return self._checkpoint_id
+
+    def raw_operator_state_output(self) -> OperatorStateCheckpointOutputStream:
+        """Where operator state of the user's own format goes; the same stream each time.
+
+        What is put in front of it, such as a `BufferedWriter`, is to be flushed before the next
+        partition and before `snapshot_state` returns; what is still in it then is not stored.
+
+        Raises:
+            StorageUnavailableError: The store did not take it.
+        """
+        if self._operator is None:
+            self._operator = OperatorStateCheckpointOutputStream(self._stream())
+        return self._operator
+
+    def raw_keyed_state_output(self) -> KeyedStateCheckpointOutputStream:
+        """Where keyed state of the user's own format goes; the same stream each time.
+
+        What is put in front of it is to be flushed, as for `raw_operator_state_output`.
+
+        Raises:
+            InvalidRequestError: The operator has no keys.
+            StorageUnavailableError: The store did not take it.
+        """
+        if self._key_groups is None:
+            raise InvalidRequestError("raw keyed state is for operators with keys")
+        if self._keyed is None:
+            self._keyed = KeyedStateCheckpointOutputStream(self._stream(), self._key_groups)
+        return self._keyed
+
+    def finish(self) -> RawState:
+        """Close what was asked for, keyed state first: the handles to what is in it."""
+        keyed = self._keyed.close_and_get_handle() if self._keyed else None
+        raw = RawState(keyed=(keyed,) if keyed else ())
+        try:
+            operator = self._operator.close_and_get_handle() if self._operator else None
+        except BaseException:
+            raw.discard_state()
+            raise
+        return replace(raw, operator=(operator,) if operator else ())
+
+    def close(self) -> None:
+        """Give up what was asked for and not finished."""
+        for output in (self._operator, self._keyed):
+            if output is not None:
+                output.end()
+        self._open.close()
+
+    def _stream(self) -> CheckpointStateOutputStream:
+        if self._factory is None:
+            raise InvalidRequestError("there is nowhere for raw state to go")
+        stream = self._factory.create_checkpoint_state_output_stream(
+            CheckpointedStateScope.EXCLUSIVE
+        )
+        self._open.callback(stream.close)
+        return stream

@@ -1,0 +1,66 @@
+"""What user code implements to keep state."""
+
+from abc import ABC, abstractmethod
+from typing import Any, Protocol, runtime_checkable
+
+from holdfast.backends.api.contexts import FunctionInitializationContext, FunctionSnapshotContext
+from holdfast.errors import InvalidRequestError
+
+
+class CheckpointedFunction(ABC):
+    """User code with operator state.
+
+    Source:
+        Flink, CheckpointedFunction.
+    """
+
+    @abstractmethod
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        """Get the states from `context.operator_state_store`; called before any data."""
+
+    def snapshot_state(  # noqa: B027  # most operators need none: their states are managed
+        self, context: FunctionSnapshotContext
+    ) -> None:
+        """Bring the states up to date; needed only for what is kept outside of them."""
+
+
+@runtime_checkable
+class CheckpointListener(Protocol):
+    """Told on the driver what became of checkpoints, best effort: a call can be skipped.
+
+    A higher id implies the lower ones. What it does must bear repetition.
+
+    Source:
+        Flink, CheckpointListener.
+    """
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """The checkpoint exists now."""
+        ...
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """The checkpoint was given up."""
+        ...
+
+
+def checkpointed_function(function: Any) -> CheckpointedFunction:
+    """The function with state inside of one that wraps it, as `__wrapped__` or `wrapped_function`.
+
+    Raises:
+        InvalidRequestError: None of them is a `CheckpointedFunction`.
+
+    Source:
+        Flink, StreamingFunctionUtils: unwraps until one is.
+    """
+    seen: list[Any] = []
+    while not isinstance(function, CheckpointedFunction):
+        seen.append(function)
+        inner = getattr(function, "wrapped_function", None) or getattr(
+            function, "__wrapped__", None
+        )
+        if inner is None or any(inner is one for one in seen):
+            names = ", which wraps ".join(type(one).__name__ for one in seen)
+            message = f"{names} is no CheckpointedFunction"
+            raise InvalidRequestError(message)
+        function = inner
+    return function

@@ -1,0 +1,25 @@
+"""Arrow data as it is needed here: checked, cast, cut out of larger buffers, as Python values.
+
+Serializers and states call it; it knows no state. Start with `casts`.
+"""
+
+from holdfast.backends.arrow.casts import MisfitError, cast_rows, is_bytes, is_list, is_text
+from holdfast.backends.arrow.elements import Elements, chunks_of, compacted, scalar_of
+from holdfast.backends.arrow.json_texts import is_untyped, json_text, way_back_of
+from holdfast.backends.arrow.trimming import trimmed
+
+__all__ = [
+    "Elements",
+    "MisfitError",
+    "cast_rows",
+    "chunks_of",
+    "compacted",
+    "is_bytes",
+    "is_list",
+    "is_text",
+    "is_untyped",
+    "json_text",
+    "scalar_of",
+    "trimmed",
+    "way_back_of",
+]

@@ -1,0 +1,157 @@
+"""Casts of Arrow data that keep every value.
+
+Arrow itself is too obliging here: it parses strings as numbers, makes large numbers infinite, and
+drops fields of a struct that it doesn't know. Errors name types and fields, never values: those are
+rows of somebody's stream.
+"""
+
+import pyarrow as pa
+
+from holdfast.backends.arrow.array_checks import are_kept, has_required, missing_in
+
+
+class MisfitError(Exception):
+    """Data is none of the wanted type, and can't be made so without loss; the message says why."""
+
+
+def cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The array as the wanted type; the same array if that is its type.
+
+    Raises:
+        MisfitError: It has another kind of type, a value would change, or one is null inside and
+            must not be.
+    """
+    return _without_missing(array if array.type.equals(wanted) else _cast(array, wanted))
+
+
+def _without_missing(array: pa.Array) -> pa.Array:
+    name = missing_in(array)
+    if name:
+        message = f"field {name!r} must not be None"
+        raise MisfitError(message)
+    return array
+
+
+def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if not _is_same_kind(array.type, wanted):
+        message = f"type {array.type} is no {wanted}"
+        raise MisfitError(message)
+    try:
+        result = array.cast(wanted)
+    except pa.ArrowException:
+        result = None
+    if result is None or not are_kept(array, result):
+        message = f"not every value of type {array.type} is a {wanted}"
+        raise MisfitError(message)
+    return result
+
+
+def cast_rows(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """The rows as the wanted schema says; the same batch if they are so already.
+
+    Raises:
+        MisfitError: They have other columns, or one doesn't fit.
+    """
+    is_same = batch.schema.equals(wanted)
+    if is_same and all(field.nullable and not has_required(field.type) for field in wanted):
+        return batch
+    if batch.schema.names != wanted.names:
+        message = f"columns {batch.schema.names} are not {wanted.names}"
+        raise MisfitError(message)
+    columns = []
+    for column, field in zip(batch.columns, wanted, strict=True):
+        try:
+            columns.append(cast(column, field.type))
+        except MisfitError as error:
+            message = f"column {field.name!r}: {error}"
+            raise MisfitError(message) from None
+        if not field.nullable and column.null_count:
+            message = f"column {field.name!r} must not be None"
+            raise MisfitError(message)
+    return batch if is_same else pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _is_same_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a cast keeps what the values mean."""
+    found, wanted = _plain(found), _plain(wanted)
+    if pa.types.is_null(found):
+        return True
+    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+        # Arrow casts structs by name, drops some fields and fills in others.
+        same_names = [field.name for field in found] == [field.name for field in wanted]
+        return same_names and all(map(_is_same_kind, _types(found), _types(wanted)))
+    if pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted):
+        return (found.tz is None) == (wanted.tz is None)
+    if is_list(found) and is_list(wanted):
+        return _is_same_kind(found.value_type, wanted.value_type)
+    if pa.types.is_map(found) and pa.types.is_map(wanted):
+        return all(map(_is_same_kind, _types(found), _types(wanted)))
+    widens = pa.types.is_integer(found) and pa.types.is_floating(wanted)
+    return (
+        widens
+        or _is_held_by_spark(found, wanted)
+        or found.equals(wanted)
+        or any(is_kind(found) and is_kind(wanted) for is_kind in _KINDS)
+    )
+
+
+def _is_held_by_spark(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether it is what Spark has for a type that it has not."""
+    if isinstance(wanted, pa.BaseExtensionType):
+        return not isinstance(found, pa.BaseExtensionType) and _is_same_kind(
+            found, wanted.storage_type
+        )
+    if pa.types.is_uint64(wanted):
+        return bool(pa.types.is_decimal(found) and found.scale == 0)
+    return is_bytes(found) and bool(pa.types.is_fixed_size_binary(wanted))
+
+
+def is_list(one: pa.DataType) -> bool:
+    """Whether it is one of Arrow's list types."""
+    return bool(
+        pa.types.is_list(one) or pa.types.is_large_list(one) or pa.types.is_fixed_size_list(one)
+    )
+
+
+def is_list_view(one: pa.DataType) -> bool:
+    """Whether it is one of Arrow's list types whose items may be shared, or in another order."""
+    return bool(pa.types.is_list_view(one) or pa.types.is_large_list_view(one))
+
+
+def is_text(one: pa.DataType) -> bool:
+    """Whether it is one of Arrow's string types."""
+    return bool(
+        pa.types.is_string(one) or pa.types.is_large_string(one) or pa.types.is_string_view(one)
+    )
+
+
+def is_bytes(one: pa.DataType) -> bool:
+    """Whether it is one of Arrow's binary types of any length."""
+    return bool(
+        pa.types.is_binary(one) or pa.types.is_large_binary(one) or pa.types.is_binary_view(one)
+    )
+
+
+def _plain(one: pa.DataType) -> pa.DataType:
+    """What the values of a dictionary type are; any other type itself."""
+    return one.value_type if pa.types.is_dictionary(one) else one
+
+
+def _types(one: pa.DataType) -> list[pa.DataType]:
+    """Types of a struct's fields, or of a map's key and item."""
+    if pa.types.is_map(one):
+        return [one.key_type, one.item_type]
+    return [field.type for field in one]
+
+
+_KINDS = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_boolean,
+    pa.types.is_date,
+    pa.types.is_time,
+    pa.types.is_duration,
+    is_text,
+    is_bytes,
+)

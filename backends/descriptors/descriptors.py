@@ -1,0 +1,110 @@
+"""What a state is called and what its elements are."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.backends.serializers import ElementType, Serializer, serializer_of
+from holdfast.errors import InvalidRequestError
+
+
+class ListStateDescriptor:
+    """Names a list state and gives the type of its elements.
+
+    Args:
+        name: Unique among the operator's states.
+        type: Arrow type of one element; a schema stands for a struct with its fields, that is
+            for elements that are rows. Or a Python type: `str`, `bytes`, `int`, `float`, `bool`, a
+            msgspec Struct, a dataclass. Or `Pickled`.
+        defaults: For structs of Arrow that have got more fields since they were stored: what a
+            field is then, by its name.
+
+    Raises:
+        InvalidRequestError: The name is no string that can be stored, or the type is none of those.
+    """
+
+    __slots__ = ("name", "serializer", "type")
+
+    def __init__(
+        self, name: str, type: ElementType, *, defaults: Mapping[str, Any] | None = None
+    ) -> None:
+        self.name = _checked(name)
+        self.type = type
+        self.serializer = _serializer(name, type, defaults)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both name one state of one type; defaults don't count."""
+        return (
+            isinstance(other, ListStateDescriptor)
+            and self.name == other.name
+            and self.serializer == other.serializer
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return f"ListStateDescriptor({self.name!r}, {self.serializer.name})"
+
+
+class MapStateDescriptor:
+    """Names a broadcast state and gives the types of its entries.
+
+    Args:
+        name: Unique among the operator's states.
+        key_type: Type of the keys, as for a list's elements. Its values have to be hashable.
+        value_type: Type of the values, as for a list's elements.
+        defaults: For values that are structs of Arrow, as for a list's elements.
+
+    Raises:
+        InvalidRequestError: The name is no string that can be stored, or a type is none of those.
+    """
+
+    __slots__ = ("key_serializer", "key_type", "name", "value_serializer", "value_type")
+
+    def __init__(
+        self,
+        name: str,
+        key_type: ElementType,
+        value_type: ElementType,
+        *,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = _checked(name)
+        self.key_type = key_type
+        self.value_type = value_type
+        self.key_serializer = _serializer(name, key_type, None)
+        self.value_serializer = _serializer(name, value_type, defaults)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both name one state of one type; defaults don't count."""
+        return (
+            isinstance(other, MapStateDescriptor)
+            and self.name == other.name
+            and self.key_serializer == other.key_serializer
+            and self.value_serializer == other.value_serializer
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        types = f"{self.key_serializer.name}, {self.value_serializer.name}"
+        return f"MapStateDescriptor({self.name!r}, {types})"
+
+
+def _checked(name: str) -> str:
+    if not isinstance(name, str):
+        raise InvalidRequestError(f"state name {name!r} is not a string")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        message = f"state name {name!r} has a lone surrogate, which can't be stored"
+        raise InvalidRequestError(message) from None
+    return name
+
+
+def _serializer(name: str, type: ElementType, defaults: Mapping[str, Any] | None) -> Serializer:
+    try:
+        return serializer_of(type, defaults or {})
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"state {name!r}: {error.args[0]}") from error

@@ -1,0 +1,160 @@
+"""What two checkpoints have, one and not the other. Pure, but for how states are stored."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from holdfast.backends.inspection.description import StateDescription, describe
+from holdfast.locations.coordination import files_of, without_place
+from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
+from holdfast.locations.metadata import CheckpointMetadata, OperatorState, SubtaskState
+
+Value: TypeAlias = str | int | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An operator, or a state of one, that is not the same in two checkpoints.
+
+    Attributes:
+        uid: The operator.
+        state: The state by its name, or by its kind, as in `<raw>`, if it has none; empty if it is the
+            operator.
+        what: Whether it was added, removed or changed, from the first to the second.
+        changes: What was changed, by its name: before and after.
+    """
+
+    uid: str
+    state: str
+    what: Literal["added", "removed", "changed"]
+    changes: Mapping[str, tuple[Value, Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class FileComparison:
+    """Files of two checkpoints, told apart by their content as their checksums say it.
+
+    Attributes:
+        only_first: Those with bytes that the second doesn't have.
+        only_second: The other way round.
+        shared: Those that both lead to.
+        copies: Those of the second with the same bytes as one of the first elsewhere.
+        inline_differs: Whether state inside `_metadata` is another one.
+    """
+
+    only_first: tuple[FileStateHandle, ...]
+    only_second: tuple[FileStateHandle, ...]
+    shared: tuple[FileStateHandle, ...]
+    copies: tuple[FileStateHandle, ...]
+    inline_differs: bool
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both have the same bytes, whatever these are used for."""
+        return not (self.only_first or self.only_second or self.inline_differs)
+
+
+def compare(first: CheckpointMetadata, second: CheckpointMetadata) -> list[Difference]:
+    """How the operators and states of two checkpoints differ. Reads of each how it is stored.
+
+    Their elements are counted, not compared: `compare_subtasks` says whose state is another one.
+    """
+    operators = _compared(
+        {(uid, ""): _of_operator(one) for uid, one in first.operators.items()},
+        {(uid, ""): _of_operator(one) for uid, one in second.operators.items()},
+    )
+    states = _compared(_of_states(describe(first)), _of_states(describe(second)))
+    return sorted([*operators, *states], key=lambda one: (one.uid, one.state))
+
+
+def compare_subtasks(first: CheckpointMetadata, second: CheckpointMetadata) -> dict[str, list[int]]:
+    """The subtasks whose state is not the same, of each operator that both checkpoints have.
+
+    It is the same if it has the same bytes, as their checksums say it, in the same places of the same
+    states. Reads no file.
+    """
+    found = {}
+    for uid in sorted(first.operators.keys() & second.operators.keys()):
+        old, new = _contents(first.operators[uid]), _contents(second.operators[uid])
+        others = [index for index in sorted(old | new) if old.get(index) != new.get(index)]
+        if others:
+            found[uid] = others
+    return found
+
+
+def compare_files(
+    first: Iterable[StreamStateHandle], second: Iterable[StreamStateHandle]
+) -> FileComparison:
+    """Which files two checkpoints share, and which only one has. Reads none of them."""
+    first, second = list(first), list(second)
+    ours = {one.uri: one for one in files_of(first)}
+    theirs = {one.uri: one for one in files_of(second)}
+    shared = [ours[uri] for uri in ours if uri in theirs and ours[uri] == theirs[uri]]
+    in_both = {one.uri for one in shared}
+    left = [one for uri, one in ours.items() if uri not in in_both]
+    right = [one for uri, one in theirs.items() if uri not in in_both]
+    known, found = set(map(without_place, left)), set(map(without_place, right))
+    return FileComparison(
+        only_first=tuple(one for one in left if without_place(one) not in found),
+        only_second=tuple(one for one in right if without_place(one) not in known),
+        shared=tuple(shared),
+        copies=tuple(one for one in right if without_place(one) in known),
+        inline_differs=_inline(first) != _inline(second),
+    )
+
+
+def _compared(
+    first: Mapping[tuple[str, str], Mapping[str, Value]],
+    second: Mapping[tuple[str, str], Mapping[str, Value]],
+) -> list[Difference]:
+    differences = []
+    for uid, state in dict.fromkeys([*first, *second]):
+        old, new = first.get((uid, state)), second.get((uid, state))
+        if old is None or new is None:
+            differences.append(Difference(uid, state, "added" if old is None else "removed", {}))
+        elif old != new:
+            changes = {key: (old[key], new[key]) for key in old if old[key] != new[key]}
+            differences.append(Difference(uid, state, "changed", changes))
+    return differences
+
+
+def _of_operator(operator: OperatorState) -> dict[str, Value]:
+    return {
+        "parallelism": operator.parallelism,
+        "max_parallelism": operator.max_parallelism,
+        "key": operator.key,
+        "key_hash": operator.key_hash,
+        "key_types": operator.key_types,
+    }
+
+
+def _of_states(states: Iterable[StateDescription]) -> dict[tuple[str, str], dict[str, Value]]:
+    return {
+        (one.uid, one.name or f"<{one.kind}>"): {
+            "mode": one.mode,
+            "elements": one.elements,
+            "state_bytes": one.state_bytes,
+            "type": one.type,
+            "columns": tuple(f"{each.name}: {each.arrow_type}" for each in one.columns),
+            "serializers": tuple(each.serializer for each in one.columns),
+            "schemas": tuple(each.schema for each in one.columns),
+        }
+        for one in states
+    }
+
+
+def _contents(operator: OperatorState) -> dict[int, SubtaskState]:
+    """State by subtask, without where it is and what was measured."""
+    return {
+        index: msgspec.structs.replace(one.with_streams(without_place), statistics=None)
+        for index, one in operator.subtasks.items()
+        if one.streams()
+    }
+
+
+def _inline(streams: Iterable[StreamStateHandle]) -> Counter[bytes]:
+    """State inside `_metadata`, however often each is there."""
+    return Counter(one.data for one in streams if isinstance(one, ByteStreamStateHandle))

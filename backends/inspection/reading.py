@@ -1,0 +1,122 @@
+"""Read the states of a checkpoint or savepoint as Arrow, without the job that has written them."""
+
+from collections.abc import Iterator
+from os import PathLike
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from holdfast.backends.inspection.stored_states import StoredState, find_state, stored_states
+from holdfast.locations.storages import load_checkpoint, resolve_pointer
+
+Raw = Literal["operator", "keyed"]
+
+_STATES = pa.schema(
+    [
+        ("operator", pa.string()),
+        ("state", pa.string()),
+        ("kind", pa.string()),
+        ("subtasks", pa.int32()),
+        ("elements", pa.int64()),
+        ("bytes", pa.int64()),
+        ("type", pa.string()),
+        ("stored_as", pa.string()),
+    ]
+)
+
+
+def read_state(
+    pointer: str | PathLike[str],
+    operator: str | None = None,
+    state: str | None = None,
+    *,
+    raw: Raw | None = None,
+    wide_integers: bool = False,
+) -> pa.Table:
+    """Read a state of a checkpoint or savepoint as a table.
+
+    Elements of a list or union list are rows of `subtask` and `value`, entries of a broadcast state
+    rows of `key` and `value`, those of one copy. They have the Arrow type that they were stored with.
+    What is no Arrow type is read by what is stored with it, without the job's classes: structs and
+    dataclasses as structs, dicts as maps; a union of classes as a struct with the fields of all; as
+    JSON text what Arrow has no type for. Pickles are not looked into: they are bytes.
+
+    Args:
+        pointer: URI or path of the checkpoint or savepoint, or of its metadata file.
+        operator: The operator's uid; may be left out where there is one only.
+        state: The state's name; likewise.
+        raw: `operator` reads raw operator state instead: rows of `subtask`, `partition` and `value`,
+            the bytes. `keyed` reads raw keyed state: `subtask`, `key_group` and `value`.
+        wide_integers: Whether whole numbers of elements that are no Arrow type become
+            decimal128(20, 0), for those beyond 64 bits.
+
+    Raises:
+        InvalidRequestError: There is no such state, or a value has no room in the type that is read.
+        CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
+        CheckpointCorruptedError: What was read is not what was written.
+    """
+    found = stored_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
+    return pa.Table.from_batches(found.batches(), found.schema)
+
+
+def iter_state(
+    pointer: str | PathLike[str],
+    operator: str | None = None,
+    state: str | None = None,
+    *,
+    raw: Raw | None = None,
+    wide_integers: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """The same as record batches; only a block of what is stored is in memory at a time.
+
+    Arguments and errors of `read_state`.
+    """
+    found = stored_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
+    return found.batches()
+
+
+def stored_state(
+    pointer: str | PathLike[str],
+    operator: str | None = None,
+    state: str | None = None,
+    *,
+    raw: Raw | None = None,
+    wide_integers: bool = False,
+) -> StoredState:
+    """What is known of a state before its elements are read. Arguments and errors of `read_state`."""
+    metadata = load_checkpoint(resolve_pointer(pointer)).metadata
+    return find_state(metadata, operator, state, raw=raw, wide_integers=wide_integers)
+
+
+def states(pointer: str | PathLike[str]) -> pa.Table:
+    """What states a checkpoint or savepoint has, a row for each; no elements are read.
+
+    Columns: `operator`; `state`, null for raw state; `kind`: `list`, `union`, `broadcast`,
+    `raw operator` or `raw keyed`; `subtasks` that have stored it; `elements`, entries, partitions or
+    key groups, those of a broadcast state once; `bytes` stored; `type` that `read_state` gives;
+    `stored_as`, how each column is stored.
+
+    Raises:
+        CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
+        CheckpointCorruptedError: What was read is not what was written.
+    """
+    metadata = load_checkpoint(resolve_pointer(pointer)).metadata
+    return pa.Table.from_pylist([_state_row(one) for one in stored_states(metadata)], _STATES)
+
+
+def _state_row(one: StoredState) -> dict[str, Any]:
+    types = " to ".join(str(column.type) for column in one.columns)
+    return {
+        "operator": one.operator,
+        "state": one.name,
+        "kind": one.kind,
+        "subtasks": one.subtasks,
+        "elements": one.elements,
+        "bytes": one.bytes,
+        "type": types or "binary",
+        "stored_as": " to ".join(
+            column.kind if column.kind == "arrow" else f"{column.kind} of {column.stored_name}"
+            for column in one.columns
+        )
+        or "raw",
+    }

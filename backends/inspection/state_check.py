@@ -1,0 +1,157 @@
+"""What would become of a checkpoint's states, before a job starts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from os import PathLike
+
+import pyarrow as pa
+
+from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
+from holdfast.backends.sections import are_alike, read_schema
+from holdfast.backends.serializers import Outcome, Serializer, stored_in
+from holdfast.common import in_parallel
+from holdfast.errors import InvalidRequestError
+from holdfast.locations.handles import StatePartitions, StreamStateHandle
+from holdfast.locations.metadata import OperatorState
+from holdfast.locations.storages import load_checkpoint, resolve_pointer
+
+Descriptor = ListStateDescriptor | MapStateDescriptor
+
+_Section = tuple[StreamStateHandle, StatePartitions]
+
+
+class Fate(Enum):
+    """What becomes of a state."""
+
+    RESTORED = "restored"
+    MIGRATED = "migrated"
+    DROPPED = "dropped"
+    NEW = "new"
+    INCOMPATIBLE = "incompatible"
+
+
+@dataclass(frozen=True, slots=True)
+class StateCheck:
+    """What would become of one state.
+
+    Attributes:
+        uid: Its operator.
+        name: The state.
+        fate: What becomes of it. What the operator has no descriptor of is carried on, not lost; it
+            is dropped when the operator is gone.
+        stored: Type of what is stored, for people; empty if there is nothing. Types, if subtasks have
+            stored a state that is asked for in different ways.
+        wanted: Type that is asked for, for people; empty if it isn't.
+        reason: Why it is incompatible.
+    """
+
+    uid: str
+    name: str
+    fate: Fate
+    stored: str = ""
+    wanted: str = ""
+    reason: str = ""
+
+
+def check(
+    pointer: str | PathLike[str], descriptors: Mapping[str, Sequence[Descriptor]]
+) -> list[StateCheck]:
+    """Say what would become of each state if a job with these descriptors began from a checkpoint.
+
+    Reads the metadata and, of each state, how it is stored, in every subtask if it is asked for; no
+    elements. So one thing shows at the restore alone: keys of a map that were different and, without a
+    field that was removed, are the same. They are refused then.
+
+    Args:
+        pointer: URI or path of a checkpoint or savepoint, or of its metadata file.
+        descriptors: The job's descriptors by uid of their operator.
+
+    Returns:
+        One for each state that is stored or asked for, in that order.
+
+    Raises:
+        InvalidRequestError: Two descriptors of an operator have one name.
+        CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
+        CheckpointCorruptedError: What was read is not what was written.
+    """
+    stored = load_checkpoint(resolve_pointer(pointer)).metadata.operators
+    checks: list[StateCheck] = []
+    for uid, operator in stored.items():
+        left = _by_name(uid, descriptors.get(uid, ()))
+        for name, sections in _sections(operator).items():
+            wanted = left.pop(name, None)
+            # What is only carried on need not be the same everywhere.
+            schemas = _schemas(name, sections[:1] if wanted is None else sections)
+            checks.append(_checked(uid, name, schemas, wanted, is_there=uid in descriptors))
+        checks += [_new(uid, one) for one in left.values()]
+    return checks + [
+        _new(uid, one) for uid, wanted in descriptors.items() if uid not in stored for one in wanted
+    ]
+
+
+def _by_name(uid: str, descriptors: Sequence[Descriptor]) -> dict[str, Descriptor]:
+    by_name = {one.name: one for one in descriptors}
+    if len(by_name) < len(descriptors):
+        message = f"operator {uid!r} has two descriptors of one name among {sorted(by_name)}"
+        raise InvalidRequestError(message)
+    return by_name
+
+
+def _sections(operator: OperatorState) -> dict[str, list[_Section]]:
+    """Where each state is, by name."""
+    sections: dict[str, list[_Section]] = {}
+    for subtask in operator.subtasks.values():
+        for handle in subtask.managed_operator:
+            for name, partitions in handle.states.items():
+                sections.setdefault(name, []).append((handle.stream, partitions))
+    return sections
+
+
+def _schemas(name: str, sections: Sequence[_Section]) -> list[pa.Schema]:
+    """How a state is stored; several if its subtasks have stored it in different ways."""
+
+    def schema_of(section: _Section) -> pa.Schema:
+        stream, one = section
+        return read_schema(stream, one.offset, one.length, name=name)
+
+    schemas: list[pa.Schema] = []
+    for schema in in_parallel(schema_of, sections):
+        if not any(are_alike(schema, known, name) for known in schemas):
+            schemas.append(schema)
+    return schemas
+
+
+def _checked(
+    uid: str, name: str, schemas: list[pa.Schema], wanted: Descriptor | None, *, is_there: bool
+) -> StateCheck:
+    names = [" to ".join(stored_in(field, name).name for field in schema) for schema in schemas]
+    stored = " or ".join(dict.fromkeys(names))
+    if wanted is None:
+        return StateCheck(uid, name, Fate.RESTORED if is_there else Fate.DROPPED, stored)
+    serializers = _serializers(wanted)
+    types = " to ".join(one.name for one in serializers)
+    if any(len(serializers) != len(schema) for schema in schemas):
+        reason = "a list and a map are different kinds of state"
+        return StateCheck(uid, name, Fate.INCOMPATIBLE, stored, types, reason)
+    compatibilities = [
+        one.compatibility(stored_in(field, name), field.type)
+        for schema in schemas
+        for one, field in zip(serializers, schema, strict=True)
+    ]
+    for one in compatibilities:
+        if one.outcome is Outcome.INCOMPATIBLE:
+            return StateCheck(uid, name, Fate.INCOMPATIBLE, stored, types, one.reason)
+    as_is = all(one.outcome is Outcome.AS_IS for one in compatibilities)
+    return StateCheck(uid, name, Fate.RESTORED if as_is else Fate.MIGRATED, stored, types)
+
+
+def _new(uid: str, descriptor: Descriptor) -> StateCheck:
+    types = " to ".join(one.name for one in _serializers(descriptor))
+    return StateCheck(uid, descriptor.name, Fate.NEW, wanted=types)
+
+
+def _serializers(descriptor: Descriptor) -> tuple[Serializer, ...]:
+    if isinstance(descriptor, MapStateDescriptor):
+        return (descriptor.key_serializer, descriptor.value_serializer)
+    return (descriptor.serializer,)

@@ -1,0 +1,286 @@
+"""Write states that somebody has as tables, as the subtasks of a job would have stored them."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.backends.arrow import MisfitError
+from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
+from holdfast.backends.inspection.message_pack_columns import NotReadableError, column_of
+from holdfast.backends.inspection.stored_states import KEY, SUBTASK, VALUE, StoredState
+from holdfast.backends.sections import (
+    LIST_COLUMNS,
+    MAP_COLUMNS,
+    Compression,
+    WrittenState,
+    WrittenStates,
+)
+from holdfast.backends.serializers import (
+    MessagePackSerializer,
+    PickleSerializer,
+    Serializer,
+    column,
+)
+from holdfast.errors import InvalidRequestError
+from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode
+from holdfast.locations.storages import CheckpointedStateScope, CheckpointStreamFactory
+
+Descriptor = ListStateDescriptor | MapStateDescriptor
+
+
+@dataclass(frozen=True, slots=True)
+class StateRows:
+    """A state that is to be written.
+
+    Attributes:
+        rows: A `pyarrow.Table`, or a DataFrame of pandas or Spark, with the columns that `read_state`
+            gives. Rows of a list with a column `subtask` go to that subtask, without one they are
+            spread evenly.
+        descriptor: As the job has it. Needed for types that are not Arrow's; otherwise the type is
+            that of the state that is replaced, or else that of the column.
+        union: Whether it is a union list state. None: as the state that is replaced, else not.
+    """
+
+    rows: Any
+    descriptor: Descriptor | None = None
+    union: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A state as it will be stored.
+
+    Attributes:
+        mode: How it is spread.
+        rows: Its columns as they are stored.
+        subtasks: By row, whose it is; None if somebody else is to say.
+    """
+
+    mode: OperatorStateMode
+    rows: pa.Table
+    subtasks: pa.ChunkedArray | None
+
+    def of_subtask(self, subtask: int, parallelism: int) -> pa.Table:
+        """The rows of a subtask."""
+        if self.mode is OperatorStateMode.BROADCAST:  # each subtask is given a copy of this one
+            return self.rows if subtask == 0 else self.rows.slice(0, 0)
+        if self.subtasks is not None:
+            return self.rows.filter(pc.equal(self.subtasks, subtask))
+        share, remainder = divmod(len(self.rows), parallelism)
+        first = subtask * share + min(subtask, remainder)
+        return self.rows.slice(first, share + (subtask < remainder))
+
+
+def write_states(
+    states: Mapping[str, StateRows],
+    factory: CheckpointStreamFactory,
+    *,
+    parallelism: int,
+    replaced: Mapping[str, StoredState],
+    keeps_places: bool = False,
+    compression: Compression | None = None,
+) -> dict[int, OperatorStateHandle]:
+    """Write states of one operator.
+
+    Args:
+        states: By name; their rows are tables.
+        factory: Where they go.
+        parallelism: Number of the operator's subtasks.
+        replaced: What is stored under these names so far.
+        keeps_places: Whether rows of lists have to say whose they are, because the operator deals
+            its rows by key.
+        compression: How they are compressed.
+
+    Returns:
+        By subtask; one without rows has none, but for the first, which has the types of all.
+
+    Raises:
+        InvalidRequestError: Rows are none of the state's type, or have other columns.
+        StorageUnavailableError: The store did not take it.
+    """
+    prepared = {
+        name: _prepared(name, one, replaced.get(name), parallelism, keeps_places=keeps_places)
+        for name, one in states.items()
+    }
+    handles = {}
+    for subtask in range(parallelism):
+        tables = {
+            name: WrittenState(one.mode, rows)
+            for name, one in prepared.items()
+            if len(rows := one.of_subtask(subtask, parallelism)) or subtask == 0
+        }
+        if not tables:
+            continue
+        scope = CheckpointedStateScope.EXCLUSIVE
+        with factory.create_checkpoint_state_output_stream(scope) as stream:
+            partitions = WrittenStates(tables).write(stream, compression)
+            handle = stream.close_and_get_handle()
+        assert handle is not None  # sections have bytes, also of no rows
+        handles[subtask] = OperatorStateHandle(partitions, handle)
+    return handles
+
+
+def _prepared(
+    name: str,
+    state: StateRows,
+    replaced: StoredState | None,
+    parallelism: int,
+    *,
+    keeps_places: bool,
+) -> _Prepared:
+    table = state.rows
+    descriptor = state.descriptor or _descriptor(name, table, replaced)
+    if descriptor.name != name:
+        message = f"descriptor of state {name!r} names {descriptor.name!r}; give both one name"
+        raise InvalidRequestError(message)
+    if isinstance(descriptor, MapStateDescriptor):
+        if state.union:
+            raise InvalidRequestError(f"state {name!r} has keys, and so is no union list state")
+        serializers = (descriptor.key_serializer, descriptor.value_serializer)
+        _check_columns(name, table, {KEY, VALUE}, {KEY, VALUE})
+        rows = _stored_rows(name, table, (KEY, VALUE), MAP_COLUMNS, serializers)
+        _check_keys(name, rows, descriptor.key_serializer)
+        return _Prepared(OperatorStateMode.BROADCAST, rows, None)
+    _check_columns(name, table, {VALUE}, {SUBTASK, VALUE})
+    rows = _stored_rows(name, table, (VALUE,), LIST_COLUMNS, (descriptor.serializer,))
+    is_union = state.union
+    if is_union is None:
+        is_union = replaced is not None and replaced.kind == "union"
+    mode = OperatorStateMode.UNION if is_union else OperatorStateMode.SPLIT_DISTRIBUTE
+    if SUBTASK in table.column_names:
+        return _Prepared(mode, rows, _subtasks(name, table[SUBTASK], parallelism))
+    if keeps_places and not is_union:
+        message = (
+            f"list state {name!r} belongs to an operator that deals rows by key: give its rows a "
+            "column 'subtask' that says where their keys are, or let it be union list state"
+        )
+        raise InvalidRequestError(message)
+    return _Prepared(mode, rows, None)
+
+
+def _descriptor(name: str, table: pa.Table, replaced: StoredState | None) -> Descriptor:
+    """What follows from the state that is replaced, or else from the table."""
+    if replaced is not None:
+        foreign = [one.stored_name for one in replaced.columns if one.kind != "arrow"]
+        if foreign:
+            message = (
+                f"state {name!r} has elements of {foreign[0]}; give its descriptor, as in the job"
+            )
+            raise InvalidRequestError(message)
+        types = [one.type for one in replaced.columns]
+    else:
+        names = [KEY, VALUE] if KEY in table.column_names else [VALUE]
+        _check_columns(name, table, set(names), {SUBTASK, KEY, VALUE})
+        types = [table.schema.field(one).type for one in names]
+    if pa.types.is_null(types[-1]) or pa.types.is_null(types[0]):
+        message = (
+            f"rows of state {name!r} are of no type; give them one, such as "
+            "pa.array([], pa.int64()), or give the state's descriptor"
+        )
+        raise InvalidRequestError(message)
+    if len(types) == 1:
+        return ListStateDescriptor(name, types[0])
+    return MapStateDescriptor(name, *types)
+
+
+def _check_columns(name: str, table: pa.Table, needed: set[str], known: set[str]) -> None:
+    found = table.column_names
+    if not needed <= set(found) <= known or len(set(found)) < len(found):
+        message = (
+            f"rows of state {name!r} have columns {found}; they need {sorted(needed)}"
+            f"{' and may have a column subtask' if SUBTASK in known else ''}"
+        )
+        raise InvalidRequestError(message)
+
+
+def _check_keys(name: str, rows: pa.Table, serializer: Serializer) -> None:
+    keys = serializer.decode(rows[MAP_COLUMNS[0]])
+    try:
+        # What is no number is unlike itself, but one key for whoever looks at the rows.
+        unlike = ["NaN" for one in keys if isinstance(one, float) and math.isnan(one)]
+        is_unique = len(set(keys)) == len(keys) and len(unlike) < 2
+    except TypeError:
+        raise InvalidRequestError(f"keys of state {name!r} can't be looked up") from None
+    if not is_unique:
+        raise InvalidRequestError(f"rows of state {name!r} have a key twice")
+
+
+def _subtasks(name: str, subtasks: pa.ChunkedArray, parallelism: int) -> pa.ChunkedArray:
+    bounds = pc.min_max(subtasks)
+    is_number = pa.types.is_integer(subtasks.type)
+    is_inside = is_number and (
+        not len(subtasks)
+        or (
+            bounds["min"].is_valid
+            and bounds["min"].as_py() >= 0
+            and bounds["max"].as_py() < parallelism
+        )
+    )
+    if not is_inside or subtasks.null_count:
+        message = (
+            f"column subtask of state {name!r} must have whole numbers from 0 to {parallelism - 1}; "
+            "an operator that is not in the base has as many subtasks as operators= says, or one"
+        )
+        raise InvalidRequestError(message)
+    return subtasks
+
+
+def _stored_rows(
+    name: str,
+    table: pa.Table,
+    shown: tuple[str, ...],
+    stored: tuple[str, ...],
+    serializers: tuple[Serializer, ...],
+) -> pa.Table:
+    schema = pa.schema(
+        [
+            column(one, serializer.storage_type, serializer.stored)
+            for one, serializer in zip(stored, serializers, strict=True)
+        ]
+    )
+    columns = []
+    for one, serializer in zip(shown, serializers, strict=True):
+        try:
+            chunks = _encoded(serializer, table[one])
+        except MisfitError as error:
+            message = (
+                f"column {one!r} doesn't fit state {name!r} of type {serializer.name}: {error}"
+            )
+            raise InvalidRequestError(message) from None
+        columns.append(pa.chunked_array(chunks, serializer.storage_type))
+    return pa.table(columns, schema)
+
+
+def _encoded(serializer: Serializer, shown: pa.ChunkedArray) -> list[pa.Array]:
+    if isinstance(serializer, MessagePackSerializer):
+        return serializer.encode(list(_elements(serializer, shown)))
+    if isinstance(serializer, PickleSerializer):
+        if shown.null_count or not pa.types.is_binary(shown.type):
+            raise MisfitError("pickled elements are given as the bytes of their pickles")
+        return list(shown.cast(serializer.storage_type).chunks)
+    return serializer.encode(shown)
+
+
+def _elements(serializer: MessagePackSerializer, shown: pa.ChunkedArray) -> Iterator[Any]:
+    """The opposite of what is shown: elements of the class."""
+    try:
+        how = column_of(msgspec.json.decode(serializer.stored.schema), wide_integers=False)
+    except NotReadableError:
+        how = None
+    for value in shown.to_pylist():
+        if value is None:
+            raise MisfitError("None is no element")
+        try:
+            if how is None:
+                yield serializer.decode_one(value)
+            else:
+                yield msgspec.convert(how.hide(value), serializer.type, str_keys=True)
+        except (msgspec.MsgspecError, TypeError, ValueError, LookupError, AttributeError) as error:
+            # The type of the error alone: its text may hold data.
+            message = f"not every value is one ({type(error).__name__})"
+            raise MisfitError(message) from None

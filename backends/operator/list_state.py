@@ -1,0 +1,143 @@
+"""List state in Arrow chunks: what is in it stays columnar from the stream to the file."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.backends.arrow import Elements, MisfitError
+from holdfast.backends.serializers import Serializer
+from holdfast.errors import InvalidRequestError
+
+_MOST_PENDING = 1 << 16
+
+
+class ListState:
+    """A list of elements of one type, spread over subtasks when a job is rescaled.
+
+    Elements are values: what `get` returns are others than what was added, and changing either
+    changes nothing here. Chunks are never changed, only replaced, so a snapshot shares them with the
+    running state.
+
+    Source:
+        Flink, ListState and PartitionableListState. Here a `None` inside `add_all` or `update`
+        is found before anything is changed.
+    """
+
+    def __init__(self, name: str, serializer: Serializer, chunks: Iterable[pa.Array] = ()) -> None:
+        self._name = name
+        self._serializer = serializer
+        self._type = serializer.storage_type
+        self._chunks: list[pa.Array] = list(chunks)
+        self._pending: list[Any] = []  # single elements, until somebody needs them in a chunk
+
+    @property
+    def name(self) -> str:
+        """The name that it is registered by."""
+        return self._name
+
+    @property
+    def type(self) -> pa.DataType:
+        """Arrow type of an element, or of its bytes if it is none of Arrow's."""
+        return self._type
+
+    @property
+    def serializer(self) -> Serializer:
+        """How elements are stored."""
+        return self._serializer
+
+    def __len__(self) -> int:
+        """Number of elements."""
+        return sum(map(len, self._chunks)) + len(self._pending)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The elements as Python objects, in order."""
+        return iter(self.get())
+
+    def get(self) -> list[Any]:
+        """All elements as Python objects; an empty list if there are none.
+
+        Raises:
+            InvalidRequestError: Python has no object for one of Arrow's, such as a date in the year
+                10000; `to_arrow` has it.
+            CheckpointCorruptedError: The bytes of one are none of its type.
+        """
+        return self._serializer.decode(self.to_arrow())
+
+    def to_arrow(self) -> pa.ChunkedArray:
+        """All elements, without a copy; those that are none of Arrow's as their bytes."""
+        self._chunk_pending()
+        return pa.chunked_array(self._chunks, type=self._type)
+
+    def to_table(self) -> pa.Table:
+        """All elements as rows, without a copy.
+
+        Raises:
+            InvalidRequestError: The elements are not structs.
+        """
+        if not pa.types.is_struct(self._type):
+            message = f"state {self._name!r} has elements of type {self._type}, which are no rows"
+            raise InvalidRequestError(message)
+        self._chunk_pending()
+        schema = pa.schema([self._type.field(i) for i in range(self._type.num_fields)])
+        batches = [pa.RecordBatch.from_struct_array(chunk) for chunk in self._chunks]
+        return pa.Table.from_batches([batch.cast(schema) for batch in batches], schema)
+
+    def add(self, value: Any) -> None:
+        """Append one element.
+
+        Raises:
+            InvalidRequestError: It is None or of another type; the state is unchanged then.
+        """
+        try:
+            self._pending.append(self._serializer.encode_one(value))
+            if len(self._pending) >= _MOST_PENDING:
+                self._chunk_pending()
+        except MisfitError as error:
+            raise self._refused(error) from None
+
+    def add_all(self, values: Elements) -> None:
+        """Append elements.
+
+        Raises:
+            InvalidRequestError: One is None or of another type; the state is unchanged then.
+        """
+        chunks = self._as_chunks(values)
+        self._chunk_pending()
+        self._chunks += chunks
+
+    def update(self, values: Elements) -> None:
+        """Replace all elements; empty `values` clear the state.
+
+        Raises:
+            InvalidRequestError: One is None or of another type; the state is unchanged then.
+        """
+        self._chunks = self._as_chunks(values)
+        self._pending = []
+
+    def clear(self) -> None:
+        """Remove all elements."""
+        self._chunks = []
+        self._pending = []
+
+    def chunks(self) -> tuple[pa.Array, ...]:
+        """The elements as they are held; what a snapshot shares."""
+        self._chunk_pending()
+        return tuple(self._chunks)
+
+    def _chunk_pending(self) -> None:
+        if self._pending:
+            self._chunks += self._serializer.column_of(self._pending)
+            self._pending = []
+
+    def _as_chunks(self, values: Elements) -> list[pa.Array]:
+        try:
+            return self._serializer.encode(values)
+        except MisfitError as error:
+            raise self._refused(error) from None
+
+    def _refused(self, error: MisfitError) -> InvalidRequestError:
+        message = (
+            f"elements don't fit list state {self._name!r} of type {self._serializer.name}: {error}"
+        )
+        return InvalidRequestError(message)

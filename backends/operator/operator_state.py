@@ -1,0 +1,404 @@
+"""The operator state backend: the states of one subtask that don't belong to a key."""
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+import pyarrow as pa
+
+from holdfast.backends.arrow import compacted
+from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
+from holdfast.backends.operator.broadcast_state import BroadcastState
+from holdfast.backends.operator.list_state import ListState
+from holdfast.backends.operator.operator_snapshot import (
+    CapturedState,
+    CapturedStates,
+    OperatorStateSnapshotStrategy,
+)
+from holdfast.backends.sections import (
+    LIST_COLUMNS,
+    MAP_COLUMNS,
+    Compression,
+    WrittenStates,
+    are_alike,
+    location_of,
+    read_section,
+    section_of,
+)
+from holdfast.backends.serializers import Outcome, Serializer, column, stored_in
+from holdfast.backends.snapshot import AsyncSnapshot, SnapshotStreams
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StateMigrationError
+from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
+from holdfast.locations.storages import CheckpointStreamFactory
+
+_KINDS = {
+    OperatorStateMode.SPLIT_DISTRIBUTE: "list state",
+    OperatorStateMode.UNION: "union list state",
+    OperatorStateMode.BROADCAST: "broadcast state",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of a state that are stored in one way."""
+
+    parts: tuple[pa.Table, ...]  # one of each handle
+    shared_bytes: int  # size of the memory that they are part of
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.parts[0].schema
+
+    def columns(self) -> list[pa.ChunkedArray]:
+        rows = pa.concat_tables(self.parts)
+        return [compacted(one, shared_bytes=self.shared_bytes) for one in rows.columns]
+
+    def chunks(self) -> list[list[pa.Array]]:
+        return [column.chunks for column in self.columns()]
+
+    def and_then(self, other: "_Rows") -> "_Rows":
+        return _Rows(self.parts + other.parts, self.shared_bytes + other.shared_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A state as it was restored, until somebody asks for it."""
+
+    mode: OperatorStateMode
+    runs: list[_Rows]  # in the order of their elements; only lists have several
+    carried: list[_Rows]  # without copies of what other subtasks store
+
+    def ways(self, name: str) -> list[_Rows]:
+        """What is stored if nobody asks, together with what is stored in the same way."""
+        ways: list[_Rows] = []
+        for run in self.carried:
+            known = (i for i, way in enumerate(ways) if are_alike(way.schema, run.schema, name))
+            index = next(known, None)
+            if index is None:
+                ways.append(run)
+            else:
+                ways[index] = ways[index].and_then(run)
+        return ways
+
+
+class OperatorStateBackend:
+    """Keeps a subtask's operator states, restores and snapshots them.
+
+    Restored states are there at once, under their names, and are carried on into the next
+    snapshot also if nobody asks for them; of a union list state that every subtask was given, each
+    subtask carries on the part that belongs to it. Where subtasks have stored a list in different ways, because
+    not all of them had asked for its new type, each part is migrated by its own type when somebody
+    asks, and until then stays as it is.
+
+    Source:
+        Flink, DefaultOperatorStateBackend. Here one name is one state: a list and a broadcast state
+        of the same name are refused, which overwrite each other there.
+    """
+
+    def __init__(self) -> None:
+        self._stored: dict[str, _Stored] = {}
+        self._lists: dict[str, tuple[OperatorStateMode, ListState]] = {}
+        self._maps: dict[str, BroadcastState] = {}
+        self._snapshots: weakref.WeakSet[AsyncSnapshot[CapturedStates]] = weakref.WeakSet()
+        self._is_closed = False
+
+    @classmethod
+    def restore(cls, handles: Iterable[OperatorStateHandle]) -> "OperatorStateBackend":
+        """A backend with the states behind the handles; without any it begins empty.
+
+        The same name in several handles is one state: elements of lists are appended in order,
+        entries of maps replace those of the handles before.
+
+        Raises:
+            CheckpointNotFoundError: A state file is gone.
+            CheckpointCorruptedError: What was read is not what was written.
+            StateMigrationError: One state is of two kinds, or a map of different types, in two
+                handles.
+        """
+        backend = cls()
+        for handle in handles:
+            location = location_of(handle.stream)
+            with handle.stream.open_input_stream() as stream:
+                # In the order in which they were written: the stream is read front to back.
+                in_order = sorted(handle.states.items(), key=lambda item: item[1].offset)
+                for name, partitions in in_order:
+                    try:
+                        section = section_of(
+                            handle.stream, stream, partitions.offset, partitions.length
+                        )
+                    except EOFError as error:
+                        message = f"state {name!r} can't be read ({error})"
+                        raise CheckpointCorruptedError(message, location) from error
+                    backend._restore(name, partitions, section, location)
+        return backend
+
+    @classmethod
+    def of_written(cls, states: WrittenStates) -> "OperatorStateBackend":
+        """A backend as `restore` would make it from the file that these states were written to."""
+        backend = cls()
+        for name, state in states.items():
+            rows = _Rows((state.rows,), state.memory_bytes)
+            backend._stored[name] = _Stored(state.mode, [rows], [rows])
+        return backend
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
+        """The list state of that name; the same object each time. Begins empty if it is new.
+
+        When the job is restored with another parallelism its elements are spread evenly over
+        the subtasks (`SPLIT_DISTRIBUTE`).
+
+        Raises:
+            StateMigrationError: It was stored, or asked for before, as a type that this one can't
+                be made of.
+            InvalidRequestError: The name is that of another kind of state.
+        """
+        return self._list(descriptor, OperatorStateMode.SPLIT_DISTRIBUTE)
+
+    def get_union_list_state(self, descriptor: ListStateDescriptor) -> ListState:
+        """The same, but whenever the job is restored each subtask gets the elements of all.
+
+        A subtask that doesn't ask for it in the first snapshot's time after that carries on its own part
+        alone, and whoever asks later has that part, until the job is restored again.
+        """
+        return self._list(descriptor, OperatorStateMode.UNION)
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
+        """The broadcast state of that name; the same object each time. Begins empty if it is new.
+
+        Raises:
+            StateMigrationError: It was stored, or asked for before, as types that these can't be
+                made of.
+            InvalidRequestError: The name is that of another kind of state.
+        """
+        name = descriptor.name
+        serializers = (descriptor.key_serializer, descriptor.value_serializer)
+        self._check_kind(name, OperatorStateMode.BROADCAST)
+        state = self._maps.get(name)
+        if state is not None:
+            _check_same(name, (state.key_serializer, state.value_serializer), serializers)
+            return state
+        keys, values = self._columns(name, MAP_COLUMNS, serializers)
+        if name in self._stored:
+            _check_keys(name, self._stored[name].runs[0], keys, descriptor.key_serializer)
+        state = self._maps[name] = BroadcastState(name, *serializers, (keys, values))
+        self._stored.pop(name, None)
+        return state
+
+    def registered_state_names(self) -> frozenset[str]:
+        """Names of the list and union list states, restored ones included."""
+        stored = (name for name, one in self._stored.items() if not _is_map(one))
+        return frozenset((*self._lists, *stored))
+
+    def registered_broadcast_state_names(self) -> frozenset[str]:
+        """Names of the broadcast states, restored ones included."""
+        stored = (name for name, one in self._stored.items() if _is_map(one))
+        return frozenset((*self._maps, *stored))
+
+    def snapshot(
+        self,
+        factory: CheckpointStreamFactory,
+        *,
+        local_factory: CheckpointStreamFactory | None = None,
+        compression: Compression | None = None,
+        checkpoint_id: int = 0,
+    ) -> AsyncSnapshot[CapturedStates]:
+        """The synchronous part of a snapshot: takes what is there now.
+
+        It takes time for each chunk of a list, each element that was added singly since the last
+        snapshot, and each entry of a broadcast state that has changed; none for their bytes.
+
+        Args:
+            factory: Where its asynchronous part will write.
+            local_factory: Where it will write a copy that stays with the task, if any.
+            compression: How what is written is compressed.
+            checkpoint_id: The checkpoint that it is for.
+
+        Returns:
+            The asynchronous part. Later changes of the states don't show in it.
+
+        Raises:
+            InvalidRequestError: The backend is closed.
+        """
+        if self._is_closed:
+            raise InvalidRequestError("the backend is closed")
+        strategy = OperatorStateSnapshotStrategy(self._captured, compression)
+        resources = strategy.sync_prepare_resources(checkpoint_id)
+        streams = SnapshotStreams(factory, local_factory)
+        snapshot = AsyncSnapshot(strategy, resources, streams)
+        self._snapshots.add(snapshot)
+        return snapshot
+
+    def close(self) -> None:
+        """Cancel snapshots that are under way, and take none any more."""
+        self._is_closed = True
+        for snapshot in list(self._snapshots):
+            snapshot.cancel()
+
+    def dispose(self) -> None:
+        """Close it, and forget all states."""
+        self.close()
+        self._stored.clear()
+        self._lists.clear()
+        self._maps.clear()
+
+    def _list(self, descriptor: ListStateDescriptor, mode: OperatorStateMode) -> ListState:
+        name, serializer = descriptor.name, descriptor.serializer
+        self._check_kind(name, mode)
+        if name in self._lists:
+            _, state = self._lists[name]
+            _check_same(name, (state.serializer,), (serializer,))
+            return state
+        (chunks,) = self._columns(name, LIST_COLUMNS, (serializer,))
+        state = ListState(name, serializer, chunks)
+        self._lists[name] = (mode, state)
+        self._stored.pop(name, None)
+        return state
+
+    def _check_kind(self, name: str, mode: OperatorStateMode) -> None:
+        known = None
+        if name in self._stored:
+            known = self._stored[name].mode
+        elif name in self._lists:
+            known, _ = self._lists[name]
+        elif name in self._maps:
+            known = OperatorStateMode.BROADCAST
+        if known is not None and known is not mode:
+            message = f"state {name!r} is a {_KINDS[known]}, but is asked for as a {_KINDS[mode]}"
+            raise InvalidRequestError(message)
+
+    def _columns(
+        self, name: str, names: tuple[str, ...], serializers: tuple[Serializer, ...]
+    ) -> list[list[pa.Array]]:
+        """What was stored of a state, as the serializers want it; empty columns if nothing was."""
+        found: list[list[pa.Array]] = [[] for _ in names]
+        runs = self._stored[name].runs if name in self._stored else ()
+        for rows in runs:
+            columns = zip(rows.schema, rows.columns(), serializers, strict=True)
+            for i, (field, stored, serializer) in enumerate(columns):
+                found[i] += migrated(name, field, stored, serializer).chunks
+        return found
+
+    def _captured(self) -> dict[str, list[CapturedState]]:
+        """All states in the order in which they came to be, restored ones first."""
+        captured = {
+            name: [CapturedState(one.mode, rows.schema, rows.chunks) for rows in one.ways(name)]
+            for name, one in self._stored.items()
+        }
+        for name, (mode, state) in self._lists.items():
+            schema = _schema(LIST_COLUMNS, (state.serializer,))
+            captured[name] = [CapturedState(mode, schema, partial(tuple, (state.chunks(),)))]
+        for name, entries in self._maps.items():
+            schema = _schema(MAP_COLUMNS, (entries.key_serializer, entries.value_serializer))
+            captured[name] = [
+                CapturedState(OperatorStateMode.BROADCAST, schema, entries.captured())
+            ]
+        return captured
+
+    def _restore(
+        self, name: str, partitions: StatePartitions, section: pa.Buffer, location: str
+    ) -> None:
+        rows = read_section(
+            section,
+            first=partitions.first,
+            count=partitions.count,
+            name=name,
+            location=location,
+        )
+        is_map = tuple(rows.column_names) == MAP_COLUMNS
+        if is_map != (partitions.mode is OperatorStateMode.BROADCAST):
+            message = f"state {name!r} is no {_KINDS[partitions.mode]}: it has {rows.column_names}"
+            raise CheckpointCorruptedError(message, location)
+        run = _Rows((rows,), section.size)
+        known = self._stored.setdefault(name, _Stored(partitions.mode, [], []))
+        if known.mode is not partitions.mode:
+            message = (
+                f"state {name!r} is stored as a {_KINDS[known.mode]} by one subtask and as a "
+                f"{_KINDS[partitions.mode]} by another one"
+            )
+            raise StateMigrationError(message)
+        last = known.runs[-1].schema if known.runs else None
+        is_like_the_last = last is not None and are_alike(last, rows.schema, name)
+        if known.runs and is_map and not is_like_the_last:
+            message = (
+                f"state {name!r} is stored as {_types(name, known.runs[0].schema)} by one subtask "
+                f"and as {_types(name, rows.schema)} by another one"
+            )
+            raise StateMigrationError(message)
+        if is_like_the_last:
+            known.runs[-1] = known.runs[-1].and_then(run)
+        else:
+            known.runs.append(run)
+        if not partitions.is_copy:
+            known.carried.append(run)
+
+
+def migrated(
+    name: str, field: pa.Field, stored: pa.ChunkedArray, serializer: Serializer
+) -> pa.ChunkedArray:
+    """A stored column as a serializer wants it.
+
+    Raises:
+        StateMigrationError: It can't be made so.
+        CheckpointCorruptedError: Nobody can tell how it was stored.
+    """
+    how = stored_in(field, name)
+    compatibility = serializer.compatibility(how, field.type)
+    reason = compatibility.reason
+    if compatibility.outcome is not Outcome.INCOMPATIBLE:
+        try:
+            return compatibility.migrate(stored)
+        except pa.ArrowException:
+            reason = "Arrow can't do this"
+    message = (
+        f"state {name!r} is stored with type {how.name}, but type {serializer.name} is asked "
+        f"for: {reason}"
+    )
+    raise StateMigrationError(message)
+
+
+def _check_keys(name: str, stored: _Rows, keys: list[pa.Array], serializer: Serializer) -> None:
+    """Refuse keys that were different as they were stored, and would be the same now."""
+    field = stored.schema.field(0)
+    how = stored_in(field, name)
+    if serializer.compatibility(how, field.type).outcome is Outcome.AS_IS:
+        return
+    left = iter(serializer.decode(pa.chunked_array(keys, serializer.storage_type)))
+    try:
+        # Handles share keys; in each of them a key is there once.
+        different = all(len(set(islice(left, len(rows)))) == len(rows) for rows in stored.parts)
+        reason = "keys that were different would be the same, and lose their values"
+    except TypeError:
+        different, reason = False, "such keys can't be looked up"
+    if not different:
+        message = (
+            f"state {name!r} is stored with keys of type {how.name}, but type {serializer.name} is "
+            f"asked for: {reason}; ask for it as it is stored, and put what is wanted of it into a "
+            "state of another name"
+        )
+        raise StateMigrationError(message)
+
+
+def _check_same(name: str, known: tuple[Serializer, ...], wanted: tuple[Serializer, ...]) -> None:
+    for one, other in zip(known, wanted, strict=True):
+        if one != other:
+            message = f"state {name!r} was asked for as {one.name} before, and as {other.name} now"
+            raise StateMigrationError(message)
+
+
+def _schema(names: tuple[str, ...], serializers: tuple[Serializer, ...]) -> pa.Schema:
+    return pa.schema(
+        [
+            column(name, one.storage_type, one.stored)
+            for name, one in zip(names, serializers, strict=True)
+        ]
+    )
+
+
+def _is_map(stored: _Stored) -> bool:
+    return stored.mode is OperatorStateMode.BROADCAST
+
+
+def _types(name: str, schema: pa.Schema) -> str:
+    return " to ".join(stored_in(field, name).name for field in schema)

@@ -1,0 +1,26 @@
+"""When two parts of a state are stored in the same way."""
+
+import pyarrow as pa
+
+from holdfast.backends.serializers import stored_in
+
+
+def are_alike(one: pa.Schema, other: pa.Schema, state: str) -> bool:
+    """Whether what reads columns of the one schema reads those of the other, too.
+
+    A class that has moved or has a new name since is the same type; but not where it is pickled, as
+    pickles lead to it by that name.
+
+    Raises:
+        CheckpointCorruptedError: They say of themselves what nobody has written.
+    """
+    if one.equals(other, check_metadata=True):
+        return True
+    return one.equals(other) and all(
+        _form(field, state) == _form(twin, state) for field, twin in zip(one, other, strict=True)
+    )
+
+
+def _form(field: pa.Field, state: str) -> tuple[str, bytes, str]:
+    stored = stored_in(field, state)
+    return stored.kind, stored.schema, stored.name if stored.kind == "pickle" else ""

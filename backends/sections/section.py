@@ -1,0 +1,231 @@
+"""How one state lies in a snapshot's stream: an Arrow IPC file, one row an element.
+
+The IPC file format, not the stream format, because its footer leads to single record batches:
+a reader that needs some of the rows can skip the rest.
+"""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, Literal, Protocol
+
+import pyarrow as pa
+
+from holdfast.backends.arrow import trimmed
+from holdfast.backends.sections.bounded_stream import BoundedInputStream, StateSource, location_of
+from holdfast.common import read_into
+from holdfast.errors import CheckpointCorruptedError
+from holdfast.locations.file_systems import BytesLike
+from holdfast.locations.handles import ByteStreamStateHandle, StreamStateHandle
+
+Compression = Literal["zstd", "lz4"]
+
+_BLOCK = 16 << 20
+"""About how many bytes a block of rows has at most; it is read as a whole, into memory."""
+
+_ALIGNMENT = 8  # of what Arrow writes, in bytes
+
+LIST_COLUMNS = ("element",)
+MAP_COLUMNS = ("key", "value")
+
+
+class SectionStream(Protocol):
+    """What a section needs of the stream that it is written to."""
+
+    def write(self, data: BytesLike, /) -> int:
+        """Append the bytes; returns how many."""
+        ...
+
+    def tell(self) -> int:
+        """Number of bytes written so far."""
+        ...
+
+
+def write_section(
+    stream: SectionStream, rows: pa.Table, compression: Compression | None = None
+) -> int:
+    """Append a section with these rows; returns its length in bytes."""
+    rows = trimmed(rows)
+    start = stream.tell()
+    # A file must keep to one dictionary; chunks that came from different batches have several.
+    options = pa.ipc.IpcWriteOptions(unify_dictionaries=True, compression=compression)
+    with pa.PythonFile(_Section(stream), mode="w") as sink:
+        with pa.ipc.new_file(sink, rows.schema, options=options) as writer:
+            writer.write_table(
+                rows, max_chunksize=max(1, len(rows) * _BLOCK // max(1, rows.nbytes))
+            )
+    return stream.tell() - start
+
+
+def read_section(
+    section: pa.Buffer, *, first: int, count: int, name: str, location: str = ""
+) -> pa.Table:
+    """The rows of a section that count, without a copy where it is not compressed.
+
+    Args:
+        section: Its bytes.
+        first: Index of the first row that counts.
+        count: How many count.
+        name: Its state, for errors.
+        location: Its file, for errors.
+
+    Raises:
+        CheckpointCorruptedError: It is no section, or has too few rows.
+    """
+    with _decoding(name, location):
+        with pa.ipc.open_file(section) as reader:
+            _check_columns(reader.schema, name, location)
+            rows = reader.read_all()
+            rows.validate()  # else a wrong length is memory of somebody else
+    if first < 0 or count < 0 or first + count > len(rows):
+        message = f"state {name!r} has {len(rows)} elements, expected {first + count}"
+        raise CheckpointCorruptedError(message, location)
+    return rows.slice(first, count)
+
+
+def section_of(handle: StreamStateHandle, stream: BinaryIO, offset: int, length: int) -> pa.Buffer:
+    """The bytes of a section: where they are in memory already, or read into memory of Arrow's.
+
+    Raises:
+        EOFError: They are not all in the stream.
+    """
+    is_inline = isinstance(handle, ByteStreamStateHandle)
+    size = handle.size if is_inline else stream.seek(0, io.SEEK_END)
+    if offset < 0 or length < 0 or offset + length > size:
+        raise EOFError(f"bytes {offset} to {offset + length} of a stream of {size}")
+    if isinstance(handle, ByteStreamStateHandle):
+        return _aligned(pa.py_buffer(handle.data).slice(offset, length))
+    if isinstance(stream, pa.BufferReader):
+        stream.seek(offset)
+        section = stream.read_buffer(length)
+        # A small part of a mapped file would keep all of it, for as long as the state lives.
+        return _aligned(section) if 2 * length >= stream.size() else _copied(section)
+    section = pa.allocate_buffer(length)  # from a pool: new pages would cost more than reading
+    stream.seek(offset)
+    read_into(stream, memoryview(section).cast("B"))
+    return section
+
+
+def read_schema(handle: StreamStateHandle, offset: int, length: int, *, name: str) -> pa.Schema:
+    """How the columns of a section are stored; reads its footer alone.
+
+    Raises:
+        CheckpointNotFoundError: The state file is gone.
+        CheckpointCorruptedError: It is no section.
+    """
+    with _opened(handle, offset, length, name) as reader:
+        return reader.schema
+
+
+def blocks_and_rows(
+    handle: StreamStateHandle, offset: int, length: int, *, name: str
+) -> tuple[int, int]:
+    """How many blocks and rows a section has; reads how each block is laid out, not what is in it.
+
+    Raises what `read_schema` does.
+    """
+    with _opened(handle, offset, length, name) as reader:
+        return int(reader.num_record_batches), int(reader.count_rows())
+
+
+def read_blocks(
+    handle: StreamStateHandle,
+    offset: int,
+    length: int,
+    *,
+    name: str,
+    blocks: tuple[int, int] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The blocks of rows of a section, one at a time.
+
+    Args:
+        handle: Where it is.
+        offset: Where in that it begins.
+        length: Its bytes.
+        name: Its state, for errors.
+        blocks: The first of them and the one behind the last; None for all.
+
+    Raises:
+        CheckpointNotFoundError: The state file is gone.
+        CheckpointCorruptedError: It is no section, or not what was written.
+    """
+    with _opened(handle, offset, length, name) as reader:
+        first, end = blocks or (0, reader.num_record_batches)
+        for number in range(first, end):
+            block = reader.get_batch(number)
+            block.validate()
+            yield block
+
+
+@contextmanager
+def _opened(
+    handle: StreamStateHandle, offset: int, length: int, name: str
+) -> Iterator[pa.ipc.RecordBatchFileReader]:
+    with _decoding(name, location_of(handle)), StateSource(handle) as source:
+        section = io.BufferedReader(BoundedInputStream(source, offset, length))
+        with pa.ipc.open_file(pa.PythonFile(section, mode="r")) as reader:
+            _check_columns(reader.schema, name, location_of(handle))
+            yield reader
+
+
+@contextmanager
+def _decoding(name: str, location: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        message = f"state {name!r} can't be decoded ({error})"
+        raise CheckpointCorruptedError(message, location) from error
+
+
+def _check_columns(schema: pa.Schema, name: str, location: str) -> None:
+    names = tuple(schema.names)
+    if names not in (LIST_COLUMNS, MAP_COLUMNS):
+        message = f"state {name!r} has columns {names}, which no state has"
+        raise CheckpointCorruptedError(message, location)
+
+
+def _copied(section: pa.Buffer) -> pa.Buffer:
+    copy = pa.allocate_buffer(section.size)
+    memoryview(copy).cast("B")[:] = memoryview(section).cast("B")
+    return copy
+
+
+def _aligned(section: pa.Buffer) -> pa.Buffer:
+    """The section where Arrow may work on its numbers; they lie one behind the other in a stream."""
+    if section.address % _ALIGNMENT == 0:
+        return section
+    return _copied(section)
+
+
+class _Section:
+    """The part of a stream that a section fills, as a file whose positions begin at 0.
+
+    Arrow notes positions in the section's footer, and closes the file that it was given;
+    closing our stream would discard it.
+    """
+
+    closed = False
+    _failed = False
+
+    def __init__(self, stream: SectionStream) -> None:
+        self._stream = stream
+        self._start = stream.tell()
+
+    def write(self, data: bytes) -> int:
+        if self._failed:
+            # Arrow writes a footer even behind an error; a second error would hide the first.
+            return len(data)
+        try:
+            return self._stream.write(data)
+        except BaseException:
+            self._failed = True
+            raise
+
+    def tell(self) -> int:
+        return self._stream.tell() - self._start
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,190 @@
+"""From one Arrow type to another one that can hold all of its values.
+
+Decided by the types alone, before any data is read: what depends on the values would work today
+and fail tomorrow.
+"""
+
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from holdfast.backends.arrow import is_bytes, is_list, is_text
+
+Change = Callable[[pa.Array], pa.Array]
+_IsKind = Callable[[pa.DataType], bool]
+
+_MANTISSA_BITS = {16: 11, 32: 24, 64: 53}
+
+
+class NoWayError(Exception):
+    """A type can't be made another one; the message says what is in the way."""
+
+
+def change_of(
+    stored: pa.DataType, wanted: pa.DataType, defaults: Mapping[str, pa.Scalar], at: str = ""
+) -> Change:
+    """What makes arrays of the stored type ones of the wanted type.
+
+    Args:
+        stored: Type of the arrays.
+        wanted: Type that they are to have.
+        defaults: Values of the outermost struct's fields that are not in the stored type.
+        at: Where in the outermost type these two are, for errors.
+
+    Raises:
+        NoWayError: It can't be done for all values.
+    """
+    if stored.equals(wanted):
+        return lambda array: array
+    if types.is_struct(stored) and types.is_struct(wanted):
+        return _struct_change(stored, wanted, defaults, at)
+    if is_list(stored) and is_list(wanted) and not types.is_fixed_size_list(wanted):
+        return _list_change(stored, wanted, at)
+    if types.is_map(stored) and types.is_map(wanted):
+        return _map_change(stored, wanted, at)
+    if not _holds_all(stored, wanted):
+        message = f"{at or 'it'} was {stored}, and a {wanted} does not hold all of those"
+        raise NoWayError(message)
+    if types.is_dictionary(stored):  # Arrow casts fewer dictionaries than what is in them
+        return lambda array: _decoded(array).cast(wanted)
+    return lambda array: array.cast(wanted)
+
+
+def _struct_change(
+    stored: pa.StructType, wanted: pa.StructType, defaults: Mapping[str, pa.Scalar], at: str
+) -> Change:
+    for struct in (stored, wanted):
+        names = [field.name for field in struct]
+        if len(set(names)) < len(names):
+            message = f"{at or 'it'} has two fields of one name"
+            raise NoWayError(message)
+    changes: list[Callable[[pa.StructArray], pa.Array]] = []
+    for field in wanted:
+        index = stored.get_field_index(field.name)
+        path = f"{at}.{field.name}" if at else field.name
+        if index < 0:
+            changes.append(_addition(field, defaults, path))
+            continue
+        before = stored.field(index)
+        if before.nullable and not field.nullable:
+            message = f"{path} could be missing, and now must not"
+            raise NoWayError(message)
+        changes.append(_field_change(index, change_of(before.type, field.type, {}, path)))
+
+    def change(array: pa.StructArray) -> pa.StructArray:
+        columns = [one(array) for one in changes]
+        if not columns:
+            return pa.array([{}] * len(array), wanted, mask=_mask(array))
+        return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=_mask(array))
+
+    return change
+
+
+def _field_change(index: int, change: Change) -> Callable[[pa.StructArray], pa.Array]:
+    return lambda array: change(array.field(index))
+
+
+def _addition(
+    field: pa.Field, defaults: Mapping[str, pa.Scalar], path: str
+) -> Callable[[pa.StructArray], pa.Array]:
+    default = defaults.get(field.name) if path == field.name else None
+    if default is None and not field.nullable:
+        message = f"{path} is new, and neither may it be missing nor has it a default"
+        raise NoWayError(message)
+    value = pa.scalar(None, field.type) if default is None else default
+    return lambda array: pa.repeat(value, len(array))
+
+
+def _list_change(stored: pa.DataType, wanted: pa.DataType, at: str) -> Change:
+    if stored.value_field.nullable and not wanted.value_field.nullable:
+        message = f"elements of {at or 'it'} could be missing, and now must not"
+        raise NoWayError(message)
+    inner = change_of(stored.value_type, wanted.value_type, {}, f"{at}[]")
+    is_large = types.is_large_list(wanted)
+    array_class = pa.LargeListArray if is_large else pa.ListArray
+    if types.is_large_list(stored) and not is_large:
+        message = f"{at or 'it'} was {stored}, and a {wanted} does not hold all of those"
+        raise NoWayError(message)
+
+    def change(array: pa.Array) -> pa.Array:
+        lengths = pc.fill_null(pc.list_value_length(array), 0)
+        offsets = pa.concat_arrays(
+            [pa.array([0], pa.int64()), pc.cumulative_sum(lengths.cast(pa.int64()))]
+        ).cast(pa.int64() if is_large else pa.int32())
+        values = inner(array.flatten())
+        return array_class.from_arrays(offsets, values, type=wanted, mask=_mask(array))
+
+    return change
+
+
+def _map_change(stored: pa.MapType, wanted: pa.MapType, at: str) -> Change:
+    if stored.item_field.nullable and not wanted.item_field.nullable:
+        message = f"items of {at or 'it'} could be missing, and now must not"
+        raise NoWayError(message)
+    keys = change_of(stored.key_type, wanted.key_type, {}, f"{at}[key]")
+    items = change_of(stored.item_type, wanted.item_type, {}, f"{at}[item]")
+
+    def change(array: pa.MapArray) -> pa.MapArray:
+        array = pa.concat_arrays([array])  # a slice's offsets would not begin at 0
+        return pa.MapArray.from_arrays(
+            array.offsets, keys(array.keys), items(array.items), type=wanted, mask=_mask(array)
+        )
+
+    return change
+
+
+def _decoded(array: pa.DictionaryArray) -> pa.Array:
+    if not len(array.dictionary):  # indices inside of what is missing lead nowhere
+        return pa.nulls(len(array), array.type.value_type)
+    return array.dictionary_decode()
+
+
+def _mask(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _holds_all(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether each value of the one simple type is one of the other, too."""
+    if types.is_dictionary(stored):
+        stored = stored.value_type
+    return (
+        stored.equals(wanted)
+        or types.is_null(stored)
+        or any(
+            is_kind(stored) and is_wanted(wanted) and holds(stored, wanted)
+            for is_kind, is_wanted, holds in _WIDENINGS
+        )
+    )
+
+
+def _holds_integers(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    if types.is_signed_integer(stored):
+        return bool(types.is_signed_integer(wanted) and wanted.bit_width > stored.bit_width)
+    return bool(wanted.bit_width > stored.bit_width)
+
+
+def _is_exact_in(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    bits = stored.bit_width - types.is_signed_integer(stored)
+    return bool(bits <= _MANTISSA_BITS[wanted.bit_width])
+
+
+def _holds_decimals(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    whole = wanted.precision - wanted.scale >= stored.precision - stored.scale
+    return bool(whole and wanted.scale >= stored.scale)
+
+
+def _is_as_long(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    is_large = (types.is_large_string, types.is_large_binary)
+    return any(is_it(wanted) for is_it in is_large) or not any(is_it(stored) for is_it in is_large)
+
+
+_WIDENINGS: tuple[tuple[_IsKind, _IsKind, Callable[[pa.DataType, pa.DataType], bool]], ...] = (
+    (types.is_integer, types.is_integer, _holds_integers),
+    (types.is_integer, types.is_floating, _is_exact_in),
+    (types.is_floating, types.is_floating, lambda a, b: bool(b.bit_width > a.bit_width)),
+    (types.is_decimal, types.is_decimal, _holds_decimals),
+    (is_text, is_text, _is_as_long),
+    (is_bytes, is_bytes, _is_as_long),
+)

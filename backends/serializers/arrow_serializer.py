@@ -1,0 +1,137 @@
+"""Elements of an Arrow type: they are what is in the column."""
+
+import builtins
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.backends.arrow import Elements, chunks_of, scalar_of
+from holdfast.backends.serializers.arrow_migration import Change, NoWayError, change_of
+from holdfast.backends.serializers.compatibility import AS_IS, Compatibility, Outcome
+from holdfast.backends.serializers.serializer import Serializer
+from holdfast.backends.serializers.stored_form import StoredSerializer
+from holdfast.errors import InvalidRequestError
+
+_2_63 = 1 << 63
+
+_NATIVE: dict[pa.DataType, builtins.type] = {
+    pa.string(): str,
+    pa.large_string(): str,
+    pa.binary(): bytes,
+    pa.large_binary(): bytes,
+    pa.int64(): int,
+    pa.float64(): float,
+    pa.bool_(): bool,
+}
+"""Arrow types whose values are just those of an immutable Python type."""
+
+
+class ArrowSerializer(Serializer):
+    """Stores Arrow data as it is.
+
+    Args:
+        type: Type of an element.
+        defaults: Values of fields of a struct that stored elements may not have.
+    """
+
+    def __init__(self, type: pa.DataType, defaults: Mapping[str, pa.Scalar]) -> None:
+        self._type = type
+        self._defaults = defaults
+        self._native = _NATIVE.get(type)
+
+    @property
+    def storage_type(self) -> pa.DataType:
+        return self._type
+
+    @property
+    def stored(self) -> StoredSerializer:
+        return StoredSerializer("arrow", str(self._type))
+
+    def encode(self, values: Elements) -> list[pa.Array]:
+        if type(values) is list and set(map(type, values)) == {self._native}:
+            # Arrow takes these as they are, or refuses: nothing is to be looked for in them.
+            with suppress(pa.ArrowException, OverflowError, ValueError):
+                column = pa.array(values, self._type)
+                return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        return chunks_of(values, self._type)
+
+    def encode_one(self, value: Any) -> Any:
+        if self._native is None:
+            return scalar_of(value, self._type)
+        if type(value) is self._native and _arrow_takes(value):
+            return value  # a hundred times faster, and a column of nothing but these is, too
+        return scalar_of(value, self._type).as_py()
+
+    def decode_one(self, encoded: Any) -> Any:
+        return encoded if self._native is not None else self._objects(encoded.as_py)
+
+    def are_native(self, values: list[Any]) -> bool:
+        return set(map(type, values)) == {self._native} and _arrow_takes_all(values, self._native)
+
+    def encoded_in(self, column: pa.ChunkedArray) -> list[Any]:
+        return list(column) if self._native is None else self.decode(column)
+
+    def decode(self, column: pa.ChunkedArray) -> list[Any]:
+        if self._native in (int, float) and not column.null_count:
+            # numpy makes all objects in one go.
+            chunks = [chunk.to_numpy().tolist() for chunk in column.chunks]
+            return chunks[0] if len(chunks) == 1 else [one for chunk in chunks for one in chunk]
+        found: list[Any] = self._objects(column.to_pylist)
+        return found
+
+    def column_of(self, encoded: list[Any]) -> list[pa.Array]:
+        try:
+            return super().column_of(encoded)
+        except (pa.ArrowNotImplementedError, TypeError):  # not of scalars of this type
+            return [pa.concat_arrays([pa.repeat(one, 1) for one in encoded])]
+
+    def _objects(self, made: Callable[[], Any]) -> Any:
+        try:
+            return made()
+        except (OverflowError, ValueError, LookupError) as error:
+            message = (
+                f"Python has no object for an element of type {self._type} "
+                f"({type(error).__name__}); take it as Arrow data, or use another type"
+            )
+            raise InvalidRequestError(message) from None
+
+    def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
+        if stored.kind != "arrow":
+            return Compatibility.incompatible(f"it was stored by {stored.kind}")
+        if storage_type.equals(self._type):
+            return AS_IS
+        try:
+            change = change_of(storage_type, self._type, self._defaults)
+        except NoWayError as error:
+            return Compatibility.incompatible(str(error))
+        return Compatibility(Outcome.AFTER_MIGRATION, migrate=_Migration(change, self._type))
+
+
+def _arrow_takes_all(values: list[Any], native: builtins.type | None) -> bool:
+    """The same for many values of a native type, sooner."""
+    if native is int:
+        return _arrow_takes(min(values)) and _arrow_takes(max(values))
+    return native is not str or _arrow_takes("".join(values))
+
+
+def _arrow_takes(value: Any) -> bool:
+    """Whether it is none of the few values of a native type that Arrow has no room for."""
+    if type(value) is int:
+        return -_2_63 <= value < _2_63
+    if type(value) is str and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # a lone surrogate
+            return False
+    return True
+
+
+class _Migration:
+    def __init__(self, change: Change, wanted: pa.DataType) -> None:
+        self._change = change
+        self._wanted = wanted
+
+    def __call__(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        return pa.chunked_array(map(self._change, column.chunks), self._wanted)

@@ -1,0 +1,86 @@
+"""Which serializer is for which type."""
+
+import builtins
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from holdfast.backends.arrow import MisfitError, scalar_of
+from holdfast.backends.serializers.arrow_serializer import ArrowSerializer
+from holdfast.backends.serializers.message_pack import MessagePackSerializer
+from holdfast.backends.serializers.pickled import Pickled, PickleSerializer
+from holdfast.backends.serializers.serializer import Serializer
+from holdfast.errors import InvalidRequestError
+
+ElementType: TypeAlias = Any
+"""An Arrow type; an Arrow schema, for rows; `str`, `bytes`, `int` (64 bits), `float` or `bool`, which
+are stored as Arrow's; a msgspec Struct, a dataclass or another type that msgspec knows; or `Pickled`."""
+
+_NATIVE = {
+    str: pa.string(),
+    bytes: pa.binary(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+}
+
+
+_INDEX_BITS = 32
+
+
+def serializer_of(type: ElementType, defaults: Mapping[str, Any]) -> Serializer:
+    """The serializer of a type.
+
+    Args:
+        type: The elements' type.
+        defaults: By field of an Arrow struct: what it is in elements that were stored without it.
+
+    Raises:
+        InvalidRequestError: It is no type of elements, or a default is none of a field.
+    """
+    if isinstance(type, pa.Schema):
+        type = pa.struct(list(type))
+    elif isinstance(type, Pickled):
+        return _without(defaults, PickleSerializer(type))
+    elif not isinstance(type, pa.DataType):
+        native = _NATIVE.get(type) if isinstance(type, builtins.type) else None
+        if native is None:
+            return _without(defaults, MessagePackSerializer(type))
+        type = native
+    _check_storable(type)
+    return ArrowSerializer(type, _scalars(defaults, type))
+
+
+def _check_storable(type: pa.DataType) -> None:
+    """Refuse types of which not every value that is accepted can be stored."""
+    if pa.types.is_run_end_encoded(type) or pa.types.is_union(type):
+        raise InvalidRequestError(
+            f"{type} is no type of elements; take the type that is inside of it"
+        )
+    if pa.types.is_dictionary(type) and type.index_type.bit_width < _INDEX_BITS:
+        message = f"{type} has room for few values only; take an index of 32 bits"
+        raise InvalidRequestError(message)
+    inner = [type.value_type] if pa.types.is_dictionary(type) else []
+    for one in [*inner, *(type.field(index).type for index in range(type.num_fields))]:
+        _check_storable(one)
+
+
+def _without(defaults: Mapping[str, Any], serializer: Serializer) -> Serializer:
+    if defaults:
+        message = "defaults are for Arrow's structs; let the class have them"
+        raise InvalidRequestError(message)
+    return serializer
+
+
+def _scalars(defaults: Mapping[str, Any], struct: pa.DataType) -> dict[str, pa.Scalar]:
+    scalars = {}
+    for name, value in defaults.items():
+        index = struct.get_field_index(name) if pa.types.is_struct(struct) else -1
+        if index < 0:
+            raise InvalidRequestError(f"{name!r} has a default, but is no field of {struct}")
+        try:
+            scalars[name] = scalar_of(value, struct.field(index).type)
+        except MisfitError as error:
+            raise InvalidRequestError(f"default of field {name!r}: {error}") from error
+    return scalars

@@ -1,0 +1,87 @@
+"""What every serializer can do."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.backends.arrow import Elements
+from holdfast.backends.serializers.compatibility import Compatibility
+from holdfast.backends.serializers.stored_form import StoredSerializer
+
+
+class Serializer(ABC):
+    """Makes an Arrow column of elements and elements of it, many at a time.
+
+    What is in a column no longer depends on the objects that it was made of.
+
+    Source:
+        Flink, TypeSerializer, which does so one element at a time.
+    """
+
+    @property
+    @abstractmethod
+    def storage_type(self) -> pa.DataType:
+        """Type of the column."""
+
+    @property
+    @abstractmethod
+    def stored(self) -> StoredSerializer:
+        """What is stored with the elements."""
+
+    def __eq__(self, other: object) -> bool:
+        """Whether they store elements in the same way."""
+        return (
+            isinstance(other, Serializer)
+            and self.stored == other.stored
+            and bool(self.storage_type.equals(other.storage_type))
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.stored)
+
+    @property
+    def name(self) -> str:
+        """The elements' type, for people."""
+        return self.stored.name
+
+    @abstractmethod
+    def encode(self, values: Elements) -> list[pa.Array]:
+        """The elements as parts of a column. Raises `MisfitError`, also for an element of None."""
+
+    @abstractmethod
+    def encode_one(self, value: Any) -> Any:
+        """What `pa.array` makes one row of. Raises `MisfitError`, also for None."""
+
+    @abstractmethod
+    def decode_one(self, encoded: Any) -> Any:
+        """The element that `encode_one` was given; a new object, unless it can't change.
+
+        Raises the same as `decode`.
+        """
+
+    def are_native(self, values: list[Any]) -> bool:  # noqa: ARG002  # others have no such types
+        """Whether they are elements, and for each `encode_one` and `decode_one` are the identity."""
+        return False
+
+    def column_of(self, encoded: list[Any]) -> list[pa.Array]:
+        """The column of what `encode_one` has returned."""
+        column = pa.array(encoded, self.storage_type)
+        # Arrow makes several of more than 2 GiB of strings.
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        return [chunk for chunk in chunks if len(chunk)]
+
+    @abstractmethod
+    def encoded_in(self, column: pa.ChunkedArray) -> list[Any]:
+        """The opposite: each row as `encode_one` would return it."""
+
+    @abstractmethod
+    def decode(self, column: pa.ChunkedArray) -> list[Any]:
+        """The elements of a column as Python objects; new ones each time.
+
+        Raises `CheckpointCorruptedError`; `InvalidRequestError` where there is no such object.
+        """
+
+    @abstractmethod
+    def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
+        """Whether elements that were stored like this, in a column of that type, can be read."""

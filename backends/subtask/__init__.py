@@ -1,0 +1,8 @@
+"""One subtask of an operator: what it is restored from, and how its snapshot is taken.
+
+Spark's tasks call it; it calls the user's function, and the backends.
+"""
+
+from holdfast.backends.subtask.state_handler import OperatorSnapshot, OperatorStateHandler
+
+__all__ = ["OperatorSnapshot", "OperatorStateHandler"]

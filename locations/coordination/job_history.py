@@ -1,0 +1,222 @@
+"""What there is to see of jobs from outside: completed checkpoints, failures, gaps, leftovers.
+
+Only reads, but for the small file by which a dry sweep learns the store's time. What can't be read
+is told beside the rest, so that one damaged file hides nothing else.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from os import PathLike
+
+from holdfast.common import in_parallel, uripath
+from holdfast.errors import CheckpointError, CheckpointNotFoundError
+from holdfast.locations.coordination.finding import FoundCheckpoint, loaded
+from holdfast.locations.coordination.sweeping import GRACE_S, SweepReport, sweep
+from holdfast.locations.file_systems import FileStatus, file_system_for
+from holdfast.locations.storages import (
+    CHECKPOINT,
+    EPOCHS,
+    METADATA_FILE,
+    SAVEPOINT_NAME,
+    SHARED,
+    CompletedCheckpoint,
+    FileSystemCheckpointStorage,
+    JobDirectory,
+    list_each,
+    resolve_pointer,
+    savepoint_base,
+    savepoints_in,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A completed checkpoint or savepoint whose metadata can't be read.
+
+    Attributes:
+        checkpoint_id: Its number; None for a savepoint, whose name has none.
+        uri: Its directory.
+        error: Why.
+    """
+
+    checkpoint_id: int | None
+    uri: str
+    error: CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class Uncommitted:
+    """A checkpoint's directory without metadata: of one that failed, was deleted, or still goes on.
+
+    Attributes:
+        checkpoint_id: Its number.
+        uri: The directory.
+        files: Number of files in it. On object stores a directory without files is not there.
+        total_bytes: Their length.
+        modified_ms: When something in it was last written, by the store's clock, milliseconds
+            since 1970 UTC; 0 if the store does not say.
+    """
+
+    checkpoint_id: int
+    uri: str
+    files: int
+    total_bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobHistory:
+    """What there is of one job.
+
+    Attributes:
+        job_id: The job.
+        checkpoints: Completed ones that are retained, oldest first.
+        unreadable: Those among them that can't be read, oldest first.
+        uncommitted: Directories without metadata, oldest first.
+        savepoints: Its savepoints, oldest first.
+        unreadable_savepoints: Those of them that can't be read.
+        leftovers: What a sweep would delete; the error that stops it; None if the job has no
+            directory to sweep.
+    """
+
+    job_id: str
+    checkpoints: tuple[CompletedCheckpoint, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+    uncommitted: tuple[Uncommitted, ...] = ()
+    savepoints: tuple[CompletedCheckpoint, ...] = ()
+    unreadable_savepoints: tuple[Unreadable, ...] = ()
+    leftovers: SweepReport | CheckpointError | None = None
+
+    @property
+    def retained_ids(self) -> list[int]:
+        """Ids of all completed checkpoints, also of those that can't be read."""
+        unreadable = (one.checkpoint_id for one in self.unreadable)
+        known = {one.checkpoint_id for one in self.checkpoints}
+        return sorted(known.union(one for one in unreadable if one is not None))
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """First and last id of each run of checkpoints that is missing between retained ones."""
+        return [(low + 1, high - 1) for low, high in pairwise(self.retained_ids) if high - low > 1]
+
+
+def job_histories(
+    directory: str | PathLike[str],
+    *,
+    savepoint_directory: str | PathLike[str] | None = None,
+    grace_s: float = GRACE_S,
+) -> list[JobHistory]:
+    """What there is of each job below a checkpoint directory, sorted by job; they may be running.
+
+    Args:
+        directory: URI, or a `pathlib.Path`, of the directory that jobs have their directories in,
+            as the jobs have it: with `_entropy_` if there is one.
+        savepoint_directory: Where to look for savepoints, besides in `directory`.
+        grace_s: As in `sweep`, which is asked what it would delete.
+
+    Raises:
+        InvalidRequestError: A directory can't be used.
+        StorageUnavailableError: A directory can't be listed.
+    """
+    storage = FileSystemCheckpointStorage(uripath.text(directory))
+    jobs = [job for job in storage.jobs() if not SAVEPOINT_NAME.fullmatch(job)]
+    found = [_history(storage.directory, job, savepoint_directory, grace_s) for job in jobs]
+    histories = {one.job_id: one for one in found if one is not None}
+    here = JobDirectory.below(storage.directory, "job", single_writer=True)
+    places = {uripath.parent(here.uri)}
+    if savepoint_directory is not None:
+        places.add(savepoint_base(savepoint_directory))
+    for job_id, savepoints, unreadable in _savepoints(sorted(places)):
+        histories[job_id] = replace(
+            histories.get(job_id, JobHistory(job_id)),
+            savepoints=savepoints,
+            unreadable_savepoints=unreadable,
+        )
+    return [histories[job_id] for job_id in sorted(histories)]
+
+
+def _history(
+    directory: str,
+    job_id: str,
+    savepoint_directory: str | PathLike[str] | None,
+    grace_s: float,
+) -> JobHistory | None:
+    """All but its savepoints; None if the directory is not one of a job."""
+    job = JobDirectory.below(directory, job_id, single_writer=True)
+    entries = [one for one in file_system_for(job.uri).list(job.uri) if one.is_directory]
+    if not any(_is_of_a_job(uripath.name(one.uri)) for one in entries):
+        return None  # nothing to look at, and nothing for a sweep to write into
+    checkpoints, unreadable = [], []
+    locations = job.completed_checkpoints()
+    found = in_parallel(loaded, list(locations.values()))
+    for checkpoint_id, one in zip(locations, found, strict=True):
+        if one is not None and one.checkpoint is not None:
+            checkpoints.append(one.checkpoint)
+        elif one is not None and one.failure is not None:
+            unreadable.append(Unreadable(checkpoint_id, one.pointer, one.failure))
+    leftovers: SweepReport | CheckpointError
+    try:
+        leftovers = sweep(
+            directory,
+            job_id,
+            savepoint_directory=savepoint_directory,
+            grace_s=grace_s,
+            dry_run=True,
+        )
+    except CheckpointError as error:
+        leftovers = error
+    return JobHistory(
+        job_id,
+        tuple(checkpoints),
+        tuple(unreadable),
+        tuple(_uncommitted(entries)),
+        leftovers=leftovers,
+    )
+
+
+def _is_of_a_job(name: str) -> bool:
+    return name in (SHARED, EPOCHS) or CHECKPOINT.fullmatch(name) is not None
+
+
+def _uncommitted(entries: Sequence[FileStatus]) -> list[Uncommitted]:
+    """Those among the entries of a job's directory that are of checkpoints without metadata."""
+    found = []
+    matches = {entry.uri: CHECKPOINT.fullmatch(uripath.name(entry.uri)) for entry in entries}
+    contents = list_each([uri for uri, matched in matches.items() if matched])
+    for entry in entries:
+        matched = matches[entry.uri]
+        if matched is None:
+            continue
+        inside = contents[entry.uri]
+        if any(uripath.name(one.uri) == METADATA_FILE for one in inside):
+            continue
+        modified_ms = max([one.modified_ms for one in inside], default=entry.modified_ms)
+        total_bytes = sum(one.size for one in inside)
+        found.append(Uncommitted(int(matched[1]), entry.uri, len(inside), total_bytes, modified_ms))
+    return sorted(found, key=lambda one: one.checkpoint_id)
+
+
+def _savepoints(
+    places: Iterable[str],
+) -> Iterator[tuple[str, tuple[CompletedCheckpoint, ...], tuple[Unreadable, ...]]]:
+    """Savepoints by job, oldest first; those without metadata are the sweep's business."""
+    readable: dict[str, list[CompletedCheckpoint]] = defaultdict(list)
+    unreadable: dict[str, list[Unreadable]] = defaultdict(list)
+    named = {entry.uri: job_id for place in places for entry, job_id in savepoints_in(place)}
+    for one in in_parallel(_savepoint, list(named)):
+        if one is not None and one.checkpoint is not None:
+            readable[one.checkpoint.metadata.job_id].append(one.checkpoint)
+        elif one is not None and one.failure is not None:
+            unreadable[named[one.pointer]].append(Unreadable(None, one.pointer, one.failure))
+    for job_id in readable.keys() | unreadable.keys():
+        oldest_first = sorted(readable[job_id], key=lambda one: one.metadata.created_ms)
+        yield job_id, tuple(oldest_first), tuple(unreadable[job_id])
+
+
+def _savepoint(uri: str) -> FoundCheckpoint | None:
+    try:
+        return loaded(resolve_pointer(uri))
+    except CheckpointNotFoundError:
+        return None  # it was never finished

@@ -1,0 +1,339 @@
+"""Find and delete what crashes have left behind: files that no checkpoint leads to.
+
+A file is deleted only if all of this holds:
+
+- its name is one that Holdfast gives, in a directory where Holdfast puts such files, and not in one
+  that somebody has linked there;
+- every `_metadata` of the job was read, after the file was listed, and none names it, by whatever
+  path: names are random, and never used twice;
+- it is older than the grace period, by the store's own clock;
+- nobody has claimed the job while the sweep was looking.
+
+One `_metadata` that can't be read stops the sweep: what it leads to is not known. So does that of
+another checkpoint or job: what the one that belongs there leads to is not known either.
+"""
+
+import logging
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+
+from holdfast.common import uripath
+from holdfast.errors import CheckpointConflictError, CheckpointNotFoundError, InvalidRequestError
+from holdfast.locations.coordination.checkpoints import load_checkpoints
+from holdfast.locations.file_systems import (
+    PROBE_PREFIX,
+    FileStatus,
+    PendingUpload,
+    abort_uploads,
+    file_system_for,
+    pending_uploads,
+)
+from holdfast.locations.handles import FileStateHandle
+from holdfast.locations.storages import (
+    CHECKPOINT,
+    EPOCHS,
+    METADATA_FILE,
+    SHARED,
+    JobDirectory,
+    check_job_id,
+    common_directory,
+    has_marker,
+    list_all,
+    list_each,
+    newest_epoch,
+    savepoint_base,
+    savepoints_in,
+    spread_everywhere,
+)
+
+_log = logging.getLogger(__name__)
+
+GRACE_S = 24 * 60 * 60.0
+"""Time that a writer may take from its first byte to the commit, with a wide margin."""
+
+LEAST_GRACE_S = 600.0
+"""The shortest that may do while a job runs."""
+
+_RANDOM = "[0-9a-f]{32}"
+_HIDDEN = rf"\.(?:[^/]+)\.{_RANDOM}\.inprogress"
+_STATE_FILE = re.compile(rf"(?:[0-9a-f]{{8}}-)?{_RANDOM}|{_HIDDEN}")
+_JOB_FILE = re.compile(rf"{PROBE_PREFIX}{_RANDOM}|{_HIDDEN}")
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What a sweep deleted, or would have.
+
+    Attributes:
+        files: The files, by URI.
+        directories: URIs of directories in which nothing else was, and nobody will write.
+        uploads: What was begun and never finished, on stores that keep that without listing it.
+        too_young: Number of files that nothing leads to, but that are younger than the grace
+            period: somebody may still be writing them.
+        dry_run: Whether nothing was deleted.
+    """
+
+    files: tuple[FileStatus, ...]
+    directories: tuple[str, ...]
+    too_young: int
+    dry_run: bool
+    uploads: tuple[PendingUpload, ...] = ()
+
+    @property
+    def total_bytes(self) -> int:
+        """Length of all the files."""
+        return sum(file.size for file in self.files)
+
+
+@dataclass(slots=True)
+class _Place:
+    """What was found in a directory of one store, before any metadata was read.
+
+    Attributes:
+        now_ms: What time the store had then.
+        files: Everything whose name is one of ours.
+        uncommitted: Directories without `_metadata`, each with the URIs of what is in it.
+        uploads: Files that are being made, whose names are ours.
+    """
+
+    now_ms: int
+    files: list[FileStatus] = field(default_factory=list)
+    uncommitted: dict[str, list[str]] = field(default_factory=dict)
+    uploads: list[PendingUpload] = field(default_factory=list)
+
+    def look_into(self, directories: Sequence[str], *, are_savepoints: bool = False) -> None:
+        """Add what is in the directories of checkpoints or savepoints."""
+        for directory, inside in list_each(directories).items():
+            is_committed = any(uripath.name(file.uri) == METADATA_FILE for file in inside)
+            if is_committed and are_savepoints:
+                continue  # it belongs to the user, with all that is in it
+            self.add_ours(inside)
+            if not is_committed:
+                self.uncommitted[directory] = [one.uri for one in inside]
+            if are_savepoints:
+                self.add_uploads(pending_uploads(directory))
+
+    def add_ours(self, entries: Iterable[FileStatus]) -> None:
+        """Add the files among them that have names of state files."""
+        self.files += [
+            one
+            for one in entries
+            if not (one.is_directory or one.is_link)
+            and _STATE_FILE.fullmatch(uripath.name(one.uri))
+        ]
+
+    def add_uploads(self, uploads: Iterable[PendingUpload]) -> None:
+        """Add those among them that were begun under names of state files."""
+        self.uploads += [one for one in uploads if _STATE_FILE.fullmatch(uripath.name(one.uri))]
+
+    def report(
+        self, names: set[str], highest: int, grace_s: float, *, dry_run: bool
+    ) -> SweepReport:
+        """What can go, when those names are reachable and that is the newest checkpoint."""
+        orphans = [file for file in self.files if uripath.name(file.uri) not in names]
+        oldest_kept_ms = self.now_ms - grace_s * 1000
+        old = tuple(one for one in orphans if one.modified_ms < oldest_kept_ms)
+        uploads = tuple(one for one in self.uploads if one.started_ms < oldest_kept_ms)
+        going = {file.uri for file in old}
+        directories = tuple(
+            directory
+            for directory, inside in self.uncommitted.items()
+            if _is_dead(directory, highest) and going.issuperset(inside)
+        )
+        too_young = len(orphans) - len(old) + len(self.uploads) - len(uploads)
+        return SweepReport(old, directories, too_young, dry_run, uploads)
+
+
+def sweep(
+    directory: str | PathLike[str],
+    job_id: str,
+    *,
+    savepoint_directory: str | PathLike[str] | None = None,
+    grace_s: float = GRACE_S,
+    dry_run: bool = False,
+) -> SweepReport:
+    """Delete a job's orphaned files; the job may be running.
+
+    Only the job's own metadata is read: don't sweep a job of which another one has claimed a checkpoint
+    (`RestoreMode.CLAIM`), and still uses its shared files. To allow that the claim would have to be
+    noted in the directory of the job whose files they are.
+
+    Args:
+        directory: The checkpoint directory, in which the job has its own. With `_entropy_` in it, as
+            the job has it: what is spread is found by that.
+        job_id: The job.
+        savepoint_directory: Where its unfinished savepoints are swept too.
+        grace_s: Seconds that a file must have been left alone, by the store's clock. More than
+            any checkpoint takes from its first byte to its commit.
+        dry_run: Whether only to say what would be deleted. It writes one small file all the same,
+            and deletes it again: that is how it learns the store's time.
+
+    Raises:
+        CheckpointCorruptedError: A `_metadata` can't be read, or is of another checkpoint or job;
+            nothing was deleted.
+        UnsupportedFormatError: A newer version wrote one; nothing was deleted.
+        CheckpointConflictError: A driver started meanwhile; nothing was deleted.
+        CheckpointNotFoundError: The job has no directory.
+        InvalidRequestError: The grace period is negative, or a directory can't be one of
+            checkpoints or savepoints.
+    """
+    _check_grace(grace_s)
+    job = JobDirectory.below(uripath.checkpoint_directory(directory), job_id, single_writer=False)
+    savepoints = None if savepoint_directory is None else savepoint_base(savepoint_directory)
+    epoch = newest_epoch(job.uri)
+    places = [_look_around(job)]
+    if savepoints is not None:
+        places.append(_look_for_savepoints(savepoints, job_id))
+    checkpoints = load_checkpoints(job)
+    highest = max((one.checkpoint_id for one in checkpoints), default=-1)
+    names = {
+        uripath.name(stream.uri)
+        for one in checkpoints
+        for stream in one.metadata.streams()
+        if isinstance(stream, FileStateHandle)
+    }
+    reports = [place.report(names, highest, grace_s, dry_run=dry_run) for place in places]
+    if newest_epoch(job.uri) != epoch:
+        message = "a driver took over the job while it was looked through; sweep again"
+        raise CheckpointConflictError(message, job.uri)
+    return _carried_out(reports, dry_run=dry_run)
+
+
+def sweep_savepoints(
+    directory: str | PathLike[str],
+    job_id: str,
+    *,
+    grace_s: float = GRACE_S,
+    dry_run: bool = False,
+) -> SweepReport:
+    """Delete a job's unfinished savepoints, where it has no directory of checkpoints.
+
+    That is so of queries without operators, whose job is called like the query.
+
+    Args:
+        directory: Where its savepoints are.
+        job_id: The job.
+        grace_s: Seconds that a file must have been left alone, by the store's clock. More than
+            any savepoint takes.
+        dry_run: Whether only to say what would be deleted; as for `sweep`.
+
+    Raises:
+        InvalidRequestError: The grace period is negative, or the directory can't be one of savepoints.
+    """
+    _check_grace(grace_s)
+    place = _look_for_savepoints(savepoint_base(directory), check_job_id(job_id))
+    return _carried_out([place.report(set(), -1, grace_s, dry_run=dry_run)], dry_run=dry_run)
+
+
+def jobs_with_savepoints(directory: str | PathLike[str]) -> list[str]:
+    """Ids of the jobs that have savepoints in a directory, finished or not, sorted."""
+    return sorted({job_id for _, job_id in savepoints_in(savepoint_base(directory))})
+
+
+def _check_grace(grace_s: float) -> None:
+    if not grace_s >= 0:
+        raise InvalidRequestError(f"grace period of {grace_s} seconds is negative")
+
+
+def _carried_out(reports: Sequence[SweepReport], *, dry_run: bool) -> SweepReport:
+    """All of it as one, and deleted."""
+    if not dry_run:
+        for report in reports:
+            _delete(report)
+    return SweepReport(
+        tuple(file for report in reports for file in report.files),
+        tuple(one for report in reports for one in report.directories),
+        sum(report.too_young for report in reports),
+        dry_run,
+        tuple(upload for report in reports for upload in report.uploads),
+    )
+
+
+def _delete(report: SweepReport) -> None:
+    if report.files:
+        file_system_for(report.files[0].uri).delete(file.uri for file in report.files)
+    for directory in report.directories:
+        file_system_for(directory).delete_empty_directory(directory)
+    abort_uploads(report.uploads)
+    if report.files:
+        _log.info("swept %d orphaned files, %d bytes", len(report.files), report.total_bytes)
+
+
+def _store_clock_ms(directory: str) -> int:
+    """What time the store has: that of a file it has just written."""
+    file_system = file_system_for(directory)
+    probe = uripath.join(directory, f"{PROBE_PREFIX}{uuid.uuid4().hex}")
+    stream = file_system.create(probe)
+    try:
+        stream.commit()  # empty: there is room for that on a full disk
+        for entry in file_system.list(directory):
+            if entry.uri == probe:
+                return entry.modified_ms
+    finally:
+        stream.abort()
+        file_system.delete([probe])
+    raise CheckpointNotFoundError("job's directory vanished while it was looked through", directory)
+
+
+def _look_around(job: JobDirectory) -> _Place:
+    place = _Place(_store_clock_ms(job.uri))
+    checkpoints = []
+    for entry in file_system_for(job.uri).list(job.uri):
+        name = uripath.name(entry.uri)
+        if entry.is_link:
+            continue
+        if not entry.is_directory:
+            if _JOB_FILE.fullmatch(name):
+                place.files.append(entry)
+        elif CHECKPOINT.fullmatch(name):
+            checkpoints.append(entry.uri)
+        elif name in (SHARED, EPOCHS):
+            place.add_ours(file_system_for(entry.uri).list(entry.uri))
+    place.look_into(checkpoints)
+    place.add_uploads(pending_uploads(job.uri))
+    if has_marker(job.state_uri):
+        _look_everywhere(place, job.state_uri)
+    return place
+
+
+def _look_everywhere(place: _Place, spread: str) -> None:
+    """Add what is in the many directories that state files are spread over."""
+    directories = spread_everywhere(spread)
+    inside = [
+        entry.uri
+        for entry in list_all(directories)
+        if entry.is_directory and not entry.is_link and _holds_state(uripath.name(entry.uri))
+    ]
+    place.add_ours(list_all(inside))
+    # Asked for once, and not in each of them: few are unfinished at any time.
+    below = tuple(f"{one}/" for one in directories)
+    found = pending_uploads(common_directory(spread))
+    place.add_uploads(one for one in found if one.uri.startswith(below))
+
+
+def _holds_state(name: str) -> bool:
+    """Whether state files are in a directory of that name that are not their tasks' own."""
+    return name == SHARED or CHECKPOINT.fullmatch(name) is not None
+
+
+def _look_for_savepoints(directory: str, job_id: str) -> _Place:
+    savepoints = [
+        entry.uri
+        for entry, of_job in savepoints_in(directory)
+        if of_job == job_id and not entry.is_link
+    ]
+    place = _Place(_store_clock_ms(directory) if savepoints else 0)
+    place.look_into(savepoints, are_savepoints=True)
+    return place
+
+
+def _is_dead(directory: str, highest: int) -> bool:
+    """Whether nobody will write into it any more: an older checkpoint's, or a savepoint's.
+
+    A directory of a higher checkpoint is left, however old: the next driver uses it again.
+    """
+    found = CHECKPOINT.fullmatch(uripath.name(directory))
+    return found is None or int(found[1]) < highest

@@ -1,0 +1,8 @@
+"""`hdfs://` and `viewfs://`, through hdfs-native: no JVM, so on executors too.
+
+Start with `hdfs_file_system`; `bounded_calls` makes each call end in time.
+"""
+
+from holdfast.locations.file_systems.hdfs.hdfs_file_system import HdfsFileSystem
+
+__all__ = ["HdfsFileSystem"]

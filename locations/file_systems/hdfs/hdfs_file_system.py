@@ -1,0 +1,160 @@
+"""`hdfs://` and `viewfs://`: files that are published by a rename that refuses to overwrite."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import BinaryIO, cast
+
+from holdfast.common import raise_first, tried, uripath
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    StorageUnavailableError,
+)
+from holdfast.locations.file_systems.hdfs.hdfs_client import HdfsClient, client_for, options_of
+from holdfast.locations.file_systems.hdfs.hdfs_errors import java_class, translated, was_refused
+from holdfast.locations.file_systems.hdfs.hdfs_input_stream import HdfsInputStream
+from holdfast.locations.file_systems.hdfs.hdfs_output_stream import HdfsOutputStream
+from holdfast.locations.file_systems.port import FileOutputStream, FileStatus
+from holdfast.locations.file_systems.retries import (
+    ABORT_DEADLINE_S,
+    Retrier,
+    RetryPolicy,
+    retry_deadline,
+)
+
+_DIRECTORY_MODE = 0o700
+
+_ONCE = Retrier(RetryPolicy(deadline_s=0))
+"""For a stream that is repeated as a whole."""
+
+
+class HdfsFileSystem:
+    """Hadoop's file system, at any cluster that a URI names.
+
+    Directories and files are for their owner alone. What is deleted is gone: Hadoop's trash is the
+    shell's, and a directory goes in one step.
+
+    Args:
+        options: Hadoop's options that win over those in its files.
+        retries: When the beginning and the end of a stream that fail are given up; whole calls are
+            repeated by `file_system_for`, as for every store.
+    """
+
+    def __init__(
+        self, options: Mapping[str, str] | None = None, *, retries: RetryPolicy | None = None
+    ) -> None:
+        self._options = options_of(options or {})
+        self._retrier = Retrier(retries or RetryPolicy())
+
+    def prepare_directory(self, uri: str, /) -> None:
+        path = uripath.local_path(uri)
+        try:
+            with translated(uri):
+                self._client(uri).run(
+                    lambda raw: raw.mkdirs(path, _DIRECTORY_MODE, create_parent=True)
+                )
+        except CheckpointConflictError as error:
+            message = "a file stands where a directory is wanted"
+            raise InvalidRequestError(message, uri) from error
+
+    def create(self, uri: str, /) -> FileOutputStream:
+        stream = client_for(uri, self._options, for_streams=True)
+        path = uripath.local_path(uri)
+        return HdfsOutputStream(
+            uri,
+            path,
+            calls=self._client(uri),
+            stream=stream,
+            retrier=self._retrier,
+            cleanup=self._retrier,
+        )
+
+    def publish(self, uri: str, data: bytes, /) -> None:
+        in_progress = uripath.join(uripath.parent(uri), uripath.hidden_name(uripath.name(uri)))
+        client = self._client(uri)
+        stream = HdfsOutputStream(
+            uri,
+            uripath.local_path(in_progress),
+            calls=client,
+            stream=client,
+            retrier=_ONCE,
+            cleanup=self._retrier,
+        )
+        try:
+            stream.write(data)
+            stream.commit()
+        except BaseException:
+            stream.abort()
+            raise
+        try:
+            self._rename(in_progress, uri)
+        except BaseException:
+            self._discard(in_progress)
+            raise
+
+    def open(self, uri: str, /) -> BinaryIO:
+        with translated(uri):
+            reader = self._client(uri).run(lambda raw: raw.read(uripath.local_path(uri)))
+        return cast("BinaryIO", HdfsInputStream(reader, uri))
+
+    def list(self, uri: str, /) -> Iterable[FileStatus]:
+        path = uripath.local_path(uri)
+        with translated(uri), suppress(FileNotFoundError, NotADirectoryError):
+            return [
+                FileStatus(
+                    uri=uripath.join(uri, entry.path.rpartition("/")[2]),
+                    size=entry.length,
+                    modified_ms=entry.modification_time,
+                    is_directory=entry.isdir,
+                )
+                for entry in self._client(uri).run(lambda raw: list(raw.list_status(path)))
+                if entry.path.rstrip("/") != path.rstrip("/")  # of a file: itself
+            ]
+        return []
+
+    def delete(self, uris: Iterable[str], /) -> None:
+        raise_first(tried(self._delete, uris))
+
+    def delete_empty_directory(self, uri: str, /) -> None:
+        try:
+            self._delete(uri)
+        except CheckpointError as error:
+            if java_class(error.__cause__) != "PathIsNotEmptyDirectoryException":
+                raise
+
+    def delete_tree(self, uri: str, /) -> None:
+        self._delete(uri, recursive=True)
+
+    def _delete(self, uri: str, *, recursive: bool = False) -> None:
+        path = uripath.local_path(uri)
+        with suppress(CheckpointNotFoundError), translated(uri):
+            self._client(uri).run(lambda raw: raw.delete(path, recursive))
+
+    def _discard(self, uri: str) -> None:
+        """Leave no file behind that nobody was told of.
+
+        Repeated, because it follows on a call that failed: for a moment hdfs-native gives the
+        connection that was lost to the next call too.
+        """
+        with suppress(CheckpointError), retry_deadline(ABORT_DEADLINE_S):
+            self._retrier.call("delete", lambda: self._delete(uri))
+
+    def _client(self, uri: str) -> HdfsClient:
+        return client_for(uri, self._options)
+
+    def _rename(self, source: str, target: str) -> None:
+        paths = (uripath.local_path(source), uripath.local_path(target))
+        try:
+            with translated(target):
+                self._client(target).run(lambda raw: raw.rename(*paths, overwrite=False))
+        except StorageUnavailableError as error:
+            if "must both be directories" in str(error.__cause__):
+                message = "a directory stands where a file is wanted"
+                raise CheckpointConflictError(message, target) from error
+            if was_refused(error):
+                raise
+            message = "HDFS did not say whether the file was renamed"
+            raise OutcomeUnknownError(message, target) from error

@@ -1,0 +1,395 @@
+"""Local disks and what is mounted like one (NFS): durable writes by fsync, exclusive ones by link."""
+
+import errno
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import BinaryIO
+
+from holdfast.common import raise_first, tried, uripath
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptedError,
+    CheckpointError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    StorageFullError,
+    StorageUnavailableError,
+    StreamClosedError,
+)
+from holdfast.locations.file_systems.port import BytesLike, FileOutputStream, FileStatus
+
+# Nobody but the job's user reads state: it holds the rows of the stream.
+_FILE_MODE = 0o600
+_DIRECTORY_MODE = 0o700
+
+# What repeating the call can't mend: permissions, a file where a directory should be, a long name.
+_NOT_ALLOWED = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EINVAL,
+}
+
+_UNLINK_THREADS = 4
+_WORTH_THREADS = 64
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+_LEADS_NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
+
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+class LocalFileSystem:
+    """`file://`. What is published is written beside its name, and linked to it once on disk."""
+
+    def __init__(self) -> None:
+        # Directories whose own names are known to be on disk, so that this is seen to once.
+        self._durable: set[str] = set()
+
+    def prepare_directory(self, uri: str, /) -> None:
+        path = uripath.local_path(uri)
+        with _translated(uri):
+            missing = []
+            while not os.path.isdir(path):
+                missing.append(path)
+                path = os.path.dirname(path)
+            for directory in reversed(missing):
+                with suppress(FileExistsError):
+                    os.mkdir(directory, _DIRECTORY_MODE)
+                self._durable.discard(directory)
+            path = uripath.local_path(uri)
+            if not os.path.isdir(path):
+                raise InvalidRequestError("not possible here (a file has that name)", uri)
+            if not os.access(path, os.W_OK | os.X_OK):
+                raise InvalidRequestError("directory is not writable", uri)
+            self._sync_names_up_from(path)
+
+    def _sync_names_up_from(self, path: str) -> None:
+        # Also of what was there before: whoever made it may have been killed before it had synced.
+        upper = os.path.dirname(path)
+        _sync_directory(upper)
+        while upper not in self._durable and upper != "/":
+            above = os.path.dirname(upper)
+            with suppress(PermissionError):  # then it is not of our making
+                _sync_directory(above)
+            self._durable.add(upper)
+            upper = above
+
+    def create(self, uri: str, /) -> FileOutputStream:
+        return _LocalOutputStream(uri)
+
+    def publish(self, uri: str, data: bytes, /) -> None:
+        path = uripath.local_path(uri)
+        directory, name = os.path.split(path)
+        in_progress = os.path.join(directory, uripath.hidden_name(name))
+        try:
+            with _translated(uri):
+                descriptor = _create(in_progress)
+                try:
+                    _write(descriptor, data)
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+                if _has_other_files(directory):
+                    _sync_directory(directory)  # what the data leads to has to be there first
+                _link(in_progress, path, uri)
+        finally:
+            with suppress(OSError):
+                os.unlink(in_progress)
+        _sync_name(path, uri)
+
+    def open(self, uri: str, /) -> BinaryIO:
+        path = uripath.local_path(uri)
+        with _translated(uri):
+            try:
+                return open(path, "rb", buffering=0, opener=_open_file)
+            except OSError as error:
+                if error.errno in _LEADS_NOWHERE and os.path.islink(path):
+                    # Not missing: whoever put it there had a file behind it.
+                    raise CheckpointCorruptedError("file is a link to nowhere", uri) from error
+                raise
+
+    def list(self, uri: str, /) -> Iterable[FileStatus]:
+        found = []
+        with _translated(uri), suppress(FileNotFoundError, NotADirectoryError):
+            with os.scandir(uripath.local_path(uri)) as entries:
+                for entry in entries:
+                    status = _status_of(entry)
+                    if status is None:
+                        continue
+                    is_directory = stat.S_ISDIR(status.st_mode)
+                    has_bytes = not (is_directory or stat.S_ISLNK(status.st_mode))
+                    found.append(
+                        FileStatus(
+                            uri=uripath.join(uri, entry.name),
+                            size=status.st_size if has_bytes else 0,
+                            modified_ms=status.st_mtime_ns // 1_000_000,
+                            is_directory=is_directory,
+                            is_link=entry.is_symlink(),
+                        )
+                    )
+        return found
+
+    def delete(self, uris: Iterable[str], /) -> None:
+        files = list(uris)
+        failures = _unlink_all(files)
+        # A deleted name must not come back after a power cut, when what it led to is gone. Also if
+        # it was missing: whoever deleted it may have failed before it had synced.
+        failures += tried(_sync_if_there, dict.fromkeys(map(uripath.parent, files)))
+        raise_first(failures)
+
+    def delete_empty_directory(self, uri: str, /) -> None:
+        with _translated(uri):
+            try:
+                os.rmdir(uripath.local_path(uri))
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                    raise
+
+    def delete_tree(self, uri: str, /) -> None:
+        path = uripath.local_path(uri)
+        with _translated(uri):
+            if os.path.islink(path):
+                _remove(os.unlink, path)
+                return
+            # Unlike shutil.rmtree, goes on when somebody else has deleted an entry meanwhile.
+            for parent, directories, files in os.walk(path, topdown=False, onerror=_unless_gone):
+                below = uri + parent.removeprefix(path)
+                raise_first(_unlink_all([uripath.join(below, name) for name in files]))
+                for name in directories:
+                    inner = os.path.join(parent, name)
+                    _remove(os.unlink if os.path.islink(inner) else os.rmdir, inner)
+            _remove(os.rmdir, path)
+
+
+class _LocalOutputStream:
+    """A file under its name from the beginning; O_EXCL keeps others away from it.
+
+    Written for thousands of small files: what is called for each of them is kept short.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._path = uripath.local_path(uri)
+        with _translated(uri):
+            self._descriptor = _create(self._path)
+        self._deciding = threading.Lock()  # between `commit` and `abort`
+        self._in_use = threading.Lock()
+        self._process = os.getpid()
+        self._finished = False
+        self._closed = False
+
+    def write(self, data: BytesLike, /) -> None:
+        try:
+            with self._in_use, _translated(self._uri):
+                self._check_unfinished()
+                _write(self._descriptor, data)
+        except BaseException:
+            self.abort()  # what is missing a piece must not be committed
+            raise
+        self._close_if_finished()
+
+    def sync(self) -> None:
+        try:
+            with self._in_use, _translated(self._uri):
+                self._check_unfinished()
+                os.fsync(self._descriptor)
+        except BaseException:
+            self.abort()  # the next sync would say that all is well
+            raise
+        self._close_if_finished()
+
+    def commit(self, *, durable_name: bool = True) -> None:
+        try:
+            self.sync()
+            with self._deciding:
+                self._check_unfinished()
+                self._check_still_there()
+                self._finished = True
+        except BaseException:
+            self.abort()
+            raise
+        self._close_if_finished()
+        if durable_name:
+            _sync_name(self._path, self._uri)
+
+    def abort(self) -> None:
+        # Waits for nothing: whoever uses the descriptor closes it when done.
+        with self._deciding:
+            if not self._finished:
+                self._finished = True
+                if self._process == os.getpid():  # a fork must not take its parent's file away
+                    with suppress(OSError):
+                        os.unlink(self._path)
+        self._close_if_finished()
+
+    def _check_unfinished(self) -> None:
+        if self._finished:
+            raise StreamClosedError("stream is finished or discarded", self._uri)
+
+    def _check_still_there(self) -> None:
+        if not os.fstat(self._descriptor).st_nlink:
+            raise StorageUnavailableError("file was deleted while it was made", self._uri)
+
+    def _close_if_finished(self) -> None:
+        if self._finished and not self._closed and self._in_use.acquire(blocking=False):
+            try:
+                if not self._closed:
+                    self._closed = True
+                    with suppress(OSError):  # what counts was synced before
+                        os.close(self._descriptor)
+            finally:
+                self._in_use.release()
+
+
+def _create(path: str) -> int:
+    """A descriptor of a new file; fails if there is one."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+
+
+def _open_file(path: str, flags: int) -> int:
+    """A descriptor of a file; a pipe would keep its reader waiting for ever."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)  # says nothing of files
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # the latter is refused by who asks
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "this is no file", path)
+
+
+def _status_of(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """What an entry leads to; the link itself if that is nowhere; None if it has vanished."""
+    for follows_links in (True, False):
+        try:
+            return entry.stat(follow_symlinks=follows_links)
+        except OSError as error:
+            if error.errno not in _LEADS_NOWHERE:
+                raise
+    return None
+
+
+def _write(descriptor: int, data: BytesLike) -> None:
+    written = os.write(descriptor, data)
+    left = memoryview(data).cast("B")[written:]
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _has_other_files(directory: str) -> bool:
+    with os.scandir(directory) as entries:
+        return any(not entry.name.startswith(".") for entry in entries)
+
+
+def _link(in_progress: str, path: str, uri: str) -> None:
+    """Give a finished file its name: link, unlike rename, fails if the name is taken."""
+    try:
+        os.link(in_progress, path)
+    except FileExistsError:
+        # NFS may repeat a link whose answer was lost, and then finds our own.
+        if not _is_same(in_progress, path):
+            # It may be our own, of an attempt whose name was not made durable.
+            _sync_name(path, uri)
+            raise
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            message = "this file system has no hard links, which exclusive commits need"
+            raise InvalidRequestError(message, uri) from error
+        raise
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except FileNotFoundError:  # whoever took the name has deleted it since
+        return False
+
+
+def _sync_name(path: str, uri: str) -> None:
+    """Make the name of a file durable that is there already."""
+    try:
+        _sync_directory(os.path.dirname(path))
+    except OSError as error:
+        message = f"file is there, but its directory could not be synced ({error.strerror})"
+        raise OutcomeUnknownError(message, uri) from error
+
+
+def _unlink_all(uris: Sequence[str]) -> list[CheckpointError]:
+    """Delete files; the system does several at a time faster than one after the other."""
+    if len(uris) < _WORTH_THREADS:
+        return tried(_unlink, uris)
+    parts = [uris[first::_UNLINK_THREADS] for first in range(_UNLINK_THREADS)]
+    with ThreadPoolExecutor(_UNLINK_THREADS, thread_name_prefix="holdfast-unlink") as pool:
+        found = pool.map(partial(tried, _unlink), parts)
+        return [failure for failures in found for failure in failures]
+
+
+def _unlink(uri: str) -> None:
+    with _translated(uri), suppress(FileNotFoundError):
+        os.unlink(uripath.local_path(uri))
+
+
+def _sync_if_there(directory: str) -> None:
+    with _translated(directory), suppress(FileNotFoundError, NotADirectoryError):
+        _sync_directory(uripath.local_path(directory))
+
+
+def _remove(remove: Callable[[str], None], path: str) -> None:
+    with suppress(FileNotFoundError):
+        remove(path)
+
+
+def _unless_gone(error: OSError) -> None:
+    """Raise what keeps a directory from being listed, which os.walk passes over."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
+def _sync_directory(path: str) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class _translated:  # noqa: N801  # read as a verb: with _translated(uri)
+    """Turns the operating system's errors into ours; a class, because generators take longer."""
+
+    __slots__ = ("_uri",)
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object, /
+    ) -> None:
+        if isinstance(error, OSError):
+            raise _error_for(error, self._uri) from error
+
+
+def _error_for(error: OSError, uri: str) -> CheckpointError:
+    if isinstance(error, FileNotFoundError):
+        return CheckpointNotFoundError("no such file or directory", uri)
+    if isinstance(error, FileExistsError):
+        message = "file exists already; somebody else has written it"
+        return CheckpointConflictError(message, uri)
+    if error.errno in _NOT_ALLOWED:
+        return InvalidRequestError(f"not possible here ({error.strerror})", uri)
+    if error.errno in _NO_ROOM:
+        return StorageFullError(f"no room left ({error.strerror})", uri)
+    return StorageUnavailableError(f"local disk failed ({error.strerror})", uri)

@@ -1,0 +1,129 @@
+"""`memory://`: files in this process, gone with it. For tests and for jobs without persistence."""
+
+import io
+import threading
+import time
+from collections.abc import Iterable
+from typing import BinaryIO
+
+from holdfast.common import ProcessLock, uripath
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    StreamClosedError,
+)
+from holdfast.locations.file_systems.port import BytesLike, FileOutputStream, FileStatus
+
+# One store for the process, so that a URI means the same file wherever it is resolved.
+_LOCK = ProcessLock()
+_FILES: dict[str, tuple[bytes, int]] = {}
+_DIRECTORIES: dict[str, int] = {}
+"""Time of the last change by URI, milliseconds since 1970 UTC."""
+
+
+class MemoryFileSystem:
+    """A store in memory that behaves like a disk: files live in directories that were prepared."""
+
+    def prepare_directory(self, uri: str, /) -> None:
+        with _LOCK.current:
+            path = uripath.local_path(uri)
+            root = uri.removesuffix(path)
+            parts = path.strip("/").split("/")
+            for depth in range(1, len(parts) + 1):
+                directory = "/".join((root, *parts[:depth]))
+                if directory in _FILES:
+                    raise InvalidRequestError("not possible here (a file has that name)", uri)
+                _DIRECTORIES.setdefault(directory, _now_ms())
+
+    def create(self, uri: str, /) -> FileOutputStream:
+        return _MemoryOutputStream(uri)
+
+    def publish(self, uri: str, data: bytes, /) -> None:
+        with _LOCK.current:
+            _require_directory(uri)
+            if uri in _FILES or uri in _DIRECTORIES:
+                message = "file exists already; somebody else has written it"
+                raise CheckpointConflictError(message, uri)
+            now_ms = _now_ms()
+            _FILES[uri] = (bytes(data), now_ms)
+            _DIRECTORIES[uripath.parent(uri)] = now_ms
+
+    def open(self, uri: str, /) -> BinaryIO:
+        with _LOCK.current:
+            if uri not in _FILES:
+                raise CheckpointNotFoundError("no such file or directory", uri)
+            return io.BytesIO(_FILES[uri][0])
+
+    def list(self, uri: str, /) -> Iterable[FileStatus]:
+        with _LOCK.current:
+            files = [
+                FileStatus(file, len(data), modified_ms, is_directory=False)
+                for file, (data, modified_ms) in _FILES.items()
+                if uripath.parent(file) == uri
+            ]
+            directories = [
+                FileStatus(directory, 0, changed_ms, is_directory=True)
+                for directory, changed_ms in _DIRECTORIES.items()
+                if uripath.parent(directory) == uri
+            ]
+        return files + directories
+
+    def delete(self, uris: Iterable[str], /) -> None:
+        with _LOCK.current:
+            for uri in uris:
+                _FILES.pop(uri, None)
+
+    def delete_empty_directory(self, uri: str, /) -> None:
+        with _LOCK.current:
+            if not any(uripath.parent(entry) == uri for entry in (*_FILES, *_DIRECTORIES)):
+                _DIRECTORIES.pop(uri, None)
+
+    def delete_tree(self, uri: str, /) -> None:
+        with _LOCK.current:
+            below = uri.rstrip("/") + "/"
+            for file in [file for file in _FILES if file.startswith(below)]:
+                del _FILES[file]
+            for one in [one for one in _DIRECTORIES if one == uri or one.startswith(below)]:
+                del _DIRECTORIES[one]
+
+
+class _MemoryOutputStream:
+    def __init__(self, uri: str) -> None:
+        with _LOCK.current:
+            _require_directory(uri)
+        self._uri = uri
+        self._data: bytearray | None = bytearray()
+        self._lock = threading.Lock()
+
+    def write(self, data: BytesLike, /) -> None:
+        with self._lock:
+            self._unfinished().extend(memoryview(data).cast("B"))
+
+    def sync(self) -> None:
+        with self._lock:
+            self._unfinished()
+
+    def commit(self, *, durable_name: bool = True) -> None:  # noqa: ARG002  # nothing lasts here
+        with self._lock:
+            data = bytes(self._unfinished())
+            self._data = None
+        MemoryFileSystem().publish(self._uri, data)
+
+    def abort(self) -> None:
+        with self._lock:
+            self._data = None
+
+    def _unfinished(self) -> bytearray:
+        if self._data is None:
+            raise StreamClosedError("stream is finished or discarded", self._uri)
+        return self._data
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _require_directory(uri: str) -> None:
+    if uripath.parent(uri) not in _DIRECTORIES:
+        raise CheckpointNotFoundError("no such file or directory", uri)

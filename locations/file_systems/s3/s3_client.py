@@ -1,0 +1,136 @@
+"""boto3's client, made once per process: it doesn't survive a fork."""
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from holdfast.common import ProcessLock
+from holdfast.errors import InvalidRequestError
+from holdfast.locations.file_systems.s3.s3_settings import S3Settings
+
+_SIGNATURE = "holdfast-s3v4-part"
+
+_LOCK = ProcessLock()
+_CONNECTIONS: dict[tuple[int, S3Settings], "Connection"] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """boto3's client, and botocore's credentials that it signs by."""
+
+    client: Any
+    credentials: Any
+
+
+def connection_for(settings: S3Settings) -> Connection:
+    """The connection of this process.
+
+    Raises:
+        InvalidRequestError: boto3 is missing, or refuses the settings.
+    """
+    key = (os.getpid(), settings)
+    found = _CONNECTIONS.get(key)
+    if found is None:
+        with _LOCK.current:  # making a client is not safe for threads, using one is
+            found = _CONNECTIONS.get(key)
+            if found is None:
+                found = _CONNECTIONS[key] = _make(settings)
+    return found
+
+
+def client_options(settings: S3Settings) -> dict[str, Any]:
+    """How botocore is to make requests, whoever uses it.
+
+    Raises:
+        InvalidRequestError: The file of certificates is missing.
+    """
+    if settings.ca_bundle is not None and not os.path.isfile(settings.ca_bundle):
+        raise InvalidRequestError("file of certificates is not there", settings.ca_bundle)
+    return {
+        # One owner of retries, and that is not the SDK: its own multiply with ours, and their
+        # quota fails whole bursts.
+        "retries": {"mode": "standard", "total_max_attempts": 1},
+        "connect_timeout": settings.connect_timeout_s,
+        "read_timeout": settings.read_timeout_s,
+        "tcp_keepalive": True,
+        "max_pool_connections": max(32, 2 * settings.concurrency),
+        "s3": {"addressing_style": "path" if settings.path_style else "auto"},
+        # What is wanted is said with each request.
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
+        "user_agent_extra": "holdfast",
+    }
+
+
+def _make(settings: S3Settings) -> Connection:
+    try:
+        import boto3  # noqa: PLC0415  # optional
+        from botocore.config import Config  # noqa: PLC0415  # optional
+        from botocore.exceptions import BotoCoreError  # noqa: PLC0415  # optional
+    except ImportError as error:
+        message = "s3:// needs boto3: pip install 'holdfast[s3]'"
+        raise InvalidRequestError(message) from error
+    config = Config(**client_options(settings))
+    try:
+        session = boto3.Session(
+            aws_access_key_id=settings.access_key,
+            aws_secret_access_key=settings.secret_key,
+            aws_session_token=settings.session_token,
+            region_name=settings.region,
+        )
+        if session.get_credentials() is None:  # not kept: they may be there a moment later
+            message = "no credentials for S3; give them by settings, environment, files or a role"
+            raise InvalidRequestError(message)
+        if settings.role_arn is not None:
+            _assume(session, settings, config)
+        client = session.client(
+            "s3", endpoint_url=settings.endpoint_url, config=config, verify=settings.ca_bundle
+        )
+        if settings.checksum != "off":
+            _sign_parts_by_checksum(client)
+        return Connection(client, session.get_credentials())
+    except (BotoCoreError, ValueError) as error:
+        raise InvalidRequestError(f"S3 can't be reached this way ({error})") from error
+
+
+def _sign_parts_by_checksum(client: Any) -> None:
+    """Sign the checksum of a part, as over HTTPS always, and not a SHA-256 of it as well.
+
+    That costs more than all the rest of an upload over HTTP. And this signer is in Python, where
+    awscrt's, which botocore prefers, copies each part.
+    """
+    from botocore.auth import (  # noqa: PLC0415  # optional
+        AUTH_TYPE_MAPS,
+        UNSIGNED_PAYLOAD,
+        S3SigV4Auth,
+    )
+
+    class PartAuth(S3SigV4Auth):  # type: ignore[misc]  # it has no types
+        def payload(self, request: Any) -> str:  # noqa: ARG002  # botocore's
+            return str(UNSIGNED_PAYLOAD)
+
+    def choose(signature_version: Any, signing_name: str, **_: Any) -> str | None:
+        return _SIGNATURE if (signature_version, signing_name) == ("v4", "s3") else None
+
+    AUTH_TYPE_MAPS.setdefault(_SIGNATURE, PartAuth)
+    client.meta.events.register("choose-signer.s3.UploadPart", choose)
+
+
+def _assume(session: Any, settings: S3Settings, config: Any) -> None:
+    """Make the session act in a role, whose credentials are renewed before they end."""
+    from botocore.credentials import (  # noqa: PLC0415  # optional
+        AssumeRoleCredentialFetcher,
+        DeferredRefreshableCredentials,
+    )
+
+    inner = session._session  # noqa: SLF001  # boto3 has no public way to refreshing credentials
+    fetcher = AssumeRoleCredentialFetcher(
+        client_creator=partial(inner.create_client, config=config, verify=settings.ca_bundle),
+        source_credentials=inner.get_credentials(),
+        role_arn=settings.role_arn,
+        extra_args={"RoleSessionName": "holdfast"},
+    )
+    inner._credentials = DeferredRefreshableCredentials(  # noqa: SLF001  # see above
+        method="assume-role", refresh_using=fetcher.fetch_credentials
+    )

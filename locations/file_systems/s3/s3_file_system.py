@@ -1,0 +1,205 @@
+"""`s3://` and `s3a://`: objects as files, published by conditional PUT."""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, BinaryIO, cast
+
+from holdfast.common import raise_first, tried, uripath
+from holdfast.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    StorageFullError,
+    StorageUnavailableError,
+)
+from holdfast.locations.file_systems.port import FileOutputStream, FileStatus, PendingUpload
+from holdfast.locations.file_systems.retries import Retrier, RetryPolicy
+from holdfast.locations.file_systems.s3.s3_client import connection_for
+from holdfast.locations.file_systems.s3.s3_errors import (
+    changed_nothing,
+    code_of,
+    error_for_code,
+    translated,
+)
+from holdfast.locations.file_systems.s3.s3_input_stream import S3InputStream
+from holdfast.locations.file_systems.s3.s3_object import S3Object, checksum_of
+from holdfast.locations.file_systems.s3.s3_output_stream import S3OutputStream
+from holdfast.locations.file_systems.s3.s3_settings import S3Settings
+
+_log = logging.getLogger(__name__)
+
+_DELETED_AT_A_TIME = 1000  # S3's bound
+
+# What stores say that don't delete many objects by one request, or not without an MD5.
+_ONE_BY_ONE = {"NotImplemented", "MissingContentMD5", "InvalidDigest"}
+
+
+class S3FileSystem:
+    """A store that speaks S3's protocol.
+
+    There are no directories: preparing one does nothing, and a writer can always write. A file
+    appears when it is committed, and lasts then. On a bucket with versions a deletion leaves a
+    delete marker and the old version behind it; a lifecycle rule has to remove those.
+
+    Args:
+        settings: How to reach it.
+        retries: When a part or a batch that fails is given up; whole calls are repeated by
+            `file_system_for`, as for every store.
+    """
+
+    def __init__(self, settings: S3Settings, *, retries: RetryPolicy | None = None) -> None:
+        self.settings = settings
+        self._retrier = Retrier(retries or RetryPolicy())
+
+    def prepare_directory(self, uri: str, /) -> None:
+        self._object(uri)
+
+    def create(self, uri: str, /) -> FileOutputStream:
+        return S3OutputStream(self._object(uri))
+
+    def publish(self, uri: str, data: bytes, /) -> None:
+        target = self._object(uri)
+        try:
+            target.request(
+                "put_object",
+                Body=data,
+                IfNoneMatch="*",
+                **checksum_of(data, self.settings),
+                **self.settings.for_writing(),
+            )
+        except StorageFullError:
+            raise
+        except StorageUnavailableError as error:
+            if changed_nothing(error):
+                raise
+            message = "S3 did not say whether the file was written"
+            raise OutcomeUnknownError(message, uri) from error
+
+    def open(self, uri: str, /) -> BinaryIO:
+        return cast("BinaryIO", S3InputStream(self._object(uri)))
+
+    def list(self, uri: str, /) -> Iterable[FileStatus]:
+        prefix = self._prefix(uri)
+        found = []
+        for page in self._pages("list_objects_v2", uri, Delimiter="/"):
+            for entry in page.get("CommonPrefixes", ()):
+                name = entry["Prefix"].removeprefix(prefix).removesuffix("/")
+                if name:  # of a key with two slashes, which no location leads to
+                    found.append(FileStatus(uripath.join(uri, name), 0, 0, is_directory=True))
+            found += [
+                _status(uri, prefix, entry)
+                for entry in page.get("Contents", ())
+                if entry["Key"] != prefix  # the marker that some tools make of a directory
+            ]
+        return found
+
+    def delete(self, uris: Iterable[str], /) -> None:
+        keys: dict[str, list[str]] = {}
+        for uri in uris:
+            target = self._object(uri)
+            keys.setdefault(target.bucket, []).append(target.key)
+        failures = [
+            failure
+            for bucket, inside in keys.items()
+            for first in range(0, len(inside), _DELETED_AT_A_TIME)
+            if (failure := self._delete(bucket, inside[first : first + _DELETED_AT_A_TIME]))
+        ]
+        raise_first(failures)
+
+    def delete_empty_directory(self, uri: str, /) -> None:
+        """Nothing to delete: there are none."""
+
+    def delete_tree(self, uri: str, /) -> None:
+        # First, so that none of them becomes an object after that.
+        self.abort_uploads(self.list_uploads(uri))
+        bucket = self._object(uri).bucket
+        for page in self._pages("list_objects_v2", uri):
+            self.delete(f"s3://{bucket}/{entry['Key']}" for entry in page.get("Contents", ()))
+
+    def list_uploads(self, uri: str, /) -> Iterable[PendingUpload]:
+        prefix = self._prefix(uri)
+        try:
+            return [
+                PendingUpload(
+                    uri=uripath.join(uri, one["Key"].removeprefix(prefix)),
+                    upload_id=one["UploadId"],
+                    started_ms=int(one["Initiated"].timestamp() * 1000),
+                )
+                for page in self._pages("list_multipart_uploads", uri)
+                for one in page.get("Uploads", ())
+            ]
+        except InvalidRequestError:  # a permission of its own, which nothing else needs
+            _log.warning("uploads below %s can't be listed, and may stay", uri, exc_info=True)
+            return []
+
+    def abort_uploads(self, uploads: Iterable[PendingUpload], /) -> None:
+        raise_first(tried(self._abort, uploads))
+
+    def _abort(self, upload: PendingUpload) -> None:
+        with suppress(CheckpointNotFoundError):
+            self._object(upload.uri).request("abort_multipart_upload", UploadId=upload.upload_id)
+
+    def _delete(self, bucket: str, keys: Sequence[str]) -> CheckpointError | None:
+        """Delete up to a thousand objects in one request; the first failure that isn't one."""
+        uri = f"s3://{bucket}"
+        try:
+            with translated(uri):
+                answer = self._client.delete_objects(
+                    Bucket=bucket,
+                    Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True},
+                    **self.settings.for_all(),
+                )
+        except CheckpointError as error:
+            if code_of(error) not in _ONE_BY_ONE:
+                return error
+            failures = tried(self._delete_object, [f"{uri}/{key}" for key in keys])
+            return failures[0] if failures else None
+        failures = [
+            error_for_code(one.get("Code", ""), 0, f"{uri}/{one.get('Key', '')}")
+            for one in answer.get("Errors", ())
+        ]
+        real = [one for one in failures if not isinstance(one, CheckpointNotFoundError)]
+        # What trying again may mend comes first: then it is tried again, with all the others.
+        real.sort(key=lambda one: not isinstance(one, StorageUnavailableError))
+        return real[0] if real else None
+
+    def _delete_object(self, uri: str) -> None:
+        with suppress(CheckpointNotFoundError):
+            self._object(uri).request("delete_object")
+
+    def _pages(self, listing: str, uri: str, **parameters: str) -> Iterator[Any]:
+        target = self._object(uri)
+        with translated(uri):
+            yield from self._client.get_paginator(listing).paginate(
+                Bucket=target.bucket,
+                Prefix=self._prefix(uri),
+                **parameters,
+                **self.settings.for_all(),
+            )
+
+    @staticmethod
+    def _prefix(uri: str) -> str:
+        key = uripath.local_path(uri).lstrip("/").rstrip("/")
+        return f"{key}/" if key else ""
+
+    def _object(self, uri: str) -> S3Object:
+        bucket = uri.partition("://")[2].partition("/")[0]
+        if not bucket:
+            raise InvalidRequestError("location names no bucket; write s3://bucket/path", uri)
+        key = uripath.local_path(uri).lstrip("/")
+        return S3Object(self._client, self.settings, self._retrier, uri, bucket, key)
+
+    @property
+    def _client(self) -> Any:
+        return connection_for(self.settings).client
+
+
+def _status(uri: str, prefix: str, entry: Any) -> FileStatus:
+    return FileStatus(
+        uri=uripath.join(uri, entry["Key"].removeprefix(prefix)),
+        size=int(entry["Size"]),
+        modified_ms=int(entry["LastModified"].timestamp() * 1000),
+        is_directory=False,
+    )

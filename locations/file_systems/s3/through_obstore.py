@@ -1,0 +1,259 @@
+"""obstore in front of boto3, where it is installed: the same requests for a fifth of the CPU time.
+
+It is asked once, for what needs no answer but "done", and for small answers. It hides status codes,
+and its errors quote what the store said, secrets and all; so whatever it fails at is left to boto3,
+and nothing of its errors is passed on.
+"""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from holdfast.common import ProcessLock
+from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
+from holdfast.locations.file_systems.port import BytesLike
+from holdfast.locations.file_systems.s3.s3_client import Connection, connection_for
+from holdfast.locations.file_systems.s3.s3_settings import S3Settings
+
+_log = logging.getLogger(__name__)
+
+_HEAD_BYTES = 4 << 20
+"""What it reads of an object. Most have no more, and of the others boto3 reads the rest faster."""
+
+# botocore renews credentials ten minutes before they end, obstore asks for those that end in five.
+_CREDENTIALS_LAST = timedelta(minutes=10)
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+_NO_SUCH_KEY = "<Code>NoSuchKey</Code>"
+_SLOW_DOWN = "<Code>SlowDown</Code>"
+
+# Of the text of its errors. Behind the first status stands what the store said.
+_STATUS = re.compile(r"status code: (\d{3})")
+_NOT_SENT = re.compile(r"\bkind: Connect\b")
+
+# Errors of answers that turned the request away, or from before it was sent.
+_CHANGED_NOTHING = {
+    "AlreadyExistsError",
+    "FileNotFoundError",
+    "InvalidPathError",
+    "NotSupportedError",
+    "PermissionDeniedError",
+    "UnauthenticatedError",
+}
+
+# object_store takes these from the environment, where they may stand for other programs.
+_FOREIGN = (
+    "AWS_CHECKSUM_ALGORITHM",
+    "AWS_CONDITIONAL_PUT",
+    "AWS_S3_EXPRESS",
+    "AWS_SERVER_SIDE_ENCRYPTION",
+    "AWS_SSE_BUCKET_KEY_ENABLED",
+    "AWS_SSE_CUSTOMER_KEY_BASE64",
+    "AWS_SSE_KMS_KEY_ID",
+)
+
+_LOCK = ProcessLock()
+_STORES: dict[tuple[S3Settings, str], "ObstoreBucket | None"] = {}
+_is_usable = True
+
+
+def _note_fork() -> None:
+    global _is_usable  # noqa: PLW0603  # of the process
+    # Its threads are not in this process, and it would wait for them for ever.
+    _is_usable = _is_usable and "obstore" not in sys.modules
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def obstore_for(settings: S3Settings, bucket: str) -> "ObstoreBucket | None":
+    """A bucket through obstore; None where boto3 has to do it.
+
+    Raises:
+        InvalidRequestError: It was asked for, and is not installed.
+    """
+    if settings.state_files == "boto3" or not _is_usable:
+        return None
+    key = (settings, bucket)
+    if key not in _STORES:
+        connection = connection_for(settings)
+        with _LOCK.current:
+            if key not in _STORES:
+                _STORES[key] = _made(settings, connection, bucket)
+    return _STORES[key]
+
+
+class Outcome(Enum):
+    """What came of a request."""
+
+    DONE = "done"
+    NOT_DONE = "surely not done"
+    UNKNOWN = "unknown"
+
+
+class ObstoreBucket:
+    """The objects of a bucket."""
+
+    def __init__(self, options: Mapping[str, Any], settings: S3Settings) -> None:
+        from obstore.store import S3Store  # noqa: PLC0415  # optional
+
+        self._store = S3Store(**options)
+        self._bucket = options["bucket"]
+        self._attributes = (
+            {"Storage-Class": settings.storage_class} if settings.storage_class else {}
+        )
+
+    def put(self, key: str, data: BytesLike, metadata: Mapping[str, str]) -> Outcome:
+        """Make an object if its name is free."""
+        from obstore import put  # noqa: PLC0415  # optional
+
+        try:
+            put(
+                self._store,
+                key,
+                data,
+                attributes={**self._attributes, **metadata},
+                mode="create",
+                use_multipart=False,
+            )
+        except Exception as error:  # noqa: BLE001  # what it was, boto3 will find out
+            _note_failure("write", key, error)
+            return Outcome.NOT_DONE if _changed_nothing(error) else Outcome.UNKNOWN
+        return Outcome.DONE
+
+    def head(self, key: str) -> "ObjectHead | None":
+        """The beginning of an object; None if that failed.
+
+        Raises:
+            CheckpointNotFoundError: There is no such object.
+        """
+        from obstore import get  # noqa: PLC0415  # optional
+
+        try:
+            result = get(self._store, key, options={"range": (0, _HEAD_BYTES)})
+            etag = result.meta["e_tag"]
+            if not etag:
+                raise ValueError("answer is no object")  # noqa: TRY301  # to be noted as the others
+            return ObjectHead(memoryview(result.bytes()), result.meta["size"], etag)
+        except Exception as error:  # noqa: BLE001  # what it was, boto3 will find out
+            if isinstance(error, FileNotFoundError) and _NO_SUCH_KEY in str(error):
+                message, uri = "no such object", f"s3://{self._bucket}/{key}"
+                raise CheckpointNotFoundError(message, uri) from None
+            _note_failure("read", key, error)
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectHead:
+    """The beginning of an object, all of it if it is small.
+
+    Attributes:
+        data: Its first bytes.
+        size: Length of the object in bytes.
+        etag: Which object it is.
+    """
+
+    data: memoryview
+    size: int
+    etag: str
+
+
+def _made(settings: S3Settings, connection: Connection, bucket: str) -> ObstoreBucket | None:
+    if not _BUCKET.fullmatch(bucket) or bucket.endswith("--x-s3"):
+        return None  # the name of an access point, say, or a directory bucket
+    try:
+        import obstore  # noqa: F401, PLC0415  # optional
+    except ImportError as error:
+        if settings.state_files == "obstore":
+            message = "state files are to go through obstore: pip install 'holdfast[s3,obstore]'"
+            raise InvalidRequestError(message) from error
+        return None
+    foreign = [name for name in _FOREIGN if name in os.environ]
+    if foreign:
+        _log.warning("obstore would heed %s; boto3 is used instead", ", ".join(foreign))
+        return None
+    try:
+        return ObstoreBucket(_options(settings, connection, bucket), settings)
+    except Exception as error:  # noqa: BLE001  # it has a class for each
+        _log.warning(
+            "obstore can't be used for bucket %s (%s); boto3 is", bucket, type(error).__name__
+        )
+        return None
+
+
+def _options(settings: S3Settings, connection: Connection, bucket: str) -> dict[str, Any]:
+    endpoint, is_path_style = _endpoint(connection.client, bucket)
+    client: dict[str, Any] = {
+        "allow_http": True,
+        "connect_timeout": timedelta(seconds=settings.connect_timeout_s),
+        # As a whole, because it notices no stall while it sends.
+        "timeout": timedelta(seconds=settings.read_timeout_s),
+        "user_agent": "holdfast",
+    }
+    certificates = settings.ca_bundle or os.environ.get("AWS_CA_BUNDLE")
+    if certificates:
+        client["root_certificate"] = Path(certificates).read_bytes()
+    options = {
+        "bucket": bucket,
+        "endpoint": endpoint,
+        "region": connection.client.meta.region_name,
+        "virtual_hosted_style_request": not is_path_style,
+        "credential_provider": _Credentials(connection.credentials),
+        "request_payer": settings.requester_pays,
+        "skip_signature": False,
+        "unsigned_payload": False,
+        "server_side_encryption": settings.server_side_encryption,
+        "sse_kms_key_id": settings.kms_key_id,
+        "client_options": client,
+        # Repetitions are ours, and boto3 makes them.
+        "retry_config": {"max_retries": 0, "retry_timeout": timedelta(0)},
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _endpoint(client: Any, bucket: str) -> tuple[str, bool]:
+    """Where botocore sends a request about the bucket, and whether the path names it."""
+    endpoint = client.meta.endpoint_url.rstrip("/")
+    url = client.generate_presigned_url("get_object", {"Bucket": bucket, "Key": "key"})
+    if url.partition("?")[0].endswith(f"/{bucket}/key"):
+        return endpoint, True
+    scheme, _, host = endpoint.partition("://")
+    return f"{scheme}://{bucket}.{host}", False
+
+
+class _Credentials:
+    """What botocore has found, asked for anew before it ends."""
+
+    def __init__(self, credentials: Any) -> None:
+        self._credentials = credentials
+
+    def __call__(self) -> dict[str, Any]:
+        frozen = self._credentials.get_frozen_credentials()
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": datetime.now(UTC) + _CREDENTIALS_LAST,
+        }
+
+
+def _changed_nothing(error: Exception) -> bool:
+    """As `_errors.changed_nothing`; what can't be told counts as unknown."""
+    if type(error).__name__ in _CHANGED_NOTHING:
+        return True
+    status = _STATUS.search(str(error))
+    if status is None:
+        return _NOT_SENT.search(str(error)) is not None
+    return status[1][0] in "34" or status[1] == "507" or _SLOW_DOWN in str(error)
+
+
+def _note_failure(what: str, key: str, error: Exception) -> None:
+    _log.info("obstore could not %s %s (%s); boto3 tries it now", what, key, type(error).__name__)

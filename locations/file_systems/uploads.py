@@ -1,0 +1,26 @@
+"""Files that were begun and never finished, on stores that keep those."""
+
+from collections.abc import Iterable
+
+from holdfast.locations.file_systems.port import PendingUpload, UploadingFileSystem
+from holdfast.locations.file_systems.registry import file_system_for
+
+
+def pending_uploads(uri: str) -> list[PendingUpload]:
+    """What was begun in a directory or below it; nothing on stores that leave nothing."""
+    file_system = file_system_for(uri)
+    inner = file_system.inner
+    if not isinstance(inner, UploadingFileSystem):
+        return []
+    return file_system.retrier.call("list_uploads", lambda: list(inner.list_uploads(uri)))
+
+
+def abort_uploads(uploads: Iterable[PendingUpload]) -> None:
+    """Give up what `pending_uploads` has found in one store."""
+    found = list(uploads)
+    if not found:
+        return
+    file_system = file_system_for(found[0].uri)
+    inner = file_system.inner
+    if isinstance(inner, UploadingFileSystem):
+        file_system.retrier.call("abort_uploads", lambda: inner.abort_uploads(found))

@@ -1,0 +1,144 @@
+"""Checksums by block, so that a part of a file can be verified without the rest."""
+
+import io
+import struct
+from typing import BinaryIO
+
+import msgspec
+
+from holdfast.common import BlockBytes, crc32c, fill
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    InvalidRequestError,
+    StreamClosedError,
+    UnsupportedFormatError,
+)
+from holdfast.locations.file_systems import BytesLike, PositionedInputStream
+
+BLOCK_BYTES = 1 << 20
+"""Bytes under one checksum: 4 bytes of checksum for each MiB, and one MiB read for a small part."""
+
+
+class Checksum(msgspec.Struct, frozen=True):
+    """What a file's bytes must add up to.
+
+    Attributes:
+        algorithm: `crc32c`; others may come.
+        block_bytes: Length of all blocks but the last, which may be shorter.
+        blocks: One checksum a block, 4 bytes each, big-endian; empty for an empty file.
+    """
+
+    algorithm: str
+    block_bytes: BlockBytes
+    blocks: bytes
+
+
+class ChecksumBuilder:
+    """Adds up the checksums of a stream while it is written."""
+
+    def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
+        self._block_bytes = block_bytes
+        self._blocks = bytearray()
+        self._current = 0
+        self._filled = 0
+
+    def update(self, data: BytesLike) -> None:
+        """Go on with these bytes."""
+        left = memoryview(data).cast("B")
+        while left:
+            part = left[: self._block_bytes - self._filled]
+            self._current = crc32c(part, self._current)
+            self._filled += len(part)
+            left = left[len(part) :]
+            if self._filled == self._block_bytes:
+                self._end_block()
+
+    def finish(self) -> Checksum:
+        """The checksum of everything given so far; the builder is done after it."""
+        if self._filled:
+            self._end_block()
+        return Checksum("crc32c", self._block_bytes, bytes(self._blocks))
+
+    def _end_block(self) -> None:
+        self._blocks += struct.pack(">I", self._current)
+        self._current = self._filled = 0
+
+
+def checksum_of(data: BytesLike) -> Checksum:
+    """The checksum of bytes that are all here."""
+    builder = ChecksumBuilder()
+    builder.update(data)
+    return builder.finish()
+
+
+class VerifyingInputStream(PositionedInputStream):
+    """A file of known length and checksum; every byte it returns was verified.
+
+    Raises:
+        CheckpointCorruptedError: The length or a block differs: on opening, or while reading.
+    """
+
+    def __init__(self, raw: BinaryIO, *, uri: str, size: int, checksum: Checksum) -> None:
+        self._raw = raw
+        self._uri = uri
+        self._size = size
+        self._checksum = checksum
+        self._block_index = -1
+        self._block = bytearray()
+        if checksum.algorithm != "crc32c":
+            self.close()
+            message = f"checksum algorithm {checksum.algorithm!r} is not known"
+            raise UnsupportedFormatError(message, uri)
+        found = raw.seek(0, io.SEEK_END)
+        if found != size:
+            self.close()
+            raise CheckpointCorruptedError(f"file has {found} bytes, expected {size}", uri)
+        if len(checksum.blocks) != 4 * -(-size // checksum.block_bytes):
+            self.close()
+            raise CheckpointCorruptedError(f"handle lacks checksums for {size} bytes", uri)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if not 0 <= base + offset <= self._size:
+            message = f"position {base + offset} is outside of the {self._size} bytes"
+            raise InvalidRequestError(message, self._uri)
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer
+        if self.closed:
+            raise StreamClosedError("stream is closed", self._uri)
+        wanted = memoryview(buffer).cast("B")
+        if self._position == self._size or not wanted:
+            return 0
+        index, start = divmod(self._position, self._checksum.block_bytes)
+        length = min(self._checksum.block_bytes, self._size - index * self._checksum.block_bytes)
+        if index != self._block_index:
+            if start == 0 and len(wanted) >= length:  # there is no need of a copy
+                self._load(index, wanted[:length])
+                self._position += length
+                return length
+            block = bytearray(length)
+            self._load(index, memoryview(block))
+            self._block_index, self._block = index, block
+        part = memoryview(self._block)[start : start + len(wanted)]
+        wanted[: len(part)] = part
+        self._position += len(part)
+        return len(part)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+    def _load(self, index: int, block: memoryview) -> None:
+        start = index * self._checksum.block_bytes
+        self._raw.seek(start)
+        filled = fill(self._raw, block)
+        (expected,) = struct.unpack_from(">I", self._checksum.blocks, index * 4)
+        found = crc32c(block[:filled])
+        if filled != len(block) or found != expected:
+            message = (
+                f"bytes {start} to {start + len(block)} have checksum {found:08x}, "
+                f"expected {expected:08x} (crc32c)"
+            )
+            raise CheckpointCorruptedError(message, self._uri)

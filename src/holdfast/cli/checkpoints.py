@@ -1,0 +1,65 @@
+"""What commands about checkpoints have in common: how one is found, and told in a line."""
+
+import argparse
+from typing import Any
+
+from holdfast.cli.output import time_text
+from holdfast.cli.stores import use_stores
+from holdfast.locations.coordination import find_checkpoint, is_savepoint, size_of
+from holdfast.locations.storages import CompletedCheckpoint
+from holdfast.spark_progress import SPARK, SparkProgress, all_streams, directories_of, progress_of
+
+POINTER_HELP = (
+    "URI of the directory of a checkpoint or savepoint, or of its _metadata; of a job or a "
+    "checkpoint directory, for the newest checkpoint there"
+)
+
+
+def pointed(options: argparse.Namespace, pointer: str) -> CompletedCheckpoint:
+    """The checkpoint that somebody means; the stores of all its files can be reached after it.
+
+    Raises:
+        CheckpointNotFoundError: There is none.
+        CheckpointError: It can't be read.
+    """
+    use_stores(options, pointer)
+    checkpoint = find_checkpoint(pointer)
+    reach(options, checkpoint)
+    return checkpoint
+
+
+def reach(options: argparse.Namespace, *checkpoints: CompletedCheckpoint) -> None:
+    """Let the stores be reached that files of checkpoints are in."""
+    use_stores(options, *directories_of(*checkpoints))
+
+
+def progress_in(checkpoint: CompletedCheckpoint) -> SparkProgress | None:
+    """Spark's side of it; None if Spark hasn't written it."""
+    is_there = SPARK in checkpoint.metadata.coordinator_states
+    return progress_of(checkpoint.metadata) if is_there else None
+
+
+def summary(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
+    """What a checkpoint is, in a few words; the same in the JSON of all commands.
+
+    Raises:
+        CheckpointCorruptedError: Spark's side of it can't be read.
+    """
+    metadata = checkpoint.metadata
+    pointer = checkpoint.location.external_pointer
+    progress = progress_in(checkpoint)
+    size = size_of(checkpoint, all_streams(checkpoint))
+    return {
+        "kind": "savepoint" if is_savepoint(pointer) else "checkpoint",
+        "job": metadata.job_id,
+        "checkpoint": metadata.checkpoint_id,
+        "pointer": pointer,
+        "batch": None if progress is None else progress.batch_id,
+        "completed": time_text(metadata.created_ms),
+        "operators": {uid: operator.parallelism for uid, operator in metadata.operators.items()},
+        "new_bytes": size.new_bytes,
+        "referenced_bytes": size.referenced_bytes,
+        "total_bytes": size.total_bytes,
+        "state_bytes": metadata.state_bytes,
+        "metadata_bytes": checkpoint.metadata_bytes,
+    }

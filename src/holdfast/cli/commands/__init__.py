@@ -1,0 +1,39 @@
+"""The commands, a module each with `add_to(commands)`; `COMMANDS` has their order.
+
+The command line calls them; a new command is a module here and a line there.
+"""
+
+from holdfast.cli.commands import (
+    cat,
+    clean,
+    completion,
+    copy,
+    diff,
+    listing,
+    report,
+    restore,
+    rollback,
+    savepoint,
+    settings,
+    show,
+    verify,
+)
+
+COMMANDS = (
+    listing,
+    show,
+    cat,
+    verify,
+    diff,
+    report,
+    clean,
+    copy,
+    savepoint,
+    restore,
+    rollback,
+    settings,
+    completion,
+)
+"""In the order of the help."""
+
+__all__ = ["COMMANDS"]

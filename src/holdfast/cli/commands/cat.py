@@ -1,0 +1,147 @@
+"""`holdfast cat`: what is in a state."""
+
+import argparse
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli.checkpoints import POINTER_HELP, pointed
+from holdfast.cli.command import add_command
+from holdfast.cli.output import bytes_text, print_table, say
+from holdfast.cli.stores import add_stores
+from holdfast.errors import CheckpointNotFoundError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from holdfast.cli.command import Commands
+
+_LIMIT = 100
+_LENGTH = 200  # of an element
+_NUMBERS = ("subtasks", "elements", "bytes", "subtask", "partition", "key_group")
+
+
+def add_to(commands: "Commands") -> None:
+    """Add the command."""
+    command = add_command(
+        commands,
+        "cat",
+        cat_command,
+        help="print states of a checkpoint or savepoint as rows",
+        description=(
+            "Print the elements of a state as rows; without a state, what states there are.\n\n"
+            "Neither the job nor its classes are needed. In JSON, bytes are in base64, times in ISO\n"
+            "8601, decimals are texts; as a table, long values are cut."
+        ),
+        examples="""
+            holdfast cat file:///data/holdfast/job/chk-12
+            holdfast cat s3://bucket/savepoints/savepoint-job-5f2d operator totals --limit 10
+            holdfast cat file:///data/holdfast/job/chk-12 operator --raw keyed --json
+        """,
+    )
+    command.add_argument("pointer", help=POINTER_HELP)
+    command.add_argument("operator", nargs="?", help="uid of the operator")
+    command.add_argument("state", nargs="?", help="name of the state")
+    command.add_argument(
+        "--raw",
+        choices=("operator", "keyed"),
+        help="the operator's raw state instead, in partitions or by key group",
+    )
+    command.add_argument("--subtask", type=int, metavar="N", help="only what this subtask has")
+    command.add_argument(
+        "--limit",
+        type=_count,
+        metavar="N",
+        help=f"at most so many rows; without --json {_LIMIT} if not given",
+    )
+    command.add_argument(
+        "--wide-integers",
+        action="store_true",
+        help="read whole numbers of classes as decimals, which have room for more than 64 bits",
+    )
+    command.add_argument("--json", action="store_true", help="print JSON, one object a line")
+    add_stores(command)
+
+
+def cat_command(options: argparse.Namespace) -> int:
+    """Print the rows of a state, or a row for each state.
+
+    Raises:
+        InvalidRequestError: There is no such state.
+        CheckpointError: It can't be read.
+    """
+    try:
+        pointer = pointed(options, options.pointer).location.external_pointer
+    except CheckpointNotFoundError as error:
+        say(str(error))
+        return 1
+    limit = options.limit
+    if limit is None and not options.json:
+        limit = _LIMIT
+    is_there, batches = _found(options, pointer)
+    # One row more, to know whether there are more.
+    rows = itertools.islice(_rows(batches), None if limit is None else limit + 1)
+    if options.json:
+        count = 0
+        for count, row in enumerate(itertools.islice(rows, limit), 1):  # noqa: B007
+            print(json.dumps(row))  # in ASCII: other characters may steer the terminal
+    else:
+        found = list(rows)
+        count = len(found)
+        print_table([_text(row) for row in found[:limit]], right=_NUMBERS)
+        if limit is not None and count > limit:
+            say(f"there are more than these {limit} rows; --limit shows more of them")
+    if is_there and not count:
+        say("it is empty")
+    return 0 if is_there else 1
+
+
+def _found(options: argparse.Namespace, pointer: str) -> "tuple[bool, Iterable[pa.RecordBatch]]":
+    """Whether what is asked for is there, be it empty, and its rows."""
+    # Not at the top: the other commands need no Arrow.
+    from holdfast.backends.inspection import states, stored_state  # noqa: PLC0415
+
+    if options.operator is None and options.raw is None:
+        table = states(pointer)
+        return table.num_rows > 0, table.to_batches()
+    found = stored_state(
+        pointer,
+        options.operator,
+        options.state,
+        raw=options.raw,
+        wide_integers=options.wide_integers,
+    )
+    # A broadcast state is the same in every subtask; one copy of it is read.
+    is_any = options.subtask is None or found.kind == "broadcast"
+    parts = [one for one in found.parts if is_any or one.subtask == options.subtask]
+    if not parts and found.parts:
+        there = ", ".join(str(one) for one in dict.fromkeys(one.subtask for one in found.parts))
+        say(f"nothing of subtask {options.subtask}; there are {there}")
+    return bool(parts), found.batches(parts)
+
+
+def _rows(batches: "Iterable[pa.RecordBatch]") -> Iterator[dict[str, Any]]:
+    from holdfast.cli.json_values import json_value  # noqa: PLC0415  # it needs Arrow
+
+    for batch in batches:
+        for row in zip(*batch.columns, strict=True):
+            yield {name: json_value(one) for name, one in zip(batch.schema.names, row, strict=True)}
+
+
+def _text(row: dict[str, Any]) -> dict[str, str]:
+    return {name: _cell(name, one) for name, one in row.items()}
+
+
+def _cell(name: str, value: Any) -> str:
+    if name == "bytes":
+        return bytes_text(value)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    is_cut = name in ("key", "value") and len(text) > _LENGTH
+    return f"{text[:_LENGTH]}…" if is_cut else text
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+    return int(text)

@@ -1,0 +1,90 @@
+"""`holdfast settings`: what can be set."""
+
+import argparse
+import shutil
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli.command import add_command, add_json
+from holdfast.cli.output import print_json
+from holdfast.cli.spark import spark_needed
+
+if TYPE_CHECKING:
+    from holdfast.cli.command import Commands
+
+_MARGIN = "    "
+
+
+def add_to(commands: "Commands") -> None:
+    """Add the command."""
+    command = add_command(
+        commands,
+        "settings",
+        settings_command,
+        help="print the settings of jobs",
+        description="Print every spark.holdfast.* key, its default and what it means.",
+        examples="""
+            holdfast settings
+            holdfast settings s3 retries
+        """,
+    )
+    command.add_argument("words", nargs="*", metavar="WORD", help="only settings with these words")
+    add_json(command, "one object a setting")
+
+
+def settings_command(options: argparse.Namespace) -> int:
+    """Print the settings that have all the words in their text; all of them without words.
+
+    Raises:
+        InvalidRequestError: PySpark is not installed.
+    """
+    words = [word.lower() for word in options.words]
+    rows = [row for row in _rows() if all(word in _searched(row) for word in words)]
+    if options.json:
+        print_json(rows)
+    elif rows:
+        width = shutil.get_terminal_size().columns
+        print("\n\n".join(_paragraph(row, width) for row in rows))
+    return 0 if rows else 1
+
+
+def _rows() -> list[dict[str, Any]]:
+    with spark_needed():
+        from holdfast.spark.settings import PREFIX, settings_table  # noqa: PLC0415
+    return [
+        {
+            "key": PREFIX + setting.key,
+            "value": setting.kind,
+            "default": None if default is None else setting.default_text or str(default),
+            "meaning": setting.meaning,
+            "argument": setting.argument,
+            "flink": setting.flink or None,
+            "hadoop": f"spark.hadoop.fs.s3a.{setting.s3a}" if setting.s3a else None,
+        }
+        for setting, default in settings_table()
+    ]
+
+
+def _searched(row: dict[str, Any]) -> str:
+    return "\n".join(text for text in row.values() if text).lower()
+
+
+def _paragraph(row: dict[str, Any], width: int) -> str:
+    default = f"{row['default']} by default" if row["default"] else "no default"
+    lines = [f"{row['value']}; {default}", row["meaning"], f"configure({row['argument']}=...)"]
+    if row["flink"]:
+        lines.append(f"in Flink {row['flink']}")
+    if row["hadoop"]:
+        lines.append(f"else {row['hadoop']}")
+    wrapped = (
+        textwrap.fill(
+            line,
+            max(width, 2 * len(_MARGIN)),
+            initial_indent=_MARGIN,
+            subsequent_indent=_MARGIN,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in lines
+    )
+    return "\n".join([row["key"], *wrapped])

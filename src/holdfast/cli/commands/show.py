@@ -1,0 +1,281 @@
+"""`holdfast show`: all about one checkpoint, but for the elements of its states."""
+
+import argparse
+import json
+import statistics
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.cli.checkpoints import POINTER_HELP, pointed, progress_in, summary
+from holdfast.cli.command import add_command, add_json
+from holdfast.cli.output import (
+    age_text,
+    bytes_text,
+    count_text,
+    print_json,
+    print_line,
+    print_pairs,
+    print_table,
+    say,
+)
+from holdfast.cli.stores import add_stores
+from holdfast.errors import CheckpointNotFoundError
+from holdfast.locations.coordination import files_of
+from holdfast.locations.handles import FileStateHandle
+from holdfast.locations.metadata import OperatorState, SubtaskState, SubtaskStatistics
+from holdfast.locations.storages import CompletedCheckpoint
+from holdfast.spark_progress import SPARK, SPARK_FILES, all_streams, spark_files_of
+
+if TYPE_CHECKING:
+    from holdfast.backends.inspection import StateDescription
+    from holdfast.cli.command import Commands
+
+_MILLISECONDS = ("restore_ms", "process_ms", "sync_ms", "async_ms")
+_MEASURED = ("rows_in", "rows_out", "state_bytes", *_MILLISECONDS)
+
+
+def add_to(commands: "Commands") -> None:
+    """Add the command."""
+    command = add_command(
+        commands,
+        "show",
+        show_command,
+        help="show what is in a checkpoint or savepoint",
+        description=(
+            "Show what is in a checkpoint or savepoint: operators, their states and how\n"
+            "those are stored, sizes, what each subtask did, and Spark's progress. Elements\n"
+            "are not read."
+        ),
+        examples="""
+            holdfast show file:///data/holdfast
+            holdfast show s3://bucket/checkpoints/totals/chk-12 --subtasks
+        """,
+    )
+    command.add_argument("pointer", help=POINTER_HELP)
+    command.add_argument(
+        "--subtasks",
+        action="store_true",
+        help="what each subtask did, instead of least, median and most",
+    )
+    add_json(command, "one object with everything")
+    add_stores(command)
+
+
+def show_command(options: argparse.Namespace) -> int:
+    """Print it."""
+    try:
+        checkpoint = pointed(options, options.pointer)
+    except CheckpointNotFoundError as error:
+        say(str(error))
+        return 1
+    shown = _shown(checkpoint)
+    if options.json:
+        print_json(shown)
+    else:
+        _print(shown, subtasks=options.subtasks)
+    return 0
+
+
+def _shown(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
+    # Not at the top: it takes a while to load Arrow, and other commands need none.
+    from holdfast.backends.inspection import describe  # noqa: PLC0415
+
+    metadata = checkpoint.metadata
+    progress = progress_in(checkpoint)
+    states = describe(metadata)
+    others = metadata.coordinator_states.keys() - {SPARK, SPARK_FILES}
+    return {
+        **summary(checkpoint),
+        "duration_ms": metadata.duration_ms,
+        "epoch": metadata.epoch,
+        "writer": metadata.writer,
+        "commit_token": metadata.commit_token,
+        "spark": None if progress is None else msgspec.structs.asdict(progress),
+        "spark_files": _spark_files(checkpoint),
+        "coordinator_states": {
+            name: len(metadata.coordinator_states[name]) for name in sorted(others)
+        },
+        "operators": {
+            uid: _operator(one, [state for state in states if state.uid == uid])
+            for uid, one in metadata.operators.items()
+        },
+        "files": [
+            {"uri": file.uri, "bytes": file.size} for file in files_of(all_streams(checkpoint))
+        ],
+    }
+
+
+def _spark_files(checkpoint: CompletedCheckpoint) -> dict[str, Any] | None:
+    if SPARK_FILES not in checkpoint.metadata.coordinator_states:
+        return None
+    content = spark_files_of(checkpoint.metadata, checkpoint.location.external_pointer)
+    return {
+        "is_committed": content.is_committed,
+        "settings": content.settings,
+        "bytes": sum(one.handle.size for one in content.files),
+        "files": [
+            {
+                "path": one.path,
+                "bytes": one.handle.size,
+                "uri": one.handle.uri if isinstance(one.handle, FileStateHandle) else None,
+            }
+            for one in content.files
+        ],
+    }
+
+
+def _operator(operator: OperatorState, states: "list[StateDescription]") -> dict[str, Any]:
+    return {
+        "parallelism": operator.parallelism,
+        "max_parallelism": operator.max_parallelism,
+        "key": list(operator.key),
+        "key_hash": operator.key_hash,
+        "key_types": list(operator.key_types),
+        "states": [_state(one) for one in states],
+        "subtasks": {str(index): _subtask(one) for index, one in operator.subtasks.items()},
+    }
+
+
+def _state(state: "StateDescription") -> dict[str, Any]:
+    return {
+        "name": state.name,
+        "kind": state.kind,
+        "mode": state.mode,
+        "elements": state.elements,
+        "state_bytes": state.state_bytes,
+        "type": state.type,
+        "columns": [
+            {
+                "name": column.name,
+                "arrow_type": column.arrow_type,
+                "serializer": column.serializer,
+                "type": column.type,
+                "schema": json.loads(column.schema) if column.schema else None,
+            }
+            for column in state.columns
+        ],
+        "failure": None if state.failure is None else str(state.failure),
+    }
+
+
+def _subtask(subtask: SubtaskState) -> dict[str, Any]:
+    counted: SubtaskStatistics | None = subtask.statistics
+    return {
+        "bytes": sum(stream.size for stream in subtask.streams()),
+        "statistics": None
+        if counted is None
+        else {field: getattr(counted, field) for field in (*_MEASURED, "restored_from")},
+    }
+
+
+def _print(shown: dict[str, Any], *, subtasks: bool) -> None:
+    completed = datetime.fromisoformat(shown["completed"])
+    age = age_text(time.time() - completed.timestamp())
+    epoch = f", in epoch {shown['epoch']}" if shown["epoch"] else ""
+    print_line(f"{shown['kind']} {shown['checkpoint']} of job {shown['job']}")
+    pairs = {
+        "pointer": shown["pointer"],
+        "completed": f"{completed:%Y-%m-%d %H:%M:%S} UTC, {age} ago",
+        "duration": _ms(shown["duration_ms"]),
+        "written by": shown["writer"] + epoch,
+        "size": f"{bytes_text(shown['total_bytes'])}: {bytes_text(shown['new_bytes'])} new, "
+        f"{bytes_text(shown['referenced_bytes'])} referenced",
+        "files": f"{count_text(len(shown['files']), 'file')} and metadata of "
+        f"{bytes_text(shown['metadata_bytes'])}",
+    }
+    print_pairs(pairs | _spark_pairs(shown))
+    for uid, operator in shown["operators"].items():
+        print_line()
+        _print_operator(uid, operator, subtasks=subtasks)
+
+
+def _spark_pairs(shown: dict[str, Any]) -> dict[str, str]:
+    pairs = {}
+    if (spark := shown["spark"]) is not None:
+        pairs = {
+            "batch": str(spark["batch_id"]),
+            "query": f"{spark['query_id']}, on Spark {spark['spark_version']}",
+            "run": spark["run_id"],
+            "checkpointLocation": spark["checkpoint_location"],
+        }
+        pairs["offsets"] = "\n".join(spark["offsets"].splitlines()[2:]) or "-"
+    if (files := shown["spark_files"]) is not None:
+        is_noted = "noted as done" if files["is_committed"] else "not yet noted as done"
+        what = f"{count_text(len(files['files']), 'file')}, {bytes_text(files['bytes'])}"
+        pairs["Spark's own"] = f"{what}; the batch is {is_noted}"
+    for name, size in shown["coordinator_states"].items():
+        pairs[name] = bytes_text(size)
+    return pairs
+
+
+def _print_operator(uid: str, operator: dict[str, Any], *, subtasks: bool) -> None:
+    key = operator["key"]
+    dealt = f"by {', '.join(key)} ({operator['key_hash']})" if key else "evenly"
+    print_line(
+        f"operator {uid}: {count_text(operator['parallelism'], 'subtask')}, "
+        f"at most {operator['max_parallelism']}; rows dealt {dealt}"
+    )
+    print_table(
+        [
+            {
+                "state": state["name"] or f"<{state['kind']}>",
+                "mode": state["mode"].lower().replace("_", "-") or "-",
+                "elements": str(state["elements"]),
+                "size": bytes_text(state["state_bytes"]),
+                "type": "can't be read" if state["failure"] else state["type"] or "bytes",
+            }
+            for state in operator["states"]
+        ],
+        right=("elements", "size"),
+    )
+    for state in operator["states"]:
+        if state["failure"]:
+            say(state["failure"])
+    _print_statistics(operator["subtasks"], subtasks=subtasks)
+
+
+def _print_statistics(each: dict[str, Any], *, subtasks: bool) -> None:
+    counted = {
+        index: one["statistics"] for index, one in each.items() if one["statistics"] is not None
+    }
+    if not counted:
+        return
+    print_line()
+    if subtasks:
+        rows = [
+            {
+                "subtask": index,
+                **{_title(field): _measure(field, one[field]) for field in _MEASURED},
+                "restored from": one["restored_from"] or "-",
+            }
+            for index, one in counted.items()
+        ]
+        print_table(rows, right=("subtask", *map(_title, _MEASURED)))
+        return
+    rows = []
+    for field in _MEASURED:
+        values = [one[field] for one in counted.values()]
+        spread = {"least": min(values), "median": statistics.median(values), "most": max(values)}
+        texts = {name: _measure(field, value) for name, value in spread.items()}
+        most = max(counted, key=lambda index: counted[index][field])
+        rows.append({"a subtask's": _title(field), **texts, "most in": most})
+    print_table(rows, right=("least", "median", "most", "most in"))
+
+
+def _title(field: str) -> str:
+    return field.removesuffix("_ms").replace("state_bytes", "written").replace("_", " ")
+
+
+def _measure(field: str, value: float) -> str:
+    if field in _MILLISECONDS:
+        return _ms(value)
+    return bytes_text(round(value)) if field == "state_bytes" else f"{value:.0f}"
+
+
+def _ms(milliseconds: float) -> str:
+    if milliseconds < 1000:
+        return f"{milliseconds:.0f} ms"
+    return f"{milliseconds / 1000:.1f} s"

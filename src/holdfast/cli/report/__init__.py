@@ -1,0 +1,22 @@
+"""The page of `holdfast report`: what it shows as values, and the page made of them.
+
+`data` gathers it from checkpoints, `page` draws it. Start with `data`.
+"""
+
+from collections.abc import Callable
+
+from holdfast.cli.report.data import Report, report_of
+
+__all__ = ["Report", "page_maker", "report_of"]
+
+
+def page_maker() -> Callable[[Report], str]:
+    """What makes the page of a report, as HTML.
+
+    Raises:
+        ModuleNotFoundError: Jinja is not installed.
+    """
+    # Not at the top: the extra `report` brings Jinja, and other commands can do without.
+    from holdfast.cli.report.page import page  # noqa: PLC0415
+
+    return page

@@ -1,0 +1,381 @@
+"""What the report shows, as plain values: the page and the JSON are made of them."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import pairwise
+from statistics import median
+
+from holdfast.cli.output import time_text
+from holdfast.errors import CheckpointError
+from holdfast.locations.coordination import (
+    JobHistory,
+    SweepReport,
+    Unreadable,
+    files_of,
+    job_histories,
+    size_of,
+)
+from holdfast.locations.handles import FileStateHandle, StreamStateHandle
+from holdfast.locations.metadata import CheckpointMetadata, OperatorState, SubtaskState
+from holdfast.locations.storages import CompletedCheckpoint
+from holdfast.spark_progress import all_streams, progress_of
+
+_USER = re.compile(r"(?<=://)[^/@\s]*@")
+
+QUIET_FACTOR, QUIET_LEAST_MS = 10, 60_000
+"""A job is quiet when its newest checkpoint is older than this many times their usual distance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subtask:
+    """One subtask's part of a checkpoint; None stands for what nobody has counted.
+
+    Attributes:
+        subtask: Its index.
+        state_bytes: Length of its state, in files and inline.
+        rows_in: Rows given to the operator.
+        rows_out: Rows that it gave on.
+        restore_ms: Time to read the state that it began with, milliseconds.
+        process_ms: Time in the operator's own code, milliseconds.
+        snapshot_ms: Time to write its state, milliseconds.
+        restored_from: Where it found its state: `worker`, `local`, `storage`, or empty.
+    """
+
+    subtask: int
+    state_bytes: int
+    rows_in: int | None
+    rows_out: int | None
+    restore_ms: float | None
+    process_ms: float | None
+    snapshot_ms: float | None
+    restored_from: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator's part of a checkpoint."""
+
+    uid: str
+    parallelism: int
+    max_parallelism: int
+    key: list[str]
+    subtasks: list[Subtask]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A completed checkpoint or savepoint.
+
+    Attributes:
+        checkpoint: Its id.
+        pointer: URI of its directory, without a user's name.
+        batch: The micro-batch of Spark that it completes; None if it is not one of Spark's.
+        completed: When, by the driver's clock, ISO 8601 in UTC.
+        completed_ms: The same in milliseconds since 1970.
+        duration_ms: From its beginning to its completion, milliseconds.
+        writer: Name and version of the program that wrote it.
+        new_bytes: As in `CheckpointSize`.
+        referenced_bytes: The same.
+        total_bytes: The same.
+        metadata_bytes: Length of `_metadata`, which is among the new bytes.
+        rows_in: Of all operators together; None if nobody has counted.
+        rows_out: The same.
+        operators: By uid, sorted.
+    """
+
+    checkpoint: int
+    pointer: str
+    batch: int | None
+    completed: str
+    completed_ms: int
+    duration_ms: float
+    writer: str
+    new_bytes: int
+    referenced_bytes: int
+    total_bytes: int
+    metadata_bytes: int
+    rows_in: int | None
+    rows_out: int | None
+    operators: list[Operator]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What should be a checkpoint or savepoint, and can't be read or was not completed.
+
+    Attributes:
+        checkpoint: Its id; None for a savepoint.
+        pointer: URI of its directory, without a user's name.
+        reason: `unreadable`, or `uncommitted` for a directory without metadata.
+        error: Why it can't be read, else empty.
+        files: Number of files in an uncommitted one.
+        bytes: Length of these files.
+        modified: When something was last written to it, ISO 8601 in UTC; None if not known.
+    """
+
+    checkpoint: int | None
+    pointer: str
+    reason: str
+    error: str = ""
+    files: int = 0
+    bytes: int = 0
+    modified: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A file or upload that a sweep would delete; an upload that was begun has no length."""
+
+    uri: str
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What a sweep would delete.
+
+    Attributes:
+        error: Why nothing can be said, and nothing would be deleted; else empty.
+        files: Files and unfinished uploads.
+        directories: URIs of directories.
+        bytes: Length of the files.
+        too_young: Number of files that nothing leads to, but that somebody may still be writing.
+    """
+
+    error: str
+    files: list[Leftover]
+    directories: list[str]
+    bytes: int
+    too_young: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job.
+
+    Attributes:
+        job: Its id.
+        state: `healthy`; `quiet`, if the newest checkpoint is far older than their usual distance;
+            `attention`, if a newer one was begun long ago and not completed, or an older one can't
+            be read; `damaged`, if the newest can't be read; `empty`, if there is none.
+        usual_distance_ms: Median time between one checkpoint and the next; None for less than three.
+        checkpoints: Oldest first.
+        failures: Checkpoints that can't be read or were not completed, oldest first.
+        gaps: First and last id of each run that is missing between retained ones.
+        savepoints: Oldest first.
+        unreadable_savepoints: Those that can't be read.
+        sweep: What it would delete; None if the job has no directory.
+    """
+
+    job: str
+    state: str
+    usual_distance_ms: float | None
+    checkpoints: list[Checkpoint]
+    failures: list[Failure]
+    gaps: list[tuple[int, int]]
+    savepoints: list[Checkpoint]
+    unreadable_savepoints: list[Failure]
+    sweep: Sweep | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All jobs below a directory.
+
+    Attributes:
+        directory: Its URI, without a user's name.
+        savepoint_directory: The other one that was looked through, if any.
+        made: When, ISO 8601 in UTC.
+        made_ms: The same in milliseconds since 1970.
+        made_by: Name and version of this program.
+        jobs: Sorted by id.
+    """
+
+    directory: str
+    savepoint_directory: str | None
+    made: str
+    made_ms: int
+    made_by: str
+    jobs: list[Job]
+
+
+def report_of(directory: str, savepoint_directory: str | None, *, now_ms: int) -> Report:
+    """Look at a directory.
+
+    Args:
+        directory: URI of the checkpoint directory.
+        savepoint_directory: Another one to look for savepoints in.
+        now_ms: The time, milliseconds since 1970 UTC.
+
+    Raises:
+        InvalidRequestError: A directory can't be used.
+        CheckpointError: A directory can't be listed.
+    """
+    histories = job_histories(directory, savepoint_directory=savepoint_directory)
+    return Report(
+        directory=public_text(directory),
+        savepoint_directory=public_text(savepoint_directory) if savepoint_directory else None,
+        made=_time(now_ms),
+        made_ms=now_ms,
+        made_by=f"holdfast {version('holdfast')}",
+        jobs=[_job(history, now_ms) for history in histories],
+    )
+
+
+def public_text(text: str) -> str:
+    """A URI, or a text with URIs in it, without names of users: on some stores those are keys."""
+    return _USER.sub("", text)
+
+
+def _job(history: JobHistory, now_ms: int) -> Job:
+    checkpoints = [_checkpoint(one) for one in history.checkpoints]
+    distances = [
+        later.completed_ms - earlier.completed_ms for earlier, later in pairwise(checkpoints)
+    ]
+    usual = median(distances) if len(distances) > 1 else None
+    failures = [
+        *(_unreadable(one) for one in history.unreadable),
+        *(
+            Failure(
+                one.checkpoint_id,
+                public_text(one.uri),
+                "uncommitted",
+                files=one.files,
+                bytes=one.total_bytes,
+                modified=_time(one.modified_ms) if one.modified_ms else None,
+            )
+            for one in history.uncommitted
+        ),
+    ]
+    return Job(
+        job=history.job_id,
+        state=_state(history, usual, now_ms),
+        usual_distance_ms=usual,
+        checkpoints=checkpoints,
+        failures=sorted(failures, key=lambda one: one.checkpoint or 0),
+        gaps=history.gaps,
+        savepoints=[_checkpoint(one) for one in history.savepoints],
+        unreadable_savepoints=[_unreadable(one) for one in history.unreadable_savepoints],
+        sweep=None if history.leftovers is None else _sweep(history.leftovers),
+    )
+
+
+def _state(history: JobHistory, usual_ms: float | None, now_ms: int) -> str:
+    retained = history.retained_ids
+    if not retained:
+        return "empty"
+    newest = history.checkpoints[-1].metadata if history.checkpoints else None
+    if newest is None or newest.checkpoint_id != retained[-1]:
+        return "damaged"
+    quiet_after_ms = max(QUIET_LEAST_MS, QUIET_FACTOR * (usual_ms or 0))
+    begun_ms = [
+        one.modified_ms
+        for one in history.uncommitted
+        if one.checkpoint_id > newest.checkpoint_id and one.modified_ms
+    ]
+    # What was begun just now goes on, as far as one can tell.
+    if history.unreadable or any(now_ms - one > quiet_after_ms for one in begun_ms):
+        return "attention"
+    if usual_ms is not None and now_ms - newest.created_ms > quiet_after_ms:
+        return "quiet"
+    return "healthy"
+
+
+def _checkpoint(one: CompletedCheckpoint) -> Checkpoint:
+    metadata = one.metadata
+    size = size_of(one, _streams(one))
+    operators = [_operator(uid, state) for uid, state in sorted(metadata.operators.items())]
+    subtasks = [subtask for operator in operators for subtask in operator.subtasks]
+    return Checkpoint(
+        checkpoint=metadata.checkpoint_id,
+        pointer=public_text(one.location.external_pointer),
+        batch=_batch_of(metadata),
+        completed=_time(metadata.created_ms),
+        completed_ms=metadata.created_ms,
+        duration_ms=metadata.duration_ms,
+        writer=metadata.writer,
+        new_bytes=size.new_bytes,
+        referenced_bytes=size.referenced_bytes,
+        total_bytes=size.total_bytes,
+        metadata_bytes=one.metadata_bytes,
+        rows_in=_total(one.rows_in for one in subtasks),
+        rows_out=_total(one.rows_out for one in subtasks),
+        operators=operators,
+    )
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _streams(one: CompletedCheckpoint) -> list[StreamStateHandle]:
+    """All that it leads to, or what can be told of that."""
+    try:
+        return all_streams(one)
+    except CheckpointError:
+        return one.metadata.streams()
+
+
+def _batch_of(metadata: CheckpointMetadata) -> int | None:
+    """What is not of Spark's making is no failure of the page."""
+    try:
+        return progress_of(metadata).batch_id
+    except CheckpointError:
+        return None
+
+
+def _operator(uid: str, state: OperatorState) -> Operator:
+    return Operator(
+        uid=uid,
+        parallelism=state.parallelism,
+        max_parallelism=state.max_parallelism,
+        key=list(state.key),
+        subtasks=[_subtask(index, one) for index, one in sorted(state.subtasks.items())],
+    )
+
+
+def _subtask(index: int, state: SubtaskState) -> Subtask:
+    streams = state.streams()
+    inline = sum(one.size for one in streams if not isinstance(one, FileStateHandle))
+    did = state.statistics
+    return Subtask(
+        subtask=index,
+        state_bytes=inline + sum(one.size for one in files_of(streams)),
+        rows_in=did.rows_in if did else None,
+        rows_out=did.rows_out if did else None,
+        restore_ms=did.restore_ms if did else None,
+        process_ms=did.process_ms if did else None,
+        snapshot_ms=did.sync_ms + did.async_ms if did else None,
+        restored_from=did.restored_from if did else "",
+    )
+
+
+def _unreadable(one: Unreadable) -> Failure:
+    # The message without the place, which stands beside it.
+    error = public_text(str(one.error.args[0]))
+    return Failure(one.checkpoint_id, public_text(one.uri), "unreadable", error=error)
+
+
+def _sweep(leftovers: SweepReport | CheckpointError) -> Sweep:
+    if isinstance(leftovers, CheckpointError):
+        return Sweep(public_text(str(leftovers)), [], [], 0, 0)
+    return Sweep(
+        error="",
+        files=[
+            *(Leftover(public_text(one.uri), one.size) for one in leftovers.files),
+            *(Leftover(public_text(one.uri), None) for one in leftovers.uploads),
+        ],
+        directories=[public_text(one) for one in leftovers.directories],
+        bytes=leftovers.total_bytes,
+        too_young=leftovers.too_young,
+    )
+
+
+def _time(ms: int) -> str:
+    try:
+        return time_text(ms)
+    except (OverflowError, ValueError, OSError):  # a clock that was far off
+        return "unknown"

@@ -1,0 +1,89 @@
+"""An operator on the page: what its subtasks have, and what they did."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from holdfast.cli.report.data import Checkpoint, Operator, Subtask
+from holdfast.cli.report.figures import Figure, subtask_figures
+from holdfast.cli.report.rows import SHOWN_ROWS, Rows, rows_of
+
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorView:
+    """An operator, as it was in the newest checkpoint that can be read.
+
+    Attributes:
+        operator: The operator.
+        checkpoints: Number of checkpoints that rows and times are added up over.
+        figures: How evenly its subtasks share the work.
+        rows: The subtasks.
+        is_by_size: Whether those with most state are first, else they are by index.
+        most: The subtask that has the most, in each column.
+    """
+
+    operator: Operator
+    checkpoints: int
+    figures: list[Figure]
+    rows: Rows[Subtask]
+    is_by_size: bool
+    most: dict[str, float]
+
+
+def operator_view(operator: Operator, checkpoints: Sequence[Checkpoint]) -> OperatorView:
+    """Add up what the subtasks did for all checkpoints.
+
+    A single micro-batch says little of how rows are dealt. Checkpoints of another parallelism, which
+    dealt them otherwise, don't count.
+    """
+    alike = [
+        one
+        for checkpoint in checkpoints
+        for one in checkpoint.operators
+        if one.uid == operator.uid and one.parallelism == operator.parallelism
+    ]
+    subtasks = _totals(operator, alike)
+    is_by_size = len(subtasks) > SHOWN_ROWS
+    in_order = sorted(subtasks, key=lambda one: -one.state_bytes) if is_by_size else subtasks
+    columns = ("state_bytes", "rows_in", "rows_out", "process_ms", "snapshot_ms")
+    return OperatorView(
+        operator=operator,
+        checkpoints=len(alike),
+        figures=subtask_figures(subtasks),
+        rows=rows_of(in_order),
+        is_by_size=is_by_size,
+        most={
+            column: max((getattr(one, column) or 0 for one in subtasks), default=0)
+            for column in columns
+        },
+    )
+
+
+def _totals(operator: Operator, alike: Sequence[Operator]) -> list[Subtask]:
+    """State as the newest has it, the rest added up; by index, those without state too."""
+    own = {one.subtask: one for one in operator.subtasks}
+    did: dict[int, list[Subtask]] = defaultdict(list)
+    for one in alike:
+        for subtask in one.subtasks:
+            did[subtask.subtask].append(subtask)
+    return [
+        Subtask(
+            subtask=index,
+            state_bytes=own[index].state_bytes if index in own else 0,
+            rows_in=_sum(one.rows_in for one in did[index]),
+            rows_out=_sum(one.rows_out for one in did[index]),
+            restore_ms=_sum(one.restore_ms for one in did[index]),
+            process_ms=_sum(one.process_ms for one in did[index]),
+            snapshot_ms=_sum(one.snapshot_ms for one in did[index]),
+            restored_from=own[index].restored_from if index in own else "",
+        )
+        for index in range(operator.parallelism)
+    ]
+
+
+def _sum(values: Iterable[_Number | None]) -> _Number | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

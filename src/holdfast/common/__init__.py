@@ -1,0 +1,43 @@
+"""Small things that every layer uses and that know nothing of checkpoints.
+
+URIs as paths, durations as text, pools, checksums of bytes, what is kept once in a process. They call
+nothing else of Holdfast but its errors.
+"""
+
+from holdfast.common.best_effort import raise_first, tried
+from holdfast.common.bounds import (
+    MOST,
+    BlockBytes,
+    Count,
+    DurationMs,
+    KeyGroup,
+    Parallelism,
+    TimeMs,
+)
+from holdfast.common.crc import crc32c
+from holdfast.common.durations import duration_s
+from holdfast.common.parallel import check_wanted, in_parallel
+from holdfast.common.process_lock import ProcessLock
+from holdfast.common.reading import fill, read_exactly, read_into
+from holdfast.common.uripath import checkpoint_directory
+
+__all__ = [
+    "MOST",
+    "BlockBytes",
+    "Count",
+    "DurationMs",
+    "KeyGroup",
+    "Parallelism",
+    "ProcessLock",
+    "TimeMs",
+    "check_wanted",
+    "checkpoint_directory",
+    "crc32c",
+    "duration_s",
+    "fill",
+    "in_parallel",
+    "raise_first",
+    "read_exactly",
+    "read_into",
+    "tried",
+]

@@ -1,0 +1,111 @@
+"""URIs of files and directories: plain text, as Hadoop writes it; nothing is percent-decoded."""
+
+import os
+import posixpath
+import uuid
+
+from holdfast.errors import InvalidRequestError
+from holdfast.redaction import URI, has_password, has_query
+
+NO_SCHEME = "location has no scheme; write file:///path for a local one"
+
+
+def normalize(uri: str | os.PathLike[str]) -> str:
+    """Bring a location into the one form `scheme://authority/path`.
+
+    Args:
+        uri: A URI, or a `pathlib.Path` (taken as a local file, made absolute).
+
+    Returns:
+        The URI with a lower-case scheme, without `.`, `..`, doubled or trailing slashes.
+
+    Raises:
+        InvalidRequestError: It has no scheme or holds a password or query, or its path is not absolute.
+    """
+    uri = text(uri)
+    parts = URI.fullmatch(uri)
+    if parts is None:
+        raise InvalidRequestError(NO_SCHEME, uri)
+    if any(one == "\0" or "\ud800" <= one <= "\udfff" for one in uri):
+        raise InvalidRequestError("location has a character that no store takes", ascii(uri))
+    scheme, authority, path = parts["scheme"].lower(), parts["authority"] or "", parts["path"]
+    refuse_password(uri)
+    if has_query(parts):
+        message = (
+            "location has a '?' in it, behind which there may be a secret; give secrets by the store's "
+            "own configuration, and name a directory without one"
+        )
+        raise InvalidRequestError(message, uri)
+    if scheme == "file" and authority not in ("", "localhost"):
+        message = f"local location names a host, {authority!r}; write file:/// with three slashes"
+        raise InvalidRequestError(message, uri)
+    if path and not path.startswith("/"):
+        raise InvalidRequestError("location's path is not absolute", uri)
+    if scheme == "file":
+        authority = ""
+    # normpath keeps two leading slashes, as POSIX has it
+    return f"{scheme}://{authority}/{posixpath.normpath(path or '/').lstrip('/')}"
+
+
+def refuse_password(uri: str) -> None:
+    """Raise `InvalidRequestError` if a URI, or what should be one, has a password in it."""
+    parts = URI.fullmatch(uri)
+    if has_password(parts) if parts else "@" in uri:
+        message = (
+            "location has a password in it, and locations are written into logs and metadata; "
+            "give it by the store's own configuration"
+        )
+        raise InvalidRequestError(message, uri)
+
+
+def text(uri: str | os.PathLike[str]) -> str:
+    """A URI as it is, or that of a local path, made absolute."""
+    return uri if isinstance(uri, str) else f"file://{os.path.abspath(uri)}"
+
+
+def checkpoint_directory(uri: str | os.PathLike[str]) -> str:
+    """Normalize a directory that is to hold checkpoints.
+
+    Raises:
+        InvalidRequestError: No scheme, no path, or the root of a file system.
+
+    Source:
+        Flink, AbstractFileStateBackend.validatePath: the same three cases.
+    """
+    directory = normalize(uri)
+    if local_path(directory) == "/":
+        message = "the root directory can't be used for checkpoints; name a directory below it"
+        raise InvalidRequestError(message, os.fspath(uri))
+    return directory
+
+
+def scheme(uri: str) -> str:
+    """The part of a normalized URI before `://`."""
+    return uri.partition("://")[0]
+
+
+def local_path(uri: str) -> str:
+    """The absolute path of a normalized URI, without scheme and authority."""
+    return "/" + uri.partition("://")[2].partition("/")[2]
+
+
+def join(directory: str, *names: str) -> str:
+    """The URI of something below a directory."""
+    return "/".join((directory.removesuffix("/"), *names)) if names else directory
+
+
+def parent(uri: str) -> str:
+    """The directory that holds the file or directory."""
+    head = uri.rpartition("/")[0]
+    # A root keeps its slash.
+    return head if "/" in head.partition("://")[2] else f"{head}/"
+
+
+def name(uri: str) -> str:
+    """The last part of the URI's path."""
+    return uri.rpartition("/")[2]
+
+
+def hidden_name(name: str) -> str:
+    """A new name for a file that is to get this one once it is whole; the sweep knows them."""
+    return f".{name}.{uuid.uuid4().hex}.inprogress"

@@ -1,0 +1,60 @@
+"""Reads a view, in tasks of Spark's."""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from holdfast.backends.inspection import RawPart, Section
+from holdfast.errors import InvalidRequestError
+from holdfast.spark.data_source.spark_types import for_spark
+from holdfast.spark.data_source.view import StateView
+
+
+class StatePartition(InputPartition):
+    """What one task reads.
+
+    Attributes:
+        part: A part of the state; None for all of a small view.
+    """
+
+    def __init__(self, part: Section | RawPart | None) -> None:
+        super().__init__(None)
+        self.part = part
+
+
+class StateReader(DataSourceReader):
+    """Reads the rows of a view.
+
+    Args:
+        view: What is read; it was looked up by the driver, once for all tasks.
+        schema: The columns that Spark takes; those of the view.
+
+    Raises:
+        InvalidRequestError: Somebody wants other columns.
+    """
+
+    def __init__(self, view: StateView, schema: StructType) -> None:
+        if schema != view.spark_schema:
+            message = "columns are those of the state; leave schema(...) out, and cast afterwards"
+            raise InvalidRequestError(message)
+        self._view = view
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One for each subtask, several where its state is large."""
+        state = self._view.state
+        return [StatePartition(one) for one in (state.split() if state is not None else [None])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition; every byte of them was verified."""
+        self._view.stores.use()
+        part = getattr(partition, "part", None)
+        batches: Iterator[pa.RecordBatch] = iter(())
+        if self._view.table is not None:
+            batches = iter(self._view.table.to_batches())
+        elif self._view.state is not None and part is not None:
+            batches = self._view.state.batches([part])
+        for batch in batches:
+            yield for_spark(batch, self._schema)

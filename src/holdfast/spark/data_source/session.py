@@ -1,0 +1,45 @@
+"""`read_state`: the data source with the settings of a session."""
+
+from os import PathLike, fspath
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.backends.inspection import Raw
+from holdfast.spark.data_source.view import SETTINGS
+from holdfast.spark.settings import is_of_stores
+
+
+def read_state(
+    spark: SparkSession,
+    pointer: str | PathLike[str],
+    operator: str | None = None,
+    state: str | None = None,
+    *,
+    raw: Raw | None = None,
+    wide_integers: bool = False,
+) -> DataFrame:
+    """A state of a checkpoint or savepoint as a DataFrame, read by tasks of the session.
+
+    It is `spark.read.format("holdfast")` with options for how the session reaches its stores: Spark
+    does not tell data sources.
+
+    Args:
+        spark: The session, also one of Spark Connect.
+        pointer: URI of the checkpoint or savepoint.
+        operator: The operator's uid. Without it, state and raw: what states there are.
+        state: The state's name; may be left out where there is one only.
+        raw: As for `holdfast.read_state`.
+        wide_integers: Likewise.
+
+    Raises:
+        pyspark.errors.AnalysisException: There is no such state, or it can't be read; the message
+            says which names there are.
+    """
+    settings = {key: text for key, text in spark.conf.getAll.items() if is_of_stores(key)}
+    options = {SETTINGS: msgspec.json.encode(settings).decode()}
+    named = {"operator": operator, "state": state, "raw": raw}
+    options |= {name: value for name, value in named.items() if value is not None}
+    if wide_integers:
+        options["wideIntegers"] = "true"
+    return spark.read.format("holdfast").options(**options).load(fspath(pointer))

@@ -1,0 +1,108 @@
+"""What the options of the data source ask for."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from holdfast.backends.inspection import StoredState, states, stored_state
+from holdfast.errors import InvalidRequestError
+from holdfast.spark.data_source.spark_types import spark_schema_of
+from holdfast.spark.settings import Stores, check_known
+from holdfast.spark_progress.tables import subtasks
+
+SETTINGS = "settings"
+"""The option for settings of Spark as a JSON object. Spark makes small letters of options' names."""
+
+_OPTIONS = ("path", "view", "operator", "state", "raw", "wideintegers", SETTINGS)
+_OPTIONS_OF_STORES = ("spark.hadoop.", "spark.holdfast.s3.")
+_VIEWS = ("states", "elements", "metadata")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateView:
+    """A view of a checkpoint or savepoint: its rows, or where they are.
+
+    Attributes:
+        stores: How to reach it.
+        schema: Its columns.
+        table: Its rows, of a small view; else None.
+        state: The state whose elements it shows; else None.
+    """
+
+    stores: Stores
+    schema: pa.Schema
+    table: pa.Table | None = None
+    state: StoredState | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> "StateView":
+        """The view that options of the data source name; reads the checkpoint's metadata.
+
+        Raises:
+            InvalidRequestError: An option is unknown or can't be used, or there is no such state.
+            CheckpointError: The checkpoint can't be read.
+        """
+        given = {key.lower(): value for key, value in options.items()}
+        _check(given)
+        settings = _settings_in(given.get(SETTINGS, "{}")) | {
+            key: value for key, value in given.items() if key.startswith(_OPTIONS_OF_STORES)
+        }
+        check_known(settings)
+        pointer = given.get("path")
+        if pointer is None:
+            raise InvalidRequestError("no checkpoint or savepoint; name one in load(...)")
+        stores = Stores.parse(settings, pointer)
+        stores.use()
+        operator, state, raw = given.get("operator"), given.get("state"), given.get("raw")
+        is_named = operator is not None or state is not None or raw is not None
+        view = given.get("view", "elements" if is_named else "states").lower()
+        match view:
+            case "elements":
+                wide = given.get("wideintegers", "false").lower()
+                if wide not in {"true", "false"}:
+                    message = f"wideIntegers is {wide!r}; it must be true or false"
+                    raise InvalidRequestError(message)
+                found = stored_state(
+                    pointer,
+                    operator,
+                    state,
+                    raw=raw,  # type: ignore[arg-type]  # checked there
+                    wide_integers=wide == "true",
+                )
+                return cls(stores=stores, schema=found.schema, state=found)
+            case "states" | "metadata" if is_named:
+                message = f"view {view} shows all states; leave operator, state and raw out"
+                raise InvalidRequestError(message)
+            case "states" | "metadata":
+                table = states(pointer) if view == "states" else subtasks(pointer)
+                return cls(stores=stores, schema=table.schema, table=table)
+        raise InvalidRequestError(f"no view {view!r}; views are {', '.join(_VIEWS)}")
+
+    @property
+    def spark_schema(self) -> StructType:
+        """Its columns as Spark has them.
+
+        Raises:
+            InvalidRequestError: Spark has no such type.
+        """
+        return spark_schema_of(self.schema)
+
+
+def _check(keys: Iterable[str]) -> None:
+    for key in keys:
+        if key not in _OPTIONS and not key.startswith(_OPTIONS_OF_STORES):
+            nearest = difflib.get_close_matches(key, _OPTIONS, n=1, cutoff=0.0)[0]
+            message = f"no option {key!r}; did you mean {nearest!r}?"
+            raise InvalidRequestError(message)
+
+
+def _settings_in(text: str) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except (msgspec.MsgspecError, UnicodeEncodeError):  # not the text: it may hold a secret
+        message = "option settings must be a JSON object, of texts by names of settings of Spark"
+        raise InvalidRequestError(message) from None

@@ -1,0 +1,31 @@
+"""What users make queries of: functions with state, sinks, and how rows get to subtasks.
+
+`query/` runs them. Start with `functions`.
+"""
+
+from holdfast.spark.operators.functions import BroadcastProcessFunction, StatefulFunction
+from holdfast.spark.operators.operator import Broadcast, Operator, Sink
+from holdfast.spark.operators.routing import Routing, arrow_schema, settled_table
+from holdfast.spark.operators.sinks import (
+    CheckpointedSink,
+    checkpointed_sinks,
+    initialize_sinks,
+    sinks_left_behind,
+    snapshot_sinks,
+)
+
+__all__ = [
+    "Broadcast",
+    "BroadcastProcessFunction",
+    "CheckpointedSink",
+    "Operator",
+    "Routing",
+    "Sink",
+    "StatefulFunction",
+    "arrow_schema",
+    "checkpointed_sinks",
+    "initialize_sinks",
+    "settled_table",
+    "sinks_left_behind",
+    "snapshot_sinks",
+]

@@ -1,0 +1,125 @@
+"""What the user says of an operator."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from holdfast.backends.assignment import OperatorSettings
+from holdfast.backends.keys import KEY_HASH, MAX_PARALLELISM
+from holdfast.errors import InvalidRequestError
+from holdfast.spark.operators.functions import BroadcastProcessFunction, StatefulFunction
+
+Sink = Callable[[DataFrame, int], object]
+"""Takes an operator's output rows and the batch id, and writes them somewhere."""
+
+Broadcast = Callable[[SparkSession, int], DataFrame]
+"""Takes the session of a batch and its id, and gives the rows that every subtask is to see."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """What `stateful` was given.
+
+    Raises:
+        InvalidRequestError: Something of it can't be used.
+    """
+
+    function: StatefulFunction
+    sink: Sink | None
+    uid: str
+    parallelism: int
+    max_parallelism: int | None
+    key: tuple[str, ...]
+    broadcast: Broadcast | None
+    schema: StructType | str | None
+    persist: bool
+    forward: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_function()
+        if self.sink is not None and not callable(self.sink):
+            message = f"sink {self.sink!r} can't be called; it takes rows and a batch id"
+            raise InvalidRequestError(message)
+        if not isinstance(self.uid, str) or not self.uid:
+            raise InvalidRequestError(f"uid is {self.uid!r}; it must be a string that is not empty")
+        for name in ("parallelism", "max_parallelism"):
+            self._check_number(name)
+        OperatorSettings(self.parallelism, self.max_parallelism)
+        for name in ("persist", "forward"):
+            if type(getattr(self, name)) is not bool:
+                message = f"{name} is {getattr(self, name)!r}; it must be True or False"
+                raise InvalidRequestError(message)
+        if not all(isinstance(column, str) and column for column in self.key):
+            message = f"key is {self.key!r}; it must be the name of a column, or several of them"
+            raise InvalidRequestError(message)
+        if self.forward and self.key:
+            message = (
+                f"operator {self.uid!r} has a key, by which rows are dealt, and forward=True, which "
+                "leaves them where they are; give one of them up"
+            )
+            raise InvalidRequestError(message)
+        self._check_schema()
+        takes_broadcast = isinstance(self.function, BroadcastProcessFunction)
+        if self.broadcast is not None and not (takes_broadcast and callable(self.broadcast)):
+            message = (
+                f"broadcast of operator {self.uid!r} must be a function of a session and a batch "
+                "id, and the operator a BroadcastProcessFunction"
+            )
+            raise InvalidRequestError(message)
+
+    def _check_function(self) -> None:
+        if isinstance(self.function, type):
+            message = f"{self.function.__name__} is a class; pass an object of it"
+            raise InvalidRequestError(message)
+        if not isinstance(self.function, StatefulFunction):
+            name = type(self.function).__name__
+            message = f"{name} is no StatefulFunction; derive the operator from it"
+            raise InvalidRequestError(message)
+
+    def _check_schema(self) -> None:
+        if self.schema is not None and not isinstance(self.schema, StructType | str):
+            kind = type(self.schema)
+            message = (
+                f"schema of operator {self.uid!r} is a {kind.__module__}.{kind.__qualname__}; give "
+                "Spark's, such as 'id long, name string'"
+            )
+            raise InvalidRequestError(message)
+
+    def _check_number(self, name: str) -> None:
+        number = getattr(self, name)
+        if number is None and name == "max_parallelism":
+            return
+        if type(number) is not int or not 1 <= number <= MAX_PARALLELISM:
+            message = (
+                f"{name} is {number!r}; it must be a whole number between 1 and {MAX_PARALLELISM}"
+            )
+            raise InvalidRequestError(message)
+
+    @property
+    def settings(self) -> OperatorSettings:
+        """How it is to run."""
+        return OperatorSettings(self.parallelism, self.max_parallelism)
+
+    def is_like(self, other: "Operator") -> bool:
+        """Whether it is the same, maybe another copy of it: Spark Connect pickles them."""
+        return _traits(self) == _traits(other)
+
+    @property
+    def key_hash(self) -> str:
+        """The name of the function that takes keys to key groups; empty if rows have no key."""
+        return KEY_HASH if self.key else ""
+
+
+def _traits(one: Operator) -> tuple[object, ...]:
+    kind = type(one.function)
+    return (
+        kind.__module__,
+        kind.__qualname__,
+        one.uid,
+        one.settings,
+        one.key,
+        one.persist,
+        one.forward,
+    )

@@ -1,0 +1,86 @@
+"""Sinks that keep something of their own in checkpoints."""
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+from pyspark.sql import DataFrame
+
+from holdfast.errors import InvalidRequestError
+from holdfast.spark.operators.operator import Operator, Sink
+
+SINK = "sink"
+"""Under this the function of a query keeps its state; an operator's sink under `sink/<uid>`."""
+
+
+@runtime_checkable
+class CheckpointedSink(Protocol):
+    """A sink with a state of its own, kept in each checkpoint; all calls are on the driver.
+
+    It is for what can't replace its output of a batch, and commits in two phases instead. In a
+    run of the query the calls are `initialize_state` once, then for each batch the sink itself,
+    `snapshot_state` and, if it is a `CheckpointListener` too, what became of the checkpoint. The
+    first thing that a run tells is that the checkpoint exists that it goes on from. Where a run
+    dies, the next one begins anew. What was made for a checkpoint counts exactly if a completed
+    checkpoint's state names it.
+
+    An instance serves one query.
+
+    Source:
+        Flink, TwoPhaseCommitSinkFunction, whose transactions in doubt are in the sink's state.
+    """
+
+    def __call__(self, rows: DataFrame, batch_id: int, /) -> object:
+        """Take a batch, which checkpoint `batch_id + 1` completes, so that it can still be undone."""
+        ...
+
+    def initialize_state(self, state: bytes | None, /) -> None:
+        """Begin a run; what it raises fails the batch.
+
+        Args:
+            state: What `snapshot_state` gave for the checkpoint that the run goes on from; None
+                if there is no checkpoint, or it holds nothing of this sink.
+        """
+        ...
+
+    def snapshot_state(self, checkpoint_id: int, /) -> bytes:
+        """What the checkpoint is to hold; the batch is written, the checkpoint not yet.
+
+        It becomes a part of `_metadata`, so it should be small. What it raises fails the batch.
+        """
+        ...
+
+
+def checkpointed_sinks(
+    process: Sink, operators: Mapping[str, Operator]
+) -> dict[str, CheckpointedSink]:
+    """Those of a query that are, by the name under which their state is kept."""
+    named = {SINK: process} | {f"{SINK}/{uid}": one.sink for uid, one in operators.items()}
+    return {name: sink for name, sink in named.items() if isinstance(sink, CheckpointedSink)}
+
+
+def initialize_sinks(sinks: Mapping[str, CheckpointedSink], states: Mapping[str, bytes]) -> None:
+    """Give each its state in the checkpoint that the run goes on from."""
+    for name, sink in sinks.items():
+        sink.initialize_state(states.get(name))
+
+
+def snapshot_sinks(sinks: Mapping[str, CheckpointedSink], checkpoint_id: int) -> dict[str, bytes]:
+    """The states of all, by name.
+
+    Raises:
+        InvalidRequestError: One of them isn't bytes.
+    """
+    states = {name: sink.snapshot_state(checkpoint_id) for name, sink in sinks.items()}
+    for name, state in states.items():
+        if not isinstance(state, bytes):
+            kind = type(sinks[name]).__name__
+            message = f"snapshot_state of {kind} gave {type(state).__name__}; it must give bytes"
+            raise InvalidRequestError(message)
+    return states
+
+
+def sinks_left_behind(
+    states: Mapping[str, bytes], sinks: Mapping[str, CheckpointedSink]
+) -> list[str]:
+    """Names of the states in a checkpoint that no sink takes."""
+    return sorted(name for name in states.keys() - sinks.keys() if name.partition("/")[0] == SINK)

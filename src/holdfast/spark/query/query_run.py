@@ -1,0 +1,192 @@
+"""One run of a query with state, from its start until it stops or fails."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Self
+
+import pyspark
+from pyspark.sql import DataFrame
+
+from holdfast.errors import OutcomeUnknownError
+from holdfast.locations.coordination import sweep
+from holdfast.redaction import shown
+from holdfast.spark.checkpoint_location import LINK_FILE, Link, check_apart, encode_link
+from holdfast.spark.engines import Engine, RunningQuery, guard_against_other_plans
+from holdfast.spark.operators import (
+    CheckpointedSink,
+    Operator,
+    Sink,
+    checkpointed_sinks,
+    initialize_sinks,
+    snapshot_sinks,
+)
+from holdfast.spark.query.batch import Batch, RunningOperator, run
+from holdfast.spark.query.coordinator import CheckpointCoordinator, PendingCheckpoint
+from holdfast.spark.settings import Settings
+from holdfast.spark.subtask import Acknowledgement, JobStorage
+from holdfast.spark_progress import SparkProgress
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class QueryRun:
+    """Takes a query's micro-batches one by one, and makes a checkpoint of each.
+
+    Attributes:
+        run_id: Spark's id of the run.
+        process: The user's function, which applies the operators to a batch.
+        operators: By uid.
+        sinks: Those with a state of their own, by the name under which it is kept.
+        job: Where the job's state is kept.
+        coordinator: Drives the checkpoints.
+        link: What leads from Spark's checkpoint directory to them.
+        has_begun: Whether there was a batch.
+    """
+
+    run_id: str
+    process: Sink
+    operators: Mapping[str, RunningOperator]
+    sinks: Mapping[str, CheckpointedSink]
+    job: JobStorage
+    coordinator: CheckpointCoordinator
+    link: Link
+    has_begun: bool = False
+
+    @classmethod
+    def start(
+        cls,
+        process: Sink,
+        operators: Mapping[str, Operator],
+        engine: Engine,
+        query: RunningQuery,
+    ) -> Self:
+        """Read the settings; storage is not touched yet, but for the job's directories.
+
+        Raises:
+            InvalidRequestError: A setting can't be used.
+        """
+        settings = Settings.parse(engine.session.conf.getAll)
+        engine.check(settings)
+        job_id = settings.job_id or query.query_id
+        check_apart(query.checkpoint_location, settings.checkpoint_dir, job_id)
+        settings.stores.use()
+        storage = settings.open_storage()
+        sinks = checkpointed_sinks(process, operators)
+        coordinator = CheckpointCoordinator(
+            storage.create_checkpoint_storage(job_id),
+            job_id=job_id,
+            query_id=query.query_id,
+            operators=operators,
+            sinks=sinks,
+            num_retained=settings.num_retained,
+            allow_non_restored_state=settings.allow_non_restored_state,
+            start=settings.savepoint_path,
+            sweep=_sweep_of(settings, job_id),
+        )
+        guard_against_other_plans(engine.session)
+        return cls(
+            run_id=query.run_id,
+            process=process,
+            operators={
+                uid: RunningOperator(operator=one, reports=engine.reports())
+                for uid, one in operators.items()
+            },
+            sinks=sinks,
+            job=JobStorage(
+                job_id=job_id,
+                storage=storage,
+                stores=settings.stores,
+                compression=settings.compression,
+                warm=settings.warm,
+            ),
+            coordinator=coordinator,
+            link=Link(
+                checkpoint_dir=settings.checkpoint_dir,
+                job_id=job_id,
+                storage=settings.checkpoint_storage,
+            ),
+        )
+
+    def take(self, rows: DataFrame, batch_id: int, engine: Engine, query: RunningQuery) -> None:
+        """Run one micro-batch through the operators and the sink, and commit it."""
+        offsets_of = partial(engine.offsets, query)
+        pending = self.coordinator.begin(batch_id, offsets_of)
+        if pending is None:
+            self._begin(engine, query)
+            if engine.needs_rows(query):
+                run(rows)  # what Spark itself keeps of the batch is still to be committed
+            return
+        try:
+            self._begin(engine, query)
+            # Not behind the sink's jobs, of which Spark has much to note then.
+            offsets = offsets_of(batch_id) or ""
+            acknowledgements = self._run(engine, rows, pending)
+            progress = SparkProgress(
+                query_id=query.query_id,
+                run_id=query.run_id,
+                batch_id=batch_id,
+                offsets=offsets,
+                checkpoint_location=shown(query.checkpoint_location),
+                spark_version=pyspark.__version__,
+            )
+            states = snapshot_sinks(self.sinks, pending.checkpoint_id)
+            self.coordinator.complete(pending, acknowledgements, progress, states)
+        except OutcomeUnknownError:
+            raise  # it may exist: nothing is deleted
+        except BaseException:
+            if self.coordinator.abort(pending):
+                self._notify("notify_checkpoint_aborted", pending.checkpoint_id)
+            raise
+        self._notify("notify_checkpoint_complete", pending.checkpoint_id)
+
+    def _run(
+        self, engine: Engine, rows: DataFrame, pending: PendingCheckpoint
+    ) -> dict[str, list[Acknowledgement]]:
+        """Let the user's function run its jobs; the acknowledgements come back through them."""
+        with Batch(
+            engine=engine,
+            run_id=self.run_id,
+            pending=pending,
+            operators=self.operators,
+            job=self.job,
+        ) as batch:
+            self.process(rows, pending.batch_id)
+            return batch.finish()
+
+    def _begin(self, engine: Engine, query: RunningQuery) -> None:
+        """With the first batch: leave word of where the checkpoints are, and what is restored.
+
+        A crash can have kept those that listen from being told of that checkpoint.
+        """
+        if self.has_begun:
+            return
+        engine.leave(query, LINK_FILE, encode_link(self.link))
+        latest = self.coordinator.latest
+        initialize_sinks(self.sinks, latest.metadata.coordinator_states if latest else {})
+        self.has_begun = True
+        if latest:
+            self._notify("notify_checkpoint_complete", latest.checkpoint_id)
+
+    def _notify(self, method: str, checkpoint_id: int) -> None:
+        """Tell the driver's copies of what wants to know; their errors change nothing."""
+        operators = [one.operator for one in self.operators.values()]
+        heard = [self.process, *(each for one in operators for each in (one.function, one.sink))]
+        listeners = {id(listener): listener for listener in heard}.values()  # each once
+        for listener in listeners:
+            told = getattr(listener, method, None)
+            if told is None:
+                continue
+            try:
+                told(checkpoint_id)
+            except Exception:  # noqa: BLE001  # user code: anything
+                _log.exception("%s failed in %s", type(listener).__name__, method)
+
+
+def _sweep_of(settings: Settings, job_id: str) -> Callable[[], object] | None:
+    """What deletes the leftovers of a job's crashes, if it has a directory."""
+    if settings.checkpoint_dir is None:
+        return None
+    return partial(sweep, settings.checkpoint_dir, job_id, grace_s=settings.orphan_grace_s)

@@ -1,0 +1,130 @@
+"""The operators' part of a restore: their state, as the first checkpoint of a new job."""
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from os import PathLike
+from typing import Self
+
+import msgspec
+
+from holdfast.common import checkpoint_directory
+from holdfast.errors import InvalidRequestError
+from holdfast.locations.coordination import (
+    complete_checkpoint,
+    disposed_on_failure,
+    load_checkpoints,
+    stored,
+    with_copies,
+)
+from holdfast.locations.metadata import CheckpointMetadata
+from holdfast.locations.storages import CheckpointStorageAccess, CompletedCheckpoint
+from holdfast.spark.checkpoint_location import Link
+from holdfast.spark.savepoints.origin import use_stores
+from holdfast.spark.savepoints.unfinished import Unfinished
+from holdfast.spark.settings import PREFIX, Settings
+from holdfast.spark_progress import SPARK, SPARK_FILES, progress_of
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredJob:
+    """Where the operators of a query that is restored will have their checkpoints."""
+
+    access: CheckpointStorageAccess
+    link: Link
+
+    @classmethod
+    def of(
+        cls,
+        metadata: CheckpointMetadata,
+        configuration: dict[str, str],
+        checkpoint_dir: str | PathLike[str] | None,
+        job_id: str,
+    ) -> Self | None:
+        """That of a savepoint; None if it holds no operator."""
+        if not metadata.operators:
+            return None
+        settings = Settings.parse(configuration)
+        if checkpoint_dir is not None:
+            directory = checkpoint_directory(checkpoint_dir)
+            settings = dataclasses.replace(settings, checkpoint_dir=directory)
+        if settings.checkpoint_dir is None:
+            message = (
+                "savepoint holds the state of operators; name the directory for their checkpoints "
+                f"(checkpoint_dir, or {PREFIX}checkpoint.dir)"
+            )
+            raise InvalidRequestError(message)
+        use_stores(configuration, settings.checkpoint_dir)
+        link = Link(
+            checkpoint_dir=settings.checkpoint_dir,
+            job_id=job_id,
+            storage=settings.checkpoint_storage,
+        )
+        return cls(settings.open_storage().create_checkpoint_storage(job_id), link)
+
+    @property
+    def job_id(self) -> str:
+        return self.link.job_id
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Settings by which the query finds them."""
+        return {
+            f"{PREFIX}checkpoint.dir": str(self.link.checkpoint_dir),
+            f"{PREFIX}job.id": self.job_id,  # a session may have that of another job
+        }
+
+    def is_restored(self, unfinished: Unfinished) -> bool:
+        """Whether the savepoint's state is the job's checkpoint already.
+
+        Raises:
+            InvalidRequestError: It has checkpoints which are not of this restore.
+        """
+        return self._are_own(load_checkpoints(self.access), unfinished)
+
+    def _are_own(self, checkpoints: Iterable[CompletedCheckpoint], unfinished: Unfinished) -> bool:
+        found = list(checkpoints)
+        for one in found:
+            if one.metadata.commit_token != unfinished.token:
+                message = (
+                    f"job {self.job_id} has checkpoints already; name another job or directory, "
+                    "delete that of the job if nobody needs it, or use roll_back to go back in it"
+                )
+                raise InvalidRequestError(message, one.location.external_pointer)
+        return bool(found)
+
+    def restore(
+        self, savepoint: CompletedCheckpoint, unfinished: Unfinished, checkpoint_location: str
+    ) -> None:
+        """Make the savepoint's state the job's first checkpoint, unless it is already."""
+        if self.is_restored(unfinished):
+            return
+        self.access.initialize_base_locations_for_checkpoint()
+        ownership = self.access.claim_job()
+        if self._are_own(ownership.completed.values(), unfinished):
+            return  # by somebody who does the same
+        pending = self.access.initialize_location_for_checkpoint(savepoint.checkpoint_id)
+        with disposed_on_failure(pending):
+            copied, _ = with_copies(
+                savepoint.metadata, lambda one: stored(one.open_input_stream, pending)
+            )
+            progress = msgspec.structs.replace(
+                progress_of(savepoint.metadata),
+                query_id=unfinished.query_id,
+                checkpoint_location=checkpoint_location,
+            )
+            metadata = msgspec.structs.replace(
+                copied,
+                job_id=self.job_id,
+                commit_token=unfinished.token,
+                epoch=ownership.epoch,
+                coordinator_states=_without_spark_files(savepoint.metadata)
+                | {SPARK: msgspec.msgpack.encode(progress)},
+            )
+            complete_checkpoint(pending, metadata, ownership)
+
+
+def _without_spark_files(metadata: CheckpointMetadata) -> dict[str, bytes]:
+    return {
+        name: state for name, state in metadata.coordinator_states.items() if name != SPARK_FILES
+    }

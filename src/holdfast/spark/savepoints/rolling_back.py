@@ -1,0 +1,142 @@
+"""Roll a stopped query back: Spark's log, its state and that of operators go back together.
+
+1. all that it needs is there, and nobody can add to it, or nothing is touched;
+2. the job is claimed: a driver that was thought dead commits nothing any more;
+3. a note of what is being done, and a `metadata` file that keeps Spark away;
+4. whatever later batches have made by now is deleted, the checkpoints of operators too;
+5. Spark's `metadata`; then the note goes.
+
+Executors hold on to the state of a query that was stopped, and store whole versions of it when it suits
+them, as long as their application lives: in format 1 under the names that the query will use again.
+"""
+
+import logging
+import uuid
+from collections.abc import Mapping
+from os import PathLike
+
+from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
+from holdfast.locations.storages import (
+    CheckpointStorageAccess,
+    CompletedCheckpoint,
+    JobOwnership,
+    load_checkpoint,
+)
+from holdfast.spark.checkpoint_location import METADATA, beyond, delete, read_text, tree
+from holdfast.spark.savepoints.attempts import check_newest
+from holdfast.spark.savepoints.done_restore import forget_restored
+from holdfast.spark.savepoints.unfinished import Unfinished, begin, finish, forget
+from holdfast.spark.savepoints.way_back import ROLL_BACK, WayBack
+
+_log = logging.getLogger(__name__)
+
+
+def roll_back(
+    checkpoint_location: str | PathLike[str],
+    *,
+    checkpoint: int | str | PathLike[str] | None = None,
+    batch_id: int | None = None,
+    checkpoint_dir: str | PathLike[str] | None = None,
+    job_id: str | None = None,
+    operators: bool = True,
+    configuration: Mapping[str, str] | None = None,
+) -> int:
+    """Take a stopped query back to where it was, in place; what it did since is gone.
+
+    Started again, it does the later batches anew: with the same rows if its sources still have
+    them. The sink is not rolled back; it must replace what it wrote for a batch. An interrupted roll
+    back is finished by repeating it; until then Spark can't start the query.
+
+    With state of Spark's own, other than in checkpoint format 2, the whole Spark application that ran
+    the query has to be ended first, and this called in a process without one: it would store
+    state of the abandoned batches later.
+
+    Args:
+        checkpoint_location: URI of the query's checkpointLocation.
+        checkpoint: For a query with operators: id of a checkpoint that is kept, or the URI of its
+            directory.
+        batch_id: For any other query: the last batch that is to count.
+        checkpoint_dir: Where its operators have their checkpoints, if not where its
+            checkpointLocation says.
+        job_id: The same for their job.
+        operators: Whether its operators go back too. False for a query that had some once and has
+            gone on without.
+        configuration: Settings of Spark (`spark.holdfast.*`, `spark.hadoop.*`) that say how its stores
+            are reached; by default those of the session, if there is one.
+
+    Returns:
+        The last batch that counts now.
+
+    Raises:
+        InvalidRequestError: The query runs in this process, or Spark lives in it and could still store
+            state; or an argument can't be used.
+        CheckpointNotFoundError: What it would need is gone; nothing was touched.
+        CheckpointConflictError: Another driver takes the job, or somebody else has begun the same roll
+            back meanwhile.
+        StorageUnavailableError: Something could not be read or written; repeat it.
+    """
+    way = WayBack.find(
+        checkpoint_location,
+        checkpoint=checkpoint,
+        batch_id=batch_id,
+        checkpoint_dir=checkpoint_dir,
+        job_id=job_id,
+        operators=operators,
+        configuration=configuration,
+    )
+    location, origin, last = way.location, way.origin, way.last
+    if way.is_left_over:
+        forget(location)
+    unfinished = way.begun or Unfinished(
+        kind=ROLL_BACK,
+        to=str(way.batch.batch_id),
+        metadata=read_text(f"{location}/{METADATA}"),
+        query_id=origin.query_id,
+        token=uuid.uuid4().hex,
+        job_id=origin.job_id if origin.access is not None else None,
+        checkpoint_dir=origin.checkpoint_dir,
+    )
+
+    ownership = None
+    if origin.access is not None and last is not None:
+        _discard_damaged(origin.access, last)
+        ownership = origin.access.claim_job()
+    forget_restored(location)
+    attempt = begin(location, unfinished)
+    gone = beyond(tree(location), way.batch)  # not before: a driver thought dead may have gone on
+    check_newest(location, attempt)
+    delete(f"{location}/{path}" for path in gone)
+    if ownership is not None and last is not None:
+        _discard_later(ownership, last)
+    finish(location, unfinished, attempt)
+    forget(location)
+    _log.info(
+        "rolled query %s back to batch %d: %d files of Spark deleted",
+        origin.query_id,
+        way.batch.batch_id,
+        len(gone),
+    )
+    return way.batch.batch_id
+
+
+def _discard_damaged(access: CheckpointStorageAccess, last: CompletedCheckpoint) -> None:
+    """Delete later checkpoints that nobody can read, the newest first.
+
+    Before the job is claimed, for a claim notes all that there are. It brings nobody back to older
+    state: a query that starts meanwhile finds that its batches don't fit, or does the last one again.
+    """
+    locations = access.completed_checkpoints()
+    for checkpoint_id in sorted(locations, reverse=True):
+        if checkpoint_id > last.checkpoint_id:
+            try:
+                load_checkpoint(locations[checkpoint_id])
+            except CheckpointCorruptedError:
+                locations[checkpoint_id].dispose_storage_location()
+            except CheckpointNotFoundError:
+                continue  # whoever made it has deleted it
+
+
+def _discard_later(ownership: JobOwnership, last: CompletedCheckpoint) -> None:
+    for checkpoint_id in sorted(ownership.completed, reverse=True):
+        if checkpoint_id > last.checkpoint_id:
+            ownership.completed[checkpoint_id].discard()

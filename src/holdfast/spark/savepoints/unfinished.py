@@ -1,0 +1,131 @@
+"""Keeps Spark away from a checkpointLocation that is being changed, also if that is interrupted.
+
+While it is, Spark's `metadata` file has no id in it, and no version of Spark starts a query then. What
+it will say, and what is being done, stands in a file beside it; whoever repeats the same goes on.
+
+Stores can't replace a file in one step: for a moment there is no `metadata`. If it ends right there,
+Spark 4.2 and later refuse to start; Spark 4.1 would start the query under a new id.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from holdfast.errors import CheckpointConflictError, CheckpointCorruptedError, InvalidRequestError
+from holdfast.locations.file_systems import publish
+from holdfast.spark.checkpoint_location import (
+    METADATA,
+    UNFINISHED_FILE,
+    delete,
+    names_in,
+    read,
+    replace,
+)
+from holdfast.spark.savepoints.attempts import (
+    Attempt,
+    done,
+    forget_attempts,
+    newest_attempt,
+    next_attempt,
+)
+
+
+class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
+    """What is being done to a checkpointLocation.
+
+    Attributes:
+        kind: `restore` or `roll back`.
+        to: What to: the commit token of a savepoint, or a batch.
+        metadata: What Spark's `metadata` file will say.
+        query_id: The id in it.
+        token: Random; the commit token of a checkpoint that is made.
+        job_id: The job that the checkpoint is made in, or that goes back too; None if there is none.
+        checkpoint_dir: The directory of that.
+        shuffle_partitions: Over how many partitions Spark's state is spread in the end; None if it
+            stays as it is.
+    """
+
+    kind: str
+    to: str
+    metadata: str
+    query_id: str
+    token: str
+    job_id: str | None = None
+    checkpoint_dir: str | None = None
+    shuffle_partitions: int | None = None
+
+
+def unfinished_in(checkpoint_location: str) -> Unfinished | None:
+    """What was begun here and not finished.
+
+    Raises:
+        CheckpointCorruptedError: The file doesn't say.
+    """
+    if UNFINISHED_FILE not in names_in(checkpoint_location):
+        return None
+    uri = f"{checkpoint_location}/{UNFINISHED_FILE}"
+    try:
+        return msgspec.json.decode(read(uri), type=Unfinished)
+    except msgspec.MsgspecError as error:
+        message = f"what was being done here can't be read ({error})"
+        raise CheckpointCorruptedError(message, uri) from error
+
+
+def begin(
+    checkpoint_location: str, unfinished: Unfinished, *, paths: Mapping[str, str] | None = None
+) -> Attempt:
+    """Keep Spark away from here from now on. May be repeated with the same.
+
+    Args:
+        checkpoint_location: URI of the checkpointLocation.
+        unfinished: What is going to be done.
+        paths: For a restore, how the paths of input files change.
+
+    Returns:
+        This attempt; former ones can't `finish` any more.
+
+    Raises:
+        InvalidRequestError: Something else is being done here.
+        CheckpointConflictError: Somebody else has begun the same in this moment.
+    """
+    uri = f"{checkpoint_location}/{UNFINISHED_FILE}"
+    try:
+        publish(uri, msgspec.json.encode(unfinished), single_writer=True)
+    except CheckpointConflictError as error:
+        message = "something else is being done to this checkpointLocation; finish that first"
+        raise InvalidRequestError(message, checkpoint_location) from error
+    attempt = next_attempt(checkpoint_location, paths or {})
+    marker = {"unfinished": f"{unfinished.kind}: repeat it, and this query can be started"}
+    replace(f"{checkpoint_location}/{METADATA}", msgspec.json.encode(marker))
+    return attempt
+
+
+def finish(checkpoint_location: str, unfinished: Unfinished, attempt: Attempt) -> Attempt:
+    """Let Spark start the query again; the note of it stays.
+
+    Raises:
+        CheckpointConflictError: Somebody else has begun the same anew; Spark is still kept away.
+    """
+    ended = done(checkpoint_location, attempt)
+    replace(f"{checkpoint_location}/{METADATA}", unfinished.metadata.encode())
+    return ended
+
+
+def finish_what_is_done(checkpoint_location: str, unfinished: Unfinished) -> None:
+    """Do the last step of an attempt that had come to its end, but for that."""
+    last = newest_attempt(checkpoint_location)
+    if last is not None and last.is_done and not is_finished(checkpoint_location, unfinished):
+        replace(f"{checkpoint_location}/{METADATA}", unfinished.metadata.encode())
+
+
+def forget(checkpoint_location: str) -> None:
+    """Delete the note: nothing is left to be done."""
+    forget_attempts(checkpoint_location)
+    delete([f"{checkpoint_location}/{UNFINISHED_FILE}"])
+
+
+def is_finished(checkpoint_location: str, unfinished: Unfinished) -> bool:
+    """Whether all was done but for the note of it."""
+    if METADATA not in names_in(checkpoint_location):
+        return False
+    return read(f"{checkpoint_location}/{METADATA}") == unfinished.metadata.encode()

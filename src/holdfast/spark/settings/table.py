@@ -1,0 +1,316 @@
+"""The `spark.holdfast.*` settings: one table, read from a session, printed into the docs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from holdfast.backends.sections import Compression
+from holdfast.common import duration_s
+from holdfast.errors import InvalidRequestError
+from holdfast.locations.coordination import GRACE_S, LEAST_GRACE_S
+from holdfast.locations.storages import (
+    INLINE_THRESHOLD_BYTES,
+    MAX_INLINE_THRESHOLD_BYTES,
+    CheckpointStorage,
+    FileSystemCheckpointStorage,
+    MemoryCheckpointStorage,
+    check_job_id,
+)
+from holdfast.spark.settings.keys import check_keys
+from holdfast.spark.settings.setting import PREFIX, Setting, boolean, positive, size
+from holdfast.spark.settings.settings_of_s3 import check_s3_values, s3_settings_table
+from holdfast.spark.settings.stores import Stores
+from holdfast.spark.warm_state import WarmSettings
+
+# One for the process: a query that is stopped and started again finds its checkpoints.
+_MEMORY = MemoryCheckpointStorage()
+
+
+def _storage(text: str) -> str:
+    kind = {"filesystem": "filesystem", "memory": "memory", "jobmanager": "memory"}.get(
+        text.lower()
+    )
+    if kind is None:
+        raise ValueError(text)
+    return kind
+
+
+def _grace_s(text: str) -> float:
+    seconds = duration_s(text)
+    if seconds < LEAST_GRACE_S:  # the sweep runs beside the first batch
+        raise ValueError(text)
+    return seconds
+
+
+def _threshold(text: str) -> int:
+    threshold = size(text)
+    if threshold > MAX_INLINE_THRESHOLD_BYTES:
+        raise ValueError(text)
+    return threshold
+
+
+def _recovery(text: str) -> str:
+    if text.lower() not in {"auto", "true", "false"}:
+        raise ValueError(text)
+    return text.lower()
+
+
+def _compression(text: str) -> Compression | None:
+    compressions: dict[str, Compression | None] = {"none": None, "lz4": "lz4", "zstd": "zstd"}
+    if text.lower() not in compressions:
+        raise ValueError(text)
+    return compressions[text.lower()]
+
+
+def _setting(default: Any, **columns: Any) -> Any:
+    return field(default=default, metadata={"setting": Setting(**columns)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of one query; values only, so that they compare and pickle.
+
+    Attributes:
+        stores: How to reach what the query keeps anything in. The others are what the table says.
+    """
+
+    checkpoint_dir: str | None = _setting(
+        None,
+        key="checkpoint.dir",
+        kind="URI",
+        meaning="Directory below which every job keeps its checkpoints. "
+        "Needed unless the storage is `memory`. With `_entropy_` in it, state "
+        "files are spread over the prefixes of an object store.",
+        flink="execution.checkpointing.dir",
+        older_flink=("state.checkpoints.dir", "state.backend.fs.checkpointdir"),
+        parse=str,
+    )
+    checkpoint_storage: str = _setting(
+        "filesystem",
+        key="checkpoint.storage",
+        kind="`filesystem` or `memory`",
+        meaning="`memory` keeps state of at most 5 MiB a subtask in `_metadata` files in the "
+        "checkpoint directory; without one, in the driver, where it is lost with it (for tests). "
+        "Flink's name for it, `jobmanager`, is understood too.",
+        flink="execution.checkpointing.storage",
+        older_flink=("state.checkpoint-storage",),
+        parse=_storage,
+    )
+    savepoint_dir: str | None = _setting(
+        None,
+        key="savepoint.dir",
+        kind="URI",
+        meaning="Directory for savepoints that are given no other.",
+        flink="execution.checkpointing.savepoint-dir",
+        parse=str,
+    )
+    savepoint_path: str | None = _setting(
+        None,
+        key="savepoint.path",
+        kind="URI",
+        meaning="Savepoint or checkpoint whose operators' state a query begins with that has no "
+        "checkpoint yet; of no meaning once it has one.",
+        flink="execution.state-recovery.path",
+        older_flink=("execution.savepoint.path",),
+        parse=str,
+    )
+    num_retained: int = _setting(
+        1,
+        key="checkpoint.num-retained",
+        kind="number, at least 1",
+        meaning="How many completed checkpoints are kept; older ones are deleted.",
+        flink="execution.checkpointing.num-retained",
+        older_flink=("state.checkpoints.num-retained",),
+        parse=positive,
+    )
+    single_writer: bool = _setting(
+        default=False,
+        key="checkpoint.single-writer",
+        kind="`true` or `false`",
+        meaning="The promise that never more than one driver at a time runs a job. Stores need "
+        "it that can't create a file only if it is not there yet, such as `sftp://`.",
+        flink="",
+        parse=boolean,
+        default_text="false",
+    )
+    allow_non_restored_state: bool = _setting(
+        default=False,
+        key="checkpoint.allow-non-restored-state",
+        kind="`true` or `false`",
+        meaning="Whether a query may go on without operators that its last checkpoint has; their "
+        "state is left behind.",
+        flink="execution.state-recovery.ignore-unclaimed-state",
+        parse=boolean,
+        default_text="false",
+    )
+    orphan_grace_s: float = _setting(
+        GRACE_S,
+        key="cleanup.orphan-grace",
+        kind="duration such as `24h` or `90m`, at least `10m`",
+        meaning="How long a file that no checkpoint leads to is left alone, by the store's clock. "
+        "When a query starts it deletes older ones, which crashes have left in its job's "
+        "directory. Longer than any micro-batch takes.",
+        flink="",
+        parse=_grace_s,
+        default_text="24h",
+        unit="s",
+    )
+    inline_threshold: int = _setting(
+        INLINE_THRESHOLD_BYTES,
+        key="state.inline-threshold",
+        kind="size, 0 to 1m",
+        meaning="State of at most this size travels in `_metadata` instead of in a file.",
+        flink="execution.checkpointing.data-inline-threshold",
+        older_flink=("state.storage.fs.memory-threshold", "state.backend.fs.memory-threshold"),
+        parse=_threshold,
+    )
+    compression: Compression | None = _setting(  # noqa: RUF009  # a field
+        None,
+        key="state.compression",
+        kind="`none`, `lz4` or `zstd`",
+        meaning="How state is compressed. What is stored can be read whatever it is set to.",
+        flink="execution.checkpointing.snapshot-compression",
+        parse=_compression,
+        default_text="none",
+    )
+    local_recovery: str = _setting(
+        "auto",
+        key="state.local-recovery",
+        kind="`auto`, `true` or `false`",
+        meaning="Whether executors keep copies of state files on local disk, for the tasks of later "
+        "batches; `auto` is yes, unless the checkpoint directory is a `file:` URI.",
+        flink="execution.state-recovery.from-local",
+        parse=_recovery,
+    )
+    local_recovery_bytes: int = _setting(
+        8 << 30,
+        key="state.local-recovery.max-size",
+        kind="size",
+        meaning="How much room these copies may take in an executor's directory, about. The oldest "
+        "are deleted.",
+        flink="",
+        parse=size,
+        default_text="8g",
+    )
+    worker_memory: int = _setting(
+        64 << 20,
+        key="state.worker-memory",
+        kind="size",
+        meaning="How much memory of a Python worker states may keep between tasks. `0` keeps none.",
+        flink="",
+        parse=size,
+        default_text="64m",
+    )
+    job_id: str | None = _setting(
+        None,
+        key="job.id",
+        kind="name of a directory",
+        meaning="The job's directory below the checkpoint directory. "
+        "By default the id that Spark gives to the query.",
+        flink="",
+        parse=check_job_id,
+    )
+
+    stores: Stores = field(default=Stores(), hash=False)
+
+    @classmethod
+    def parse(cls, configuration: Mapping[str, str]) -> "Settings":
+        """Read the settings from Spark's configuration; other keys are passed over.
+
+        Raises:
+            InvalidRequestError: An unknown `spark.holdfast.` key, or a value of another kind.
+        """
+        values = _own_values(configuration)
+        uris = [values.get(name) for name in ("checkpoint_dir", "savepoint_dir", "savepoint_path")]
+        return cls(stores=Stores.parse(configuration, *uris), **values)
+
+    @property
+    def warm(self) -> WarmSettings:
+        """How much state may stay on executors."""
+        is_near = (self.checkpoint_dir or "").lower().startswith("file:")
+        has_files = self.checkpoint_storage == "filesystem"
+        copies = self.local_recovery == "true" or (
+            self.local_recovery == "auto" and has_files and not is_near
+        )
+        return WarmSettings(
+            local_bytes=self.local_recovery_bytes if copies else 0,
+            worker_bytes=self.worker_memory,
+        )
+
+    def open_storage(self) -> CheckpointStorage:
+        """The checkpoint storage that they describe; touches nothing yet.
+
+        Raises:
+            InvalidRequestError: No directory, or one that can't be used.
+        """
+        if self.checkpoint_storage == "memory" and self.checkpoint_dir is None:
+            return _MEMORY
+        if self.checkpoint_dir is None:
+            message = (
+                f"no checkpoint directory is set; set {PREFIX}checkpoint.dir to a URI such as "
+                "file:///data/holdfast"
+            )
+            raise InvalidRequestError(message)
+        if self.checkpoint_dir.lower().startswith("memory:"):
+            message = (
+                f"executors can't reach the driver's memory; set {PREFIX}checkpoint.storage to "
+                "memory instead of the directory"
+            )
+            raise InvalidRequestError(message, self.checkpoint_dir)
+        if self.checkpoint_storage == "memory":
+            return MemoryCheckpointStorage(
+                directory=self.checkpoint_dir, single_writer=self.single_writer
+            )
+        return FileSystemCheckpointStorage(
+            self.checkpoint_dir,
+            inline_threshold=self.inline_threshold,
+            single_writer=self.single_writer,
+        )
+
+
+def settings_table() -> list[tuple[Setting, Any]]:
+    """Every setting with its default, in the order of the docs."""
+    defaults = {one.name: one.default for one in fields(Settings)}
+    own = [(setting, defaults[name]) for name, setting in _rows().items()]
+    return own + s3_settings_table()
+
+
+def check_settings(configuration: Mapping[str, str]) -> None:
+    """Refuse what can't be in some settings, though others may be set elsewhere.
+
+    Raises:
+        InvalidRequestError: An unknown key, a value of another kind, or a directory that can't be
+            one.
+    """
+    values = _own_values(configuration)
+    check_s3_values(configuration)
+    if "checkpoint_dir" in values:
+        Settings(**values).open_storage()
+
+
+def check_known(configuration: Mapping[str, str]) -> None:
+    """Refuse keys that look like settings of Holdfast and are none, whatever their values.
+
+    Raises:
+        InvalidRequestError: There is one; the message has the right name.
+    """
+    check_keys(configuration, [setting for setting, _ in settings_table()])
+
+
+def _own_values(configuration: Mapping[str, str]) -> dict[str, Any]:
+    """The values that are set, by field of `Settings`."""
+    check_known(configuration)
+    return {
+        name: setting.value(key, configuration[key])
+        for name, setting in _rows().items()
+        if (key := PREFIX + setting.key) in configuration
+    }
+
+
+def _rows() -> dict[str, Setting]:
+    """The rows that are fields of `Settings`, by field."""
+    return {
+        one.name: replace(one.metadata["setting"], argument=one.name)
+        for one in fields(Settings)
+        if one.metadata
+    }

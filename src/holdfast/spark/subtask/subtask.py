@@ -1,0 +1,311 @@
+"""What runs in a task: restore, process, snapshot, acknowledge."""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext, cloudpickle
+
+from holdfast.backends.arrow import MisfitError, cast_rows
+from holdfast.backends.keys import KeyGroupRange, key_group_range
+from holdfast.backends.sections import Compression
+from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
+from holdfast.locations.handles import ByteStreamStateHandle
+from holdfast.locations.metadata import SubtaskState, SubtaskStatistics
+from holdfast.locations.storages import CheckpointStorage, CheckpointStorageLocationReference
+from holdfast.spark.operators import BroadcastProcessFunction, StatefulFunction
+from holdfast.spark.settings import Stores
+from holdfast.spark.subtask.acknowledgements import COLUMN, Acknowledgement
+from holdfast.spark.warm_state import WarmSettings, WarmState
+
+if TYPE_CHECKING:  # a client of Spark Connect may have no more than pyspark-client
+    from pyspark.core.broadcast import Broadcast
+
+
+class Reports(Protocol):
+    """Brings what tasks add to the driver, if they succeed: an accumulator of Spark's."""
+
+    @property
+    def value(self) -> list[bytes]:
+        """All that has come to the driver."""
+        ...
+
+    def add(self, term: list[bytes]) -> None:
+        """Add to it, in a task."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStorage:
+    """Where a job's state is kept, and how.
+
+    Attributes:
+        job_id: The job.
+        storage: Where checkpoints go.
+        stores: How to reach what checkpoints are in.
+        compression: How state is compressed.
+        warm: How much state may stay on executors.
+    """
+
+    job_id: str
+    storage: CheckpointStorage
+    stores: Stores
+    compression: Compression | None
+    warm: WarmSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Shipment:
+    """What an operator's subtasks need that can be large.
+
+    Attributes:
+        function: The user's operator, pickled. Unpickled by each subtask: what one does to it no
+            other sees.
+        assigned: What each is restored from.
+        broadcast_rows: What each of them is to see, or None if the operator takes no such rows.
+    """
+
+    function: bytes
+    assigned: tuple[SubtaskState, ...]
+    broadcast_rows: pa.Table | None
+
+    @property
+    def size(self) -> int:
+        """Its bytes, about."""
+        inline = sum(
+            stream.size
+            for state in self.assigned
+            for stream in state.streams()
+            if isinstance(stream, ByteStreamStateHandle)
+        )
+        rows = self.broadcast_rows.nbytes if self.broadcast_rows is not None else 0
+        return len(self.function) + inline + rows
+
+
+def name_in_plans(uid: str) -> str:
+    """What Spark calls an operator in plans and in its user interface."""
+    return f"holdfast:{uid}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskRunner:
+    """The function for `mapInArrow`: pickled to executors, and called once for each subtask.
+
+    Rows come with one column more than `input_schema` has, the last: the number i of the subtask
+    that they belong to. Each subtask also gets one row that is none, marked by -(i + 1): so it
+    learns its number if it has no rows. Spark's partition id would not do; it is another one when
+    the sink coalesces. Only where rows were not dealt are no such rows, for nobody could put one
+    into each partition: there a partition without rows goes by that id, and yields nothing. Was it
+    wrong, some subtask reports twice, and another one not at all.
+
+    Attributes:
+        uid: The operator's name.
+        job: Where its state is kept.
+        checkpoint_id: The checkpoint that is being taken.
+        location_reference: Where its files go.
+        restored_checkpoint_id: The checkpoint that the state comes from, or None.
+        shipment: What it needs that can be large.
+        parallelism: Number of the operator's subtasks.
+        is_dealt: Whether each subtask gets a row that is none.
+        max_parallelism: Number of its key groups; None if rows aren't dealt by key.
+        input_schema: Schema of the rows that come.
+        output_schema: Schema of the rows that the operator yields.
+        reports: Takes the acknowledgement of each subtask that comes to its end, over all jobs of
+            the sink. If None, acknowledgements are rows of the output, in a column of their own.
+    """
+
+    uid: str
+    job: JobStorage
+    checkpoint_id: int
+    location_reference: CheckpointStorageLocationReference
+    restored_checkpoint_id: int | None
+    shipment: "Shipment | Broadcast[Shipment]"
+    parallelism: int
+    is_dealt: bool
+    max_parallelism: int | None
+    input_schema: pa.Schema
+    output_schema: pa.Schema
+    reports: Reports | None
+
+    @property
+    def __name__(self) -> str:
+        """What Spark shows in plans."""
+        return name_in_plans(self.uid)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is not None:
+            marked = first.columns[-1][0].as_py()
+            rows = _Input(map(_without_marks, chain([first], batches)), self.input_schema)
+            yield from self._run(marked if marked >= 0 else -marked - 1, rows)
+        elif not self.is_dealt:
+            for batch in self._run(self._partition(), _Input(iter(()), self.input_schema)):
+                if batch.num_rows:
+                    message = (
+                        f"operator {self.uid!r} yields rows where its partition has none; with "
+                        "forward=True nobody could tell whose they are. Let its rows be dealt"
+                    )
+                    raise CheckpointDeclinedError(message)
+                yield batch
+
+    def _partition(self) -> int:
+        """The task's, which is the subtask's number if the sink left the rows where they were."""
+        task = TaskContext.get()
+        partition = -1 if task is None else task.partitionId()
+        if not 0 <= partition < self.parallelism:
+            message = (
+                f"operator {self.uid!r} has {self.parallelism} subtasks, and is computed in "
+                f"partition {partition}: with forward=True the sink must not put other rows in "
+                "front of its own"
+            )
+            raise CheckpointDeclinedError(message)
+        return partition
+
+    def _run(self, subtask: int, rows: "_Input") -> Iterator[pa.RecordBatch]:
+        self.job.stores.use()
+        factory = self.job.storage.create_checkpoint_storage(
+            self.job.job_id
+        ).resolve_checkpoint_storage_location(self.checkpoint_id, self.location_reference)
+
+        started = time.perf_counter()
+        shipment = self.shipment if isinstance(self.shipment, Shipment) else self.shipment.value
+        state, broadcast_rows = shipment.assigned[subtask], shipment.broadcast_rows
+        function: StatefulFunction = cloudpickle.loads(shipment.function)
+        warm = WarmState(
+            self.job.warm,
+            job_id=self.job.job_id,
+            uid=self.uid,
+            subtask=subtask,
+            checkpoint_id=self.checkpoint_id,
+        )
+        handler = warm.restore(function, state, uid=self.uid, key_groups=self._key_groups(subtask))
+        restored = time.perf_counter()
+        handler.initialize_state(
+            warm.behind_copies(state),
+            restored_checkpoint_id=self.restored_checkpoint_id,
+            subtask_index=subtask,
+            parallelism=self.parallelism,
+            input_schema=self.input_schema,
+            broadcast_schema=None if broadcast_rows is None else broadcast_rows.schema,
+        )
+        if isinstance(function, BroadcastProcessFunction):
+            function.process_broadcast(broadcast_rows)
+        rows_out = 0
+        for batch in self._batches(function.process(rows)):
+            rows_out += batch.num_rows
+            yield self._output(batch)
+        if not rows.exhausted:
+            message = (
+                f"operator {self.uid!r} returned before it had read all of its rows; "
+                "the rest would be lost"
+            )
+            raise CheckpointDeclinedError(message)
+        processed = time.perf_counter()
+        snapshot = handler.snapshot_state(
+            self.checkpoint_id, warm.beside_copies(factory), compression=self.job.compression
+        )
+        captured = time.perf_counter()
+        state, _ = snapshot.run()
+        warm.keep(state, snapshot.written)
+        written = time.perf_counter()
+
+        statistics = SubtaskStatistics(
+            rows_in=rows.count,
+            rows_out=rows_out,
+            state_bytes=sum(stream.size for stream in state.streams()),
+            restore_ms=1000 * (restored - started),
+            process_ms=1000 * (processed - restored),
+            sync_ms=1000 * (captured - processed),
+            async_ms=1000 * (written - captured),
+            restored_from=warm.source,
+        )
+        state = msgspec.structs.replace(state, statistics=statistics)
+        task = TaskContext.get()
+        attempt, stage = (task.taskAttemptId(), task.stageId()) if task else (-1, -1)
+        report = Acknowledgement(subtask, attempt, state, self.checkpoint_id, stage).encode()
+        if self.reports is None:
+            yield self._row_of(report)
+        else:
+            self.reports.add([report])
+
+    def _key_groups(self, subtask: int) -> KeyGroupRange | None:
+        """The subtask's, if rows are dealt by key."""
+        if self.max_parallelism is None:
+            return None
+        return key_group_range(self.max_parallelism, self.parallelism, subtask)
+
+    def _batches(self, yielded: object) -> Iterator[pa.RecordBatch]:
+        """What the operator yields, tables cut into batches."""
+        if not isinstance(yielded, Iterable):
+            message = (
+                f"process of operator {self.uid!r} returned {type(yielded).__name__}; "
+                "it has to yield record batches"
+            )
+            raise InvalidRequestError(message)
+        for one in yielded:
+            if isinstance(one, pa.RecordBatch):
+                yield one
+            elif isinstance(one, pa.Table):
+                yield from one.to_batches()
+            else:
+                message = (
+                    f"operator {self.uid!r} yields {type(one).__name__}; "
+                    "it has to yield pyarrow.RecordBatch or pyarrow.Table"
+                )
+                raise InvalidRequestError(message)
+
+    def _output(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch as it goes to the sink, maybe with an empty column of acknowledgements."""
+        try:
+            batch = cast_rows(batch, self.output_schema)
+        except MisfitError as error:
+            message = f"rows of operator {self.uid!r} don't fit its output schema: {error}"
+            raise InvalidRequestError(message) from None
+        if self.reports is not None:
+            return batch
+        return batch.append_column(COLUMN, pa.nulls(batch.num_rows, pa.binary()))
+
+    def _row_of(self, report: bytes) -> pa.RecordBatch:
+        """A batch of one row that has nothing but the acknowledgement."""
+        columns = [pa.nulls(1, field.type) for field in self.output_schema]
+        names = [*self.output_schema.names, COLUMN]
+        return pa.RecordBatch.from_arrays([*columns, pa.array([report], pa.binary())], names=names)
+
+
+class _Input:
+    """The rows of a subtask, counted, and in the schema that the state knows.
+
+    Spark names the session's time zone in timestamps; ours is always UTC, so that state stays
+    readable when that setting changes.
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+        self._batches = batches
+        self._schema = schema
+        self.count = 0
+        self.exhausted = False
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        for rows in self._batches:
+            if rows.num_rows:
+                self.count += rows.num_rows
+                return cast_rows(rows, self._schema)
+        self.exhausted = True
+        raise StopIteration
+
+
+def _without_marks(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows that are some, without the column that says whose they are."""
+    marks = batch.columns[-1]
+    rows = batch.select(range(batch.num_columns - 1))
+    if not batch.num_rows or pc.min(marks).as_py() >= 0:
+        return rows
+    return rows.filter(pc.greater_equal(marks, 0))

@@ -1,0 +1,265 @@
+"""Copies of state files on the disk of the host, which any task there can map into its memory.
+
+A copy is named after the handle of its file, which no other file ever has, and checked against it
+whenever it is used. So it can be missing or damaged, but never be out of date.
+"""
+
+import errno
+import hashlib
+import logging
+import mmap
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.backends.snapshot import DuplicatingCheckpointOutputStream
+from holdfast.errors import CheckpointError, StorageFullError
+from holdfast.locations.handles import FileStateHandle, StreamStateHandle
+from holdfast.locations.storages import (
+    CheckpointedStateScope,
+    CheckpointStateOutputStream,
+    CheckpointStreamFactory,
+)
+from holdfast.spark.warm_state.local_stream import LocalOutputStream, is_unfinished, unlink
+
+_log = logging.getLogger(__name__)
+
+_UNFINISHED_S = 3600.0
+_CHUNK_BYTES = 8 << 20
+_COPY = re.compile(r"[0-9a-f]{32}\.[^.]+\.[0-9]+")
+
+# Since Linux 5.14: reads what is mapped at once, and tells of errors, which else kill the process.
+_MADV_POPULATE_READ = 22
+
+_NO_COPY = (OSError, ValueError, CheckpointError)
+"""What a copy may fail with; then there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalCopies:
+    """The copies on this host, as one task uses them.
+
+    Attributes:
+        directory: Where they are; made when it is needed.
+        owner: Tells the subtask from all others of the application; 32 hex digits.
+        checkpoint_id: The checkpoint that the task takes. When a copy is kept, the owner's are
+            deleted that belong to others than this one and the one before.
+        max_bytes: About how many bytes all copies may take; the oldest have to go.
+        found: Is told where each file that was read was found: `local` or `storage`.
+    """
+
+    directory: str
+    owner: str
+    checkpoint_id: int
+    max_bytes: int
+    found: Callable[[str], object]
+
+    def behind(self, stream: StreamStateHandle) -> StreamStateHandle:
+        """The handle, made to read from a copy; if there is none, reading it leaves one."""
+        if isinstance(stream, FileStateHandle) and stream.checksum is not None:
+            return _CopiedStateHandle(stream.uri, stream.size, stream.checksum, copies=self)
+        return stream
+
+    def beside(self, factory: CheckpointStreamFactory) -> CheckpointStreamFactory:
+        """The factory, whose streams leave copies of the files that they write."""
+        return _CopyingStreamFactory(factory, self)
+
+    def open(self, handle: FileStateHandle) -> BinaryIO:
+        """The bytes of a file, from a copy if there is one. Raises what only the file can."""
+        for path in self._paths(handle):
+            try:
+                reader = _checked_reader(path, handle)
+            except FileNotFoundError:
+                continue  # superseded meanwhile
+            except _NO_COPY as error:
+                _log.warning("local copy %s of state can't be used: %s", path, error)
+                unlink(path)
+            else:
+                self.found("local")
+                return reader
+        self.found("storage")
+        return self._through_a_copy(handle)
+
+    def keep(self, handle: FileStateHandle, copy: LocalOutputStream, *, checkpoint_id: int) -> str:
+        """Let what was written be the copy of that file; returns its path.
+
+        Raises:
+            OSError: The disk did not take it.
+            CheckpointError: It was given up before, or is too large.
+        """
+        path = os.path.join(self.directory, f"{_name(handle)}.{self.owner}.{checkpoint_id}")
+        copy.close_and_get_handle()
+        try:
+            self._make_room(handle.size)
+            os.rename(copy.path, path)
+        except BaseException:
+            unlink(copy.path)
+            raise
+        return path
+
+    def new_copy(self) -> LocalOutputStream:
+        """A copy in the making."""
+        return LocalOutputStream(self.directory, max_bytes=self.max_bytes)
+
+    def _through_a_copy(self, handle: FileStateHandle) -> BinaryIO:
+        """The bytes of a file that has no copy; from now on it has, if that is possible."""
+        stream = handle.open_input_stream()
+        if handle.size > self.max_bytes:
+            return stream
+        try:
+            with self.new_copy() as copy:
+                for chunk in _chunks(stream, handle.size):
+                    copy.write(chunk)
+                path = self.keep(handle, copy, checkpoint_id=self.checkpoint_id - 1)
+            reader = _checked_reader(path, handle)
+        except _NO_COPY as error:
+            # If it was the file that failed, it says so again.
+            _log.warning("there will be no local copy of state: %s", error)
+            stream.seek(0)
+            return stream
+        except BaseException:
+            stream.close()
+            raise
+        stream.close()
+        return reader
+
+    def _paths(self, handle: FileStateHandle) -> list[str]:
+        """The copies of a file; several, if several subtasks have read it at the same time."""
+        name = _name(handle)
+        files = (path for path, _ in self._files())
+        return [path for path in files if os.path.basename(path).startswith(name)]
+
+    def _make_room(self, size: int) -> None:
+        """Delete what is superseded, then the oldest, until so many bytes more fit."""
+        if size > self.max_bytes:
+            message = f"state of {size} bytes exceeds the limit for copies, {self.max_bytes}"
+            raise StorageFullError(message)
+        needed = {str(self.checkpoint_id - 1), str(self.checkpoint_id)}
+        others = []
+        for path, status in self._files():
+            name = os.path.basename(path)
+            if is_unfinished(name):
+                if status.st_mtime < time.time() - _UNFINISHED_S:
+                    unlink(path)
+                continue
+            if not _COPY.fullmatch(name):
+                continue  # NFS leaves such files of what is mapped and deleted
+            _, owner, checkpoint_id = name.split(".")
+            if owner == self.owner and checkpoint_id not in needed:
+                unlink(path)
+            else:
+                others.append((status.st_mtime_ns, path, status.st_size))
+        taken = sum(length for _, _, length in others)
+        for _, path, length in sorted(others):
+            if taken + size <= self.max_bytes:
+                break
+            unlink(path)
+            taken -= length
+
+    def _files(self) -> Iterator[tuple[str, os.stat_result]]:
+        try:
+            names = os.listdir(self.directory)
+        except OSError:  # nobody has made it yet
+            return
+        for name in names:
+            path = os.path.join(self.directory, name)
+            try:
+                yield path, os.stat(path)
+            except OSError:  # deleted by another task
+                continue
+
+
+class _CopiedStateHandle(FileStateHandle, frozen=True, kw_only=True):
+    """A file's handle inside of a task; never stored."""
+
+    copies: LocalCopies
+
+    def open_input_stream(self) -> BinaryIO:
+        return self.copies.open(FileStateHandle(self.uri, self.size, self.checksum))
+
+
+@dataclass(frozen=True, slots=True)
+class _CopyingStreamFactory:
+    factory: CheckpointStreamFactory
+    copies: LocalCopies
+
+    def create_checkpoint_state_output_stream(
+        self, scope: CheckpointedStateScope, /
+    ) -> CheckpointStateOutputStream:
+        stream = self.factory.create_checkpoint_state_output_stream(scope)
+        return _CopiedOutputStream(stream, self.copies)
+
+
+class _CopiedOutputStream(DuplicatingCheckpointOutputStream):
+    """A state stream that leaves a copy of what it wrote, if that became a file."""
+
+    def __init__(self, primary: CheckpointStateOutputStream, copies: LocalCopies) -> None:
+        self._copies = copies
+        self._copy = copies.new_copy()
+        super().__init__(primary, self._copy)
+
+    def close_and_get_handle(self) -> StreamStateHandle | None:
+        handle = super().close_and_get_handle()
+        with self._copy:
+            if isinstance(handle, FileStateHandle) and not self._copy.is_closed:
+                try:
+                    self._copies.keep(handle, self._copy, checkpoint_id=self._copies.checkpoint_id)
+                except _NO_COPY as error:
+                    _log.warning("there will be no local copy of state: %s", error)
+        return handle
+
+    def close_and_get_secondary_handle(self) -> None:
+        """Nothing is left of the copy to be closed; its readers find it by the primary's handle."""
+
+
+def owner_of(*names: object) -> str:
+    """What tells the owner of that name from all others; 32 hex digits."""
+    return _digest(names)
+
+
+def _name(handle: FileStateHandle) -> str:
+    """The name of a file's copies: what it is, and what it holds."""
+    return _digest(handle)
+
+
+def _digest(value: object) -> str:
+    return hashlib.blake2b(msgspec.msgpack.encode(value), digest_size=16).hexdigest()
+
+
+def _chunks(stream: BinaryIO, size: int) -> Iterator[memoryview]:
+    buffer = memoryview(bytearray(min(_CHUNK_BYTES, size)))
+    while count := cast("int", stream.readinto(buffer)):  # type: ignore[attr-defined]  # all have it
+        yield buffer[:count]
+
+
+def _checked_reader(path: str, handle: FileStateHandle) -> BinaryIO:
+    """A copy's bytes, which are just those of the file; backends use them where they are.
+
+    Raises:
+        CheckpointCorruptedError: They are others.
+        OSError: They can't be read.
+    """
+    data = _mapped(path)
+    handle.check(memoryview(data))
+    return cast("BinaryIO", pa.BufferReader(pa.py_buffer(data)))
+
+
+def _mapped(path: str) -> mmap.mmap | bytes:
+    with open(path, "rb") as file:
+        if sys.platform == "linux":
+            try:
+                mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+                mapped.madvise(_MADV_POPULATE_READ)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+            else:
+                return mapped
+        return file.read()

@@ -1,0 +1,126 @@
+"""A copy in the making, on the disk of the host."""
+
+import os
+import uuid
+from contextlib import suppress
+
+from holdfast.errors import StorageFullError, StreamClosedError
+from holdfast.locations.file_systems import BytesLike
+from holdfast.locations.handles import FileStateHandle
+from holdfast.locations.storages import MAX_INLINE_THRESHOLD_BYTES, DiscardedUnlessKept
+
+_SUFFIX = ".inprogress"
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a file of that name is, or was, being written."""
+    return name.endswith(_SUFFIX)
+
+
+class LocalOutputStream(DiscardedUnlessKept):
+    """A file that is gone if it is not finished. Never synced: after a power cut nobody needs it.
+
+    There is no file as long as what is written may stay in its handle.
+
+    Args:
+        directory: Where it goes; made if it is not there.
+        max_bytes: Most bytes that it may have.
+    """
+
+    def __init__(self, directory: str, *, max_bytes: int) -> None:
+        self.path = os.path.join(directory, f"{uuid.uuid4().hex}{_SUFFIX}")
+        self._directory = directory
+        self._max_bytes = max_bytes
+        self._size = 0
+        self._held = bytearray()
+        self._descriptor: int | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is finished or discarded."""
+        return self._finished
+
+    def write(self, data: BytesLike, /) -> int:
+        """Append the bytes.
+
+        Raises:
+            OSError: The disk did not take them.
+            StorageFullError: They are too many.
+            StreamClosedError: The stream is finished or closed.
+        """
+        self._check_open()
+        view = memoryview(data).cast("B")
+        if self._size + len(view) > self._max_bytes:
+            message = f"state of more than {self._max_bytes} bytes exceeds the limit for copies"
+            raise StorageFullError(message)
+        if len(self._held) + len(view) > MAX_INLINE_THRESHOLD_BYTES:
+            self._write_held()
+            self._write_file(view)
+        else:
+            self._held += view
+        self._size += len(view)
+        return len(view)
+
+    def flush(self) -> None:
+        """Nothing: it would make a file too early, and nobody reads it before its end."""
+
+    def flush_to_file(self) -> None:
+        """Nothing, likewise."""
+
+    def sync(self) -> None:
+        """Nothing: a copy need not survive anything."""
+
+    def tell(self) -> int:
+        """Number of bytes written so far."""
+        return self._size
+
+    def close_and_get_handle(self) -> FileStateHandle:
+        """Keep the file, at `path`. Raises what `write` raises."""
+        self._check_open()
+        self._write_held()
+        self._finished = True
+        self._close_descriptor()
+        return FileStateHandle(f"file://{self.path}", self._size)
+
+    def close(self) -> None:
+        """Delete it, unless it is finished. Never raises."""
+        if not self._finished:
+            self._finished = True
+            self._held = bytearray()
+            if self._descriptor is not None:
+                self._close_descriptor()
+                unlink(self.path)
+
+    def _check_open(self) -> None:
+        if self._finished:
+            raise StreamClosedError("the copy is finished or discarded")
+
+    def _write_held(self) -> None:
+        held, self._held = self._held, bytearray()
+        self._write_file(memoryview(held))
+
+    def _write_file(self, view: memoryview) -> None:
+        if self._descriptor is None:
+            self._descriptor = self._create()
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+    def _create(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return os.open(self.path, flags, 0o600)
+        except FileNotFoundError:
+            with suppress(FileExistsError):
+                os.mkdir(self._directory, 0o700)
+            return os.open(self.path, flags, 0o600)
+
+    def _close_descriptor(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def unlink(path: str) -> None:
+    """Delete a file, if that is possible."""
+    with suppress(OSError):
+        os.unlink(path)

@@ -1,0 +1,33 @@
+"""What Spark adds to a checkpoint: its progress and, in savepoints, its files. Needs no PySpark.
+
+The driver writes it; commands and savepoints read it. Start with `progress`.
+"""
+
+from holdfast.spark_progress.progress import SPARK, SparkProgress, plan_of, progress_of
+from holdfast.spark_progress.spark_comparison import SparkFilesComparison, compare_spark_files
+from holdfast.spark_progress.spark_files import SPARK_FILES, SparkFile, SparkFiles, spark_files_of
+from holdfast.spark_progress.streams import (
+    all_streams,
+    copy_savepoint,
+    directories_of,
+    verify_checkpoints,
+    with_copied_files,
+)
+
+__all__ = [
+    "SPARK",
+    "SPARK_FILES",
+    "SparkFile",
+    "SparkFiles",
+    "SparkFilesComparison",
+    "SparkProgress",
+    "all_streams",
+    "compare_spark_files",
+    "copy_savepoint",
+    "directories_of",
+    "plan_of",
+    "progress_of",
+    "spark_files_of",
+    "verify_checkpoints",
+    "with_copied_files",
+]

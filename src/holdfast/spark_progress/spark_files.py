@@ -1,0 +1,73 @@
+"""Spark's side of a savepoint, as it stands in `_metadata`. Pure."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
+from holdfast.locations.handles import FileStateHandle, StreamStateHandle
+from holdfast.locations.metadata import CheckpointMetadata, absolute_uri, relative_uri
+
+SPARK_FILES = "spark-files"
+
+
+class SparkFile(msgspec.Struct, frozen=True):
+    """A file of a checkpointLocation.
+
+    Attributes:
+        path: Where it was, relative to the checkpointLocation.
+        handle: Its bytes.
+    """
+
+    path: str
+    handle: StreamStateHandle
+
+
+class SparkFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """All that Spark needs to go on.
+
+    Attributes:
+        is_committed: Whether Spark had noted that the batch is done.
+        settings: Settings of Spark that the files go with, and that Spark doesn't note itself.
+        files: The files.
+        state_origins: Where files of Holdfast's state are that were copied, by where they were.
+    """
+
+    is_committed: bool
+    settings: dict[str, str]
+    files: tuple[SparkFile, ...]
+    state_origins: dict[str, str] = {}
+
+    def encode(self, directory: str) -> bytes:
+        """The bytes as they stand in the `_metadata` of a directory; what is near is relative."""
+        return msgspec.msgpack.encode(self._with_uris(lambda uri: relative_uri(uri, directory)))
+
+    def _with_uris(self, change: Callable[[str], str]) -> "SparkFiles":
+        files = tuple(SparkFile(one.path, _changed(one.handle, change)) for one in self.files)
+        origins = {origin: change(uri) for origin, uri in self.state_origins.items()}
+        return msgspec.structs.replace(self, files=files, state_origins=origins)
+
+
+def spark_files_of(metadata: CheckpointMetadata, directory: str) -> SparkFiles:
+    """Spark's side of a savepoint in a directory.
+
+    Raises:
+        InvalidRequestError: It is none of a query.
+        CheckpointCorruptedError: Spark's side of it can't be read.
+    """
+    encoded = metadata.coordinator_states.get(SPARK_FILES)
+    if encoded is None:
+        message = "this is no savepoint of a query; take_savepoint makes one"
+        raise InvalidRequestError(message, directory)
+    try:
+        decoded = msgspec.msgpack.decode(encoded, type=SparkFiles)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        message = f"Spark's side of the savepoint can't be decoded ({error})"
+        raise CheckpointCorruptedError(message, directory) from error
+    return decoded._with_uris(lambda uri: absolute_uri(uri, directory))  # noqa: SLF001  # its own kind
+
+
+def _changed(handle: StreamStateHandle, change: Callable[[str], str]) -> StreamStateHandle:
+    if isinstance(handle, FileStateHandle):
+        return msgspec.structs.replace(handle, uri=change(handle.uri))
+    return handle

@@ -1,0 +1,65 @@
+"""What checkpoints say of subtasks, as a table."""
+
+from collections.abc import Iterator
+from os import PathLike
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.locations.metadata import CheckpointMetadata
+from holdfast.locations.storages import load_checkpoint, resolve_pointer
+from holdfast.spark_progress.progress import SPARK, progress_of
+
+_SUBTASKS = pa.schema(
+    [
+        ("job", pa.string()),
+        ("checkpoint", pa.int64()),
+        ("batch", pa.int64()),
+        ("completed", pa.timestamp("ms", "UTC")),
+        ("operator", pa.string()),
+        ("parallelism", pa.int32()),
+        ("max_parallelism", pa.int32()),
+        ("subtask", pa.int32()),
+        ("stored_bytes", pa.int64()),
+        ("rows_in", pa.int64()),
+        ("rows_out", pa.int64()),
+        ("restore_ms", pa.float64()),
+        ("process_ms", pa.float64()),
+        ("sync_ms", pa.float64()),
+        ("async_ms", pa.float64()),
+        ("restored_from", pa.string()),
+    ]
+)
+
+
+def subtasks(pointer: str | PathLike[str]) -> pa.Table:
+    """What the metadata of a checkpoint or savepoint says of each subtask, a row for each.
+
+    Columns of numbers that nobody has counted are null. Times are in milliseconds.
+
+    Raises:
+        CheckpointNotFoundError: There is no such checkpoint.
+        CheckpointCorruptedError: What was read is not what was written.
+    """
+    metadata = load_checkpoint(resolve_pointer(pointer)).metadata
+    return pa.Table.from_pylist(list(_subtask_rows(metadata)), _SUBTASKS)
+
+
+def _subtask_rows(metadata: CheckpointMetadata) -> Iterator[dict[str, Any]]:
+    is_sparks = SPARK in metadata.coordinator_states
+    batch = progress_of(metadata).batch_id if is_sparks else None
+    for uid, operator in metadata.operators.items():
+        for subtask, state in sorted(operator.subtasks.items()):
+            counted = state.statistics
+            yield (msgspec.structs.asdict(counted) if counted else {}) | {
+                "job": metadata.job_id,
+                "checkpoint": metadata.checkpoint_id,
+                "batch": batch,
+                "completed": metadata.created_ms,
+                "operator": uid,
+                "parallelism": operator.parallelism,
+                "max_parallelism": operator.max_parallelism,
+                "subtask": subtask,
+                "stored_bytes": sum(one.size for one in state.streams()),
+            }

@@ -1,0 +1,112 @@
+"""What a file system must do besides, if it tells two writers of one name apart."""
+
+from contextlib import suppress
+
+import pytest
+
+from holdfast.errors import CheckpointConflictError, CheckpointNotFoundError
+from holdfast.locations.file_systems import ExclusiveFileSystem
+from holdfast.testing.contracts.file_systems import FileSystemContract
+from holdfast.testing.contracts.races import race
+from holdfast.testing.contracts.writes import Write, both_writes
+
+
+class ExclusiveFileSystemContract(FileSystemContract):
+    """What every `ExclusiveFileSystem` must do; provide what `FileSystemContract` asks for."""
+
+    @pytest.fixture
+    def file_system(self) -> ExclusiveFileSystem:
+        """The adapter."""
+        raise NotImplementedError
+
+    def test_it_is_taken_for_an_exclusive_file_system(
+        self, file_system: ExclusiveFileSystem
+    ) -> None:
+        assert isinstance(file_system, ExclusiveFileSystem)
+
+    @pytest.mark.parametrize("data", [b"", b"1", bytes(3 << 20)])
+    def test_what_is_published_is_whole_and_alone(
+        self, file_system: ExclusiveFileSystem, directory: str, data: bytes
+    ) -> None:
+        file_system.publish(f"{directory}/x", data)
+        assert self.files(directory) == {"x": data}
+
+    @both_writes
+    @pytest.mark.parametrize("second", [b"second", b"first", b""])
+    def test_a_conflict_leaves_the_first_file_and_nothing_else(
+        self, file_system: ExclusiveFileSystem, directory: str, write: Write, second: bytes
+    ) -> None:
+        write(file_system, f"{directory}/x", b"first")
+        with pytest.raises(CheckpointConflictError):
+            write(file_system, f"{directory}/x", second)
+        assert self.files(directory) == {"x": b"first"}
+
+    @both_writes
+    def test_a_file_of_somebody_else_is_a_conflict_too(
+        self, file_system: ExclusiveFileSystem, directory: str, write: Write
+    ) -> None:
+        self.put(f"{directory}/x", b"theirs")
+        with pytest.raises(CheckpointConflictError) as caught:
+            write(file_system, f"{directory}/x", b"ours")
+        assert caught.value.location == f"{directory}/x"
+        assert self.files(directory) == {"x": b"theirs"}
+
+    def test_of_a_file_in_the_making_and_a_published_one_the_first_to_have_the_name_stays(
+        self, file_system: ExclusiveFileSystem, directory: str
+    ) -> None:
+        stream = file_system.create(f"{directory}/x")
+        stream.write(b"made")
+        kept = []
+        with suppress(CheckpointConflictError):
+            file_system.publish(f"{directory}/x", b"published")
+            kept.append(b"published")
+        with suppress(CheckpointConflictError):
+            stream.commit()
+            kept.append(b"made")
+        stream.abort()
+        assert len(kept) == 1
+        assert self.files(directory) == {"x": kept[0]}
+
+    @both_writes
+    def test_a_directory_under_the_name_is_a_conflict_where_there_are_such(
+        self, file_system: ExclusiveFileSystem, directory: str, write: Write
+    ) -> None:
+        file_system.prepare_directory(f"{directory}/x")
+        if self.has_directories:
+            with pytest.raises(CheckpointConflictError):
+                write(file_system, f"{directory}/x", b"1")
+            assert self.files(directory) == {}
+        else:
+            write(file_system, f"{directory}/x", b"1")
+            assert self.files(directory) == {"x": b"1"}
+
+    def test_a_published_file_needs_its_directory_where_there_are_such(
+        self, file_system: ExclusiveFileSystem, directory: str
+    ) -> None:
+        if self.has_directories:
+            with pytest.raises(CheckpointNotFoundError):
+                file_system.publish(f"{directory}/missing/x", b"1")
+            assert self.files(directory) == {}
+        else:
+            file_system.publish(f"{directory}/missing/x", b"1")
+            assert self.files(directory) == {"missing/x": b"1"}
+
+    @both_writes
+    def test_one_of_eight_racing_threads_wins(
+        self, file_system: ExclusiveFileSystem, directory: str, write: Write
+    ) -> None:
+        def attempt(racer: int) -> None:
+            write(file_system, f"{directory}/x", b"%d" % racer * 1000)
+
+        won = race(attempt)
+        assert won.count(True) == 1
+        assert self.files(directory) == {"x": b"%d" % won.index(True) * 1000}
+
+    def test_a_deleted_file_can_be_published_again(
+        self, file_system: ExclusiveFileSystem, directory: str
+    ) -> None:
+        for content in (b"1", b"2"):
+            file_system.publish(f"{directory}/x", content)
+            with file_system.open(f"{directory}/x") as stream:
+                assert stream.read() == content
+            file_system.delete([f"{directory}/x"])

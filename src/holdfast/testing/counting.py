@@ -1,0 +1,147 @@
+"""A file system that counts what it is asked for."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import BinaryIO, cast
+
+from holdfast.locations.file_systems import (
+    BytesLike,
+    ExclusiveFileSystem,
+    FileOutputStream,
+    FileSystem,
+    RetryPolicy,
+)
+from holdfast.testing.forwarding import (
+    WITHOUT_RETRIES,
+    Around,
+    ForwardingFileSystem,
+    ForwardingInputStream,
+    ForwardingOutputStream,
+    Mirror,
+    registered,
+)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was asked of a directory so far; calls that failed count too.
+
+    Attributes:
+        directory: URI of the directory whose file system counts.
+        behind: URI of the same directory, not counted.
+        calls: Calls by name: the methods of `FileSystem`, `publish`, those of `FileOutputStream`,
+            and `read` for each read of an open file.
+        bytes_written: Bytes that `write` and `publish` have taken.
+        bytes_read: Bytes that reads have returned.
+    """
+
+    directory: str
+    behind: str
+    calls: Counter[str] = field(default_factory=Counter)
+    bytes_written: int = 0
+    bytes_read: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def clear(self) -> None:
+        """Begin at zero again."""
+        with self._lock:
+            self.calls.clear()
+            self.bytes_written = self.bytes_read = 0
+
+    def add(self, call: str = "", *, written: int = 0, read: int = 0) -> None:
+        """For the file system: count a call, or bytes."""
+        with self._lock:
+            if call:
+                self.calls[call] += 1
+            self.bytes_written += written
+            self.bytes_read += read
+
+
+class CountingFileSystem(ForwardingFileSystem):
+    """Passes calls on to the file system behind it, and counts them.
+
+    Args:
+        inner: The file system behind.
+        counts: Where they are counted, and which two URIs of a directory belong together.
+    """
+
+    def __init__(self, inner: FileSystem, counts: Counts) -> None:
+        super().__init__(inner, Mirror(counts.directory, counts.behind))
+        self._counts = counts
+
+    @contextmanager
+    def around(self, call: str) -> Iterator[None]:
+        self._counts.add(call)
+        yield
+
+    def writer(self, stream: FileOutputStream) -> FileOutputStream:
+        return _CountingOutputStream(stream, self.calling, self._counts)
+
+    def reader(self, stream: BinaryIO) -> BinaryIO:
+        return cast("BinaryIO", _CountingInputStream(stream, self.calling, self._counts))
+
+
+class CountingExclusiveFileSystem(CountingFileSystem):
+    """The same for a store that can publish."""
+
+    inner: ExclusiveFileSystem
+
+    def publish(self, uri: str, data: bytes, /) -> None:
+        with self.calling("publish"):
+            self.inner.publish(self.mirror.to_behind(uri), data)
+        self._counts.add(written=len(data))
+
+
+class _CountingOutputStream(ForwardingOutputStream):
+    def __init__(self, inner: FileOutputStream, around: Around, counts: Counts) -> None:
+        super().__init__(inner, around)
+        self._counts = counts
+
+    def write(self, data: BytesLike, /) -> None:
+        super().write(data)
+        self._counts.add(written=memoryview(data).nbytes)
+
+
+class _CountingInputStream(ForwardingInputStream):
+    def __init__(self, inner: BinaryIO, around: Around, counts: Counts) -> None:
+        super().__init__(inner, around)
+        self._counts = counts
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = super().read(size)
+        self._counts.add(read=len(data))
+        return data
+
+    def readinto(self, buffer: BytesLike, /) -> int:  # type: ignore[override]  # 3.11 has no Buffer
+        count = super().readinto(buffer)
+        self._counts.add(read=count)
+        return count
+
+
+@contextmanager
+def counting_file_system(
+    directory: str, *, retries: RetryPolicy = WITHOUT_RETRIES
+) -> Iterator[Counts]:
+    """Reach a directory through a scheme of its own that counts, until the block is left.
+
+        with counting_file_system("memory:///x") as counts:
+            checkpoint_storage(counts.directory)...
+            assert counts.calls == {"publish": 1}
+
+    Args:
+        directory: Normalized URI of the directory.
+        retries: When calls that fail are given up; by default at once. What is repeated counts.
+    """
+    mirror = Mirror.under_new_scheme("counting", directory)
+    counts = Counts(mirror.directory, mirror.behind)
+
+    def factory(inner: FileSystem) -> FileSystem:
+        if isinstance(inner, ExclusiveFileSystem):
+            return CountingExclusiveFileSystem(inner, counts)
+        return CountingFileSystem(inner, counts)
+
+    with registered(mirror, factory, retries):
+        yield counts

@@ -1,0 +1,171 @@
+"""A file system that fails when it is told to."""
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import BinaryIO
+
+from holdfast.errors import StorageFullError
+from holdfast.locations.file_systems import (
+    BytesLike,
+    ExclusiveFileSystem,
+    FileOutputStream,
+    FileSystem,
+    RetryPolicy,
+)
+from holdfast.testing.faults import Faults
+from holdfast.testing.forwarding import (
+    WITHOUT_RETRIES,
+    ForwardingFileSystem,
+    ForwardingOutputStream,
+    Mirror,
+    registered,
+)
+
+
+class FaultyFileSystem(ForwardingFileSystem):
+    """Passes calls on to the file system behind it, as far as its faults let them.
+
+    Args:
+        inner: The file system behind.
+        faults: What goes wrong, and which two URIs of a directory belong together.
+    """
+
+    def __init__(self, inner: FileSystem, faults: Faults) -> None:
+        super().__init__(inner, Mirror(faults.directory, faults.behind))
+        self.faults = faults
+
+    def around(self, call: str) -> AbstractContextManager[object]:
+        return self.faults.around(call)
+
+    def create(self, uri: str, /) -> FileOutputStream:
+        def begin() -> FileOutputStream:
+            with self.mirror.renaming_errors():
+                return self.inner.create(self.mirror.to_behind(uri))
+
+        begun: FileOutputStream | None = None
+        try:
+            with self.faults.around("create"):
+                begun = begin()
+        except BaseException:
+            if begun is not None:  # the answer was lost
+                self.faults.adopt(begun)
+            raise
+        return _FaultyOutputStream(begun, begin, self)
+
+    def open(self, uri: str, /) -> BinaryIO:
+        opened: BinaryIO | None = None
+        try:
+            with self.faults.around("open") as planned:
+                with self.mirror.renaming_errors():
+                    opened = self.inner.open(self.mirror.to_behind(uri))
+                if planned.kept_bytes is not None or planned.flipped_bits:
+                    opened = _damaged(opened, planned.kept_bytes, planned.flipped_bits)
+        except BaseException:
+            if opened is not None:
+                opened.close()
+            raise
+        return self.reader(opened)
+
+
+class FaultyExclusiveFileSystem(FaultyFileSystem):
+    """The same for a store that can publish."""
+
+    inner: ExclusiveFileSystem
+
+    def publish(self, uri: str, data: bytes, /) -> None:
+        with self.faults.around("publish") as planned:
+            self.faults.take_room(len(data))
+            with self.mirror.renaming_errors():
+                self.inner.publish(self.mirror.to_behind(uri), planned.cut(data))
+
+
+class _FaultyOutputStream(ForwardingOutputStream):
+    """A file in the making.
+
+    Args:
+        inner: The file behind.
+        begin: Begins it once more.
+        file_system: What it belongs to.
+    """
+
+    def __init__(
+        self,
+        inner: FileOutputStream,
+        begin: Callable[[], FileOutputStream],
+        file_system: FaultyFileSystem,
+    ) -> None:
+        super().__init__(inner, file_system.calling)
+        self._begin = begin
+        self._faults = file_system.faults
+        self._renaming_errors = file_system.mirror.renaming_errors
+        self._written = bytearray()
+
+    def write(self, data: BytesLike, /) -> None:
+        with self._faults.around("write") as planned:
+            content = bytes(memoryview(data).cast("B"))
+            try:
+                self._faults.take_room(len(content))
+            except StorageFullError:
+                self._inner.abort()
+                raise
+            kept = planned.cut(content)
+            with self._renaming_errors():
+                self._inner.write(kept)
+            self._written += kept
+
+    def commit(self, *, durable_name: bool = True) -> None:
+        with self._faults.around("commit") as planned:
+            if planned.kept_bytes is not None:
+                # The file behind has got more already; it never becomes visible.
+                self._inner.abort()
+                self._inner = self._begin()
+                self._inner.write(planned.cut(bytes(self._written)))
+            with self._renaming_errors():
+                self._inner.commit(durable_name=durable_name)
+
+
+def _damaged(
+    stream: BinaryIO, kept_bytes: int | None, flipped_bits: list[tuple[int, int]]
+) -> BinaryIO:
+    """What is in the file, cut off and with bits flipped."""
+    with stream:
+        content = bytearray(stream.read())
+    if kept_bytes is not None:
+        del content[kept_bytes:]
+    for offset, bit in flipped_bits:
+        if offset < len(content):
+            content[offset] ^= 1 << bit
+    return io.BytesIO(content)
+
+
+@contextmanager
+def faulty_file_system(
+    directory: str, *, retries: RetryPolicy = WITHOUT_RETRIES
+) -> Iterator[Faults]:
+    """Reach a directory through a scheme of its own that fails on demand, until the block is left.
+
+        with faulty_file_system("memory:///x") as faults:
+            storage = checkpoint_storage(faults.directory)
+            faults.lose_answer("publish")
+            ...
+
+    Several can be used at a time. The store's own adapter is behind it, without retries.
+
+    Args:
+        directory: Normalized URI of the directory.
+        retries: When calls that fail are given up; by default at once, so that each fault is seen.
+    """
+    mirror = Mirror.under_new_scheme("faulty", directory)
+    faults = Faults(mirror.directory, mirror.behind)
+
+    def factory(inner: FileSystem) -> FileSystem:
+        if isinstance(inner, ExclusiveFileSystem):
+            return FaultyExclusiveFileSystem(inner, faults)
+        return FaultyFileSystem(inner, faults)
+
+    with registered(mirror, factory, retries):
+        try:
+            yield faults
+        finally:
+            faults.close()
