@@ -72,10 +72,10 @@ browser:
 	  echo '  elsewhere       CHROMIUM=/path/to/chrome make integration' >&2; }
 
 .PHONY: lint
-lint: setup ## ruff: rules and format; import layers
+lint: setup ## ruff: rules and format; imports; names without a use
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports
+	PYTHONPATH=. $(BIN)/lint-imports
 
 .PHONY: types
 types: setup ## mypy, strict
@@ -120,6 +120,7 @@ flink-libraries: setup | $(UV)
 .PHONY: docs
 docs: setup ## write the pages that are made from code
 	$(BIN)/python -m docs.generate
+	$(BIN)/python infra/checks/folder_map.py
 
 # Warnings are errors: links and anchors that lead nowhere, pages that are not in mkdocs.yml. The
 # variable keeps a notice about MkDocs' next version out of the output.

@@ -1,0 +1,65 @@
+"""Words that make a reader stumble: docstrings without a subject, variables without a noun.
+
+Run it from the root: `python infra/checks/plain_words.py`.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+FOLDERS = (
+    "locations",
+    "backends",
+    "src",
+    "tests",
+    "integration_tests",
+    "benchmarks",
+    "examples",
+    "infra",
+    "docs",
+)
+NO_SUBJECT = ("That", "Those", "Of", "Its", "Whose", "Them", "Theirs")
+NO_NOUN = {"one", "found", "taken", "tried", "it", "them"}
+
+_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def bound_names(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Names that a node binds: variables, arguments, loop targets, functions."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.lineno, node.id
+    elif isinstance(node, ast.arg):
+        yield node.lineno, node.arg
+    elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.lineno, node.name
+
+
+def problems(path: Path) -> Iterator[str]:
+    """What to mend in a file."""
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, _Documented):
+            text = ast.get_docstring(node) or ""
+            first = text.split(maxsplit=1)[0].rstrip(",:;.") if text.strip() else ""
+            if first in NO_SUBJECT:
+                line = node.body[0].lineno
+                yield f"{path}:{line}: docstring begins with {first!r}; say what the thing is or does"
+        for line, name in bound_names(node):
+            if name in NO_NOUN:
+                yield f"{path}:{line}: {name!r} is no name; name the thing"
+
+
+def main() -> int:
+    """Print what to mend."""
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *FOLDERS]
+    names = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split()
+    paths = [Path(name) for name in names if name.endswith(".py") and not Path(name).is_symlink()]
+    lines = [line for path in paths if path.is_file() for line in problems(path)]
+    print("\n".join(lines), end="\n" if lines else "")
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
