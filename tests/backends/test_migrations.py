@@ -29,7 +29,7 @@ from contracts.elements import (
     snapshot_of,
     union_state,
 )
-from hypothesis import given, note
+from hypothesis import assume, given, note
 from hypothesis import strategies as st
 
 from holdfast.backends import (
@@ -474,6 +474,15 @@ def expected(value: Any, stored: pa.DataType, wanted: pa.DataType) -> Any:
     return value
 
 
+def _is_valid(array: pa.Array) -> bool:
+    """Whether Arrow takes the array for whole: it fills null structs with indices of empty dictionaries."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
 @given(data=st.data(), stored=all_types, start=st.integers(0, 3))
 def test_a_change_keeps_every_value_or_is_refused(
     data: st.DataObject, stored: pa.DataType, start: int
@@ -486,6 +495,7 @@ def test_a_change_keeps_every_value_or_is_refused(
     except NoWayError:
         return
     array = pa.array(values, stored)[start:]
+    assume(_is_valid(array))
     result = change(array)
     assert result.type.equals(wanted)
     result.validate(full=True)
