@@ -265,6 +265,11 @@ def _http_server(server: Server) -> Iterator[int]:
                 self.wfile.write(answer.body)
             self.wfile.flush()
 
+        def handle_expect_100(self) -> bool:
+            go_on = super().handle_expect_100()
+            self.wfile.flush()
+            return go_on
+
         def log_message(self, format: str, *args: object) -> None:
             """Keep quiet."""
 
