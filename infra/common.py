@@ -13,13 +13,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 UNAVAILABLE = 3
 
-_LONGEST_S = 60.0
-"""A server that takes longer to go is stuck."""
+LONGEST_S = 300.0
+"""A server that takes longer to come or to go is stuck; a busy machine takes long."""
 
 Command = Callable[[list[str]], Mapping[str, str] | int | None]
 """Takes the arguments; says what clients need to know, or an exit status."""
@@ -41,6 +42,9 @@ def run(command: Command, usage: str | None) -> NoReturn:
         usage: The module's docstring; its second paragraph lists the commands.
     """
     try:
+        if sys.argv[1:2] == ["hold"]:
+            _hold(command, sys.argv[2:])
+            sys.exit()
         said = command(sys.argv[1:])
     except UsageError as error:
         usages = (usage or "").split("\n\n")[1]
@@ -50,10 +54,27 @@ def run(command: Command, usage: str | None) -> NoReturn:
         print(error, file=sys.stderr)
         sys.exit(UNAVAILABLE)
     if isinstance(said, Mapping):
-        for word, value in said.items():
-            print(f"{word}={shlex.quote(value)}")
+        _tell(said)
         said = 0
     sys.exit(said)
+
+
+def _hold(command: Command, arguments: list[str]) -> None:
+    """Start a server, and stop it at the end of the standard input."""
+    said = command(["start", *arguments])
+    assert isinstance(said, Mapping)
+    try:
+        with suppress(BrokenPipeError):  # who has called is gone already
+            _tell(said)
+            print(flush=True)
+        sys.stdin.read()
+    finally:
+        command(["stop", said["directory"]])
+
+
+def _tell(said: Mapping[str, str]) -> None:
+    for word, value in said.items():
+        print(f"{word}={shlex.quote(value)}")
 
 
 def new_directory(kind: str) -> Path:
@@ -92,7 +113,7 @@ def kill(pid_file: Path, directory: Path) -> None:
     if pid is None or not is_running(pid, directory):
         return
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + _LONGEST_S
+    deadline = time.monotonic() + LONGEST_S
     while is_running(pid, directory) or _has_threads(pid):
         if time.monotonic() > deadline:
             sys.exit(f"process {pid} does not go")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from contracts.patience import wait_until
 from jobs.disturbed import (
     ShufflingSink,
     WaitingSink,
@@ -19,12 +20,9 @@ from jobs.on_cluster import (
     Undisturbed,
     check,
     check_what_comes_late_is_swept,
-    until,
 )
 from jobs.signals import Signals
 from servers.spark import SparkCluster, executor_of, kill_tree
-
-pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +50,7 @@ def test_a_machine_that_dies_after_its_task_has_written_is_not_missed(
 ) -> None:
     on_cluster.start(fed_job, Waits(GROUP, signals))
     written = fed_job.output / f"batch={BATCH}" / "_temporary" / "0"
-    until(lambda: bool(list(written.glob("task_*"))))
+    wait_until(lambda: list(written.glob("task_*")), "no task writes")
     python_worker = int(signals.wait("waits", "had 1"))
     directory = executor_of(python_worker).cwd()
     number = int(Path(directory).relative_to(cluster.directory).parts[0].removeprefix("worker"))

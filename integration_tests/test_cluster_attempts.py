@@ -16,8 +16,6 @@ from jobs.on_cluster import (
 from jobs.signals import Signals
 from servers.spark import SparkCluster
 
-pytestmark = pytest.mark.timeout(600)
-
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.efficiency.enabled": "false",

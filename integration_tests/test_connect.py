@@ -23,7 +23,6 @@ from holdfast.spark import (
 )
 
 # Queries start slowly while a machine has much else to do.
-pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

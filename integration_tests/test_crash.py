@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from contracts.patience import RUN_HANGS_S
 from jobs.crash import FILES, ROWS
 from jobs.killed import BATCH, GROUP
 from jobs.on_cluster import Undisturbed
@@ -17,8 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.locations import sweep
 from holdfast.spark._coordinator import _CLEANER
-
-pytestmark = pytest.mark.timeout(600)
 
 TESTS = Path(__file__).parents[1] / "tests"
 
@@ -35,7 +34,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            timeout=500,
+            timeout=RUN_HANGS_S,
             check=False,
         )
         log.seek(0)

@@ -13,6 +13,7 @@ from typing import Any
 
 import hdfs_native
 import pytest
+from contracts.patience import HANGS_S
 from contracts.processes import output_of, python
 from contracts.values import EXCLUSIVE
 from servers.hdfs import HdfsDirectory, HdfsServer
@@ -95,7 +96,7 @@ def publishes(uri: str, data: bytes) -> bool:
 
 def races(start: Barrier, uri: str, number: int) -> bool:
     """In a process of its own."""
-    start.wait(60)
+    start.wait(HANGS_S)
     return publishes(uri, b"%d" % number)
 
 

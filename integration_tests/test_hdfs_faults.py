@@ -4,7 +4,6 @@ import functools
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -13,6 +12,7 @@ from typing import Any
 
 import hdfs_native
 import pytest
+from contracts.patience import HANGS_S, wait_until
 from contracts.processes import python
 from servers.hdfs import HdfsDirectory, HdfsServer, NameNodeProxy, name_node_proxy
 
@@ -39,7 +39,7 @@ MIB = 1 << 20
 SOON = RetryPolicy(deadline_s=0.2, first_wait_s=0.01, longest_wait_s=0.02)
 """Gives up at once; for what never succeeds."""
 
-PATIENT = RetryPolicy(deadline_s=60, first_wait_s=0.01, longest_wait_s=0.1)
+PATIENT = RetryPolicy(deadline_s=HANGS_S, first_wait_s=0.01, longest_wait_s=0.1)
 """Never gives up in a test."""
 
 Use = Callable[[RetryPolicy], RetryingExclusiveFileSystem]
@@ -226,6 +226,22 @@ class TestLostAnswers:
         assert hdfs_directory.files() == ["x"]
         assert hdfs_directory.read("x") == b"ours"
 
+    @lost("create", "addBlock", "fsync", "complete", "rename2")
+    def test_nothing_is_left_of_an_attempt_to_publish_whose_deletion_is_lost_too(
+        self,
+        call: Lost,
+        directory: str,
+        proxy: NameNodeProxy,
+        hdfs_directory: HdfsDirectory,
+        use: Use,
+    ) -> None:
+        use(PATIENT)
+        proxy.lose(call.method, is_done=call.is_done)
+        proxy.lose("delete", is_done=False)
+        publish(f"{directory}/x", b"ours", single_writer=False)
+        assert hdfs_directory.files() == ["x"]
+        assert hdfs_directory.read("x") == b"ours"
+
     def test_who_comes_in_between_wins(
         self, directory: str, proxy: NameNodeProxy, hdfs_directory: HdfsDirectory, use: Use
     ) -> None:
@@ -372,7 +388,7 @@ def aborting(stream: Any) -> Iterator[Callable[[], None]]:
 
         def abort() -> None:
             pool.submit(stream.abort)
-            assert is_given_up.wait(60)
+            assert is_given_up.wait(HANGS_S)
 
         yield abort
 
@@ -493,10 +509,8 @@ def test_streams_that_are_given_up_keep_no_connection(hdfs_directory: HdfsDirect
     assert n_sockets() >= before + 10
     for stream in streams:
         stream.abort()
-    deadline = time.monotonic() + 30
-    while n_sockets() > before + 2:  # hdfs-native closes them behind our back
-        assert time.monotonic() < deadline, "connections are kept"
-        time.sleep(0.05)
+    # hdfs-native closes them behind our back.
+    wait_until(lambda: n_sockets() <= before + 2, "connections are kept")
     assert hdfs_directory.files() == []
 
 
@@ -655,7 +669,7 @@ sys.stdin.readline()
             assert process.stdout
             assert process.stdout.readline() == "ready\n"
             proxy.stop()
-            _, errors = process.communicate("\n", timeout=120)
+            _, errors = process.communicate("\n", timeout=HANGS_S)
         assert (process.returncode, errors) == (0, "")
 
 

@@ -34,7 +34,7 @@ LOCAL, CLUSTER = "local[2]", "local-cluster[2,1,1024]"
 LONGEST_WAIT_S = 0.7
 LOOK_EVERY_S = 0.01
 
-pytestmark = pytest.mark.timeout(120 + 60 * KILLS)
+pytestmark = pytest.mark.timeout(900 + 60 * KILLS)
 
 
 @dataclass(frozen=True)

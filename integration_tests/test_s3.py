@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from contracts.patience import RUN_HANGS_S
 from jobs.job import Job
 from jobs.killed import BATCH, GROUP
 from jobs.operators import Groups
@@ -203,7 +204,7 @@ class JobOnS3:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                timeout=150,
+                timeout=RUN_HANGS_S,
                 check=False,
             )
             log.seek(0)

@@ -10,11 +10,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pyspark
 import pytest
+from contracts.patience import RUN_HANGS_S
 from jobs import submitted
 from jobs.job import Job
 from servers.spark import SparkCluster, package, python_without_holdfast
-
-pytestmark = pytest.mark.timeout(600)
 
 FILES = 2
 ROWS = 10
@@ -70,7 +69,7 @@ def submit(job: Job, cluster: SparkCluster, driver: Path, *options: str) -> list
         check=False,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=RUN_HANGS_S,
     )
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[-5000:]  # Python errors are in stdout
     assert job.completed() == [FILES]

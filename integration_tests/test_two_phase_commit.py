@@ -11,6 +11,7 @@ from unittest import mock
 
 import psycopg
 import pytest
+from contracts.patience import RUN_HANGS_S
 from jobs.job import Job
 from jobs.killed import BATCH
 from jobs.operators import Groups
@@ -80,7 +81,7 @@ def dies(job: Job, postgres: PostgresServer, table: str, point: str) -> None:
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
-        timeout=600,  # that of pytest comes first
+        timeout=RUN_HANGS_S,
         check=False,
     )
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()

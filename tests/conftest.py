@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from contracts.patience import be_patient
 from hypothesis import HealthCheck, settings
 
 from holdfast.locations import file_system_for
@@ -19,6 +20,7 @@ for name, examples in (("dev", 50), ("ci", 500), ("nightly", 20_000)):
         # They are directories, which examples may share.
         suppress_health_check=[HealthCheck.function_scoped_fixture],
     )
+be_patient()
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 

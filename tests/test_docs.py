@@ -66,7 +66,6 @@ def run_in_full(page: Path) -> Any:
     return pytest.param(page, marks=marks, id=page.name)
 
 
-@pytest.mark.timeout(300)  # a busy machine starts some queries of a page slowly
 @pytest.mark.parametrize(
     "page", [run_in_full(page) for page in PAGES if run_blocks_of(page) and page != HDFS_PAGE]
 )

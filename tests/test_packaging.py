@@ -3,6 +3,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from contracts.patience import HANGS_S
 from contracts.processes import output_of, python
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +62,7 @@ def test_importing_a_layer_imports_nothing_heavier(module: str, forbidden: set[s
 def test_the_folder_can_not_be_imported_from_the_root_of_the_repository(name: str) -> None:
     source = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {name}"
     with python(source) as process:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 1
     assert f"ImportError: import holdfast.{name}, not {name}" in err
 

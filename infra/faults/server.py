@@ -1,6 +1,7 @@
 """A proxy in front of an S3 server that fails as it is told.
 
     server.py start URL [FAULT]...
+    server.py hold URL [FAULT]...
     server.py plan DIRECTORY [FAULT]...
     server.py stop DIRECTORY
     FAULT is WHAT:OPERATION[:WHEN], such as slow-down:PutObject:every-3
@@ -33,6 +34,7 @@ from pathlib import Path
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
 from infra.common import (  # found by the line above
+    LONGEST_S,
     UNAVAILABLE,
     UsageError,
     directory_of,
@@ -55,9 +57,6 @@ try:
 except ImportError as error:
     print(f"this Python has no holdfast[testing,s3]: {error}", file=sys.stderr)
     sys.exit(UNAVAILABLE)
-
-_LONGEST_S = 60.0
-"""A server that takes longer to come or to go is stuck."""
 
 _TICK_S = 0.2
 """How late the log is, in which a request is written down when it is over."""
@@ -156,7 +155,7 @@ def start(target: str, faults: list[str]) -> dict[str, str]:
                 start_new_session=True,
             )
         _write(directory / "pid", str(server.pid))
-        deadline = time.monotonic() + _LONGEST_S
+        deadline = time.monotonic() + LONGEST_S
         while not (directory / "endpoint").exists():
             if server.poll() is not None or time.monotonic() > deadline:
                 said = (directory / "errors").read_text(errors="replace").strip()

@@ -2,6 +2,7 @@
 
     server.py build
     server.py start
+    server.py hold
     server.py node kill|start name|data1|data2 DIRECTORY
     server.py dfsadmin DIRECTORY OPTION...
     server.py stop DIRECTORY
@@ -33,6 +34,7 @@ from xml.sax.saxutils import escape
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
 from infra.common import (  # found by the line above
+    LONGEST_S,
     UnavailableError,
     UsageError,
     directory_of,
@@ -80,9 +82,6 @@ log4j.appender.stderr.layout.ConversionPattern=%d{ISO8601} %p %c{1}: %m%n
 log4j.logger.http.requests=WARN
 log4j.logger.org.apache.hadoop.util.NativeCodeLoader=ERROR
 """
-
-_LONGEST_S = 120.0
-"""A server that takes longer to come or to go is stuck."""
 
 
 def build() -> Path:
@@ -212,7 +211,7 @@ def dfsadmin(directory: Path, options: list[str]) -> int:
 
 
 def _wait_until_ready(directory: Path, started: "dict[str, subprocess.Popen[bytes]]") -> None:
-    deadline = time.monotonic() + _LONGEST_S
+    deadline = time.monotonic() + LONGEST_S
     running = [node for node in NODES if node in started or _is_running(directory, node)]
     while time.monotonic() < deadline:
         if _is_ready(directory, running):
@@ -222,7 +221,7 @@ def _wait_until_ready(directory: Path, started: "dict[str, subprocess.Popen[byte
                 log = (directory / f"{node}.log").read_text(errors="replace")
                 raise _failure(f"the {node} node", log)
         time.sleep(0.05)
-    sys.exit(f"not ready after {_LONGEST_S:g} s: {' and '.join(running)} node")
+    sys.exit(f"not ready after {LONGEST_S:g} s: {' and '.join(running)} node")
 
 
 def _is_ready(directory: Path, running: list[str]) -> bool:

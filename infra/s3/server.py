@@ -2,6 +2,7 @@
 
     server.py build minio|versitygw|sink
     server.py start minio|versitygw|sink
+    server.py hold minio|versitygw|sink
     server.py stop DIRECTORY
 
 The real ones are test tools, which Holdfast neither ships nor links (MinIO is archived, and under
@@ -28,6 +29,7 @@ from pathlib import Path
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
 from infra.common import (  # found by the line above
+    LONGEST_S,
     UnavailableError,
     UsageError,
     directory_of,
@@ -48,9 +50,6 @@ SINK = Path(__file__).parent / "sink" / "main.go"
 NAMES = [*PACKAGES, "sink"]
 
 REGION = "us-east-1"
-
-_LONGEST_S = 60.0
-"""A server that takes longer to come or to go is stuck."""
 
 
 def build(name: str) -> Path:
@@ -156,7 +155,7 @@ def stop(directory: Path) -> None:
 
 
 def _wait_until_ready(server: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-    deadline = time.monotonic() + _LONGEST_S
+    deadline = time.monotonic() + LONGEST_S
     while time.monotonic() < deadline:
         if server.poll() is not None:
             break

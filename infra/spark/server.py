@@ -1,6 +1,7 @@
 """A Spark cluster of our own: a standalone master and its workers, each a process, on loopback.
 
     server.py start [WORKERS]
+    server.py hold [WORKERS]
     server.py worker kill|start NUMBER DIRECTORY
     server.py stop DIRECTORY
     server.py package FILE
@@ -31,6 +32,7 @@ from pathlib import Path
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
 from infra.common import (  # found by the line above
+    LONGEST_S,
     UnavailableError,
     UsageError,
     directory_of,
@@ -53,9 +55,6 @@ _JVM = (
 
 _OF_OTHERS = ("HADOOP_", "PYSPARK_", "PYTHON", "SPARK_", "VIRTUAL_ENV")
 """What executors must not inherit: they have what the application gives them."""
-
-_LONGEST_S = 60.0
-"""A server that takes longer to come or to go is stuck."""
 
 
 def start(workers: int) -> dict[str, str]:
@@ -156,7 +155,7 @@ def _launch(directory: Path, name: str, main_class: str, arguments: list[str]) -
 
 def _wait_for(directory: Path, *, workers: int) -> None:
     """Wait until the master says that so many workers are alive, or more."""
-    deadline = time.monotonic() + _LONGEST_S
+    deadline = time.monotonic() + LONGEST_S
     while time.monotonic() < deadline:
         alive = _alive(directory)
         if alive is not None and alive >= workers:
@@ -166,7 +165,7 @@ def _wait_for(directory: Path, *, workers: int) -> None:
                 log = (directory / f"{home.parent.name}.log").read_text(errors="replace")
                 sys.exit(f"the {home.parent.name} failed:\n{log[-4000:]}")
         time.sleep(0.05)
-    sys.exit(f"not ready after {_LONGEST_S:g} s")
+    sys.exit(f"not ready after {LONGEST_S:g} s")
 
 
 def _alive(directory: Path) -> int | None:
@@ -184,7 +183,7 @@ def _alive(directory: Path) -> int | None:
 
 def _kill(home: Path) -> None:
     """Kill what runs in a directory, again and again: who is killed last can't start another."""
-    deadline = time.monotonic() + _LONGEST_S
+    deadline = time.monotonic() + LONGEST_S
     while processes := _processes(home):
         if time.monotonic() > deadline:
             sys.exit(f"processes do not go: {processes}")

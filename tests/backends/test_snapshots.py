@@ -13,6 +13,7 @@ from contracts.elements import (
     snapshot_of,
     union_state,
 )
+from contracts.patience import HANGS_S
 from contracts.values import files_below, read
 
 from holdfast.backends import AsyncSnapshot, OperatorStateBackend, SnapshotResult
@@ -108,14 +109,14 @@ def test_a_snapshot_cancelled_while_it_runs_leaves_nothing(
     reached, go_on = faults.blocking(call)
     with ThreadPoolExecutor(2) as pool:
         running = pool.submit(snapshot.run)
-        assert reached.wait(60)
+        assert reached.wait(HANGS_S)
         cancelling = pool.submit(snapshot.cancel)
         if call != "create":
-            cancelling.result(60)  # does not wait for the write
+            cancelling.result(HANGS_S)  # does not wait for the write
         go_on.set()
-        cancelling.result(60)
+        cancelling.result(HANGS_S)
         with pytest.raises(CancelledError):
-            running.result(60)
+            running.result(HANGS_S)
     assert files_in(faults) == []
 
 
@@ -326,14 +327,14 @@ class TestClose:
         reached, go_on = faults.blocking(call)
         with ThreadPoolExecutor(2) as pool:
             running = pool.submit(snapshot.run)
-            assert reached.wait(60)
+            assert reached.wait(HANGS_S)
             closing = pool.submit(getattr(backend, way))
             if call != "create":
-                closing.result(60)
+                closing.result(HANGS_S)
             go_on.set()
-            closing.result(60)
+            closing.result(HANGS_S)
             with pytest.raises(CancelledError):
-                running.result(60)
+                running.result(HANGS_S)
         assert files_in(faults) == []
         backend.dispose()
 

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
+from contracts.patience import HANGS_S
 
 of_many_threads = pytest.mark.filterwarnings(
     "ignore:This process .* is multi-threaded:DeprecationWarning"
 )
-
-_HANGS_S = 30
 
 
 def python(source: str, *arguments: str) -> subprocess.Popen[str]:
@@ -30,7 +29,7 @@ def python(source: str, *arguments: str) -> subprocess.Popen[str]:
 def output_of(source: str, *arguments: str) -> str:
     """What a script prints; it has to succeed."""
     with python(source, *arguments) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 0, err
     return out.strip()
 
@@ -40,7 +39,7 @@ def forked(action: Callable[[], object]) -> int:
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(_HANGS_S)
+        signal.alarm(HANGS_S)
         status = 1
         with suppress(BaseException):
             action()

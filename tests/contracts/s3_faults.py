@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from contracts.patience import HANGS_S
 from servers.buckets import faults_before
 from servers.s3 import S3Bucket, S3Server, settings_of
 
@@ -28,9 +29,6 @@ from holdfast.testing import HttpFaults, HttpRequest, s3_operation_of
 
 SOON = RetryPolicy(deadline_s=0.03, first_wait_s=0.001, longest_wait_s=0.002)
 """Gives up at once; for what never succeeds."""
-
-PATIENT = RetryPolicy(deadline_s=20, first_wait_s=0.001, longest_wait_s=0.002)
-"""Never gives up in a test."""
 
 PART = 1000
 SMALL = b"small"
@@ -111,7 +109,7 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         bucket.server,
         endpoint_url=faults.url,
         part_bytes=PART,
-        read_timeout_s=10,
+        read_timeout_s=HANGS_S,
         state_files=state_files,
     )
     yield Store(bucket, faults, settings)
@@ -298,4 +296,4 @@ def wait_for_parts() -> None:
     """Let parts that are on their way arrive: `abort` waits for none."""
     for thread in threading.enumerate():
         if thread.name.startswith("holdfast-s3-part"):
-            thread.join(60)
+            thread.join(HANGS_S)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from contracts.patience import HANGS_S
 from servers.buckets import OF_OTHERS
 from servers.s3 import S3Bucket, settings_of
 from servers.watched import SOON
@@ -104,4 +105,4 @@ def settle() -> None:
     """Let parts arrive that were on their way: `abort` waits for none."""
     for thread in threading.enumerate():
         if thread.name.startswith("holdfast-s3-part"):
-            thread.join(60)
+            thread.join(HANGS_S)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from contracts.patience import HANGS_S
 from jobs.job import Job
 from jobs.session import session_with
 from pyspark.errors import PySparkException
@@ -19,7 +20,6 @@ from holdfast.spark import BroadcastProcessFunction, Sink
 if TYPE_CHECKING:  # the server starts faster without what starts it
     from servers.connect import ConnectServer
 
-_STARTS_S = 300.0
 _TOO_SLOW = "failed to connect back"
 
 
@@ -57,7 +57,7 @@ class ConnectJob(Job):
         if self.name is not None:
             writer = writer.queryName(self.name)
         with session_with(self.spark, self.settings):
-            deadline = time.monotonic() + _STARTS_S
+            deadline = time.monotonic() + HANGS_S
             while True:
                 try:
                     return writer.start()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from contracts.patience import RUN_HANGS_S
 from jobs.job import Job
 from jobs.killed import BATCH, GROUP
 from jobs.operators import Groups
@@ -24,7 +25,7 @@ def check_nothing_is_lost_or_doubled(job: Job, point: str) -> None:
         cwd=Path(__file__).parents[1],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True,
-        timeout=120,
+        timeout=RUN_HANGS_S,
         check=False,
     )
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()

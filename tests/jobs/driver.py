@@ -7,14 +7,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import psutil
+from contracts.patience import RUN_HANGS_S
 from jobs.job import Job, connect
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from servers.spark import kill_tree
 
 from holdfast.spark import StatefulFunction
-
-_LONGEST_S = 300.0
 
 SinkOfJob = Callable[[Job, DataFrame, int], None]
 
@@ -38,7 +37,7 @@ class Driver:
 
     def error(self) -> str:
         """Wait until the job has ended; what its query failed with, or empty."""
-        assert self._connection.poll(_LONGEST_S), "the driver does not come to an end"
+        assert self._connection.poll(RUN_HANGS_S), "the driver does not come to an end"
         return str(self._connection.recv())
 
 
@@ -51,7 +50,7 @@ def driver(master: str, settings: Mapping[str, str]) -> Iterator[Driver]:
     process.start()
     there.close()
     try:
-        assert here.poll(_LONGEST_S), "the driver gets no session"
+        assert here.poll(RUN_HANGS_S), "the driver gets no session"
         here.recv()
         yield Driver(here)
     finally:

@@ -1,12 +1,11 @@
 """A job whose executors are disturbed, and what it has to come to all the same."""
 
 import os
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from contracts.patience import wait_until
 from jobs.crash import FILES, ROWS
 from jobs.job import Job
 from jobs.killed import BATCH, GROUP
@@ -74,7 +73,7 @@ def check_what_comes_late_is_swept(job: Job, signals: Signals) -> None:
     """Let the attempt that waits go on: what it writes is in no checkpoint, and is deleted."""
     before = state_files(job)
     signals.give("go")
-    until(lambda: state_files(job) > before)
+    wait_until(lambda: state_files(job) > before, "no file comes")
     [late] = state_files(job) - before
     assert late.parent.name == f"chk-{BATCH + 1}"
     assert late.name not in names_in_checkpoints(job)
@@ -97,11 +96,3 @@ def names_in_checkpoints(job: Job) -> set[str]:
     loaded = load_checkpoints(storage.create_checkpoint_storage(job.job_directory.name))
     streams = [stream for one in loaded for stream in one.metadata.streams()]
     return {os.path.basename(one.uri) for one in streams if isinstance(one, FileStateHandle)}
-
-
-def until(happened: Callable[[], bool]) -> None:
-    """Wait for what leaves no other trace than its effect."""
-    deadline = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.01)

@@ -1,11 +1,10 @@
 """Events between the processes of a job: files, which are there whole or not at all."""
 
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-_LONGEST_S = 300.0
+from contracts.patience import wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,5 @@ class Signals:
 
     def wait(self, *names: str) -> str:
         """Wait until all of them have happened; what the last came with."""
-        deadline = time.monotonic() + _LONGEST_S
-        while not all(map(self.is_given, names)):
-            assert time.monotonic() < deadline, f"{names} do not come"
-            time.sleep(0.01)
+        wait_until(lambda: all(map(self.is_given, names)), f"{names} do not come")
         return self.text(names[-1])

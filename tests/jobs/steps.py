@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from contracts.patience import RUN_HANGS_S
 from jobs.crash import ROWS
 from jobs.disturbed import Waits
 from jobs.job import Job, local_spark
@@ -203,7 +204,7 @@ def main(directory: Path) -> None:
 def wait_until_all_stand(ran: dict[str, Future[None]], steps: Steps) -> None:
     """Wait for each job to get where it is to die, and for one to get through."""
     ran.pop(THROUGH).result()
-    deadline = time.monotonic() + 400
+    deadline = time.monotonic() + RUN_HANGS_S / 2
     while not all(map(steps.stands, ran)):
         for name, one in ran.items():
             if one.done() and not steps.stands(name):

@@ -4,6 +4,7 @@ import logging
 import threading
 
 import pytest
+from contracts.patience import HANGS_S
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.locations import CheckpointsCleaner
@@ -23,7 +24,7 @@ def test_deletions_are_done_in_other_threads_and_counted_until_they_are() -> Non
     def delete() -> None:
         threads.append(threading.current_thread())
         started.release()
-        assert go_on.wait(60)
+        assert go_on.wait(HANGS_S)
 
     for _ in range(5):
         cleaner.run(delete, "something")

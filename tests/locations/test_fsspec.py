@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import fsspec
 import paramiko
 import pytest
+from contracts.patience import HANGS_S
 from contracts.processes import forked, of_many_threads, output_of
 from contracts.values import EXCLUSIVE, read
 from fsspec.config import conf
@@ -1029,7 +1030,7 @@ def test_abort_does_not_wait_for_a_writer_that_is_stuck(tmp_path: Path) -> None:
 
         def write(self, _: bytes) -> None:
             stuck.set()
-            assert go_on.wait(60)
+            assert go_on.wait(HANGS_S)
 
     def create() -> Any:
         stream: Any = fsspec_file_system("file").create(f"file://{tmp_path}/x")
@@ -1039,7 +1040,7 @@ def test_abort_does_not_wait_for_a_writer_that_is_stuck(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         stream = pool.submit(create).result()
         writer = pool.submit(stream.write, b"1")
-        assert stuck.wait(60)
+        assert stuck.wait(HANGS_S)
         stream.abort()
         assert list(tmp_path.iterdir()) == []
         go_on.set()

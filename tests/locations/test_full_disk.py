@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from contracts.patience import HANGS_S
 
 SCRIPT = """
 import os
@@ -95,7 +96,7 @@ def test_a_full_disk_fails_a_checkpoint_and_harms_no_other(tmp_path: Path) -> No
         pytest.skip(f"this machine lets nobody mount a disk of his own: {tried.stderr.strip()}")
     command = f"{mount} && exec {sys.executable} {tmp_path}/script.py {tmp_path}/disk"
     ran = subprocess.run(
-        [*probe, command], capture_output=True, text=True, timeout=120, check=False
+        [*probe, command], capture_output=True, text=True, timeout=HANGS_S, check=False
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() == "all of it"

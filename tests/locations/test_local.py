@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from contracts.patience import HANGS_S
 from contracts.processes import output_of, python
 
 from holdfast.errors import (
@@ -98,7 +99,7 @@ else:
             assert racer.stdin
             racer.stdin.write("go\n")
             racer.stdin.flush()
-        results = [racer.communicate(timeout=60)[0].strip() for racer in racers]
+        results = [racer.communicate(timeout=HANGS_S)[0].strip() for racer in racers]
         assert sorted(results) == ["lost"] * (RACERS - 1) + ["won"]
         assert self.files(directory) == {"x": b"%d" % results.index("won") * 1000}
 
@@ -358,7 +359,7 @@ for name in ("open", "write", "fsync", "link", "unlink"):
 os._exit(0)
 """
     with python(source) as process:
-        process.communicate(timeout=60)
+        process.communicate(timeout=HANGS_S)
     return process.returncode
 
 

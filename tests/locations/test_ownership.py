@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from contracts.patience import HANGS_S
 from contracts.processes import python
 from contracts.values import EXCLUSIVE
 
@@ -245,7 +246,7 @@ else:
                     racer.stdin.write("go\n")
                     racer.stdin.flush()
             answers.append([line_of(racer) for racer in racers])
-        failed = [racer.communicate(timeout=60)[1] for racer in racers]
+        failed = [racer.communicate(timeout=HANGS_S)[1] for racer in racers]
         assert failed == [""] * RACERS
         ready, numbers, results = answers
         assert ready == ["ready"] * RACERS
@@ -327,7 +328,7 @@ else:
     def test_a_claim_whose_answer_was_lost_counts_once(
         self, memory_directory: str, lose: Callable[[Faults], None]
     ) -> None:
-        policy = RetryPolicy(deadline_s=60, first_wait_s=1e-6, longest_wait_s=1e-6)
+        policy = RetryPolicy(deadline_s=HANGS_S, first_wait_s=1e-6, longest_wait_s=1e-6)
         with faulty_file_system(memory_directory, retries=policy) as faults:
             access = job_in(faults.directory)
             lose(faults)

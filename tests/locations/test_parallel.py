@@ -4,10 +4,9 @@ import threading
 from concurrent.futures import CancelledError
 
 import pytest
+from contracts.patience import HANGS_S
 
 from holdfast.locations.coordination._parallel import check_wanted, in_parallel
-
-LONG_S = 60.0
 
 
 def test_results_are_in_order() -> None:
@@ -21,7 +20,7 @@ def test_what_is_being_done_ends_when_something_else_fails() -> None:
 
     def action(number: int) -> None:
         if number == 0:
-            assert is_begun.wait(LONG_S)
+            assert is_begun.wait(HANGS_S)
             raise ValueError("as planned")
         is_begun.set()
         try:

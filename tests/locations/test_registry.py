@@ -129,7 +129,7 @@ def test_a_scheme_that_is_unregistered_forgets_its_buckets() -> None:
     use_s3(S3Settings(region="eu"), "bucket")
     assert settings_for("s3://bucket/x").region == "eu"
     unregister_file_system("s3")
-    assert settings_for("s3://bucket/x") == S3Settings()
+    assert settings_for("s3://bucket/x").region == S3Settings().region
     assert settings_for("s3a://bucket/x").region == "eu"
 
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
+from contracts.patience import PATIENT
 from contracts.s3_faults import (
     FAULTS,
     LARGE,
     OPERATIONS,
-    PATIENT,
     SOON,
     Store,
     check_nothing_is_left,

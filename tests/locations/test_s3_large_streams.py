@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from contracts.patience import HANGS_S
 from contracts.s3_objects import (
     MIB,
     directory,
@@ -183,7 +184,7 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
         note(room, failures, part)
         if not part.cancelled():  # the only worker comes no further after it gave its room back
             waits.set()
-            goes_on.wait(60)
+            goes_on.wait(HANGS_S)
 
     monkeypatch.setattr(_multipart_upload, "_note", slowly)
     settings = settings_of(bucket.server, part_bytes=4, concurrency=1)
@@ -191,11 +192,11 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
     stream.write(b"12345")
     with ThreadPoolExecutor(1) as pool:
         committed = pool.submit(stream.commit)
-        assert waits.wait(60)
+        assert waits.wait(HANGS_S)
         stream.abort()
         goes_on.set()
         with pytest.raises(StreamClosedError):
-            committed.result(60)
+            committed.result(HANGS_S)
     assert bucket.keys() == []
     assert bucket.uploads() == []
 

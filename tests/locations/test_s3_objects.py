@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from contracts.patience import HANGS_S
 from contracts.s3_objects import (
     MIB,
     content,
@@ -107,11 +108,11 @@ def test_who_pays_is_said_when_a_late_abort_deletes_what_was_committed(watched: 
     stream.write(b"1")
     with ThreadPoolExecutor(1) as pool:
         committing = pool.submit(stream.commit)
-        assert reached.wait(60)
+        assert reached.wait(HANGS_S)
         stream.abort()
         go_on.set()
         with pytest.raises(CheckpointError):
-            committing.result(60)
+            committing.result(HANGS_S)
     assert watched.bucket.keys() == []
     [sent] = watched.asked("DeleteObject")
     assert sent.get("x-amz-request-payer") == "requester"

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from contracts.patience import HANGS_S
 from contracts.processes import forked, of_many_threads, output_of
 from contracts.s3_objects import MIB, directory, on_each_server, write
 from servers.s3 import S3Bucket, settings_of
@@ -109,14 +110,14 @@ def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
 
     def slowly(settings: S3Settings) -> Any:
         making.set()
-        go_on.wait(60)
+        go_on.wait(HANGS_S)
         return make(settings)
 
     file_system = watched.file_system()
     monkeypatch.setattr(_client, "_make", slowly)
     with ThreadPoolExecutor(1) as pool:
         publishing = pool.submit(file_system.publish, f"{watched.directory}/parent", b"1")
-        assert making.wait(60)
+        assert making.wait(HANGS_S)
         child = os.fork()
         if child == 0:
             _client._make = make
@@ -125,7 +126,7 @@ def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
                 file_system.publish(f"{watched.directory}/child", b"2")
                 status = 0
             os._exit(status)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + HANGS_S
         done = 0
         while not done and time.monotonic() < deadline:
             done, status = os.waitpid(child, os.WNOHANG)
@@ -134,7 +135,7 @@ def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
             os.kill(child, 9)
             os.waitpid(child, 0)
         go_on.set()
-        publishing.result(60)
+        publishing.result(HANGS_S)
     assert done, "the child waits for a lock that nobody will release"
     assert os.waitstatus_to_exitcode(status) == 0
 
@@ -156,7 +157,7 @@ def test_sixteen_threads_share_a_file_system(watched: Watched) -> None:
     start = threading.Barrier(16)
 
     def work(number: int) -> bytes:
-        start.wait(60)
+        start.wait(HANGS_S)
         uri = f"{watched.directory}/{number}"
         data = os.urandom(1000)
         file_system.publish(uri, data)

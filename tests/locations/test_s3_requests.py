@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from contracts.patience import HANGS_S, PATIENT
 from contracts.s3_faults import (
     FAULTS,
     LARGE,
     OPERATIONS,
     PART,
-    PATIENT,
     SMALL,
     SOON,
     Store,
@@ -155,7 +155,7 @@ def test_of_racing_commits_with_lost_answers_exactly_one_wins(store: Store) -> N
         start = threading.Barrier(4)
 
         def wins(racer: int, uri: str = uri, start: threading.Barrier = start) -> bool:
-            start.wait(60)
+            start.wait(HANGS_S)
             try:
                 publish(uri, b"%d" % racer * 100, single_writer=False)
             except CheckpointConflictError:

@@ -4,12 +4,12 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from contracts.patience import HANGS_S, PATIENT
 from contracts.s3_faults import (
     FAULTS,
     LARGE,
     OPERATIONS,
     PART,
-    PATIENT,
     SOON,
     Store,
     changed,
@@ -168,11 +168,11 @@ def test_abort_from_another_thread_stops_a_commit_that_waits_for_the_store(
             stream.commit()
 
         making = pool.submit(make)
-        assert reached.wait(60)
+        assert reached.wait(HANGS_S)
         stream.abort()
         go_on.set()
         with pytest.raises(StreamClosedError):
-            making.result(60)
+            making.result(HANGS_S)
     assert store.contents() == {}
     assert store.bucket.uploads() == []
 
@@ -186,11 +186,11 @@ def test_abort_from_another_thread_stops_a_writer_that_waits_for_room(
     stream = file_system.create(store.uri)
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(stream.write, bytes(10 * PART))
-        assert reached.wait(60)
+        assert reached.wait(HANGS_S)
         stream.abort()
         go_on.set()
         with pytest.raises(StreamClosedError):
-            writing.result(60)
+            writing.result(HANGS_S)
     wait_for_parts()
     assert store.contents() == {}
     assert store.bucket.uploads() == []

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts.patience import HANGS_S, PATIENT
 from contracts.processes import output_of
 from contracts.values import EXCLUSIVE, read
 from fsspec.config import conf
@@ -61,9 +62,6 @@ TOKEN = "the-token-of-a-test"
 
 NEVER = RetryPolicy(deadline_s=0)
 """Repeats nothing."""
-
-PATIENT = RetryPolicy(deadline_s=20, first_wait_s=0.001, longest_wait_s=0.002)
-"""Never gives up in a test."""
 
 SCHEMES = ("s3", "s3a", "fsspec+s3", "fsspec+s3a")
 
@@ -474,7 +472,7 @@ def test_sixteen_threads_share_a_file_system(watched: Watched) -> None:
     start = threading.Barrier(16)
 
     def work(number: int) -> bool:
-        start.wait(60)
+        start.wait(HANGS_S)
         data = os.urandom(1000)
         write(file_system, f"{watched.directory}/{number}", data)
         with file_system.open(f"{watched.directory}/{number}") as stream:

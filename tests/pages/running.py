@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from contracts.patience import RUN_HANGS_S
 from pages.blocks import Block, python_of, shell_blocks_of
 
 _A_WHILE = re.compile(r"(\w+)\.awaitTermination\(\d+\)")
@@ -21,7 +22,6 @@ while \1.isActive and (not batches or batches[-1] < batches[0] + 3):
 _PLACES = re.compile(r"(?<![\w.-])/(?:tmp|(?P<data>data))/")
 
 _SHELL = "set -euo pipefail\n"
-_LONGEST_S = 240
 
 
 def run_page(page: Path, directory: Path, **environment: str) -> str:
@@ -77,6 +77,6 @@ def _run(
         env={**os.environ, "PATH": path, "PYSPARK_PYTHON": sys.executable, **environment},
         capture_output=True,
         text=True,
-        timeout=_LONGEST_S,
+        timeout=RUN_HANGS_S,
         check=False,
     )

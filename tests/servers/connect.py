@@ -5,9 +5,7 @@ It starts when the first test asks for it and stops with the session, with all t
 
 import os
 import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,9 +14,10 @@ from pathlib import Path
 import psutil
 import pyspark
 import pytest
+from contracts.patience import wait_until
 from pyspark.sql.connect.session import SparkSession
+from servers.leash import leashed
 
-_START_S = 120.0
 _TESTS = Path(__file__).parents[1]
 
 
@@ -91,32 +90,19 @@ def connect_server(directory: Path) -> Iterator[ConnectServer]:
         "PYTHONPATH": os.pathsep.join([str(_TESTS), *sys.path]),
     }
     log = directory / "server.log"
-    with log.open("wb") as output:
-        started = subprocess.Popen(
-            command, cwd=directory, env=environment, stdout=output, stderr=output
+    with leashed(command, directory=directory, log=log, environment=environment) as process:
+        wait_until(
+            lambda: _listens(port) or not process.is_running(),
+            lambda: f"no answer: {log.read_text()}",
         )
-    process = psutil.Process(started.pid)
-    try:
-        _wait_until_it_listens(started, port, log)
+        assert process.is_running(), log.read_text()
         yield ConnectServer(f"sc://127.0.0.1:{port}", process, log)
-    finally:
-        everything = [process, *process.children(recursive=True)]
-        for one in everything:
-            with suppress(psutil.NoSuchProcess):
-                one.kill()
-        started.wait()
-        psutil.wait_procs(everything)
 
 
-def _wait_until_it_listens(started: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + _START_S
-    while True:
-        with suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        assert started.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.1)
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        return True
+    return False
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,10 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -18,20 +20,38 @@ _UNAVAILABLE = 3
 
 @contextmanager
 def started(kind: str, *arguments: str) -> Iterator[dict[str, str]]:
-    """What a server of `infra/<kind>` says to those who use it; it is stopped behind the block.
+    """What a server of `infra/<kind>` says to those who use it.
 
+    It is stopped behind the block, and also if this process ends within the block, however it does.
     Where there can be none, the test is skipped and says why.
     """
-    start = call(kind, "start", *arguments)
-    if start.returncode == _UNAVAILABLE:
-        pytest.skip(start.stderr.strip().splitlines()[-1])
-    assert start.returncode == 0, start.stderr
-    known = dict(word.split("=", 1) for word in shlex.split(start.stdout))
-    directory = known["directory"]  # callers may take it out
-    try:
-        yield known
-    finally:
-        run(kind, "stop", directory)
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            [_INFRA / kind / "hold", *arguments],
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,  # else an interrupt of the tests would be its own, too
+        ) as holder,
+    ):
+        assert holder.stdin
+        assert holder.stdout
+        try:
+            said = "".join(takewhile(str.strip, holder.stdout))
+            if said:
+                yield dict(word.split("=", 1) for word in shlex.split(said))
+        finally:
+            holder.stdin.close()
+            status = holder.wait()
+        if status:
+            errors.seek(0)
+            complaint = errors.read()
+            if status == _UNAVAILABLE:
+                pytest.skip(complaint.strip().splitlines()[-1])
+            pytest.fail(complaint)
 
 
 def run(kind: str, command: str, *arguments: str) -> None:
@@ -47,5 +67,9 @@ def call(kind: str, command: str, *arguments: str) -> "subprocess.CompletedProce
         check=False,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHON": sys.executable},
+        env=_environment(),
     )
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHON": sys.executable}

@@ -7,11 +7,14 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from contracts.patience import HANGS_S, wait_until
+from servers.leash import leashed
 
 # PostgreSQL refuses to run as root.
 _NOBODY = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
@@ -28,6 +31,10 @@ class PostgresServer:
     def __init__(self, programs: Path, directory: Path) -> None:
         self._programs = programs
         self._directory = directory
+        self._stack = ExitStack()
+        self._user: dict[str, Any] = {}
+        if _NOBODY:
+            self._user = {"user": _NOBODY.pw_uid, "group": _NOBODY.pw_gid, "extra_groups": []}
         with closing(socket.socket()) as free:
             free.bind(("127.0.0.1", 0))
             self._port = int(free.getsockname()[1])
@@ -41,15 +48,36 @@ class PostgresServer:
     @property
     def dsn(self) -> str:
         """How to connect."""
-        return f"host=127.0.0.1 port={self._port} user=holdfast dbname=postgres connect_timeout=30"
+        return f"host=127.0.0.1 port={self._port} user=holdfast dbname=postgres connect_timeout={HANGS_S:.0f}"
+
+    @contextmanager
+    def running(self) -> "Iterator[PostgresServer]":
+        """Accepts connections in the block, but for a time behind `stop`."""
+        with ExitStack() as self._stack:
+            self.start()
+            yield self
 
     def start(self) -> None:
         """Accept connections."""
-        self._run("pg_ctl", "start", "--wait", f"--log={self._directory / 'log'}")
+        log = self._directory / "log"
+        log.touch()
+        process = self._stack.enter_context(
+            leashed(
+                [self._programs / "postgres", "-D", self._directory / "data"],
+                directory=self._directory,
+                log=log,
+                **self._user,
+            )
+        )
+        wait_until(
+            lambda: self._accepts() or not process.is_running(), "PostgreSQL does not answer"
+        )
+        assert process.is_running(), log.read_text()
 
     def stop(self) -> None:
         """Cut all connections; what is committed and prepared stays."""
-        self._run("pg_ctl", "stop", "--wait", "--mode=fast")
+        self._run("pg_ctl", "stop", "--wait", "--mode=fast", f"--timeout={HANGS_S:g}")
+        self._stack.close()
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
         """Run a statement in a transaction of its own; gives its rows."""
@@ -61,21 +89,23 @@ class PostgresServer:
         """Names of all prepared transactions."""
         return [str(name) for (name,) in self.execute("SELECT gid FROM pg_prepared_xacts")]
 
+    def _accepts(self) -> bool:
+        with suppress(psycopg.OperationalError), psycopg.connect(self.dsn):
+            return True
+        return False
+
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self._programs / program), *arguments]
         with (self._directory / "output").open("w+") as output:
-            # Into a file: the server inherits it, and a pipe would stay open.
             ran = subprocess.run(
                 [*command, f"--pgdata={self._directory / 'data'}"],
                 cwd=self._directory,
-                user=_NOBODY and _NOBODY.pw_uid,
-                group=_NOBODY and _NOBODY.pw_gid,
-                extra_groups=_NOBODY and [],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                timeout=120,
+                timeout=HANGS_S,
                 check=False,
+                **self._user,
             )
             output.seek(0)
             assert ran.returncode == 0, output.read()
@@ -99,8 +129,5 @@ def postgres() -> Iterator[PostgresServer]:
             programs = copy / programs.name
             os.chown(directory, _NOBODY.pw_uid, _NOBODY.pw_gid)
         server = PostgresServer(programs, directory)
-        server.start()
-        try:
+        with server.running():
             yield server
-        finally:
-            server.stop()

@@ -11,9 +11,7 @@ import logging
 import os
 import socket
 import ssl
-import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts.patience import wait_until
 from servers import infra
+from servers.leash import leashed
 
 from holdfast.locations import S3Settings
-
-_LONGEST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,22 +187,15 @@ def ministack_server(directory: Path, **settings: str) -> Iterator[S3Server]:
         **settings,
     }
     scheme = "https" if "USE_SSL" in settings else "http"
-    command = Path(sys.executable).with_name("ministack")
-    with (
-        open(directory / "log", "wb") as log,
-        subprocess.Popen(
-            [command], cwd=directory, env=environment, stdout=log, stderr=log
-        ) as server,
-    ):
-        try:
-            deadline = time.monotonic() + _LONGEST_S
-            while not _is_healthy(scheme, port):
-                if server.poll() is not None or time.monotonic() > deadline:
-                    pytest.fail(f"ministack did not start: {(directory / 'log').read_text()}")
-                time.sleep(0.05)
-            yield S3Server(name="ministack", endpoint=f"{scheme}://127.0.0.1:{port}")
-        finally:
-            server.kill()
+    command = [Path(sys.executable).with_name("ministack")]
+    log = directory / "log"
+    with leashed(command, directory=directory, log=log, environment=environment) as server:
+        wait_until(
+            lambda: _is_healthy(scheme, port) or not server.is_running(),
+            "ministack does not answer",
+        )
+        assert server.is_running(), log.read_text()
+        yield S3Server(name="ministack", endpoint=f"{scheme}://127.0.0.1:{port}")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import asyncssh
 from asyncssh.misc import MaybeAwait
+from contracts.patience import HANGS_S
 
 USER = "holdfast"
 
@@ -98,7 +99,7 @@ class SftpServer:
             self._run(self._drop())
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(HANGS_S)
 
     async def _start(self) -> None:
         self._listener = await asyncssh.listen(

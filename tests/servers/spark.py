@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from contracts.patience import HANGS_S
 from servers import infra
 
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
@@ -78,7 +79,7 @@ def kill_tree(*roots: psutil.Process) -> None:
     processes = [one for root in roots for one in (root, *root.children(recursive=True))]
     for process in processes:
         process.kill()  # does nothing to what is gone, nor to who has got its number
-    _, alive = psutil.wait_procs(processes, timeout=60)
+    _, alive = psutil.wait_procs(processes, timeout=HANGS_S)
     assert not alive
 
 

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from contracts.patience import HANGS_S
 from jobs.job import Job
 from jobs.operators import Groups
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -37,7 +38,7 @@ def test_a_query_goes_on_with_any_trigger(job: Job) -> None:
                 committed.set()
 
     query = job.start(job.operator(Groups(7), sink=Sink()), processingTime="0 seconds")
-    assert committed.wait(120)
+    assert committed.wait(HANGS_S)
     query.stop()
     assert query.exception() is None
     assert job.completed() == [5]

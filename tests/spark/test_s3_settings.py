@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from contracts.patience import HANGS_S
 from jobs.job import Job
 from jobs.operators import Groups
 from pyspark.sql import DataFrame, SparkSession
@@ -334,7 +335,7 @@ def test_two_queries_at_the_same_time_keep_their_checkpoints_on_two_servers(
 
     def run(job: Job) -> None:
         def write(rows: DataFrame, batch_id: int) -> None:
-            together.wait(120)
+            together.wait(HANGS_S)
             job.write(rows, batch_id)
 
         job.run(job.operator(Groups(70), sink=write))

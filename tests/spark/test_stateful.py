@@ -8,6 +8,7 @@ from typing import cast
 
 import pyarrow.parquet as pq
 import pytest
+from contracts.patience import HANGS_S
 from jobs.job import Job
 from jobs.operators import (
     AlwaysFails,
@@ -256,7 +257,7 @@ def test_one_operator_serves_two_queries_at_once(
 ) -> None:
     other = Job(spark, tmp_path / "other")
     other.settings = job.settings
-    meeting = threading.Barrier(2, timeout=60)
+    meeting = threading.Barrier(2, timeout=HANGS_S)
 
     def sink(rows: DataFrame, batch_id: int) -> None:
         meeting.wait()
@@ -285,7 +286,7 @@ def test_a_query_that_is_stopped_in_a_batch_goes_on_where_it_was(job: Job) -> No
 
     with ThreadPoolExecutor(1) as pool:
         stopped = pool.submit(job.run, job.operator(Groups(70), sink=sink))
-        assert reached.wait(60)
+        assert reached.wait(HANGS_S)
         for query in job.spark.streams.active:
             query.stop()
         with suppress(StreamingQueryException):

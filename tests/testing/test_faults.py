@@ -2,6 +2,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from contracts.patience import HANGS_S
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -25,7 +26,7 @@ from holdfast.testing import ANY_CALL, Faults, faulty_file_system, metadata_of
 
 BROKEN = StorageUnavailableError("as planned")
 
-QUICK = RetryPolicy(deadline_s=60, first_wait_s=0.001, longest_wait_s=0.001)
+QUICK = RetryPolicy(deadline_s=HANGS_S, first_wait_s=0.001, longest_wait_s=0.001)
 
 
 def store_of(directory: str) -> ExclusiveFileSystem:
@@ -272,7 +273,7 @@ def test_a_call_stands_still_until_it_is_told_to_go_on(
     reached, go_on = faults.blocking("publish")
     with ThreadPoolExecutor(1) as pool:
         publishing = pool.submit(store.publish, f"{faults.directory}/x", b"ours")
-        assert reached.wait(60)
+        assert reached.wait(HANGS_S)
         store_of(faults.behind).publish(f"{faults.behind}/x", b"theirs")
         go_on.set()
         with pytest.raises(CheckpointConflictError):
@@ -285,8 +286,8 @@ def test_a_call_that_still_stands_goes_on_at_the_end(memory_directory: str) -> N
             reached, _ = faults.blocking("publish")
             store = store_of(faults.directory)
             publishing = pool.submit(store.publish, f"{faults.directory}/x", b"1")
-            assert reached.wait(60)
-        publishing.result(60)
+            assert reached.wait(HANGS_S)
+        publishing.result(HANGS_S)
 
 
 def test_retries_see_the_faults_where_they_are_wanted(memory_directory: str) -> None:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from contracts.patience import HANGS_S
 
 from holdfast.errors import InvalidRequestError
 from holdfast.testing._http_faults import HttpFaults, HttpRequest, http_faults
@@ -145,7 +146,7 @@ def faults(server: Server) -> Iterator[HttpFaults]:
 
 @contextmanager
 def connected(faults: HttpFaults) -> Iterator[http.client.HTTPConnection]:
-    connection = http.client.HTTPConnection(urlsplit(faults.url).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(faults.url).netloc, timeout=HANGS_S)
     try:
         yield connection
     finally:
@@ -414,11 +415,11 @@ def test_a_request_stands_still_until_it_is_told_to_go_on(
     reached, go_on = faults.blocking(is_put, performed=performed)
     with ThreadPoolExecutor(1) as pool, connected(faults) as other:
         putting = pool.submit(ask, client, "PUT", "/x", b"1")
-        assert reached.wait(60)
+        assert reached.wait(HANGS_S)
         assert ask(other, "GET", "/x")[0] == (200 if performed else 404)
         assert not putting.done()
         go_on.set()
-        assert putting.result(60) == (200, b"")
+        assert putting.result(HANGS_S) == (200, b"")
 
 
 def test_requests_at_the_same_time_are_each_counted_once(
@@ -536,8 +537,8 @@ def test_a_request_that_still_stands_goes_on_at_the_end(server: Server) -> None:
         with http_faults(server.url) as faults, connected(faults) as client:
             reached, _ = faults.blocking()
             asking = pool.submit(ask, client, "GET", "/x")
-            assert reached.wait(60)
-        assert isinstance(asking.exception(60), CUT)
+            assert reached.wait(HANGS_S)
+        assert isinstance(asking.exception(HANGS_S), CUT)
 
 
 def test_it_listens_on_loopback_only(faults: HttpFaults) -> None:

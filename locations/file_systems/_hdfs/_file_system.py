@@ -19,7 +19,12 @@ from holdfast.locations.file_systems._hdfs._errors import java_class, translated
 from holdfast.locations.file_systems._hdfs._input_stream import HdfsInputStream
 from holdfast.locations.file_systems._hdfs._output_stream import HdfsOutputStream
 from holdfast.locations.file_systems._port import FileOutputStream, FileStatus
-from holdfast.locations.file_systems._retries import Retrier, RetryPolicy
+from holdfast.locations.file_systems._retries import (
+    ABORT_DEADLINE_S,
+    Retrier,
+    RetryPolicy,
+    retry_deadline,
+)
 
 _DIRECTORY_MODE = 0o700
 
@@ -60,22 +65,35 @@ class HdfsFileSystem:
         stream = client_for(uri, self._options, for_streams=True)
         path = _uris.local_path(uri)
         return HdfsOutputStream(
-            uri, path, calls=self._client(uri), stream=stream, retrier=self._retrier
+            uri,
+            path,
+            calls=self._client(uri),
+            stream=stream,
+            retrier=self._retrier,
+            cleanup=self._retrier,
         )
 
     def publish(self, uri: str, data: bytes, /) -> None:
         in_progress = _uris.join(_uris.parent(uri), _uris.hidden_name(_uris.name(uri)))
         client = self._client(uri)
-        path = _uris.local_path(in_progress)
-        stream = HdfsOutputStream(uri, path, calls=client, stream=client, retrier=_ONCE)
+        stream = HdfsOutputStream(
+            uri,
+            _uris.local_path(in_progress),
+            calls=client,
+            stream=client,
+            retrier=_ONCE,
+            cleanup=self._retrier,
+        )
         try:
             stream.write(data)
             stream.commit()
-            self._rename(in_progress, uri)
         except BaseException:
             stream.abort()
-            with suppress(CheckpointError):
-                self._delete(in_progress)
+            raise
+        try:
+            self._rename(in_progress, uri)
+        except BaseException:
+            self._discard(in_progress)
             raise
 
     def open(self, uri: str, /) -> BinaryIO:
@@ -115,6 +133,15 @@ class HdfsFileSystem:
         path = _uris.local_path(uri)
         with suppress(CheckpointNotFoundError), translated(uri):
             self._client(uri).run(lambda raw: raw.delete(path, recursive))
+
+    def _discard(self, uri: str) -> None:
+        """Leave no file behind that nobody was told of.
+
+        Repeated, because it follows on a call that failed: for a moment hdfs-native gives the
+        connection that was lost to the next call too.
+        """
+        with suppress(CheckpointError), retry_deadline(ABORT_DEADLINE_S):
+            self._retrier.call("delete", lambda: self._delete(uri))
 
     def _client(self, uri: str) -> HdfsClient:
         return client_for(uri, self._options)

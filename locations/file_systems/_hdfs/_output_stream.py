@@ -60,10 +60,18 @@ class HdfsOutputStream:
         calls: The client that makes single calls.
         stream: The client that writes.
         retrier: Repeats what a stream can repeat: its creation, its head, and its end.
+        cleanup: Repeats the deletion of a file that is given up.
     """
 
     def __init__(
-        self, uri: str, path: str, *, calls: HdfsClient, stream: HdfsClient, retrier: Retrier
+        self,
+        uri: str,
+        path: str,
+        *,
+        calls: HdfsClient,
+        stream: HdfsClient,
+        retrier: Retrier,
+        cleanup: Retrier,
     ) -> None:
         self._is_finished = True  # there is nothing to delete yet
         self._process = os.getpid()
@@ -72,6 +80,7 @@ class HdfsOutputStream:
         self._calls = calls
         self._stream = stream
         self._retrier = retrier
+        self._cleanup = cleanup
         self._lock = threading.Lock()  # held for moments only
         self._is_writing = False
         self._head: bytearray | None = bytearray()  # until DataNodes have it
@@ -283,7 +292,7 @@ class HdfsOutputStream:
 
     def _delete(self) -> None:
         with suppress(CheckpointError), retry_deadline(ABORT_DEADLINE_S):
-            self._retrier.call("delete", self._delete_once)
+            self._cleanup.call("delete", self._delete_once)
 
     def _delete_once(self) -> None:
         with suppress(CheckpointNotFoundError), translated(self._uri):

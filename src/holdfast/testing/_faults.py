@@ -24,7 +24,7 @@ Nth = int | Literal["next", "every"]
 ANY_CALL = "any call"
 """Stands for the name of every call but `abort`, which never fails; the n-th of them all."""
 
-_LONGEST_S = 60.0
+LONGEST_S = 300.0
 """A test that stands still for longer is stuck."""
 
 
@@ -224,6 +224,6 @@ def _do(actions: list[Action], *, again: bool) -> None:
 
 def _waiting_for(event: threading.Event) -> Callable[[], None]:
     def wait() -> None:
-        assert event.wait(_LONGEST_S), f"stood still for {_LONGEST_S} s, and nobody let it go on"
+        assert event.wait(LONGEST_S), f"stood still for {LONGEST_S} s, and nobody let it go on"
 
     return wait

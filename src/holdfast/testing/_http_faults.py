@@ -13,10 +13,7 @@ from typing import Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.errors import InvalidRequestError
-from holdfast.testing._faults import Nth
-
-_LONGEST_S = 60.0
-"""A test that stands still for longer is stuck."""
+from holdfast.testing._faults import LONGEST_S, Nth
 
 _PIECE_BYTES = 1 << 18
 """How much of a body is in memory at once."""
@@ -235,8 +232,8 @@ class HttpFaults:
         def effect(_: Exchange) -> bool:
             if not isinstance(until, threading.Event):
                 until()
-            elif not until.wait(_LONGEST_S):
-                raise AssertionError(f"stood still for {_LONGEST_S} s, and nobody let it go on")
+            elif not until.wait(LONGEST_S):
+                raise AssertionError(f"stood still for {LONGEST_S} s, and nobody let it go on")
             return False
 
         self._plan(when, nth, times, effect, performed=performed)

@@ -1,0 +1,35 @@
+"""Servers of all kinds end with the run of the tests that has started them."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from contracts.run_that_ends import check_that_nothing_outlives
+
+_FAULTS = """
+import pytest
+from servers import infra
+
+@pytest.fixture
+def faults():
+    with infra.started("faults", "http://127.0.0.1:9") as known:
+        yield known
+"""
+
+SERVERS = {
+    "cluster": "from servers.spark import cluster",
+    "connect": "from servers.connect import connect",
+    "faults": _FAULTS,
+    "hdfs": "from servers.hdfs import hdfs",
+    "minio": "from servers.s3 import minio",
+    "postgres": "from servers.postgres import postgres",
+    "versitygw": "from servers.s3 import versitygw",
+}
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("server", SERVERS)
+def test_no_server_outlives_a_run_that_is_ended(
+    server: str, ending: signal.Signals, tmp_path: Path
+) -> None:
+    check_that_nothing_outlives(tmp_path, server, SERVERS[server], ending)

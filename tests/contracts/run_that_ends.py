@@ -1,0 +1,90 @@
+"""Runs of pytest that are ended from outside while a server of theirs runs."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+from contracts.patience import HANGS_S, wait_until
+
+_TESTS = Path(__file__).parents[1]
+
+_MARK = "HOLDFAST_TEST_RUN"
+"""A variable that all processes of a run have."""
+
+_TEST = """
+import os
+import pathlib
+import time
+{imports}
+
+def test_server({fixture}):
+    pathlib.Path(os.environ["HOLDFAST_TEST_READY"]).touch()
+    time.sleep({seconds})
+"""
+
+
+def check_that_nothing_outlives(
+    directory: Path, fixture: str, imports: str, ending: signal.Signals, *arguments: str
+) -> None:
+    """End a run while a test of it has a server, and wait until no process of it is left.
+
+    Args:
+        directory: An empty one, for its files.
+        fixture: The server.
+        imports: Where the fixture is from.
+        ending: What ends it: an interrupt reaches all of its group, as that of a terminal does,
+            others only pytest itself.
+        arguments: Of pytest.
+    """
+    mark = uuid.uuid4().hex
+    ready = directory / "ready"
+    file = directory / "test_server.py"
+    file.write_text(_TEST.format(imports=imports, fixture=fixture, seconds=HANGS_S))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    # Of pytest's settings only those that the command names.
+    command += ["--rootdir", str(directory), "-c", os.devnull, str(file)]
+    path = os.pathsep.join([str(_TESTS), *sys.path])
+    variables = {_MARK: mark, "HOLDFAST_TEST_READY": str(ready), "PYTHONPATH": path}
+    with open(directory / "log", "wb") as log:
+        run = subprocess.Popen(
+            command,
+            cwd=directory,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        wait_until(lambda: ready.exists() or run.poll() is not None, "the test does not begin")
+        said = (directory / "log").read_text()
+        if run.poll() == 0:
+            pytest.skip(said)
+        assert run.poll() is None, said
+        assert len(_processes(mark)) > 1, "there is no server"
+        if ending == signal.SIGINT:
+            os.killpg(run.pid, ending)
+        else:
+            run.send_signal(ending)
+        run.wait(HANGS_S)
+        wait_until(lambda: not _processes(mark), lambda: f"still there: {_processes(mark)}")
+    finally:
+        for process in _processes(mark):
+            process.kill()
+        run.wait()
+
+
+def _processes(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(_MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:  # gone, or somebody else's
+            continue
+    return found
