@@ -154,6 +154,7 @@ class _Connection:
     # For faults
 
     def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self._asked.body_bytes = self._body_bytes
         own = {"content-type": "application/xml"}
         self._say(Answer(status, body, {**own, **headers}))
 
@@ -180,9 +181,10 @@ class _Connection:
         self._asked = request
         faults = self._route.faults
         plans = faults.begin(request) if faults else []
-        request.body_bytes = len(body)
+        self._body_bytes = len(body)
         if any(plan.before(self) for plan in plans if plan.before):
             return
+        request.body_bytes = len(body)
         answer = self._route.server(request, body)
         request.performed = True
         if any(plan.after(self) for plan in plans if plan.after):
