@@ -20,6 +20,7 @@ from holdfast.locations import (
     sweep,
     use_s3,
 )
+from holdfast.locations.coordination import _sweep
 from holdfast.testing import metadata_of
 
 RANDOM = "0123456789abcdef" * 2
@@ -250,13 +251,18 @@ def test_an_empty_directory_and_a_bad_one(
 
 
 def test_uploads_that_were_never_completed_are_aborted(
-    memory_bucket: S3Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    memory_bucket: S3Bucket,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     directory = f"s3://{memory_bucket.name}/data"
     use_s3(settings_of(memory_bucket.server), memory_bucket.name)
     complete(directory, "job")
     for key in (f"data/job/chk-3/01234567-{RANDOM}", "data/job/chk-3/somebody-else's"):
         memory_bucket.client.create_multipart_upload(Bucket=memory_bucket.name, Key=key)
+    now_ms = _sweep._store_clock_ms
+    monkeypatch.setattr(_sweep, "_store_clock_ms", lambda uri: now_ms(uri) + 86_400_000)
     settings = tmp_path / "job.conf"
     options = options_for(memory_bucket)
     settings.write_text("\n".join(one.removeprefix("--conf=") for one in options))
