@@ -106,6 +106,7 @@ class TestS3Storage(OfBuckets, CheckpointStorageContract):
         return {f"s3://{self.bucket.name}/{key}" for key in self.bucket.keys("")}
 
 
+@pytest.mark.exhaustive  # what obstore adds is in the contract of file systems, over HTTP too
 @pytest.mark.parametrize(
     "s3_bucket", ["memory", pytest.param("ministack", marks=OF_OTHERS)], indirect=True
 )

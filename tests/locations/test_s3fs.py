@@ -180,6 +180,7 @@ class TestS3fsFileSystem(FileSystemContract):
             assert f"{directory}/{name}" in found
 
 
+@pytest.mark.exhaustive  # each request takes 5 ms; of file systems the contract above says the same
 @not_on_moto
 class TestS3fsStorage(CheckpointStorageContract):
     @pytest.fixture
