@@ -12,6 +12,7 @@ from servers.s3 import S3Bucket, settings_of
 from urllib3.exceptions import HTTPError
 
 from holdfast.locations import S3FileSystem
+from holdfast.testing import HttpRequest
 
 DATA = bytes(range(250)) * 14
 
@@ -98,3 +99,25 @@ def test_what_is_not_as_the_request_says_is_refused(
         memory_bucket.client.put_object(Bucket=memory_bucket.name, Key="x", Body=b"after", **sent)
     assert caught.value.response["Error"]["Code"] == code
     assert memory_bucket.read("x") == b"before"
+
+
+def test_a_finalizer_that_sends_a_request_during_another_one_does_not_hang(
+    memory_s3: MemoryS3Server, memory_bucket: S3Bucket
+) -> None:
+    class Forgotten:
+        def __del__(self) -> None:
+            memory_bucket.client.delete_object(Bucket=memory_bucket.name, Key="x")
+
+    class Parameters(dict[str, str]):
+        """Where a collection happens while the store answers."""
+
+        def get(self, *arguments: Any) -> Any:
+            self.pop("forgotten", None)
+            return super().get(*arguments)
+
+    for key in ("x", "y"):
+        memory_bucket.put(key, DATA)
+    query = Parameters({"list-type": "2", "forgotten": Forgotten()})  # type: ignore[dict-item]
+    listing = HttpRequest("GET", f"/{memory_bucket.name}", query, {})
+    assert memory_s3.store.answer(listing, b"").status == 200
+    assert memory_bucket.keys() == ["y"]

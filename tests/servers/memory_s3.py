@@ -105,7 +105,8 @@ class MemoryS3:
 
     def __init__(self) -> None:
         self._buckets: dict[str, _Bucket] = {}
-        self._lock = threading.Lock()
+        # A collection of garbage may run a finalizer in here, which aborts an upload by a request.
+        self._lock = threading.RLock()
 
     def add_bucket(self, name: str) -> None:
         """Make a bucket without a request."""
@@ -134,13 +135,15 @@ class MemoryS3:
         """Keys of the objects, sorted."""
         with self._lock:
             found = self._buckets[bucket]
-            keys = [key for key in found.objects if found.current(key) is not None]
+            keys = [key for key in found.objects.copy() if found.current(key) is not None]
         return sorted(key for key in keys if key.startswith(prefix))
 
     def uploads(self, bucket: str, prefix: str) -> list[tuple[str, str]]:
         """Key and id of the uploads that are neither completed nor aborted."""
         with self._lock:
-            begun = [(one.key, number) for number, one in self._buckets[bucket].uploads.items()]
+            begun = [
+                (one.key, number) for number, one in self._buckets[bucket].uploads.copy().items()
+            ]
         return [one for one in begun if one[0].startswith(prefix)]
 
     def answer(self, request: HttpRequest, body: bytes) -> Answer:
@@ -186,7 +189,7 @@ class MemoryS3:
         entries: list[str] = []
         last, is_truncated, count = "", False, 0
         bucket = self._bucket(asked)
-        for key in sorted(bucket.objects, key=str.encode):
+        for key in sorted(bucket.objects.copy(), key=str.encode):
             version = bucket.current(key)
             if version is None or version.data is None or not key.startswith(prefix):
                 continue
@@ -221,7 +224,7 @@ class MemoryS3:
         entries = [
             f"<{kind}>{asked.named('Key', key)}<VersionId>{version.id}</VersionId>"
             f"<LastModified>{_iso(version.modified)}</LastModified></{kind}>"
-            for key, versions in sorted(self._bucket(asked).objects.items())
+            for key, versions in sorted(self._bucket(asked).objects.copy().items())
             if key.startswith(prefix)
             for version in versions
             for kind in ("Version" if version.data is not None else "DeleteMarker",)
@@ -233,7 +236,7 @@ class MemoryS3:
         entries = [
             f"<Upload>{asked.named('Key', upload.key)}<UploadId>{upload_id}</UploadId>"
             f"<Initiated>{_iso(upload.begun)}</Initiated></Upload>"
-            for upload_id, upload in self._bucket(asked).uploads.items()
+            for upload_id, upload in self._bucket(asked).uploads.copy().items()
             if upload.key.startswith(prefix)
         ]
         return _xml("ListMultipartUploadsResult", asked.unpaged() + "".join(entries))
