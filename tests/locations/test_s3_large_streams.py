@@ -175,7 +175,7 @@ def test_a_writer_that_failed_can_not_commit_what_is_missing_a_piece(watched: Wa
 
 @pytest.mark.usefixtures("small_parts")
 def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
-    bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, waits = threading.Event(), threading.Event()
     note = _multipart_upload._note
@@ -187,9 +187,12 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
             goes_on.wait(HANGS_S)
 
     monkeypatch.setattr(_multipart_upload, "_note", slowly)
-    settings = settings_of(bucket.server, part_bytes=4, concurrency=1)
-    stream = S3FileSystem(settings).create(f"s3://{bucket.name}/x")
+    # Not before the writer has noted it, who would wait otherwise.
+    noted = threading.Event()
+    watched.faults.delay(noted, s3_operation("UploadPart"))
+    stream = watched.file_system(part_bytes=4, concurrency=1).create(f"{watched.directory}/x")
     stream.write(b"12345")
+    noted.set()
     with ThreadPoolExecutor(1) as pool:
         committed = pool.submit(stream.commit)
         assert waits.wait(HANGS_S)
@@ -197,8 +200,8 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
         goes_on.set()
         with pytest.raises(StreamClosedError):
             committed.result(HANGS_S)
-    assert bucket.keys() == []
-    assert bucket.uploads() == []
+    assert watched.bucket.keys() == []
+    assert watched.bucket.uploads() == []
 
 
 @pytest.mark.parametrize("checksum", ["crc32c", "off"])
