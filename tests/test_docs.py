@@ -18,6 +18,7 @@ from pages.blocks import (
     shell_blocks_of,
 )
 from pages.data import write_data, write_job
+from pages.jvm import SharedJvm, shared_jvm
 from pages.running import run_page
 from servers.hdfs import HdfsServer, hdfs_server
 from servers.s3 import S3Bucket, S3Server, moto, settings_of
@@ -72,7 +73,8 @@ def test_the_code_of_a_page_runs(
         write_data(tmp_path / "data")
     commands = "".join(block.commands for block in shell_blocks_of(page) if not block.not_run)
     environment = request.getfixturevalue("my_bucket") if MY_BUCKET in commands else {}
-    printed = run_page(page, tmp_path, **environment)
+    jvm = request.getfixturevalue("jvm") if "SparkSession" in code else None
+    printed = run_page(page, tmp_path, jvm, **environment)
     if page.name == "README.md":
         sizes = [
             pq.read_metadata(file).num_rows
@@ -134,6 +136,13 @@ def test_settings_that_pages_name_exist() -> None:
         for key in re.findall(r"spark\.holdfast\.[a-z0-9-]+(?:\.[a-z0-9-]+)+", page.read_text())
     }
     assert [one for one in sorted(named) if one[1] not in settings | NO_SETTINGS] == []
+
+
+@pytest.fixture(scope="session")
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedJvm]:
+    """Where the programs of pages start their Spark."""
+    with shared_jvm(tmp_path_factory.mktemp("jvm")) as jvm:
+        yield jvm
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from pages.blocks import Block, python_of, shell_blocks_of
+from pages.jvm import SharedJvm
 
 _A_WHILE = re.compile(r"(\w+)\.awaitTermination\(\d+\)")
 _SOME_BATCHES = r"""
@@ -24,12 +25,13 @@ _SHELL = "set -euo pipefail\n"
 _LONGEST_S = 240
 
 
-def run_page(page: Path, directory: Path, **environment: str) -> str:
+def run_page(page: Path, directory: Path, jvm: SharedJvm | None = None, **environment: str) -> str:
     """Run all of a page; what its Python has printed.
 
     Args:
         page: The page.
         directory: Stands for /tmp, and its `data` for /data; all else is as printed.
+        jvm: Where its Python starts Spark; in a JVM of its own if not given.
         environment: More variables.
     """
     program = python_of(page)
@@ -37,7 +39,10 @@ def run_page(page: Path, directory: Path, **environment: str) -> str:
     if program:
         script = directory / "page.py"
         script.write_text(_A_WHILE.sub(_SOME_BATCHES, _in(directory, program)))
-        ran = _run([sys.executable, str(script)], directory, environment)
+        shared = {} if jvm is None else jvm.environment
+        ran = _run([sys.executable, str(script)], directory, environment | shared)
+        if jvm is not None:
+            jvm.stop_spark()
         assert ran.returncode == 0, ran.stderr
         printed = ran.stdout
     for block in shell_blocks_of(page):

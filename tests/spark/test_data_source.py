@@ -80,6 +80,7 @@ def test_the_states_of_a_query_and_its_subtasks_are_read_from_a_savepoint(
     assert tuple(count) == (20, sum(range(20)))
 
 
+@pytest.mark.exhaustive
 def test_objects_unions_and_pickles_need_no_classes(
     spark: SparkSession, checkpoint: Checkpoint
 ) -> None:
@@ -101,6 +102,7 @@ def test_objects_unions_and_pickles_need_no_classes(
     assert {pickle.loads(row.value) for row in pickles} == {Plain(0), Plain(1)}
 
 
+@pytest.mark.exhaustive
 def test_an_empty_state_is_a_frame_without_rows(
     spark: SparkSession, checkpoint: Checkpoint
 ) -> None:
@@ -175,7 +177,9 @@ def _as_it_was() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_as_it_was")
-@pytest.mark.parametrize("by", ["options", "the session"])
+@pytest.mark.parametrize(
+    "by", ["options", pytest.param("the session", marks=pytest.mark.exhaustive)]
+)
 def test_a_bucket_is_reached_by_the_settings_and_no_plan_shows_them(
     spark: SparkSession, moto_bucket: S3Bucket, capsys: pytest.CaptureFixture[str], by: str
 ) -> None:

@@ -24,6 +24,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=4, derandomize=True)
 @given(steps=steps)
 def test_each_row_is_in_the_output_or_the_state_once_whatever_happened(
@@ -80,6 +81,7 @@ def test_each_kind_of_state_is_spread_in_its_own_way(job: Job) -> None:
             assert set(row.union) == set(fed)
 
 
+@pytest.mark.exhaustive
 def test_the_parallelism_has_nothing_to_do_with_sparks_number_of_shuffle_partitions(
     job: Job,
 ) -> None:

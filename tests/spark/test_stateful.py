@@ -92,7 +92,7 @@ def test_state_in_files_is_restored_like_state_in_metadata(job: Job) -> None:
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 210
 
 
-@pytest.mark.parametrize("retained", [1, 3])
+@pytest.mark.parametrize("retained", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 def test_as_many_checkpoints_are_kept_as_asked_for(job: Job, retained: int) -> None:
     job.settings["spark.holdfast.checkpoint.num-retained"] = str(retained)
     job.feed(files=5, rows=10)
@@ -161,6 +161,7 @@ def test_an_operator_can_have_an_output_schema_of_its_own(job: Job) -> None:
     assert numbers == {(subtask, nth) for subtask in (0, 1) for nth in range(75)}
 
 
+@pytest.mark.exhaustive
 def test_more_subtasks_than_rows_work(job: Job) -> None:
     job.feed(files=2, rows=3)
     job.run(job.operator(Groups(1), parallelism=8))
@@ -168,7 +169,12 @@ def test_more_subtasks_than_rows_work(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    "nothing", ["id < 0", "id % 7 = 9", "false"], ids=["by statistics", "at run time", "by plan"]
+    "nothing",
+    [
+        pytest.param("id < 0", marks=pytest.mark.exhaustive, id="by statistics"),
+        pytest.param("id % 7 = 9", marks=pytest.mark.exhaustive, id="at run time"),
+        pytest.param("false", id="by plan"),
+    ],
 )
 def test_a_batch_without_rows_carries_the_state_on(job: Job, nothing: str) -> None:
     job.feed(files=3)
@@ -193,6 +199,7 @@ def test_memory_storage_checkpoints_without_a_directory(job: Job) -> None:
     assert not job.checkpoints.exists()
 
 
+@pytest.mark.exhaustive
 def test_tables_are_as_good_as_batches(job: Job) -> None:
     job.feed(files=3)
     job.run(job.operator(YieldsTables(70)))
@@ -209,7 +216,9 @@ def test_a_listener_that_fails_changes_nothing(job: Job) -> None:
     ("key", "value"),
     [
         ("spark.sql.session.timeZone", "Asia/Tokyo"),
-        ("spark.sql.execution.arrow.useLargeVarTypes", "true"),
+        pytest.param(
+            "spark.sql.execution.arrow.useLargeVarTypes", "true", marks=pytest.mark.exhaustive
+        ),
     ],
 )
 def test_state_does_not_depend_on_the_sessions_settings(job: Job, key: str, value: str) -> None:
@@ -221,6 +230,7 @@ def test_state_does_not_depend_on_the_sessions_settings(job: Job, key: str, valu
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 210
 
 
+@pytest.mark.exhaustive
 def test_rows_are_dealt_evenly_however_they_are_partitioned(job: Job) -> None:
     job.feed(files=1, rows=16)
     operator = job.operator(Groups(100), parallelism=4)
@@ -230,6 +240,7 @@ def test_rows_are_dealt_evenly_however_they_are_partitioned(job: Job) -> None:
     assert max(dealt) < 16
 
 
+@pytest.mark.exhaustive
 def test_state_inside_metadata_may_be_large_in_sum(job: Job) -> None:
     job.settings["spark.holdfast.state.inline-threshold"] = "1m"
     job.feed(files=3, rows=20_000)
@@ -273,6 +284,7 @@ def test_one_operator_serves_two_queries_at_once(
         assert len(set(one.ids_written())) == len(one.ids_written()) == 2 * 140
 
 
+@pytest.mark.exhaustive
 def test_a_query_that_is_stopped_in_a_batch_goes_on_where_it_was(job: Job) -> None:
     job.feed(files=4)
     reached = threading.Event()
@@ -295,6 +307,7 @@ def test_a_query_that_is_stopped_in_a_batch_goes_on_where_it_was(job: Job) -> No
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
 
 
+@pytest.mark.exhaustive
 def test_two_queries_share_a_checkpoint_directory(
     spark: SparkSession, job: Job, tmp_path: Path
 ) -> None:
