@@ -59,6 +59,7 @@ NO_SETTINGS = {"spark.holdfast.state.checkpoints.dir"}
 WITHOUT_A_JOB = ("how-to-test-an-adapter.md", "how-to-configure.md")
 
 
+@pytest.mark.xdist_group("pages")  # they share a JVM
 @pytest.mark.timeout(300)  # a busy machine starts some queries of a page slowly
 @pytest.mark.parametrize(
     "page",

@@ -58,7 +58,6 @@ def test_no_checkpoint_directory_is_refused(job: Job) -> None:
         ({"state.inline-threshold": "2m"}, ["inline-threshold", "0 to 1m"]),
         ({"state.inline-threshold": "2 bananas"}, ["size"]),
         ({"job.id": "../x"}, ["job id", "can't name a directory"]),
-        ({"checkpoint.dir": "gopher://data/x"}, ["no file system for gopher://", "file://"]),
     ],
 )
 def test_a_bad_setting_is_refused_by_name(settings: dict[str, str], words: list[str]) -> None:
@@ -74,12 +73,6 @@ def test_checkpoints_among_files_of_spark_are_refused(job: Job) -> None:
     job.feed(files=1)
     job.settings["spark.holdfast.checkpoint.dir"] = (job.spark_checkpoint / "state").as_uri()
     refused(job, job.operator(Groups(70)), "InvalidRequestError", "lie in each other")
-
-
-def test_a_file_in_the_way_of_the_directory_is_refused(job: Job) -> None:
-    job.feed(files=1)
-    job.checkpoints.write_text("not a directory")
-    refused(job, job.operator(Groups(70)), "InvalidRequestError", "file:///")
 
 
 def test_a_damaged_state_file_is_refused(job: Job) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from contracts.values import read
@@ -56,6 +57,17 @@ def check_refused(
     assert claims == sorted(
         entry.uri for entry in file_system_for(directory).list(f"{directory}/job/_epoch")
     )
+
+
+def test_an_unknown_store_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match=r"no file system for gopher://.* file://"):
+        coordinator("gopher://data/x")
+
+
+def test_a_file_in_the_way_of_the_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("not a directory")
+    with pytest.raises(InvalidRequestError, match="file:///"):
+        coordinator(f"file://{tmp_path}/checkpoints")
 
 
 @pytest.mark.parametrize(
