@@ -1,5 +1,7 @@
 """A driver's coordinator without Spark, and what tasks would report to it."""
 
+from collections.abc import Callable
+
 from jobs.operators import Groups
 
 from holdfast.locations import (
@@ -53,14 +55,15 @@ def acknowledged(
     subtasks: tuple[int, ...] = (0, 1),
     mode: OperatorStateMode = OperatorStateMode.SPLIT_DISTRIBUTE,
     count: int = 1,
+    state_of: Callable[[int], bytes] = lambda subtask: b"state of %d" % subtask,
 ) -> dict[str, list[Acknowledgement]]:
-    """What subtasks report after each has written a state file."""
+    """What subtasks report after each has written its state into a file."""
     found = []
     for subtask in subtasks:
         with pending.location.create_checkpoint_state_output_stream(
             CheckpointedStateScope.EXCLUSIVE
         ) as stream:
-            stream.write(b"state of %d" % subtask)
+            stream.write(state_of(subtask))
             handle = stream.close_and_get_handle()
         assert handle is not None
         partitions = StatePartitions(mode, 0, handle.size, 0, count)
