@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 from jobs.job import LOCAL
@@ -43,7 +43,7 @@ def shared_jvm(directory: Path) -> Iterator[SharedJvm]:
     python_path = os.pathsep.join([str(_TESTS), os.environ.get("PYTHONPATH", "")])
     with open(directory / "jvm.log", "wb") as log:
         with mock.patch.dict(os.environ, PYTHONPATH=python_path):
-            gateway = launch_gateway(
+            gateway = cast("Any", launch_gateway)(
                 settings, popen_kwargs={"cwd": directory, "stdout": log, "stderr": log}
             )
         try:

@@ -100,7 +100,13 @@ def test_a_function_that_can_not_travel_is_refused(job: Job) -> None:
     refused(job, job.operator(function), "'operator' can't be pickled", "lock", "initialize_state")
 
 
-UNUSABLE = (["id", "id AS ID"], ["id AS `a.b`"], ["id AS __HOLDFAST_subtask"], ["id AS `*`"], [])
+UNUSABLE: tuple[list[str], ...] = (
+    ["id", "id AS ID"],
+    ["id AS `a.b`"],
+    ["id AS __HOLDFAST_subtask"],
+    ["id AS `*`"],
+    [],
+)
 
 
 def test_columns_that_cannot_be_used_are_refused(job: Job) -> None:

@@ -52,6 +52,7 @@ def test_spark_refuses_a_continuous_trigger(job: Job) -> None:
     assert not job.checkpoints.exists()
 
 
+@pytest.mark.exhaustive
 def test_several_queries_run_at_once_each_with_its_own_operators(
     spark: SparkSession, tmp_path: Path
 ) -> None:
