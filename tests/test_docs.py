@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from jobs.fixtures import spark
 from pages.blocks import (
     LANGUAGES,
     Block,
@@ -18,7 +19,6 @@ from pages.blocks import (
     shell_blocks_of,
 )
 from pages.data import write_data, write_job
-from pages.jvm import SharedJvm, shared_jvm
 from pages.running import run_page
 from servers.hdfs import HdfsServer, hdfs_server
 from servers.s3 import S3Bucket, S3Server, moto, settings_of
@@ -27,7 +27,7 @@ from docs.generate import settings_page
 from holdfast.locations import use_s3
 from holdfast.spark import PREFIX, settings_table
 
-__all__ = ["moto"]
+__all__ = ["moto", "spark"]
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -59,12 +59,24 @@ NO_SETTINGS = {"spark.holdfast.state.checkpoints.dir"}
 WITHOUT_A_JOB = ("how-to-test-an-adapter.md", "how-to-configure.md")
 
 
-@pytest.mark.xdist_group("pages")  # they share a JVM
+def has_session_of_tests(page: Path) -> bool:
+    """Whether its Python runs in the session that tests share, which it must not stop."""
+    program = python_of(page)
+    return "SparkSession" in program and "spark.stop()" not in program
+
+
 @pytest.mark.timeout(300)  # a busy machine starts some queries of a page slowly
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if run_blocks_of(page) and page != HDFS_PAGE],
-    ids=lambda page: page.name,
+    [
+        pytest.param(
+            page,
+            marks=[pytest.mark.xdist_group("spark")] if has_session_of_tests(page) else [],
+            id=page.name,
+        )
+        for page in PAGES
+        if run_blocks_of(page) and page != HDFS_PAGE
+    ],
 )
 def test_the_code_of_a_page_runs(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
@@ -74,8 +86,8 @@ def test_the_code_of_a_page_runs(
         write_data(tmp_path / "data")
     commands = "".join(block.commands for block in shell_blocks_of(page) if not block.not_run)
     environment = request.getfixturevalue("my_bucket") if MY_BUCKET in commands else {}
-    jvm = request.getfixturevalue("jvm") if "SparkSession" in code else None
-    printed = run_page(page, tmp_path, jvm, **environment)
+    session = request.getfixturevalue("spark") if has_session_of_tests(page) else None
+    printed = run_page(page, tmp_path, session, **environment)
     if page.name == "README.md":
         sizes = [
             pq.read_metadata(file).num_rows
@@ -137,13 +149,6 @@ def test_settings_that_pages_name_exist() -> None:
         for key in re.findall(r"spark\.holdfast\.[a-z0-9-]+(?:\.[a-z0-9-]+)+", page.read_text())
     }
     assert [one for one in sorted(named) if one[1] not in settings | NO_SETTINGS] == []
-
-
-@pytest.fixture(scope="session")
-def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedJvm]:
-    """Where the programs of pages start their Spark."""
-    with shared_jvm(tmp_path_factory.mktemp("jvm")) as jvm:
-        yield jvm
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ def read(spark: SparkSession, pointer: str, **options: str) -> DataFrame:
     return spark.read.format("holdfast").options(**options).load(pointer)
 
 
+@pytest.mark.exhaustive
 def test_elements_of_every_type_come_as_spark_has_them(
     spark: SparkSession, checkpoint: Checkpoint
 ) -> None:
@@ -176,10 +177,9 @@ def _as_it_was() -> Iterator[None]:
         unregister_file_system(scheme)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("_as_it_was")
-@pytest.mark.parametrize(
-    "by", ["options", pytest.param("the session", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("by", ["options", "the session"])
 def test_a_bucket_is_reached_by_the_settings_and_no_plan_shows_them(
     spark: SparkSession, moto_bucket: S3Bucket, capsys: pytest.CaptureFixture[str], by: str
 ) -> None:

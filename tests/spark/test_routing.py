@@ -119,6 +119,7 @@ def refused(job: Job, operator: StatefulOperator, words: str) -> None:
     assert (job.completed(), sorted(job.job_directory.glob("_epoch/*"))) == before
 
 
+@pytest.mark.exhaustive
 def test_rows_that_would_come_to_others_than_their_state_are_refused(job: Job) -> None:
     job.feed(files=1, rows=20)
     job.run(job.operator(Groups(7), key="id"))
@@ -128,6 +129,7 @@ def test_rows_that_would_come_to_others_than_their_state_are_refused(job: Job) -
     assert sorted([*job.ids_written(), *job.ids_held()]) == job.ids_fed
 
 
+@pytest.mark.exhaustive
 def test_a_key_of_another_type_would_come_to_others_than_its_state_and_is_refused(job: Job) -> None:
     def run(kind: str) -> None:
         def rows(batch: DataFrame) -> DataFrame:

@@ -181,6 +181,7 @@ def test_a_query_that_is_stopped_with_a_savepoint_goes_on_elsewhere_as_the_same(
     assert moved.seen() == numbered(range(2, 3))
 
 
+@pytest.mark.exhaustive
 def test_a_query_with_operators_is_rolled_back_with_both_kinds_of_state(
     spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
 ) -> None:

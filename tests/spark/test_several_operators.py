@@ -42,10 +42,8 @@ def test_a_chain_lets_each_row_through_once_over_failures_and_restarts(job: Job)
     assert set(job.latest().metadata.operators) == {"first", "second"}
 
 
-@pytest.mark.parametrize(
-    "first",
-    [pytest.param(True, id="first"), pytest.param(False, marks=pytest.mark.exhaustive, id="last")],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
 def test_a_task_of_any_operator_of_a_chain_that_is_tried_again_counts_once(
     job: Job, tmp_path: Path, *, first: bool
 ) -> None:
@@ -67,6 +65,7 @@ def test_an_operator_of_a_chain_that_fails_leaves_no_checkpoint(job: Job, *, fir
     assert list(job.job_directory.glob("chk-*/*")) == []
 
 
+@pytest.mark.exhaustive
 def test_persisted_rows_go_to_two_operators_and_the_sink(job: Job) -> None:
     job.feed(files=2, rows=50)
     shared = job.part(Groups(7), "shared", persist=True)
@@ -229,6 +228,7 @@ def fails(_rows: DataFrame, _batch_id: int) -> None:
     raise OSError("as planned")
 
 
+@pytest.mark.exhaustive
 def test_operators_come_and_go_with_restarts(job: Job) -> None:
     job.feed(files=1, rows=50)
     stays = job.part(Groups(7), "stays")

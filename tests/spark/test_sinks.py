@@ -143,6 +143,7 @@ def test_a_sink_that_hides_an_error_is_refused(
     assert job.completed() == []
 
 
+@pytest.mark.exhaustive
 def test_a_sink_that_persists_may_try_again(job: Job) -> None:
     job.feed(files=2)
 

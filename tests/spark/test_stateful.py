@@ -40,6 +40,7 @@ def test_rows_come_out_in_whole_groups_over_batches_and_restarts(job: Job) -> No
     assert len(set(job.ids_written())) == 2 * 210
 
 
+@pytest.mark.exhaustive
 def test_all_rows_are_either_in_the_output_or_in_the_state(job: Job) -> None:
     job.feed(files=3, rows=100)
     job.run(job.operator(Groups(70)))
@@ -149,6 +150,7 @@ def test_the_operator_on_the_driver_is_told_of_checkpoints(job: Job) -> None:
     assert operator.told[2:] == [("complete", 2), ("aborted", 3)]  # what it goes on from, once more
 
 
+@pytest.mark.exhaustive
 def test_an_operator_can_have_an_output_schema_of_its_own(job: Job) -> None:
     job.feed(files=3, rows=50)
     job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
@@ -189,6 +191,7 @@ def test_a_batch_without_rows_carries_the_state_on(job: Job, nothing: str) -> No
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 210
 
 
+@pytest.mark.exhaustive
 def test_memory_storage_checkpoints_without_a_directory(job: Job) -> None:
     job.settings = {"spark.holdfast.checkpoint.storage": "memory"}
     job.feed(files=3)
@@ -206,19 +209,19 @@ def test_tables_are_as_good_as_batches(job: Job) -> None:
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
 
 
+@pytest.mark.exhaustive
 def test_a_listener_that_fails_changes_nothing(job: Job) -> None:
     job.feed(files=2)
     job.run(job.operator(BadListener(70)))
     assert job.completed() == [2]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("key", "value"),
     [
         ("spark.sql.session.timeZone", "Asia/Tokyo"),
-        pytest.param(
-            "spark.sql.execution.arrow.useLargeVarTypes", "true", marks=pytest.mark.exhaustive
-        ),
+        ("spark.sql.execution.arrow.useLargeVarTypes", "true"),
     ],
 )
 def test_state_does_not_depend_on_the_sessions_settings(job: Job, key: str, value: str) -> None:

@@ -157,6 +157,7 @@ def test_jobs_with_the_same_uid_keep_their_states_apart(
         check_each_row_was_counted_once(job, 4)
 
 
+@pytest.mark.exhaustive
 def test_copies_that_are_damaged_or_gone_are_fetched_again(job: Job, spark: SparkSession) -> None:
     job.settings[MEMORY] = "0"
     job.feed(files=4, rows=ROWS)

@@ -81,6 +81,7 @@ def test_a_new_query_begins_with_what_was_written(
     assert f"doesn't begin with {pointer}" in caplog.text
 
 
+@pytest.mark.exhaustive
 def test_a_first_batch_that_fails_begins_with_it_again(spark: SparkSession, job: Job) -> None:
     job.settings[PATH] = write_savepoint(
         f"file://{job.directory}/written",
@@ -202,6 +203,7 @@ def test_state_is_repaired_and_the_query_goes_on(
     assert all(placed[one // 10] == row.subtask for row in seen.rows for one in row.list)
 
 
+@pytest.mark.exhaustive
 def test_a_base_is_copied_with_all_that_is_not_named(job: Job, tmp_path: Path) -> None:
     run_all_kinds(job, rows=10)
     pointer = job.latest().location.external_pointer  # a checkpoint will do, too
