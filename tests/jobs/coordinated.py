@@ -30,6 +30,8 @@ def coordinator(
     num_retained: int = 2,
     parallelism: int = 2,
     key: str | list[str] | None = None,
+    start: str | None = None,
+    allow_non_restored_state: bool = False,
 ) -> CheckpointCoordinator:
     """A driver of the job, as each start of the query makes one."""
     storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
@@ -40,6 +42,8 @@ def coordinator(
         query_id=query_id,
         operators={uid: operator._operator},
         num_retained=num_retained,
+        allow_non_restored_state=allow_non_restored_state,
+        start=start,
     )
 
 

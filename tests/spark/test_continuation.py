@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from contracts.checkpoints import Checkpoint
 from contracts.values import read
 from jobs.coordinated import acknowledged, begun, coordinator, progress, run_batch
 from jobs.savepoint_crashes import crashing_at
@@ -15,7 +16,7 @@ from holdfast.errors import (
     CheckpointError,
     InvalidRequestError,
 )
-from holdfast.locations import file_system_for
+from holdfast.locations import OperatorState, SubtaskState, file_system_for
 from holdfast.testing import Faults
 
 
@@ -127,6 +128,24 @@ def test_rows_that_would_come_to_others_than_their_state_are_refused(memory_dire
     with pytest.raises(InvalidRequestError, match=r"list state 's'.* Go on with 2"):
         coordinator(memory_directory, key="id", parallelism=3).begin(1)
     assert begun(coordinator(memory_directory, key="id"), 1).restored_checkpoint_id == 1
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_savepoint_without_state_is_nothing_to_begin_with(
+    tmp_path: Path, *, allowed: bool
+) -> None:
+    checkpoint = Checkpoint(f"file://{tmp_path}/savepoint")
+    checkpoint.operators["operator"] = OperatorState(1, 128, {0: SubtaskState()})
+    driver = coordinator(
+        f"file://{tmp_path}/checkpoints",
+        start=checkpoint.complete(),
+        allow_non_restored_state=allowed,
+    )
+    if allowed:
+        begun(driver, 0)
+        return
+    with pytest.raises(InvalidRequestError, match="no operator has state"):
+        driver.begin(0)
 
 
 def test_a_driver_that_dies_at_any_call_to_the_store_loses_and_doubles_nothing(

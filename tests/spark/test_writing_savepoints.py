@@ -18,7 +18,6 @@ from pyspark.sql import functions as F
 import holdfast
 from holdfast.backends import ListStateDescriptor, StateRows
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations import OperatorState, SubtaskState, load_checkpoint, resolve_pointer
 from holdfast.spark import (
     KEY_HASH,
     NewOperator,
@@ -28,7 +27,6 @@ from holdfast.spark import (
     take_savepoint,
     write_savepoint,
 )
-from holdfast.spark._continuation import Continuation
 
 PATH = "spark.holdfast.savepoint.path"
 
@@ -135,27 +133,6 @@ def test_a_savepoint_of_other_operators_is_refused(job: Job) -> None:
         job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
     job.settings["spark.holdfast.checkpoint.allow-non-restored-state"] = "true"
     job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
-
-
-@pytest.mark.parametrize("allowed", [False, True])
-def test_a_savepoint_without_state_is_nothing_to_begin_with(
-    tmp_path: Path, *, allowed: bool
-) -> None:
-    checkpoint = Checkpoint(f"file://{tmp_path}")
-    checkpoint.operators["operator"] = OperatorState(1, 128, {0: SubtaskState()})
-    begin = load_checkpoint(resolve_pointer(checkpoint.complete()))
-    continuation = Continuation(
-        job_id="job",
-        query_id="query",
-        operators={},
-        sinks={},
-        allow_non_restored_state=allowed,
-    )
-    if allowed:
-        continuation.check_start(begin)
-        return
-    with pytest.raises(InvalidRequestError, match="no operator has state"):
-        continuation.check_start(begin)
 
 
 def test_state_is_repaired_and_the_query_goes_on(
