@@ -68,15 +68,8 @@ def has_session_of_tests(page: Path) -> bool:
 @pytest.mark.timeout(300)  # a busy machine starts some queries of a page slowly
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(
-            page,
-            marks=[pytest.mark.xdist_group("spark")] if has_session_of_tests(page) else [],
-            id=page.name,
-        )
-        for page in PAGES
-        if run_blocks_of(page) and page != HDFS_PAGE
-    ],
+    [page for page in PAGES if run_blocks_of(page) and page != HDFS_PAGE],
+    ids=lambda page: page.name,
 )
 def test_the_code_of_a_page_runs(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
