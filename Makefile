@@ -29,9 +29,15 @@ help: ## list the targets
 demo: setup java ## kill and restart a real stream on real data, then check every row; DIR=... keeps the output, STORAGE=s3|hdfs has a server
 	$(BIN)/python -m examples.demo $(if $(DIR),--dir "$(DIR)") $(if $(STORAGE),--storage "$(STORAGE)")
 
+IN_PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadscope
+
 .PHONY: test
 test: setup java ## the tests, fast and without network; includes real Spark
-	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal tests $(ARGS)
+	$(BIN)/pytest $(IN_PARALLEL) -m "not exhaustive" tests $(ARGS)
+
+.PHONY: test-all
+test-all: integration ## each test once: these, those that are too slow for them, and integration
+	$(BIN)/pytest $(IN_PARALLEL) tests $(ARGS)
 
 .PHONY: integration
 integration: setup java s3-servers hdfs-servers browser ## the tests that start servers or whole jobs
@@ -45,9 +51,13 @@ kills: setup java s3-servers ## kill the demo's job KILLS=50 times at random mom
 # compiled. A Java that makes no archive of them is only slower.
 SPARK_CLASSES := build/spark-classes.jsa
 
-test integration kills: $(SPARK_CLASSES)
-test integration kills: export SPARK_SUBMIT_OPTS += -XX:SharedArchiveFile='$(CURDIR)/$(SPARK_CLASSES)' \
+test test-all integration kills: $(SPARK_CLASSES)
+test test-all integration kills: export SPARK_SUBMIT_OPTS += -XX:SharedArchiveFile='$(CURDIR)/$(SPARK_CLASSES)' \
   -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+
+# Images of containers often forbid Python to keep what it has compiled. Then each process of a test
+# would compile PySpark, pandas and the tests themselves anew, which is most of its time.
+test test-all integration kills: export PYTHONDONTWRITEBYTECODE :=
 
 $(SPARK_CLASSES): $(VENV)/.ready | java
 	@PYTHON=$(BIN)/python infra/spark/class-archive $@ || test $$? = 3
@@ -144,7 +154,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml | $(UV)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'Holdfast needs Python 3.11 or newer; name one with PYTHON=/path/to/python' >&2; exit 1; }
 	test -x $(BIN)/python || $(UV) venv --quiet --python "$$(command -v $(PYTHON))" $(VENV)
-	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	$(UV) pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements.lock
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable . --config-settings editable_mode=compat
 	touch $@
 

@@ -6,8 +6,12 @@ import pytest
 from contracts.checkpoint_bucket import TEMPLATE, CheckpointBucketContract, Deployed, deploy
 from servers.aws import Account, moto_account
 
-# It makes no policies of buckets, and says so.
-pytestmark = pytest.mark.filterwarnings("ignore:Tried to parse AWS..S3..BucketPolicy:UserWarning")
+pytestmark = [
+    # A whole account in moto and all of cfn-lint's rules, for a template that seldom changes.
+    pytest.mark.exhaustive,
+    # It makes no policies of buckets, and says so.
+    pytest.mark.filterwarnings("ignore:Tried to parse AWS..S3..BucketPolicy:UserWarning"),
+]
 
 KEY = "arn:aws:kms:us-east-1:111122223333:key/0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0"
 

@@ -6,9 +6,11 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from jobs.fixtures import spark
 from pages.blocks import (
     LANGUAGES,
     Block,
@@ -19,14 +21,15 @@ from pages.blocks import (
 )
 from pages.data import write_data, write_job
 from pages.running import run_page
+from servers.buckets import MemoryS3Server, memory_s3
 from servers.hdfs import HdfsServer, hdfs_server
-from servers.s3 import S3Bucket, S3Server, moto, settings_of
+from servers.s3 import S3Bucket, settings_of
 
 from docs.generate import settings_page
 from holdfast.locations import use_s3
 from holdfast.spark import PREFIX, settings_table
 
-__all__ = ["moto"]
+__all__ = ["memory_s3", "spark"]
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -58,10 +61,20 @@ NO_SETTINGS = {"spark.holdfast.state.checkpoints.dir"}
 WITHOUT_A_JOB = ("how-to-test-an-adapter.md", "how-to-configure.md")
 
 
+def run_in_full(page: Path) -> Any:
+    # Each starts a Spark of its own; that of README stands for them where time is short.
+    marks = [] if page.name == "README.md" else [pytest.mark.exhaustive]
+    return pytest.param(page, marks=marks, id=page.name)
+
+
+def has_session_of_tests(page: Path) -> bool:
+    """Whether its Python runs in the session that tests share, which it must not stop."""
+    program = python_of(page)
+    return "SparkSession" in program and "spark.stop()" not in program
+
+
 @pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if run_blocks_of(page) and page != HDFS_PAGE],
-    ids=lambda page: page.name,
+    "page", [run_in_full(page) for page in PAGES if run_blocks_of(page) and page != HDFS_PAGE]
 )
 def test_the_code_of_a_page_runs(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
@@ -71,7 +84,8 @@ def test_the_code_of_a_page_runs(
         write_data(tmp_path / "data")
     commands = "".join(block.commands for block in shell_blocks_of(page) if not block.not_run)
     environment = request.getfixturevalue("my_bucket") if MY_BUCKET in commands else {}
-    printed = run_page(page, tmp_path, **environment)
+    session = request.getfixturevalue("spark") if has_session_of_tests(page) else None
+    printed = run_page(page, tmp_path, session, **environment)
     if page.name == "README.md":
         sizes = [
             pq.read_metadata(file).num_rows
@@ -86,6 +100,7 @@ def test_the_code_of_a_page_runs(
         assert completed, "the page's job has taken no checkpoint"
 
 
+@pytest.mark.exhaustive  # it starts a cluster
 def test_the_code_of_the_hdfs_page_runs(name_service: HdfsServer, tmp_path: Path) -> None:
     printed = run_page(HDFS_PAGE, tmp_path, HADOOP_CONF_DIR=str(name_service.conf_dir))
     [newest] = printed.splitlines()
@@ -136,19 +151,19 @@ def test_settings_that_pages_name_exist() -> None:
 
 
 @pytest.fixture
-def my_bucket(moto: S3Server) -> Iterator[dict[str, str]]:
+def my_bucket(memory_s3: MemoryS3Server) -> Iterator[dict[str, str]]:
     """Variables that lead to a server with `s3://my-bucket/holdfast`, where job `totals` is."""
-    client = moto.client()
+    client = memory_s3.client()
     client.create_bucket(Bucket=MY_BUCKET)
-    bucket = S3Bucket(moto, MY_BUCKET, client)
-    use_s3(settings_of(moto), MY_BUCKET)
+    bucket = S3Bucket(memory_s3, MY_BUCKET, client)
+    use_s3(settings_of(memory_s3), MY_BUCKET)
     try:
         write_job(f"s3://{MY_BUCKET}/holdfast", "file:///data/totals-spark")
         yield {
-            "AWS_ENDPOINT_URL": moto.endpoint,
-            "AWS_ACCESS_KEY_ID": moto.access_key,
-            "AWS_SECRET_ACCESS_KEY": moto.secret_key,
-            "AWS_REGION": moto.region,
+            "AWS_ENDPOINT_URL": memory_s3.endpoint,
+            "AWS_ACCESS_KEY_ID": memory_s3.access_key,
+            "AWS_SECRET_ACCESS_KEY": memory_s3.secret_key,
+            "AWS_REGION": memory_s3.region,
             "no_proxy": "127.0.0.1",
         }
     finally:

@@ -2,6 +2,6 @@
 
 from jobs.kept import kept
 from jobs.stopped import as_without_spark, directory, stopped
-from servers.s3 import moto, moto_bucket
+from servers.buckets import memory_bucket, memory_s3
 
-__all__ = ["as_without_spark", "directory", "kept", "moto", "moto_bucket", "stopped"]
+__all__ = ["as_without_spark", "directory", "kept", "memory_bucket", "memory_s3", "stopped"]

@@ -21,6 +21,7 @@ from holdfast.locations import (
     sweep,
     use_s3,
 )
+from holdfast.locations.coordination import sweeping
 from holdfast.testing import metadata_of
 
 RANDOM = "0123456789abcdef" * 2
@@ -250,15 +251,20 @@ def test_an_empty_directory_and_a_bad_one(
 
 
 def test_uploads_that_were_never_completed_are_aborted(
-    moto_bucket: S3Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    memory_bucket: S3Bucket,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    directory = f"s3://{moto_bucket.name}/data"
-    use_s3(settings_of(moto_bucket.server), moto_bucket.name)
+    directory = f"s3://{memory_bucket.name}/data"
+    use_s3(settings_of(memory_bucket.server), memory_bucket.name)
     complete(directory, "job")
     for key in (f"data/job/chk-3/01234567-{RANDOM}", "data/job/chk-3/somebody-else's"):
-        moto_bucket.client.create_multipart_upload(Bucket=moto_bucket.name, Key=key)
+        memory_bucket.client.create_multipart_upload(Bucket=memory_bucket.name, Key=key)
+    now_ms = sweeping._store_clock_ms
+    monkeypatch.setattr(sweeping, "_store_clock_ms", lambda uri: now_ms(uri) + 86_400_000)
     settings = tmp_path / "job.conf"
-    options = options_for(moto_bucket)
+    options = options_for(memory_bucket)
     settings.write_text("\n".join(one.removeprefix("--conf=") for one in options))
     command = ["clean", directory, "--properties-file", str(settings), "--json"]
     assert main(command) == 0
@@ -270,7 +276,7 @@ def test_uploads_that_were_never_completed_are_aborted(
         "uri": f"{directory}/job/chk-3/01234567-{RANDOM}",
         "size_bytes": None,
     }
-    assert len(moto_bucket.uploads()) == 2
+    assert len(memory_bucket.uploads()) == 2
     assert main([*command, "--yes"]) == 0
-    assert [key for key, _ in moto_bucket.uploads()] == ["data/job/chk-3/somebody-else's"]
+    assert [key for key, _ in memory_bucket.uploads()] == ["data/job/chk-3/somebody-else's"]
     assert main(command) == 1

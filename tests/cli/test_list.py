@@ -51,21 +51,21 @@ def test_json_has_checkpoints_and_savepoints_with_what_is_new_and_what_is_refere
 
 
 def test_files_that_are_spread_are_the_checkpoint_s_own(
-    moto_bucket: S3Bucket, capsys: pytest.CaptureFixture[str]
+    memory_bucket: S3Bucket, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = reached(moto_bucket.server)
-    spread = f"s3://{moto_bucket.name}/checkpoints/_entropy_"
+    options = reached(memory_bucket.server)
+    spread = f"s3://{memory_bucket.name}/checkpoints/_entropy_"
     Stores.parse(dict(pair.split("=", 1) for pair in options[1::2]), spread).use()
     first = write_checkpoint(spread, 1)
     second = write_checkpoint(spread, 2, before=first)
-    assert any("/." in key for key in moto_bucket.keys("checkpoints/"))
+    assert any("/." in key for key in memory_bucket.keys("checkpoints/"))
     referenced = first.metadata.operators["visits"].subtasks[1].managed_operator[0].size
     rows = listed(capsys, spread, *options)
     assert [(row["checkpoint"], row["referenced_bytes"]) for row in rows] == [
         (1, 0),
         (2, referenced),
     ]
-    assert listed(capsys, f"s3://{moto_bucket.name}/checkpoints", *options) == rows
+    assert listed(capsys, f"s3://{memory_bucket.name}/checkpoints", *options) == rows
     assert main(["verify", spread, *options]) == 0
     assert rows[1]["total_bytes"] == second.metadata.state_bytes + second.metadata_bytes
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from contracts.histories import HOSTILE, checkpoint_metadata, write_checkpoints
-from servers.s3 import S3Bucket, moto, moto_bucket
+from servers.s3 import S3Bucket
 
 from holdfast.cli.command_line import main
 from holdfast.locations import (
@@ -23,8 +23,6 @@ from holdfast.locations import (
     use_s3,
 )
 from holdfast.testing import metadata_of
-
-__all__ = ["moto", "moto_bucket"]
 
 LONG_AGO_MS = 1_700_000_000_000
 
@@ -198,8 +196,8 @@ def test_bytes_that_were_there_before_are_told_from_new_ones(
     assert re.search("#2: .* newly written, 1000 B referenced", page_of(directory).text)
 
 
-def test_a_bucket_is_looked_at_as_a_directory_is(moto_bucket: S3Bucket, tmp_path: Path) -> None:
-    server = moto_bucket.server
+def test_a_bucket_is_looked_at_as_a_directory_is(memory_bucket: S3Bucket, tmp_path: Path) -> None:
+    server = memory_bucket.server
     use_s3(
         S3Settings(
             endpoint_url=server.endpoint,
@@ -209,7 +207,7 @@ def test_a_bucket_is_looked_at_as_a_directory_is(moto_bucket: S3Bucket, tmp_path
             secret_key=server.secret_key,
         )
     )
-    directory = f"s3://{moto_bucket.name}/data"
+    directory = f"s3://{memory_bucket.name}/data"
     try:
         write_checkpoints(directory, [2, 4])
         assert main(["report", directory, "-o", str(tmp_path / "report.html")]) == 0

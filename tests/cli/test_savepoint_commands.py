@@ -380,19 +380,21 @@ def test_where_a_restore_is_not_finished_nothing_is_rolled_back(
 
 
 def test_a_bucket_is_reached_by_the_settings_alone(
-    moto_bucket: S3Bucket, as_without_spark: None, capsys: Captured
+    memory_bucket: S3Bucket, as_without_spark: None, capsys: Captured
 ) -> None:
-    use_s3(settings_of(moto_bucket.server), moto_bucket.name)
-    directory = f"s3://{moto_bucket.name}/dir"
+    use_s3(settings_of(memory_bucket.server), memory_bucket.name)
+    directory = f"s3://{memory_bucket.name}/dir"
     location = write_stopped(directory)
-    assert main(["savepoint", location, f"{directory}/savepoints", *options_for(moto_bucket)]) == 0
+    assert (
+        main(["savepoint", location, f"{directory}/savepoints", *options_for(memory_bucket)]) == 0
+    )
     pointer = capsys.readouterr().out.strip()
-    options = [*options_for(moto_bucket), "--checkpoint-dir", f"{directory}/forked"]
+    options = [*options_for(memory_bucket), "--checkpoint-dir", f"{directory}/forked"]
     assert main(["restore", pointer, f"{directory}/fork", *options]) == 0
     for words in ([], ["--checkpoint", "2"], ["--checkpoint", "2", "--yes"]):
-        assert main(["rollback", location, *words, *options_for(moto_bucket)]) == 0
-    assert "dir/original/offsets/2" not in moto_bucket.keys("dir/original/offsets/")
-    assert "dir/fork/offsets/3" in moto_bucket.keys("dir/fork/offsets/")
+        assert main(["rollback", location, *words, *options_for(memory_bucket)]) == 0
+    assert "dir/original/offsets/2" not in memory_bucket.keys("dir/original/offsets/")
+    assert "dir/fork/offsets/3" in memory_bucket.keys("dir/fork/offsets/")
 
 
 @pytest.mark.parametrize("command", ["savepoint", "restore", "rollback"])

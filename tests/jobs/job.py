@@ -23,10 +23,18 @@ from holdfast.spark import (
     stateful,
 )
 
+LOCAL = {
+    "spark.python.daemon.module": "jobs.worker_daemon",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""What makes small queries cheap, in a Spark that finds the modules of tests."""
+
 
 def local_spark(cores: int = 2) -> SparkSession:
     """A Spark in this process alone."""
-    return connect(f"local[{cores},2]", {})  # a task that fails is tried once more
+    return connect(f"local[{cores},2]", LOCAL)  # a task that fails is tried once more
 
 
 def connect(master: str, settings: Mapping[str, str]) -> SparkSession:

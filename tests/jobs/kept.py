@@ -57,7 +57,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
     if request.param == "local":
         yield Kept(f"file://{tmp_path}/checkpoints")
         return
-    bucket: S3Bucket = request.getfixturevalue("moto_bucket")
+    bucket: S3Bucket = request.getfixturevalue("memory_bucket")
     from holdfast.spark.settings import Stores
 
     uri = f"s3://{bucket.name}/checkpoints"

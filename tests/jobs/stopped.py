@@ -2,23 +2,15 @@
 
 import json
 from collections.abc import Iterable
+from functools import partial
 
 import pytest
-from jobs.operators import Groups
+from jobs.coordinated import acknowledged, begun, coordinator, progress
+from msgspec import structs
 
-from holdfast.locations import (
-    CheckpointedStateScope,
-    FileSystemCheckpointStorage,
-    OperatorStateHandle,
-    OperatorStateMode,
-    StatePartitions,
-    SubtaskState,
-    file_system_for,
-)
-from holdfast.spark import SparkProgress, sessions, stateful
+from holdfast.locations import file_system_for
+from holdfast.spark import sessions
 from holdfast.spark.checkpoint_location import LINK_FILE, Link, encode_link
-from holdfast.spark.query import CheckpointCoordinator
-from holdfast.spark.subtask import Acknowledgement
 from holdfast.testing import Faults
 
 QUERY = "6f0c3c4e-5f65-4c8e-9a1a-0d4b5f3f9d1c"
@@ -78,37 +70,12 @@ def add_batches(location: str, batches: Iterable[int], *, source: str = "file://
 
 def write_job(directory: str, location: str, *, batches: int) -> None:
     """Checkpoints of an operator of that query: two state files each."""
-    storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
-    coordinator = CheckpointCoordinator(
-        storage.create_checkpoint_storage(QUERY),
-        job_id=QUERY,
-        query_id=QUERY,
-        operators={UID: stateful(Groups(1), uid=UID, parallelism=2)._operator},
-        num_retained=100,
-    )
+    driver = coordinator(directory, job_id=QUERY, query_id=QUERY, num_retained=100)
     for batch in range(batches):
-        pending = coordinator.begin(batch)
-        assert pending is not None
-        acknowledgements = []
-        for subtask in range(2):
-            with pending.location.create_checkpoint_state_output_stream(
-                CheckpointedStateScope.EXCLUSIVE
-            ) as stream:
-                stream.write(state_of(subtask, batch))
-                handle = stream.close_and_get_handle()
-            assert handle is not None
-            partitions = StatePartitions(OperatorStateMode.SPLIT_DISTRIBUTE, 0, handle.size, 0, 1)
-            state = SubtaskState((OperatorStateHandle({"s": partitions}, handle),))
-            acknowledgements.append(Acknowledgement(subtask, subtask, state, pending.checkpoint_id))
-        progress = SparkProgress(
-            query_id=QUERY,
-            run_id="run",
-            batch_id=batch,
-            offsets="v1\n{}",
-            checkpoint_location=location,
-            spark_version="4.3.0",
-        )
-        coordinator.complete(pending, {UID: acknowledgements}, progress)
+        pending = begun(driver, batch)
+        reports = acknowledged(pending, state_of=partial(state_of, batch=batch))
+        of_query = {"query_id": QUERY, "checkpoint_location": location}
+        driver.complete(pending, reports, structs.replace(progress(batch), **of_query))
     link = Link(checkpoint_dir=directory, job_id=QUERY, storage="filesystem")
     put(f"{location}/{LINK_FILE}", encode_link(link))
 

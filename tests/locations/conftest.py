@@ -1,14 +1,30 @@
-"""S3 servers for the tests of locations."""
+"""S3 for the tests of locations."""
 
-from servers.s3 import ministack, ministack_bucket, moto, moto_bucket, s3_bucket
-from servers.watched import bucket, watched
+from contracts.s3_faults import (
+    in_process_faults,
+    memory_faults,
+    ministack_faults,
+    moto_faults,
+    store,
+)
+from servers.buckets import memory_bucket, memory_s3, s3_bucket
+from servers.s3 import ministack, ministack_bucket, moto, moto_bucket
+from servers.watched import bucket, watched, watched_over_http
 
 __all__ = [
     "bucket",
+    "in_process_faults",
+    "memory_bucket",
+    "memory_faults",
+    "memory_s3",
     "ministack",
     "ministack_bucket",
+    "ministack_faults",
     "moto",
     "moto_bucket",
+    "moto_faults",
     "s3_bucket",
+    "store",
     "watched",
+    "watched_over_http",
 ]

@@ -841,33 +841,33 @@ def settings_of(bucket: S3Bucket) -> S3Settings:
 
 
 @pytest.fixture
-def s3_directory(moto_bucket: S3Bucket) -> Iterator[str]:
-    use_s3(settings_of(moto_bucket))
-    yield f"s3://{moto_bucket.name}/_entropy_/holdfast"
+def s3_directory(memory_bucket: S3Bucket) -> Iterator[str]:
+    use_s3(settings_of(memory_bucket))
+    yield f"s3://{memory_bucket.name}/_entropy_/holdfast"
     unregister_file_system("s3")
     unregister_file_system("s3a")
 
 
 def test_a_bucket_is_empty_after_its_checkpoints_were_given_up_and_deleted(
-    moto_bucket: S3Bucket, s3_directory: str
+    memory_bucket: S3Bucket, s3_directory: str
 ) -> None:
     access = job_in(s3_directory)
     done = completed(access, 1)
-    assert re.fullmatch(rf"s3://{moto_bucket.name}/\.\w\w/holdfast/job/.*", files_of(done)[0].uri)
+    assert re.fullmatch(rf"s3://{memory_bucket.name}/\.\w\w/holdfast/job/.*", files_of(done)[0].uri)
     failed = access.initialize_location_for_checkpoint(2)
     attempt = uripath.name(write(failed).uri)[:9]
     key = f".a3/holdfast/job/chk-2/{attempt}{RANDOM}"
-    moto_bucket.client.create_multipart_upload(Bucket=moto_bucket.name, Key=key)
+    memory_bucket.client.create_multipart_upload(Bucket=memory_bucket.name, Key=key)
     failed.dispose_on_failure()
     assert_complete(done)
-    assert moto_bucket.uploads() == []
-    assert len(moto_bucket.keys()) == 4
+    assert memory_bucket.uploads() == []
+    assert len(memory_bucket.keys()) == 4
     done.discard()
-    assert moto_bucket.keys() == []
+    assert memory_bucket.keys() == []
 
 
 def test_what_a_killed_process_was_writing_into_a_bucket_is_swept(
-    moto_bucket: S3Bucket, s3_directory: str, monkeypatch: pytest.MonkeyPatch
+    memory_bucket: S3Bucket, s3_directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = """
 import sys
@@ -889,8 +889,8 @@ print("ready", flush=True)
 sys.stdin.readline()
 """
     kept = completed(job_in(s3_directory), 1)
-    before = moto_bucket.keys()
-    server = moto_bucket.server
+    before = memory_bucket.keys()
+    server = memory_bucket.server
     with python(
         source, s3_directory, server.endpoint, server.access_key, server.secret_key
     ) as process:
@@ -898,12 +898,12 @@ sys.stdin.readline()
         assert process.stdout.readline() == "ready\n", process.communicate()[1]
         process.kill()
         process.communicate()
-    assert len(moto_bucket.keys()) == len(before) + 2
-    assert len(moto_bucket.uploads()) == 2
+    assert len(memory_bucket.keys()) == len(before) + 2
+    assert len(memory_bucket.uploads()) == 2
     now_ms = sweeping._store_clock_ms
     monkeypatch.setattr(sweeping, "_store_clock_ms", lambda uri: now_ms(uri) + 7_200_000)
     report = sweep(s3_directory, "job", grace_s=GRACE)
     assert (len(report.files), len(report.uploads)) == (2, 2)
-    assert moto_bucket.keys() == before
-    assert moto_bucket.uploads() == []
+    assert memory_bucket.keys() == before
+    assert memory_bucket.uploads() == []
     assert_complete(kept)

@@ -8,6 +8,7 @@ import pytest
 from contracts.processes import forked, of_many_threads
 from hypothesis import given
 from hypothesis import strategies as st
+from servers.buckets import faults_before, memory_server
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
@@ -23,7 +24,7 @@ from holdfast.locations import (
     use_s3,
 )
 from holdfast.locations.file_systems import memory, registry
-from holdfast.testing import http_faults, s3_operation
+from holdfast.testing import s3_operation
 
 SCHEMES = ("s3", "s3a")
 
@@ -48,10 +49,16 @@ def _as_it_was() -> Iterator[None]:
     forget()
 
 
+@pytest.fixture
+def bucket_elsewhere() -> Iterator[S3Bucket]:
+    with memory_server() as server, server.new_bucket() as bucket:
+        yield bucket
+
+
 def test_two_buckets_on_two_servers_are_reached_at_the_same_time(
-    moto_bucket: S3Bucket, ministack_bucket: S3Bucket
+    memory_bucket: S3Bucket, bucket_elsewhere: S3Bucket
 ) -> None:
-    buckets = (moto_bucket, ministack_bucket)
+    buckets = (memory_bucket, bucket_elsewhere)
     for bucket in buckets:
         use_s3(settings_of(bucket.server), bucket.name)
 
@@ -127,13 +134,13 @@ def test_a_scheme_that_is_unregistered_forgets_its_buckets() -> None:
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["for all buckets", "for one bucket"])
-def test_retries_are_those_of_calls_and_of_parts(moto_bucket: S3Bucket, *, own: bool) -> None:
-    with http_faults(moto_bucket.server.endpoint) as faults:
+def test_retries_are_those_of_calls_and_of_parts(memory_bucket: S3Bucket, *, own: bool) -> None:
+    with faults_before(memory_bucket.server) as faults:
         settings = settings_of(
-            moto_bucket.server, endpoint_url=faults.url, part_bytes=5 << 20, state_files="boto3"
+            memory_bucket.server, endpoint_url=faults.url, part_bytes=5 << 20, state_files="boto3"
         )
-        use_s3(settings, moto_bucket.name if own else None, retries=NEVER)
-        uri = f"s3://{moto_bucket.name}/dir/x"
+        use_s3(settings, memory_bucket.name if own else None, retries=NEVER)
+        uri = f"s3://{memory_bucket.name}/dir/x"
         faults.answer(503, s3_operation("ListObjectsV2"), nth="every")
         with pytest.raises(StorageUnavailableError):
             file_system_for(uri).list(uri)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from contracts.processes import of_many_threads, output_of
+from contracts.s3_objects import on_each_server
 from servers.s3 import S3Bucket, settings_of
 from servers.watched import SOON, Watched
 
@@ -32,7 +33,11 @@ MIB = 1 << 20
 
 TOKEN = "the-token-of-a-test"
 
-both_servers = pytest.mark.parametrize("bucket", ["moto_bucket", "ministack_bucket"], indirect=True)
+
+@pytest.fixture
+def watched(watched_over_http: Watched) -> Watched:
+    """Since nothing can get between obstore and a network."""
+    return watched_over_http
 
 
 def by_obstore(watched: Watched, **changes: Any) -> S3FileSystem:
@@ -53,7 +58,7 @@ def agents(watched: Watched, name: str) -> list[str]:
 # What it does
 
 
-@both_servers
+@on_each_server
 def test_a_file_is_written_and_read_by_one_request_each(watched: Watched) -> None:
     file_system = by_obstore(watched)
     write(file_system, f"{watched.directory}/x", b"content")
@@ -90,7 +95,7 @@ def test_settings_reach_its_requests(watched: Watched) -> None:
     assert sent["user-agent"] == "holdfast"
 
 
-@both_servers
+@on_each_server
 def test_of_a_large_file_it_reads_the_beginning_and_boto3_the_rest(watched: Watched) -> None:
     file_system = by_obstore(watched, part_bytes=5 * MIB)
     data = os.urandom(11 * MIB + 7)
@@ -104,7 +109,7 @@ def test_of_a_large_file_it_reads_the_beginning_and_boto3_the_rest(watched: Watc
     assert ranges == [f"bytes=0-{head - 1}", f"bytes={head}-"]
 
 
-@both_servers
+@on_each_server
 @pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 250])
 def test_sizes_around_that_of_the_beginning_are_whole(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, size: int
@@ -117,7 +122,7 @@ def test_sizes_around_that_of_the_beginning_are_whole(
         assert stream.read() == b""
 
 
-@both_servers
+@on_each_server
 def test_a_reader_that_jumps_meets_the_same_object(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +141,7 @@ def test_a_reader_that_jumps_meets_the_same_object(
             stream.read(10)
 
 
-@both_servers
+@on_each_server
 @pytest.mark.parametrize("name", ["ä ö", "100%", "a+b&c=d", "#?;,:@!$'()*~", "%2F", "...", "名"])
 def test_any_name_is_the_same_to_boto3_and_to_obstore(watched: Watched, name: str) -> None:
     write(by_obstore(watched), f"{watched.directory}/1/{name}", b"1")
@@ -284,7 +289,7 @@ def test_boto3_writes_what_it_fails_at(watched: Watched) -> None:
     assert watched.bucket.read("dir/x") == b"1"
 
 
-@both_servers
+@on_each_server
 def test_its_lost_answer_is_found_out_by_boto3(watched: Watched) -> None:
     watched.faults.lose_answer(s3_operation("PutObject"), 1)
     write(by_obstore(watched), f"{watched.directory}/x", b"1")
@@ -317,7 +322,7 @@ def test_only_what_surely_changed_nothing_counts_as_such(
     assert through_obstore._changed_nothing(error) is changed_nothing
 
 
-@both_servers
+@on_each_server
 def test_a_name_that_is_taken_is_a_conflict(watched: Watched) -> None:
     file_system = by_obstore(watched)
     write(file_system, f"{watched.directory}/x", b"1")

@@ -19,6 +19,7 @@ from contracts.patience import HANGS_S, PATIENT
 from contracts.processes import output_of
 from contracts.values import EXCLUSIVE, read
 from fsspec.config import conf
+from servers.buckets import OF_OTHERS, faults_before
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast.errors import (
@@ -50,7 +51,6 @@ from holdfast.testing import (
     CheckpointStorageContract,
     FileSystemContract,
     HttpFaults,
-    http_faults,
     s3_operation,
     s3_operation_of,
 )
@@ -113,7 +113,7 @@ def bucket(s3_bucket: S3Bucket) -> Iterator[S3Bucket]:
 
 @pytest.fixture
 def watched(bucket: S3Bucket) -> Iterator[Watched]:
-    with http_faults(bucket.server.endpoint) as faults:
+    with faults_before(bucket.server, over_http=True) as faults:
         yield Watched(bucket, faults)
 
 
@@ -127,7 +127,12 @@ def used(bucket: S3Bucket) -> S3Bucket:
 # The contracts
 
 
-@pytest.mark.parametrize("s3_bucket", ["ministack"], indirect=True)
+not_on_moto = pytest.mark.parametrize(
+    "s3_bucket", ["memory", pytest.param("ministack", marks=OF_OTHERS)], indirect=True
+)
+
+
+@not_on_moto
 class TestS3fsFileSystem(FileSystemContract):
     has_directories = False
 
@@ -175,7 +180,8 @@ class TestS3fsFileSystem(FileSystemContract):
             assert f"{directory}/{name}" in found
 
 
-@pytest.mark.parametrize("s3_bucket", ["ministack"], indirect=True)
+@pytest.mark.exhaustive  # each request takes 5 ms; of file systems the contract above says the same
+@not_on_moto
 class TestS3fsStorage(CheckpointStorageContract):
     @pytest.fixture
     def storage(self, used: S3Bucket, request: pytest.FixtureRequest) -> CheckpointStorage:

@@ -2,12 +2,17 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
+import warnings
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 from contracts.patience import RUN_HANGS_S
 from pages.blocks import Block, python_of, shell_blocks_of
+from pyspark.sql import SparkSession
 
 _A_WHILE = re.compile(r"(\w+)\.awaitTermination\(\d+\)")
 _SOME_BATCHES = r"""
@@ -24,26 +29,51 @@ _PLACES = re.compile(r"(?<![\w.-])/(?:tmp|(?P<data>data))/")
 _SHELL = "set -euo pipefail\n"
 
 
-def run_page(page: Path, directory: Path, **environment: str) -> str:
+def run_page(
+    page: Path, directory: Path, spark: SparkSession | None = None, **environment: str
+) -> str:
     """Run all of a page; what its Python has printed.
 
     Args:
         page: The page.
         directory: Stands for /tmp, and its `data` for /data; all else is as printed.
-        environment: More variables.
+        spark: The session of this process, where its Python is to run; in a process of its own
+            if not given.
+        environment: More variables of other processes.
     """
     program = python_of(page)
     printed = ""
     if program:
         script = directory / "page.py"
         script.write_text(_A_WHILE.sub(_SOME_BATCHES, _in(directory, program)))
-        ran = _run([sys.executable, str(script)], directory, environment)
-        assert ran.returncode == 0, ran.stderr
-        printed = ran.stdout
+        if spark is not None:
+            printed = _run_here(script, spark)
+        else:
+            ran = _run([sys.executable, str(script)], directory, environment)
+            assert ran.returncode == 0, ran.stderr
+            printed = ran.stdout
     for block in shell_blocks_of(page):
         if not block.not_run:
             run_block(block, directory, **environment)
     return printed
+
+
+def _run_here(script: Path, spark: SparkSession) -> str:
+    """Run a program here, which finds the session there already; what it has printed."""
+    before = dict(spark.conf.getAll)
+    printed = StringIO()
+    try:
+        with redirect_stdout(printed), warnings.catch_warnings(action="default"):
+            runpy.run_path(str(script), run_name="__main__")
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+        for key, value in spark.conf.getAll.items():
+            if key not in before:
+                spark.conf.unset(key)
+            elif value != before[key]:
+                spark.conf.set(key, before[key])
+    return printed.getvalue()
 
 
 def run_block(block: Block, directory: Path, **environment: str) -> None:

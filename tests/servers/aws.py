@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 from servers.s3 import S3Bucket, S3Server, ministack_server, moto_server, settings_of
 
 from holdfast.locations import S3Settings
@@ -41,6 +39,9 @@ class Account:
 
     def client(self, service: str, settings: S3Settings | None = None) -> Any:
         """A client of boto3 that repeats nothing, with the credentials of somebody else if given."""
+        import boto3  # slow to import
+        from botocore.config import Config
+
         who = settings or settings_of(self.server)
         retries = {"mode": "standard", "total_max_attempts": 1}
         return boto3.client(

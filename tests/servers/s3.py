@@ -16,12 +16,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 from contracts.patience import wait_until
 from servers import infra
 from servers.leash import leashed
@@ -57,10 +56,12 @@ class S3Server:
             who: Whose credentials it has, if not the server's own.
             settings: More of botocore's `Config`.
         """
+        from botocore.config import Config
+
         retries = {"mode": "standard", "total_max_attempts": 1}
         # No proxy of the environment stands between a test and its server.
         config = Config(s3={"addressing_style": "path"}, retries=retries, proxies={})
-        return boto3.client(
+        return _session().client(
             "s3",
             endpoint_url=endpoint or self.endpoint,
             region_name=self.region,
@@ -123,6 +124,10 @@ class S3Bucket:
             content: bytes = body.read()
         return content
 
+    def put(self, key: str, data: bytes) -> None:
+        """Store an object."""
+        self.client.put_object(Bucket=self.name, Key=key, Body=data)
+
     def delete(self) -> None:
         """Delete it with all that is in it."""
         for key, upload_id in self.uploads():
@@ -133,6 +138,14 @@ class S3Bucket:
 
     def _pages(self, call: str, prefix: str) -> Iterator[dict[str, Any]]:
         yield from self.client.get_paginator(call).paginate(Bucket=self.name, Prefix=prefix)
+
+
+@cache
+def _session() -> Any:
+    """Where boto3 keeps what it has read of its files; imported by who needs it, since it is large."""
+    import boto3
+
+    return boto3.Session()
 
 
 @contextmanager
@@ -270,12 +283,5 @@ def versitygw_bucket(versitygw: S3Server) -> Iterator[S3Bucket]:
 @pytest.fixture(params=["minio", "versitygw"])
 def real_s3_bucket(request: pytest.FixtureRequest) -> S3Bucket:
     """A bucket on each of the real servers."""
-    bucket: S3Bucket = request.getfixturevalue(f"{request.param}_bucket")
-    return bucket
-
-
-@pytest.fixture(params=["moto", "ministack"])
-def s3_bucket(request: pytest.FixtureRequest) -> S3Bucket:
-    """A bucket on each of the servers that need no network."""
     bucket: S3Bucket = request.getfixturevalue(f"{request.param}_bucket")
     return bucket

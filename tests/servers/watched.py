@@ -6,18 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from servers.buckets import faults_before
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast.locations import RetryPolicy, S3FileSystem
-from holdfast.locations.file_systems.s3 import s3_client
-from holdfast.testing import HttpFaults, http_faults, s3_operation, s3_operation_of
+from holdfast.testing import HttpFaults, s3_operation, s3_operation_of
 
 SOON = RetryPolicy(deadline_s=0.05, first_wait_s=0.001, longest_wait_s=0.002)
-
-
-def forget_clients(url: str | None) -> None:
-    for key in [key for key in s3_client._CONNECTIONS if key[1].endpoint_url == url]:
-        s3_client._CONNECTIONS.pop(key).client.close()
 
 
 def empty(bucket: S3Bucket) -> None:
@@ -55,14 +50,20 @@ class Watched:
 
 @pytest.fixture
 def bucket(request: pytest.FixtureRequest) -> Iterator[S3Bucket]:
-    """A bucket on moto, or on the server that a test is parametrized with."""
-    found: S3Bucket = request.getfixturevalue(getattr(request, "param", "moto_bucket"))
+    """A bucket in memory, or on the server that a test is parametrized with."""
+    found: S3Bucket = request.getfixturevalue(getattr(request, "param", "memory_bucket"))
     yield found
     empty(found)
 
 
 @pytest.fixture
 def watched(bucket: S3Bucket) -> Iterator[Watched]:
-    with http_faults(bucket.server.endpoint) as faults:
+    with faults_before(bucket.server) as faults:
         yield Watched(bucket, faults)
-    forget_clients(faults.url)
+
+
+@pytest.fixture
+def watched_over_http(bucket: S3Bucket) -> Iterator[Watched]:
+    """The same for what reaches no server in this process: obstore, and other processes."""
+    with faults_before(bucket.server, over_http=True) as faults:
+        yield Watched(bucket, faults)

@@ -7,11 +7,10 @@ from typing import cast
 import pytest
 from jobs.job import Job
 from jobs.operators import Groups, Rules
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import Sink, StatefulOperator, checkpointed
+from holdfast.spark import StatefulOperator, checkpointed
 
 RULES = "name string, rule string"
 
@@ -73,6 +72,7 @@ def test_rules_may_come_from_the_batch_itself(job: Job) -> None:
     assert len(found) == 18
 
 
+@pytest.mark.exhaustive
 def test_rules_may_be_rows_of_the_session_that_started_the_query(job: Job) -> None:
     outer = job.spark.createDataFrame([("all", "outer")], RULES)
     found: list[Row] = []
@@ -98,37 +98,35 @@ def two_columns_alike(one: StatefulOperator, rows: DataFrame) -> None:
     one.apply(rows, broadcast=rows.selectExpr("name", "name as NAME"))
 
 
-@pytest.mark.parametrize(
-    ("uses", "words"),
-    [
-        (without_rules, "'rules', a BroadcastProcessFunction, must be a DataFrame, not NoneType"),
-        (no_frame, "must be a DataFrame, not list"),
-        (a_stream, "'rules', a BroadcastProcessFunction, are a stream"),
-        (two_columns_alike, "no two alike"),
-    ],
-)
-def test_rules_that_are_no_rows_are_refused(
-    job: Job, uses: Callable[[StatefulOperator, DataFrame], None], words: str
-) -> None:
-    job.feed(files=1, rows=4)
-    operator = job.part(Rules(), "rules", schema=Rules.schema)
-    with pytest.raises(StreamingQueryException, match=words):
-        job.run(checkpointed(lambda rows, _: uses(operator, rows), operator))
-    assert job.completed() == []
+REFUSED: list[tuple[Callable[[StatefulOperator, DataFrame], None], str]] = [
+    (without_rules, "'rules', a BroadcastProcessFunction, must be a DataFrame, not NoneType"),
+    (no_frame, "must be a DataFrame, not list"),
+    (a_stream, "'rules', a BroadcastProcessFunction, are a stream"),
+    (two_columns_alike, "no two alike"),
+]
 
 
-def test_rules_for_an_operator_that_takes_none_are_refused(job: Job) -> None:
+def test_rules_that_can_not_be_are_refused(job: Job) -> None:
     job.feed(files=1, rows=4)
+    rules = job.part(Rules(), "rules", schema=Rules.schema)
+    twice = job.part(Rules(), "twice", schema=Rules.schema, broadcast=rules_of)
     groups = job.part(Groups(1), "groups")
-    twice = job.part(Rules(), "rules", schema=Rules.schema, broadcast=rules_of)
 
-    def applying(one: StatefulOperator, rules: object) -> Sink:
-        return lambda rows, _: one.apply(rows, broadcast=cast("DataFrame", rules))
+    def process(rows: DataFrame, batch_id: int) -> None:
+        for uses, words in REFUSED:
+            with pytest.raises(InvalidRequestError, match=words):
+                uses(rules, rows)
+        for operator, words in ((groups, "takes no broadcast rows"), (twice, "is one more")):
+            for frame in (5, rows):
+                with pytest.raises(InvalidRequestError, match=words):
+                    operator.apply(rows, broadcast=cast("DataFrame", frame))
+        # None of that was a use of the operators.
+        rules.apply(rows, broadcast=rules_of(rows.sparkSession, batch_id))
+        twice.apply(rows)
+        groups.apply(rows)
 
-    for one, words in ((groups, "takes no broadcast rows"), (twice, "is one more")):
-        for rules in (5, job.spark.range(1)):
-            with pytest.raises(StreamingQueryException, match=words):
-                job.run(checkpointed(applying(one, rules), one))
+    job.run(checkpointed(process, rules, twice, groups))
+    assert job.completed() == [1]
 
 
 @pytest.mark.parametrize("broadcast", [5, "rules"])

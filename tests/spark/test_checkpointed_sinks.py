@@ -53,7 +53,9 @@ class AppliesAndNotes(Notes):
         super().__call__(self.operator.apply(rows), batch_id)
 
 
-@pytest.mark.parametrize("of", ["an operator", "a query"])
+@pytest.mark.parametrize(
+    "of", ["an operator", pytest.param("a query", marks=pytest.mark.exhaustive)]
+)
 def test_a_sink_goes_on_with_what_the_last_checkpoint_holds(job: Job, of: str) -> None:
     for state, batch in ((None, 0), (b"1", 1)):
         job.feed(files=1)
@@ -106,6 +108,7 @@ def test_a_query_without_the_sink_is_refused_unless_its_state_may_be_left(job: J
     assert job.completed() == [2]
 
 
+@pytest.mark.exhaustive
 def test_a_state_that_is_no_bytes_is_refused(job: Job) -> None:
     class Wrong(Notes):
         def snapshot_state(self, checkpoint_id: int) -> bytes:
@@ -117,6 +120,7 @@ def test_a_state_that_is_no_bytes_is_refused(job: Job) -> None:
     assert job.completed() == []
 
 
+@pytest.mark.exhaustive
 def test_a_sink_with_a_state_serves_one_query(job: Job, tmp_path: Path) -> None:
     other = Job(job.spark, tmp_path / "other")
     operator = job.operator(Groups(10), sink=Notes())

@@ -1,9 +1,9 @@
 """Classes of the script that was started, as they come to executors."""
 
+import pickle
 import subprocess
 import sys
 from dataclasses import MISSING, dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from holdfast.backends import ListStateDescriptor, OperatorStateBackend, Outcome
 from holdfast.errors import InvalidRequestError
 
 SCRIPT = """
+import pickle
 import sys
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -22,35 +23,64 @@ from pyspark import cloudpickle
 
 import holdfast.spark
 
-{definition}
-
-sys.stdout.buffer.write(cloudpickle.dumps(One))
+arrived = {}
+for definition in pickle.load(sys.stdin.buffer):
+    exec(definition, globals())
+    arrived[definition] = cloudpickle.dumps(One)
+sys.stdout.buffer.write(pickle.dumps(arrived))
 """
-
-
-@dataclass
-class One:
-    user: str
-
-
-@pytest.fixture
-def arrived(tmp_path: Path) -> Any:
-    """Makes a class, by its text, that was defined in a script, and has come from there."""
-
-    def make(definition: str) -> Any:
-        script = tmp_path / "script.py"
-        script.write_text(SCRIPT.format(definition=definition))
-        done = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, check=True)
-        return cloudpickle.loads(done.stdout)
-
-    return make
-
 
 DATACLASS = """
 @dataclass
 class One:
     user: str
 """
+MORE_FIELDS = {
+    "tags: list[str] = field(default_factory=list)": Outcome.AFTER_MIGRATION,
+    "visits: int = 0": Outcome.AFTER_MIGRATION,
+    "visits: int": Outcome.INCOMPATIBLE,
+}
+STRUCTS = {
+    "object": "class One(msgspec.Struct):\n    user: str",
+    "array": "class One(msgspec.Struct, array_like=True):\n    user: str",
+    "base": "class Base(msgspec.Struct):\n    user: str\nclass One(Base):\n    pass",
+    "inside": (
+        "class Inner(msgspec.Struct):\n    user: str\n@dataclass\nclass One:\n    inner: list[Inner]"
+    ),
+}
+NOTHING = "class One(msgspec.Struct):\n    limit: ClassVar[int] = 3"
+DEFINITIONS = [
+    DATACLASS,
+    *(f"{DATACLASS}    {field}\n" for field in MORE_FIELDS),
+    *STRUCTS.values(),
+    NOTHING,
+]
+
+
+@dataclass
+class One:
+    user: str
+
+
+@pytest.fixture(scope="module")
+def pickled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The class of each definition, as it comes from a script that has it."""
+    script = tmp_path_factory.mktemp("classes") / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, script],
+        input=pickle.dumps(DEFINITIONS),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    classes: dict[str, bytes] = pickle.loads(done.stdout)
+    return classes
+
+
+@pytest.fixture
+def arrived(pickled: dict[str, bytes]) -> Any:
+    """Makes a class, by its text, that was defined in a script, and has come from there."""
+    return lambda definition: cloudpickle.loads(pickled[definition])
 
 
 def test_a_dataclass_is_the_same_type_as_in_a_module(arrived: Any) -> None:
@@ -60,14 +90,7 @@ def test_a_dataclass_is_the_same_type_as_in_a_module(arrived: Any) -> None:
     assert stored.schema == here.schema
 
 
-@pytest.mark.parametrize(
-    ("field", "outcome"),
-    [
-        ("tags: list[str] = field(default_factory=list)", Outcome.AFTER_MIGRATION),
-        ("visits: int = 0", Outcome.AFTER_MIGRATION),
-        ("visits: int", Outcome.INCOMPATIBLE),
-    ],
-)
+@pytest.mark.parametrize(("field", "outcome"), MORE_FIELDS.items())
 def test_a_dataclass_migrates_as_one_of_a_module(
     arrived: Any, field: str, outcome: Outcome
 ) -> None:
@@ -76,16 +99,7 @@ def test_a_dataclass_migrates_as_one_of_a_module(
     assert wanted.compatibility(stored.stored, stored.storage_type).outcome is outcome
 
 
-@pytest.mark.parametrize(
-    "definition",
-    [
-        "class One(msgspec.Struct):\n    user: str",
-        "class One(msgspec.Struct, array_like=True):\n    user: str",
-        "class Base(msgspec.Struct):\n    user: str\nclass One(Base):\n    pass",
-        "class Inner(msgspec.Struct):\n    user: str\n@dataclass\nclass One:\n    inner: list[Inner]",
-    ],
-    ids=["object", "array", "base", "inside"],
-)
+@pytest.mark.parametrize("definition", STRUCTS.values(), ids=STRUCTS)
 def test_a_struct_that_has_lost_its_fields_is_refused(arrived: Any, definition: str) -> None:
     with pytest.raises(
         InvalidRequestError, match=r"lost its field 'user' .* define it in a module"
@@ -94,7 +108,7 @@ def test_a_struct_that_has_lost_its_fields_is_refused(arrived: Any, definition: 
 
 
 def test_a_struct_without_fields_has_lost_none(arrived: Any) -> None:
-    nothing = arrived("class One(msgspec.Struct):\n    limit: ClassVar[int] = 3")
+    nothing = arrived(NOTHING)
     state = OperatorStateBackend().get_list_state(ListStateDescriptor("s", nothing))
     state.add(nothing())
     assert state.get() == [nothing()]

@@ -195,6 +195,7 @@ spark.stop()
 """
 
 
+@pytest.mark.exhaustive
 def test_the_application_wins_over_the_command_and_that_over_the_file(tmp_path: Path) -> None:
     keys = ("checkpoint.dir", "job.id", "s3.region", "s3.ca-bundle", "s3.kms-key", "s3.concurrency")
     defaults = dict.fromkeys(keys, "file")

@@ -2,7 +2,14 @@
 
 import pytest
 from contracts.values import read
-from jobs.operators import Groups
+from jobs.coordinated import (
+    acknowledged,
+    begun,
+    coordinator,
+    files_below,
+    progress,
+    run_batch,
+)
 from msgspec.structs import replace
 
 from holdfast.errors import (
@@ -13,85 +20,9 @@ from holdfast.errors import (
     OutcomeUnknownError,
     StorageUnavailableError,
 )
-from holdfast.locations import (
-    CheckpointedStateScope,
-    FileSystemCheckpointStorage,
-    OperatorStateHandle,
-    OperatorStateMode,
-    StatePartitions,
-    SubtaskState,
-    file_system_for,
-)
-from holdfast.spark import stateful
-from holdfast.spark.query import _CLEANER, CheckpointCoordinator, PendingCheckpoint
-from holdfast.spark.subtask import Acknowledgement
-from holdfast.spark_progress import SparkProgress
+from holdfast.locations import OperatorStateMode, file_system_for
+from holdfast.spark.query import _CLEANER, PendingCheckpoint
 from holdfast.testing import Faults
-
-QUERY = "query"
-
-
-def coordinator(
-    directory: str, *, num_retained: int = 2, parallelism: int = 2, key: str | None = None
-) -> CheckpointCoordinator:
-    storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
-    operator = stateful(Groups(1), uid="operator", parallelism=parallelism, key=key)
-    return CheckpointCoordinator(
-        storage.create_checkpoint_storage("job"),
-        job_id="job",
-        query_id=QUERY,
-        operators={"operator": operator._operator},
-        num_retained=num_retained,
-    )
-
-
-def begun(driver: CheckpointCoordinator, batch_id: int) -> PendingCheckpoint:
-    pending = driver.begin(batch_id)
-    assert pending is not None
-    return pending
-
-
-def acknowledged(
-    pending: PendingCheckpoint,
-    subtasks: tuple[int, ...] = (0, 1),
-    mode: OperatorStateMode = OperatorStateMode.SPLIT_DISTRIBUTE,
-    count: int = 1,
-) -> dict[str, list[Acknowledgement]]:
-    """What subtasks report after each has written a state file."""
-    found = []
-    for subtask in subtasks:
-        with pending.location.create_checkpoint_state_output_stream(
-            CheckpointedStateScope.EXCLUSIVE
-        ) as stream:
-            stream.write(b"state of %d" % subtask)
-            handle = stream.close_and_get_handle()
-        assert handle is not None
-        partitions = StatePartitions(mode, 0, handle.size, 0, count)
-        state = SubtaskState((OperatorStateHandle({"s": partitions}, handle),))
-        found.append(Acknowledgement(subtask, subtask, state, pending.checkpoint_id))
-    return {"operator": found}
-
-
-def progress(batch_id: int) -> SparkProgress:
-    return SparkProgress(
-        query_id=QUERY,
-        run_id="run",
-        batch_id=batch_id,
-        offsets="v1\n{}",
-        checkpoint_location="file:///spark",
-        spark_version="4.3.0",
-    )
-
-
-def run_batch(driver: CheckpointCoordinator, batch_id: int) -> None:
-    pending = begun(driver, batch_id)
-    driver.complete(pending, acknowledged(pending), progress(batch_id))
-
-
-def files_below(directory: str, checkpoint_id: int) -> set[str]:
-    """Names in a checkpoint's directory."""
-    uri = f"{directory}/job/chk-{checkpoint_id}"
-    return {entry.uri.rpartition("/")[2] for entry in file_system_for(uri).list(uri)}
 
 
 def test_a_new_driver_goes_on_behind_the_last_checkpoint(memory_directory: str) -> None:

@@ -43,6 +43,7 @@ def read(spark: SparkSession, pointer: str, **options: str) -> DataFrame:
     return spark.read.format("holdfast").options(**options).load(pointer)
 
 
+@pytest.mark.exhaustive
 def test_elements_of_every_type_come_as_spark_has_them(
     spark: SparkSession, checkpoint: Checkpoint
 ) -> None:
@@ -80,6 +81,7 @@ def test_the_states_of_a_query_and_its_subtasks_are_read_from_a_savepoint(
     assert tuple(count) == (20, sum(range(20)))
 
 
+@pytest.mark.exhaustive
 def test_objects_unions_and_pickles_need_no_classes(
     spark: SparkSession, checkpoint: Checkpoint
 ) -> None:
@@ -101,6 +103,7 @@ def test_objects_unions_and_pickles_need_no_classes(
     assert {pickle.loads(row.value) for row in pickles} == {Plain(0), Plain(1)}
 
 
+@pytest.mark.exhaustive
 def test_an_empty_state_is_a_frame_without_rows(
     spark: SparkSession, checkpoint: Checkpoint
 ) -> None:
@@ -178,6 +181,7 @@ def _as_it_was() -> Iterator[None]:
         unregister_file_system(scheme)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("_as_it_was")
 @pytest.mark.parametrize("by", ["options", "the session"])
 def test_a_bucket_is_reached_by_the_settings_and_no_plan_shows_them(

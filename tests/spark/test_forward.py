@@ -67,7 +67,11 @@ def test_more_partitions_than_subtasks_are_put_together(job: Job) -> None:
 @pytest.mark.parametrize(
     "prepare",
     [
-        pytest.param(lambda batch: batch.coalesce(1), id="fewer partitions than subtasks"),
+        pytest.param(
+            lambda batch: batch.coalesce(1),
+            marks=pytest.mark.exhaustive,
+            id="fewer partitions than subtasks",
+        ),
         pytest.param(lambda batch: batch.repartition(4), id="a shuffle before them"),
     ],
 )
@@ -81,6 +85,7 @@ def test_rows_are_dealt_where_no_partition_is_a_subtasks(
     assert sorted(job.ids_written() + job.ids_held()) == job.ids_fed
 
 
+@pytest.mark.exhaustive
 def test_a_batch_without_rows_is_dealt(job: Job) -> None:
     operator = job.operator(Groups(3), forward=True)
     job.feed(files=1, rows=20)
@@ -101,6 +106,7 @@ def test_a_subtask_whose_partition_is_empty_carries_its_state_on(job: Job) -> No
     }
 
 
+@pytest.mark.exhaustive
 def test_a_task_that_is_tried_again_changes_nothing(job: Job) -> None:
     operator = job.operator(FailsOnce(3, job.directory / "failed"), forward=True)
     job.feed(files=3, rows=20)
@@ -117,6 +123,7 @@ def test_state_goes_on_when_rows_are_dealt_again_and_by_others(job: Job) -> None
         assert sorted(job.ids_written() + job.ids_held()) == job.ids_fed
 
 
+@pytest.mark.exhaustive
 def test_a_chain_stays_in_its_partitions(job: Job) -> None:
     plans: list[str] = []
 
@@ -136,6 +143,7 @@ def evens(batch: DataFrame) -> DataFrame:
     return parts(batch.where("id % 2 = 0"), 2)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("more", [False, True], ids=["one action", "two actions"])
 def test_rows_that_a_sink_coalesces_are_of_their_own_subtasks(job: Job, more: bool) -> None:  # noqa: FBT001
     sink = Collector()
@@ -163,11 +171,13 @@ def test_rows_that_a_sink_coalesces_are_of_their_own_subtasks(job: Job, more: bo
         pytest.param(
             lambda rows: (rows.coalesce(1).collect(), rows.count()),
             "must not coalesce them",
+            marks=pytest.mark.exhaustive,
             id="coalesced, then read as it is",
         ),
         pytest.param(
             lambda rows: rows.sparkSession.range(0, 4, 1, 2).union(rows.select("id")).collect(),
             "must not put other rows in front of its own",
+            marks=pytest.mark.exhaustive,
             id="behind others",
         ),
     ],
@@ -193,6 +203,7 @@ def test_rows_of_a_partition_without_any_are_declined(job: Job) -> None:
     assert job.completed() == []
 
 
+@pytest.mark.exhaustive
 def test_a_chain_with_fewer_subtasks_behind_is_dealt(job: Job) -> None:
     first = job.part(Groups(3), "first", forward=True, parallelism=4)
     second = job.part(Groups(3), "second", forward=True)
@@ -202,6 +213,7 @@ def test_a_chain_with_fewer_subtasks_behind_is_dealt(job: Job) -> None:
     assert sorted(job.ids_written() + held) == [i for i in job.ids_fed if i % 4 < 2]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_batch_that_turns_out_to_have_no_rows_is_completed(job: Job, parallelism: int) -> None:
     operator = job.operator(Groups(3), forward=True, parallelism=parallelism)

@@ -20,6 +20,7 @@ def check_every_row_is_there_once(job: Job) -> None:
     assert sorted([*job.ids_written(), *job.ids_held()]) == job.ids_fed
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:.*once.*")
 def test_a_query_goes_on_with_any_trigger(job: Job) -> None:
     job.feed(files=2, rows=20)
@@ -53,6 +54,7 @@ def test_spark_refuses_a_continuous_trigger(job: Job) -> None:
     assert not job.checkpoints.exists()
 
 
+@pytest.mark.exhaustive
 def test_several_queries_run_at_once_each_with_its_own_operators(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -68,6 +70,7 @@ def test_several_queries_run_at_once_each_with_its_own_operators(
         check_every_row_is_there_once(job)
 
 
+@pytest.mark.exhaustive
 def test_restarts_follow_each_other_without_new_rows(job: Job) -> None:
     job.feed(files=1, rows=20)
     job.run(job.operator(Groups(7)))

@@ -25,6 +25,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=4, derandomize=True)
 @given(steps=steps)
 def test_each_row_is_in_the_output_or_the_state_once_whatever_happened(
@@ -103,6 +104,7 @@ def test_states_that_nobody_asks_for_for_some_restarts_neither_grow_nor_get_lost
     assert sorted(i for row in seen for i in row.list) == fed
 
 
+@pytest.mark.exhaustive
 def test_the_parallelism_has_nothing_to_do_with_sparks_number_of_shuffle_partitions(
     job: Job,
 ) -> None:

@@ -315,6 +315,7 @@ def _as_it_was() -> Iterator[None]:
         unregister_file_system(scheme)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("_as_it_was")
 def test_two_queries_at_the_same_time_keep_their_checkpoints_on_two_servers(
     spark: SparkSession, tmp_path: Path, moto_bucket: S3Bucket, ministack_bucket: S3Bucket

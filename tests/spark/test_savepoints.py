@@ -23,7 +23,9 @@ from holdfast.spark import (
 from holdfast.spark.savepoints import Copier
 
 
-@pytest.mark.parametrize("kept", ["in files of HDFS", "in RocksDB"])
+@pytest.mark.parametrize(
+    "kept", ["in files of HDFS", pytest.param("in RocksDB", marks=pytest.mark.exhaustive)]
+)
 def test_a_fork_goes_on_where_the_savepoint_was_and_can_be_rolled_back(
     spark: SparkSession, tmp_path: Path, kept: str
 ) -> None:
@@ -50,6 +52,7 @@ def test_a_fork_goes_on_where_the_savepoint_was_and_can_be_rolled_back(
     assert fork.batches == expected(range(3, 4))
 
 
+@pytest.mark.exhaustive
 def test_state_in_format_2_is_rolled_back_where_spark_lives(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -64,6 +67,7 @@ def test_state_in_format_2_is_rolled_back_where_spark_lives(
     assert query.batches == expected(range(2, 4))
 
 
+@pytest.mark.exhaustive
 def test_state_with_changelogs_is_rolled_back_and_no_snapshot_of_it_comes_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -86,6 +90,7 @@ def test_state_with_changelogs_is_rolled_back_and_no_snapshot_of_it_comes_back(
     assert query.batches == expected(range(3, 7))
 
 
+@pytest.mark.exhaustive
 def test_a_join_of_two_streams_in_a_directory_with_odd_characters_is_forked(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -176,6 +181,7 @@ def test_a_query_that_is_stopped_with_a_savepoint_goes_on_elsewhere_as_the_same(
     assert moved.seen() == numbered(range(2, 3))
 
 
+@pytest.mark.exhaustive
 def test_a_query_with_operators_is_rolled_back_with_both_kinds_of_state(
     spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
 ) -> None:
@@ -192,6 +198,7 @@ def test_a_query_with_operators_is_rolled_back_with_both_kinds_of_state(
     assert original.seen() == numbered(range(3, 4))
 
 
+@pytest.mark.exhaustive
 def test_spark_starts_no_query_where_a_restore_is_not_finished(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -218,6 +225,7 @@ def test_spark_starts_no_query_where_a_restore_is_not_finished(
     assert fork.batches == expected(range(1, 2))
 
 
+@pytest.mark.exhaustive
 def test_a_savepoint_between_both_commits_skips_the_batch_that_spark_repeats(
     spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
 ) -> None:
@@ -235,6 +243,7 @@ def test_a_savepoint_between_both_commits_skips_the_batch_that_spark_repeats(
     assert fork.seen() == numbered(range(2, 3))
 
 
+@pytest.mark.exhaustive
 def test_a_source_that_the_plan_has_twice_is_forked(spark: SparkSession, tmp_path: Path) -> None:
     def rows_read(location: str) -> set[str]:
         twice, other = (

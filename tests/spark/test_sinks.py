@@ -1,5 +1,6 @@
 """Sinks that read their rows in other ways than once and whole."""
 
+import itertools
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -22,6 +23,7 @@ def test_a_sink_without_an_action_is_completed_by_the_coordinator(job: Job) -> N
     assert len(job.ids_written()) == 0
 
 
+@pytest.mark.exhaustive
 def test_a_sink_that_only_glimpses_is_completed_by_the_coordinator(job: Job) -> None:
     job.feed(files=2, rows=1000)
     seen: list[int] = []
@@ -52,7 +54,7 @@ def sorts(rows: DataFrame, _batch_id: int) -> None:
     rows.orderBy("id").write.format("noop").mode("overwrite").save()  # samples the rows first
 
 
-@pytest.mark.parametrize("sink", [writes_twice, sorts])
+@pytest.mark.parametrize("sink", [writes_twice, pytest.param(sorts, marks=pytest.mark.exhaustive)])
 def test_a_sink_with_several_actions_has_to_persist(job: Job, sink: Sink) -> None:
     job.feed(files=1, rows=1000)
     with pytest.raises(StreamingQueryException, match="persist=True"):
@@ -62,9 +64,17 @@ def test_a_sink_with_several_actions_has_to_persist(job: Job, sink: Sink) -> Non
     assert job.completed() == [1]
 
 
-@pytest.mark.parametrize("rows", [1000, 3])
-@pytest.mark.parametrize("parallelism", [1, 2])
-@pytest.mark.parametrize("writes", ["some", "always"])
+@pytest.mark.parametrize(
+    ("rows", "parallelism", "writes"),
+    [
+        (3, 2, "some"),
+        *(
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in itertools.product((1000, 3), (1, 2), ("some", "always"))
+            if case != (3, 2, "some")
+        ),
+    ],
+)
 def test_a_sink_may_look_at_its_rows_before_it_writes_them(
     job: Job, rows: int, parallelism: int, writes: str
 ) -> None:
@@ -78,6 +88,7 @@ def test_a_sink_may_look_at_its_rows_before_it_writes_them(
     assert sorted([*job.ids_written(), *job.ids_held()]) == job.ids_fed
 
 
+@pytest.mark.exhaustive
 def test_persisted_rows_are_released_after_the_batch(spark: SparkSession, job: Job) -> None:
     job.feed(files=2)
     job.run(job.operator(Groups(10), persist=True))
@@ -93,7 +104,10 @@ def takes_an_rdd(rows: DataFrame) -> list[int]:
     return [row.id for row in rows.rdd.collect()]
 
 
-@pytest.mark.parametrize("takes", [takes_partitions_one_by_one, takes_an_rdd])
+@pytest.mark.parametrize(
+    "takes",
+    [takes_partitions_one_by_one, pytest.param(takes_an_rdd, marks=pytest.mark.exhaustive)],
+)
 def test_a_sink_may_read_its_rows_once_in_any_way(
     job: Job, takes: Callable[[DataFrame], list[int]]
 ) -> None:
@@ -103,10 +117,19 @@ def test_a_sink_may_read_its_rows_once_in_any_way(
     assert sorted([*taken, *job.ids_held()]) == job.ids_fed
 
 
-@pytest.mark.parametrize("persist", [False, True])
-@pytest.mark.parametrize("partitions", [None, 1], ids=["narrow", "behind a shuffle"])
+@pytest.mark.parametrize(
+    ("partitions", "persist"),
+    [
+        pytest.param(None, False, marks=pytest.mark.exhaustive, id="narrow"),
+        pytest.param(1, False, id="behind a shuffle"),
+        pytest.param(None, True, marks=pytest.mark.exhaustive, id="persisted"),
+        pytest.param(1, True, marks=pytest.mark.exhaustive, id="persisted, behind a shuffle"),
+    ],
+)
 def test_a_sink_that_hides_an_error_is_refused(
-    job: Job, partitions: int | None, *, persist: bool
+    job: Job,
+    partitions: int | None,
+    persist: bool,  # noqa: FBT001
 ) -> None:
     job.feed(files=1)
 
@@ -120,6 +143,7 @@ def test_a_sink_that_hides_an_error_is_refused(
     assert job.completed() == []
 
 
+@pytest.mark.exhaustive
 def test_a_sink_that_persists_may_try_again(job: Job) -> None:
     job.feed(files=2)
 
@@ -135,12 +159,19 @@ def test_a_sink_that_persists_may_try_again(job: Job) -> None:
 @pytest.mark.parametrize(
     "reshape",
     [
-        lambda rows: rows.repartition(3),
-        lambda rows: rows.coalesce(1),
-        lambda rows: rows.sparkSession.createDataFrame([], rows.schema).union(rows),
-        lambda rows: rows.sparkSession.range(5, numPartitions=3).join(rows, "id", "right"),
+        pytest.param(lambda rows: rows.repartition(3), id="repartition"),
+        pytest.param(lambda rows: rows.coalesce(1), marks=pytest.mark.exhaustive, id="coalesce"),
+        pytest.param(
+            lambda rows: rows.sparkSession.createDataFrame([], rows.schema).union(rows),
+            marks=pytest.mark.exhaustive,
+            id="union",
+        ),
+        pytest.param(
+            lambda rows: rows.sparkSession.range(5, numPartitions=3).join(rows, "id", "right"),
+            marks=pytest.mark.exhaustive,
+            id="join",
+        ),
     ],
-    ids=["repartition", "coalesce", "union", "join"],
 )
 def test_a_sink_may_reshape_its_rows(job: Job, reshape: Callable[[DataFrame], DataFrame]) -> None:
     job.settings["spark.holdfast.state.inline-threshold"] = "0"

@@ -41,6 +41,7 @@ def test_rows_come_out_in_whole_groups_over_batches_and_restarts(job: Job) -> No
     assert len(set(job.ids_written())) == 2 * 210
 
 
+@pytest.mark.exhaustive
 def test_all_rows_are_either_in_the_output_or_in_the_state(job: Job) -> None:
     job.feed(files=3, rows=100)
     job.run(job.operator(Groups(70)))
@@ -93,7 +94,7 @@ def test_state_in_files_is_restored_like_state_in_metadata(job: Job) -> None:
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 210
 
 
-@pytest.mark.parametrize("retained", [1, 3])
+@pytest.mark.parametrize("retained", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 def test_as_many_checkpoints_are_kept_as_asked_for(job: Job, retained: int) -> None:
     job.settings["spark.holdfast.checkpoint.num-retained"] = str(retained)
     job.feed(files=5, rows=10)
@@ -150,6 +151,7 @@ def test_the_operator_on_the_driver_is_told_of_checkpoints(job: Job) -> None:
     assert operator.told[2:] == [("complete", 2), ("aborted", 3)]  # what it goes on from, once more
 
 
+@pytest.mark.exhaustive
 def test_an_operator_can_have_an_output_schema_of_its_own(job: Job) -> None:
     job.feed(files=3, rows=50)
     job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
@@ -162,6 +164,7 @@ def test_an_operator_can_have_an_output_schema_of_its_own(job: Job) -> None:
     assert numbers == {(subtask, nth) for subtask in (0, 1) for nth in range(75)}
 
 
+@pytest.mark.exhaustive
 def test_more_subtasks_than_rows_work(job: Job) -> None:
     job.feed(files=2, rows=3)
     job.run(job.operator(Groups(1), parallelism=8))
@@ -169,7 +172,12 @@ def test_more_subtasks_than_rows_work(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    "nothing", ["id < 0", "id % 7 = 9", "false"], ids=["by statistics", "at run time", "by plan"]
+    "nothing",
+    [
+        pytest.param("id < 0", marks=pytest.mark.exhaustive, id="by statistics"),
+        pytest.param("id % 7 = 9", marks=pytest.mark.exhaustive, id="at run time"),
+        pytest.param("false", id="by plan"),
+    ],
 )
 def test_a_batch_without_rows_carries_the_state_on(job: Job, nothing: str) -> None:
     job.feed(files=3)
@@ -184,6 +192,7 @@ def test_a_batch_without_rows_carries_the_state_on(job: Job, nothing: str) -> No
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 210
 
 
+@pytest.mark.exhaustive
 def test_memory_storage_checkpoints_without_a_directory(job: Job) -> None:
     job.settings = {"spark.holdfast.checkpoint.storage": "memory"}
     job.feed(files=3)
@@ -194,18 +203,21 @@ def test_memory_storage_checkpoints_without_a_directory(job: Job) -> None:
     assert not job.checkpoints.exists()
 
 
+@pytest.mark.exhaustive
 def test_tables_are_as_good_as_batches(job: Job) -> None:
     job.feed(files=3)
     job.run(job.operator(YieldsTables(70)))
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
 
 
+@pytest.mark.exhaustive
 def test_a_listener_that_fails_changes_nothing(job: Job) -> None:
     job.feed(files=2)
     job.run(job.operator(BadListener(70)))
     assert job.completed() == [2]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -222,6 +234,7 @@ def test_state_does_not_depend_on_the_sessions_settings(job: Job, key: str, valu
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 210
 
 
+@pytest.mark.exhaustive
 def test_rows_are_dealt_evenly_however_they_are_partitioned(job: Job) -> None:
     job.feed(files=1, rows=16)
     operator = job.operator(Groups(100), parallelism=4)
@@ -231,6 +244,7 @@ def test_rows_are_dealt_evenly_however_they_are_partitioned(job: Job) -> None:
     assert max(dealt) < 16
 
 
+@pytest.mark.exhaustive
 def test_state_inside_metadata_may_be_large_in_sum(job: Job) -> None:
     job.settings["spark.holdfast.state.inline-threshold"] = "1m"
     job.feed(files=3, rows=20_000)
@@ -274,6 +288,7 @@ def test_one_operator_serves_two_queries_at_once(
         assert len(set(one.ids_written())) == len(one.ids_written()) == 2 * 140
 
 
+@pytest.mark.exhaustive
 def test_a_query_that_is_stopped_in_a_batch_goes_on_where_it_was(job: Job) -> None:
     job.feed(files=4)
     reached = threading.Event()
@@ -296,6 +311,7 @@ def test_a_query_that_is_stopped_in_a_batch_goes_on_where_it_was(job: Job) -> No
     assert len(set(job.ids_written())) == len(job.ids_written()) == 2 * 140
 
 
+@pytest.mark.exhaustive
 def test_two_queries_share_a_checkpoint_directory(
     spark: SparkSession, job: Job, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ def store(job: Job, ministack_bucket: S3Bucket) -> Iterator[HttpFaults]:
         unregister_file_system(scheme)
 
 
+@pytest.mark.exhaustive
 def test_a_store_that_stays_away_fails_the_query_and_a_restart_goes_on(
     job: Job, store: HttpFaults
 ) -> None:

@@ -91,6 +91,7 @@ def test_state_is_found_in_the_worker_where_that_has_it(job: Job) -> None:
     check_each_row_was_counted_once(job, 8)
 
 
+@pytest.mark.exhaustive
 def test_without_warm_state_all_comes_from_storage(job: Job, spark: SparkSession) -> None:
     job.settings |= {LOCAL: "false", MEMORY: "0"}
     before = names(places(spark))
@@ -100,7 +101,7 @@ def test_without_warm_state_all_comes_from_storage(job: Job, spark: SparkSession
     assert names(places(spark)) == before
 
 
-@pytest.mark.parametrize("memory", ["0", "64m"])
+@pytest.mark.parametrize("memory", [pytest.param("0", marks=pytest.mark.exhaustive), "64m"])
 def test_a_worker_that_dies_with_changed_state_does_not_spoil_it(
     job: Job, tmp_path: Path, memory: str
 ) -> None:
@@ -128,6 +129,7 @@ def test_state_of_a_batch_that_was_never_committed_is_not_used(job: Job) -> None
     assert "storage" not in sources(job, 3) | sources(job, 4)
 
 
+@pytest.mark.exhaustive
 def test_a_job_that_goes_back_to_an_older_checkpoint_forgets_the_newer_ones(job: Job) -> None:
     job.feed(files=4, rows=ROWS)
     job.run(counting(job))
@@ -142,6 +144,7 @@ def test_a_job_that_goes_back_to_an_older_checkpoint_forgets_the_newer_ones(job:
     check_each_row_was_counted_once(job, 4)
 
 
+@pytest.mark.exhaustive
 def test_jobs_with_the_same_uid_keep_their_states_apart(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -154,6 +157,7 @@ def test_jobs_with_the_same_uid_keep_their_states_apart(
         check_each_row_was_counted_once(job, 4)
 
 
+@pytest.mark.exhaustive
 def test_copies_that_are_damaged_or_gone_are_fetched_again(job: Job, spark: SparkSession) -> None:
     job.settings[MEMORY] = "0"
     job.feed(files=4, rows=ROWS)
@@ -174,6 +178,7 @@ def test_copies_that_are_damaged_or_gone_are_fetched_again(job: Job, spark: Spar
     check_each_row_was_counted_once(job, 4)
 
 
+@pytest.mark.exhaustive
 def test_rows_of_a_list_state_outlive_a_restart_on_the_same_host(job: Job) -> None:
     job.feed(files=2, rows=ROWS)
     job.run(job.operator(Groups(30)))

@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from contracts.checkpoints import Checkpoint
+from contracts.elements import list_state
 from jobs.job import Job
 from jobs.operators import AllKinds, CountsLongs, TellsOfItself
 from pyspark.errors import StreamingQueryException
@@ -17,7 +18,6 @@ from pyspark.sql import functions as F
 import holdfast
 from holdfast.backends import ListStateDescriptor, StateRows
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations import OperatorState, SubtaskState, load_checkpoint, resolve_pointer
 from holdfast.spark import (
     KEY_HASH,
     NewOperator,
@@ -27,7 +27,6 @@ from holdfast.spark import (
     take_savepoint,
     write_savepoint,
 )
-from holdfast.spark.query import Continuation
 
 PATH = "spark.holdfast.savepoint.path"
 
@@ -50,7 +49,7 @@ def run_all_kinds(job: Job, parallelism: int = 2, rows: int = 0) -> list[Row]:
     return seen.rows
 
 
-@pytest.mark.parametrize("parallelism", [2, 3])
+@pytest.mark.parametrize("parallelism", [pytest.param(2, marks=pytest.mark.exhaustive), 3])
 def test_a_new_query_begins_with_what_was_written(
     spark: SparkSession, job: Job, parallelism: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -80,6 +79,7 @@ def test_a_new_query_begins_with_what_was_written(
     assert f"doesn't begin with {pointer}" in caplog.text
 
 
+@pytest.mark.exhaustive
 def test_a_first_batch_that_fails_begins_with_it_again(spark: SparkSession, job: Job) -> None:
     job.settings[PATH] = write_savepoint(
         f"file://{job.directory}/written",
@@ -135,27 +135,6 @@ def test_a_savepoint_of_other_operators_is_refused(job: Job) -> None:
     job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
 
 
-@pytest.mark.parametrize("allowed", [False, True])
-def test_a_savepoint_without_state_is_nothing_to_begin_with(
-    tmp_path: Path, *, allowed: bool
-) -> None:
-    checkpoint = Checkpoint(f"file://{tmp_path}")
-    checkpoint.operators["operator"] = OperatorState(1, 128, {0: SubtaskState()})
-    begin = load_checkpoint(resolve_pointer(checkpoint.complete()))
-    continuation = Continuation(
-        job_id="job",
-        query_id="query",
-        operators={},
-        sinks={},
-        allow_non_restored_state=allowed,
-    )
-    if allowed:
-        continuation.check_start(begin)
-        return
-    with pytest.raises(InvalidRequestError, match="no operator has state"):
-        continuation.check_start(begin)
-
-
 def test_state_is_repaired_and_the_query_goes_on(
     spark: SparkSession, job: Job, tmp_path: Path
 ) -> None:
@@ -201,6 +180,7 @@ def test_state_is_repaired_and_the_query_goes_on(
     assert all(placed[one // 10] == row.subtask for row in seen.rows for one in row.list)
 
 
+@pytest.mark.exhaustive
 def test_a_base_is_copied_with_all_that_is_not_named(job: Job, tmp_path: Path) -> None:
     run_all_kinds(job, rows=10)
     pointer = job.latest().location.external_pointer  # a checkpoint will do, too
@@ -217,12 +197,17 @@ def test_a_base_is_copied_with_all_that_is_not_named(job: Job, tmp_path: Path) -
     assert holdfast.read_state(copy, "new").to_pylist() == [{"subtask": 0, "value": 1}]
 
 
+def one_operator(directory: Path) -> Checkpoint:
+    """A checkpoint with a list of an operator `operator`."""
+    checkpoint = Checkpoint(f"file://{directory}/base")
+    checkpoint.add("operator", lambda backend, _: list_state(backend, "list").add_all(range(9)))
+    return checkpoint
+
+
 def test_a_base_that_is_damaged_or_gone_makes_no_savepoint(
-    spark: SparkSession, job: Job, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    job.settings["spark.holdfast.state.inline-threshold"] = "0"
-    run_all_kinds(job, rows=10)
-    location = Path(job.latest().location.external_pointer.removeprefix("file://"))
+    location = Path(one_operator(tmp_path).complete().removeprefix("file://"))
     target = tmp_path / "copy"
     state = {("new", "s"): pa.table({"value": [1]})}
     file = max(location.iterdir(), key=lambda one: one.stat().st_size * (one.name != "_metadata"))
@@ -236,9 +221,8 @@ def test_a_base_that_is_damaged_or_gone_makes_no_savepoint(
         write_savepoint(f"file://{target}", state, base=f"file://{tmp_path}/none")
 
 
-def test_what_can_not_be_written_is_refused(job: Job, tmp_path: Path) -> None:
-    run_all_kinds(job, rows=1)
-    base = job.latest().location.external_pointer
+def test_what_can_not_be_written_is_refused(tmp_path: Path) -> None:
+    base = one_operator(tmp_path).complete()
     target = f"file://{tmp_path}/written"
     table = pa.table({"value": [1]})
     with pytest.raises(InvalidRequestError, match="are in the base already"):

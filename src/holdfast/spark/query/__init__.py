@@ -4,7 +4,6 @@
 operators and the sink; `coordinator` commits. Start with `stateful`.
 """
 
-from holdfast.spark.query.continuation import Continuation
 from holdfast.spark.query.coordinator import (
     _CLEANER,
     CheckpointCoordinator,
@@ -22,7 +21,6 @@ from holdfast.spark.query.stateful_query import (
 __all__ = [
     "_CLEANER",
     "CheckpointCoordinator",
-    "Continuation",
     "PendingCheckpoint",
     "StatefulOperator",
     "StatefulQuery",

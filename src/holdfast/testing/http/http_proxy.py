@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler
+from typing import Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.errors import InvalidRequestError
@@ -62,7 +63,20 @@ class HttpRequest:
 Matches = Callable[[HttpRequest], object]
 """Whether a fault is for a request; asked before its body is read, one request at a time."""
 
-_Effect = Callable[["_Connection"], bool]
+
+class Exchange(Protocol):
+    """A request on its way, to which a fault happens."""
+
+    def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """Take the whole request, and answer it without the server."""
+        ...
+
+    def reset(self) -> None:
+        """Close the connection in the way of a host that crashed."""
+        ...
+
+
+_Effect = Callable[[Exchange], bool]
 """Does something, and says whether the request is over with it."""
 
 
@@ -72,7 +86,9 @@ def any_request(_: HttpRequest, /) -> bool:
 
 
 @dataclass(slots=True)
-class _Plan:
+class Plan:
+    """What is to happen to some requests."""
+
     when: Matches
     first: int
     last: float
@@ -105,7 +121,7 @@ class HttpFaults:
 
     url: str
     requests: list[HttpRequest] = field(default_factory=list)
-    _plans: list[_Plan] = field(default_factory=list, repr=False)
+    _plans: list[Plan] = field(default_factory=list, repr=False)
     _blocked: list[threading.Event] = field(default_factory=list, repr=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
@@ -140,8 +156,8 @@ class HttpFaults:
             f"<Error><Code>{code}</Code><Message>as planned</Message></Error>"
         ).encode()
 
-        def effect(connection: "_Connection") -> bool:
-            connection.answer(status, dict(headers or {}), body)
+        def effect(exchange: Exchange) -> bool:
+            exchange.answer(status, dict(headers or {}), body)
             return True
 
         self._plan(when, nth, times, effect, performed=performed)
@@ -155,7 +171,12 @@ class HttpFaults:
         performed: bool = False,
     ) -> None:
         """Cut the connection, before the body is read or after the server performed the request."""
-        self._plan(when, nth, times, _Connection.reset, performed=performed)
+
+        def effect(exchange: Exchange) -> bool:
+            exchange.reset()
+            return True
+
+        self._plan(when, nth, times, effect, performed=performed)
 
     def lose_answer(
         self, when: Matches = any_request, nth: Nth = "next", *, times: int = 1
@@ -208,7 +229,7 @@ class HttpFaults:
         if isinstance(until, threading.Event):
             self._blocked.append(until)
 
-        def effect(_: "_Connection") -> bool:
+        def effect(_: Exchange) -> bool:
             if not isinstance(until, threading.Event):
                 until()
             elif not until.wait(LONGEST_S):
@@ -233,7 +254,7 @@ class HttpFaults:
         for event in self._blocked:
             event.set()
 
-    def begin(self, request: HttpRequest) -> list[_Plan]:
+    def begin(self, request: HttpRequest) -> list[Plan]:
         """For the proxy: note a request, and say what is planned for it."""
         with self._lock:
             self.requests.append(request)
@@ -248,11 +269,11 @@ class HttpFaults:
         else:
             plan.before = effect
 
-    def _add(self, when: Matches, nth: Nth, times: int) -> _Plan:
+    def _add(self, when: Matches, nth: Nth, times: int) -> Plan:
         first = nth if isinstance(nth, int) else 1
         if first < 1 or times < 1:
             raise InvalidRequestError(f"counted from 1, got nth={nth!r} and times={times}")
-        plan = _Plan(when, first, float("inf") if nth == "every" else first + times - 1)
+        plan = Plan(when, first, float("inf") if nth == "every" else first + times - 1)
         with self._lock:
             self._plans.append(plan)
         return plan
@@ -399,7 +420,6 @@ class _Connection(BaseHTTPRequestHandler):
         """Keep quiet: `requests` has it all."""
 
     def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        """For faults: take the whole request, and answer it without the server."""
         for _ in self._body:
             pass
         has_body = status not in {204, 304}
@@ -408,12 +428,10 @@ class _Connection(BaseHTTPRequestHandler):
         if has_body and self.command != "HEAD":
             self.wfile.write(body)
 
-    def reset(self) -> bool:
-        """For faults: close the connection in the way of a host that crashed."""
+    def reset(self) -> None:
         linger = struct.pack("ii", 1, 0)
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self.close_connection = True
-        return True
 
     def _read_body(self) -> Iterator[bytes]:
         """The pieces of the request's body, with what frames its chunks."""
@@ -467,7 +485,7 @@ class _Connection(BaseHTTPRequestHandler):
                 is_heard = False  # a server may answer and close before it has read everything
         return server.getresponse()
 
-    def _pass_on(self, response: HTTPResponse, plans: list[_Plan]) -> None:
+    def _pass_on(self, response: HTTPResponse, plans: list[Plan]) -> None:
         """Pass the answer on to the client, damaged as planned."""
         limits = [plan.kept_bytes for plan in plans if plan.kept_bytes is not None]
         flipped_bits = [plan.flipped_bit for plan in plans if plan.flipped_bit]

@@ -1,0 +1,295 @@
+"""What is done to S3, and what can happen to it on the way."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from contracts.patience import HANGS_S
+from servers.buckets import faults_before
+from servers.s3 import S3Bucket, S3Server, settings_of
+
+from holdfast.errors import CheckpointError, OutcomeUnknownError
+from holdfast.locations import (
+    RetryPolicy,
+    S3FileSystem,
+    S3Settings,
+    file_system_for,
+    register_file_system,
+    unregister_file_system,
+)
+from holdfast.locations.file_systems import RetryingExclusiveFileSystem, publish
+from holdfast.locations.file_systems.s3 import s3_settings
+from holdfast.testing import HttpFaults, HttpRequest, s3_operation_of
+
+SOON = RetryPolicy(deadline_s=0.03, first_wait_s=0.001, longest_wait_s=0.002)
+"""Gives up at once; for what never succeeds."""
+
+PART = 1000
+SMALL = b"small"
+LARGE = bytes(range(250)) * 14  # four parts, the last one not full
+
+
+@dataclass
+class Store:
+    """A bucket behind a proxy that fails when it is told to.
+
+    Attributes:
+        bucket: The bucket, which no fault reaches.
+        faults: What goes wrong on the way of the adapter.
+        settings: The adapter's.
+    """
+
+    bucket: S3Bucket
+    faults: HttpFaults
+    settings: S3Settings
+
+    @property
+    def directory(self) -> str:
+        return f"s3://{self.bucket.name}/dir"
+
+    @property
+    def uri(self) -> str:
+        return f"{self.directory}/x"
+
+    def contents(self) -> dict[str, bytes]:
+        """All objects behind the back of the adapter."""
+        return {key.removeprefix("dir/"): self.bucket.read(key) for key in self.bucket.keys("")}
+
+    def put(self, name: str, data: bytes) -> None:
+        self.bucket.put(f"dir/{name}", data)
+
+    def requested(self) -> list[str]:
+        """What the adapter asked for so far."""
+        return [s3_operation_of(request) for request in self.faults.requests]
+
+    @property
+    def is_by_obstore(self) -> bool:
+        """Whether boto3 repeats at once what obstore fails at."""
+        return self.settings.state_files == "obstore"
+
+    def use(self, policy: RetryPolicy) -> RetryingExclusiveFileSystem:
+        """Reach `s3://` by this policy, and nothing that waits for longer."""
+        register_file_system(
+            "s3", lambda: S3FileSystem(self.settings, retries=policy), retries=policy
+        )
+        file_system = file_system_for(self.uri)
+        assert isinstance(file_system, RetryingExclusiveFileSystem)
+        return file_system
+
+
+OTHERS = ("moto boto3", "ministack boto3", "ministack obstore")
+"""Stores of somebody else's, over HTTP."""
+
+STORES = (
+    "memory boto3",  # in this process, faults too
+    "memory obstore",  # over HTTP, since nothing else can get between obstore and a network
+    # What S3's answers are is not for our own store alone to say; it costs ten times as much.
+    *(pytest.param(store, marks=pytest.mark.exhaustive) for store in OTHERS),
+)
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    server, state_files = request.param.split()
+    monkeypatch.setattr(s3_settings, "_LEAST_PART_BYTES", 1)
+    if server == "moto":
+        monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
+    bucket: S3Bucket = request.getfixturevalue(f"{server}_bucket")
+    way = "in_process" if request.param == "memory boto3" else server
+    faults: HttpFaults = request.getfixturevalue(f"{way}_faults")
+    faults.clear()
+    faults.requests.clear()
+    settings = settings_of(
+        bucket.server,
+        endpoint_url=faults.url,
+        part_bytes=PART,
+        read_timeout_s=HANGS_S,
+        state_files=state_files,
+    )
+    yield Store(bucket, faults, settings)
+    faults.clear()
+    wait_for_parts()
+    unregister_file_system("s3")
+
+
+@pytest.fixture(scope="session")
+def in_process_faults(memory_s3: S3Server) -> Iterator[HttpFaults]:
+    with faults_before(memory_s3) as faults:
+        yield faults
+
+
+@pytest.fixture(scope="session")
+def memory_faults(memory_s3: S3Server) -> Iterator[HttpFaults]:
+    yield from _over_http(memory_s3)
+
+
+@pytest.fixture(scope="session")
+def moto_faults(moto: S3Server) -> Iterator[HttpFaults]:
+    yield from _over_http(moto)
+
+
+@pytest.fixture(scope="session")
+def ministack_faults(ministack: S3Server) -> Iterator[HttpFaults]:
+    yield from _over_http(ministack)
+
+
+def _over_http(server: S3Server) -> Iterator[HttpFaults]:
+    with faults_before(server, over_http=True) as faults:
+        yield faults
+
+
+# What is done
+
+
+def publish_small(store: Store) -> None:
+    publish(store.uri, SMALL, single_writer=False)
+
+
+def write(data: bytes) -> Callable[[Store], None]:
+    def action(store: Store) -> None:
+        stream = file_system_for(store.uri).create(store.uri)
+        try:
+            stream.write(data)
+            stream.commit()
+        finally:
+            stream.abort()
+            wait_for_parts()
+
+    return action
+
+
+def give_up(store: Store) -> None:
+    stream = file_system_for(store.uri).create(store.uri)
+    try:
+        stream.write(LARGE)
+    finally:
+        stream.abort()
+        wait_for_parts()
+
+
+def read_whole(store: Store) -> None:
+    with file_system_for(store.uri).open(store.uri) as stream:
+        assert stream.read() == LARGE
+
+
+def list_all(store: Store) -> None:
+    listed = {entry.uri for entry in file_system_for(store.uri).list(store.directory)}
+    assert listed == {store.uri, f"{store.directory}/y"}
+
+
+def delete_two(store: Store) -> None:
+    file_system_for(store.uri).delete([store.uri, f"{store.directory}/y"])
+
+
+def delete_below(store: Store) -> None:
+    file_system_for(store.uri).delete_tree(store.directory)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Something that the adapter does.
+
+    Attributes:
+        act: Does it through `file_system_for`.
+        asks: Which requests of S3's it needs.
+        before: What is stored before.
+        after: What is stored when it has succeeded.
+    """
+
+    act: Callable[[Store], None]
+    asks: tuple[str, ...]
+    before: tuple[str, ...] = ()
+    after: tuple[tuple[str, bytes], ...] = ()
+
+
+TWO = ("x", "y")
+BOTH = (("x", LARGE), ("y", LARGE))
+UPLOAD = ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
+
+OPERATIONS = {
+    "publish": Operation(publish_small, ("PutObject",), after=(("x", SMALL),)),
+    "small file": Operation(write(SMALL), ("PutObject",), after=(("x", SMALL),)),
+    "empty file": Operation(write(b""), ("PutObject",), after=(("x", b""),)),
+    "large file": Operation(write(LARGE), UPLOAD, after=(("x", LARGE),)),
+    "abort": Operation(give_up, ("UploadPart", "AbortMultipartUpload")),
+    "read": Operation(read_whole, ("GetObject",), before=TWO, after=BOTH),
+    "list": Operation(list_all, ("ListObjectsV2",), before=TWO, after=BOTH),
+    "delete": Operation(delete_two, ("DeleteObjects",), before=TWO),
+    "delete tree": Operation(
+        delete_below, ("ListObjectsV2", "DeleteObjects", "ListMultipartUploads"), before=TWO
+    ),
+}
+
+# What happens to it
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong.
+
+    Attributes:
+        plan: Arranges it for the requests that match.
+        is_transient: Whether it is over when it has happened, if it does not happen each time.
+    """
+
+    plan: Callable[..., None]
+    is_transient: bool = True
+
+
+def answers(status: int, **arguments: Any) -> Callable[..., None]:
+    def plan(faults: HttpFaults, when: Callable[[HttpRequest], bool], nth: Any) -> None:
+        faults.answer(status, when, nth, **arguments)
+
+    return plan
+
+
+FAULTS = {
+    "500": Fault(answers(500)),
+    "503": Fault(answers(503)),
+    "three 503": Fault(answers(503, times=3)),
+    "429": Fault(answers(429)),
+    "reset": Fault(lambda faults, when, nth: faults.reset(when, nth)),
+    "answer lost": Fault(lambda faults, when, nth: faults.lose_answer(when, nth)),
+    "500 after": Fault(answers(500, performed=True)),
+    "200 and an error": Fault(answers(200)),
+    "answer truncated": Fault(lambda faults, when, nth: faults.truncate(20, when, nth)),
+    "409": Fault(answers(409)),
+    "request timeout": Fault(answers(400, code="RequestTimeout")),
+    "403": Fault(answers(403), is_transient=False),
+    "400": Fault(answers(400, code="InvalidArgument"), is_transient=False),
+}
+
+
+def outcome(operation: Operation, store: Store) -> CheckpointError | None:
+    """What it raises: only errors of our own."""
+    try:
+        operation.act(store)
+    except CheckpointError as error:
+        return error
+    return None
+
+
+def check_nothing_is_left(store: Store, operation: Operation, error: CheckpointError) -> None:
+    """After an error nothing has changed, unless it says that nobody knows."""
+    stored = store.contents()
+    if isinstance(error, OutcomeUnknownError):
+        assert stored in ({}, dict(operation.after))
+    elif operation.before:
+        assert set(stored) <= set(operation.before)
+    else:
+        assert stored == {}
+    assert store.bucket.uploads() == []
+
+
+def changed(settings: S3Settings, **changes: Any) -> S3Settings:
+    values = {name: getattr(settings, name) for name in S3Settings.__slots__}
+    return S3Settings(**{**values, **changes})
+
+
+def wait_for_parts() -> None:
+    """Let parts that are on their way arrive: `abort` waits for none."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("holdfast-s3-part"):
+            thread.join(HANGS_S)

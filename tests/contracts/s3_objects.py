@@ -1,0 +1,104 @@
+"""What tests of S3 do to it, and on which servers they run."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from contracts.patience import HANGS_S
+from servers.buckets import OF_OTHERS
+from servers.s3 import S3Bucket, settings_of
+from servers.watched import SOON
+
+from holdfast.locations import S3FileSystem, unregister_file_system, use_s3
+from holdfast.locations.file_systems.s3 import s3_settings
+
+MIB = 1 << 20
+
+on_each_server = pytest.mark.parametrize(
+    "bucket",
+    [
+        "memory_bucket",
+        *(pytest.param(f"{name}_bucket", marks=OF_OTHERS) for name in ("moto", "ministack")),
+    ],
+    indirect=True,
+)
+only_on_ministack = pytest.mark.parametrize(
+    "bucket", [pytest.param("ministack_bucket", marks=OF_OTHERS)], indirect=True
+)
+
+
+def write(file_system: Any, uri: str, data: Any) -> None:
+    stream = file_system.create(uri)
+    try:
+        stream.write(data)
+        stream.commit()
+    finally:
+        stream.abort()
+
+
+def content(file_system: Any, uri: str) -> bytes:
+    with file_system.open(uri) as stream:
+        found: bytes = stream.read()
+    return found
+
+
+@pytest.fixture
+def file_system(bucket: S3Bucket) -> S3FileSystem:
+    return S3FileSystem(settings_of(bucket.server, state_files="boto3"), retries=SOON)
+
+
+@pytest.fixture
+def directory(bucket: S3Bucket) -> str:
+    return f"s3://{bucket.name}/dir"
+
+
+@pytest.fixture
+def s3(bucket: S3Bucket) -> Iterator[S3Bucket]:
+    """The bucket, reached by `s3://` and `s3a://`."""
+    use_s3(settings_of(bucket.server))
+    yield bucket
+    unregister_file_system("s3")
+    unregister_file_system("s3a")
+
+
+@pytest.fixture
+def small_parts(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a part be as small as a test wants it; no server here but moto minds."""
+    monkeypatch.setattr(s3_settings, "_LEAST_PART_BYTES", 1)
+    if "moto.s3.models" in sys.modules:
+        monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
+
+
+def put_many(bucket: S3Bucket, keys: list[str], data: bytes = b"") -> None:
+    """Store the same under many keys; in memory and in moto without asking for each."""
+    if bucket.server.name == "memory":
+        for key in keys:
+            bucket.put(key, data)
+        return
+    if bucket.server.name == "moto":
+        import moto.s3.models  # slow to import
+
+        backend = next(
+            found["aws"]
+            for found in moto.s3.models.s3_backends.values()
+            if bucket.name in found["aws"].buckets
+        )
+        for key in keys:
+            backend.put_object(bucket.name, key, data)
+        return
+
+    def put(key: str) -> None:
+        bucket.client.put_object(Bucket=bucket.name, Key=key, Body=data)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, keys))
+
+
+def settle() -> None:
+    """Let parts arrive that were on their way: `abort` waits for none."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("holdfast-s3-part"):
+            thread.join(HANGS_S)

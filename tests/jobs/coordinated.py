@@ -1,0 +1,100 @@
+"""A driver's coordinator without Spark, and what tasks would report to it."""
+
+from collections.abc import Callable
+
+from jobs.operators import Groups
+
+from holdfast.locations import (
+    CheckpointedStateScope,
+    FileSystemCheckpointStorage,
+    OperatorStateHandle,
+    OperatorStateMode,
+    StatePartitions,
+    SubtaskState,
+    file_system_for,
+)
+from holdfast.spark import stateful
+from holdfast.spark.query import CheckpointCoordinator, PendingCheckpoint
+from holdfast.spark.subtask import Acknowledgement
+from holdfast.spark_progress import SparkProgress
+
+QUERY = "query"
+
+
+def coordinator(
+    directory: str,
+    *,
+    job_id: str = "job",
+    query_id: str = QUERY,
+    uid: str = "operator",
+    num_retained: int = 2,
+    parallelism: int = 2,
+    key: str | list[str] | None = None,
+    start: str | None = None,
+    allow_non_restored_state: bool = False,
+) -> CheckpointCoordinator:
+    """A driver of the job, as each start of the query makes one."""
+    storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
+    operator = stateful(Groups(1), uid=uid, parallelism=parallelism, key=key)
+    return CheckpointCoordinator(
+        storage.create_checkpoint_storage(job_id),
+        job_id=job_id,
+        query_id=query_id,
+        operators={uid: operator._operator},
+        num_retained=num_retained,
+        allow_non_restored_state=allow_non_restored_state,
+        start=start,
+    )
+
+
+def begun(driver: CheckpointCoordinator, batch_id: int) -> PendingCheckpoint:
+    """The checkpoint of a batch, which the driver begins."""
+    pending = driver.begin(batch_id)
+    assert pending is not None
+    return pending
+
+
+def acknowledged(
+    pending: PendingCheckpoint,
+    subtasks: tuple[int, ...] = (0, 1),
+    mode: OperatorStateMode = OperatorStateMode.SPLIT_DISTRIBUTE,
+    count: int = 1,
+    state_of: Callable[[int], bytes] = lambda subtask: b"state of %d" % subtask,
+) -> dict[str, list[Acknowledgement]]:
+    """What subtasks report after each has written its state into a file."""
+    found = []
+    for subtask in subtasks:
+        with pending.location.create_checkpoint_state_output_stream(
+            CheckpointedStateScope.EXCLUSIVE
+        ) as stream:
+            stream.write(state_of(subtask))
+            handle = stream.close_and_get_handle()
+        assert handle is not None
+        partitions = StatePartitions(mode, 0, handle.size, 0, count)
+        state = SubtaskState((OperatorStateHandle({"s": partitions}, handle),))
+        found.append(Acknowledgement(subtask, subtask, state, pending.checkpoint_id))
+    return {"operator": found}
+
+
+def progress(batch_id: int) -> SparkProgress:
+    """What Spark says of itself behind a batch."""
+    return SparkProgress(
+        query_id=QUERY,
+        run_id="run",
+        batch_id=batch_id,
+        offsets="v1\n{}",
+        checkpoint_location="file:///spark",
+        spark_version="4.3.0",
+    )
+
+
+def run_batch(driver: CheckpointCoordinator, batch_id: int) -> None:
+    """Complete the checkpoint of a batch."""
+    pending = begun(driver, batch_id)
+    driver.complete(pending, acknowledged(pending), progress(batch_id))
+
+
+def files_below(directory: str, checkpoint_id: int) -> set[str]:
+    """Names in a checkpoint's directory."""
+    uri = f"{directory}/job/chk-{checkpoint_id}"
+    return {entry.uri.rpartition("/")[2] for entry in file_system_for(uri).list(uri)}

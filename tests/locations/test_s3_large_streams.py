@@ -1,0 +1,327 @@
+"""Files that go to S3 in parts, and what is left of those that are given up."""
+
+import gc
+import logging
+import os
+import threading
+import tracemalloc
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from contracts.patience import HANGS_S
+from contracts.s3_objects import (
+    MIB,
+    directory,
+    on_each_server,
+    only_on_ministack,
+    s3,
+    settle,
+    small_parts,
+    write,
+)
+from contracts.values import EXCLUSIVE
+from servers.s3 import S3Bucket, settings_of
+from servers.watched import SOON, Watched
+
+from holdfast.errors import InvalidRequestError, StorageUnavailableError, StreamClosedError
+from holdfast.locations import S3FileSystem, S3Settings, checkpoint_storage
+from holdfast.locations.file_systems.s3 import multipart_upload, s3_client
+from holdfast.testing import s3_operation
+
+__all__ = ["directory", "s3", "small_parts"]
+
+
+@on_each_server
+@pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
+def test_a_large_stream_goes_in_parts(watched: Watched, checksum: str) -> None:
+    file_system = watched.file_system(part_bytes=5 * MIB, checksum=checksum)
+    data = os.urandom(12 * MIB + 1)
+    stream = file_system.create(f"{watched.directory}/x")
+    for first in range(0, len(data), MIB // 3):
+        stream.write(data[first : first + MIB // 3])
+    stream.commit()
+    assert watched.bucket.read("dir/x") == data
+    counts = watched.counts()
+    assert counts == {
+        "CreateMultipartUpload": 1,
+        "UploadPart": 3,
+        "CompleteMultipartUpload": 1,
+    }
+    parts = [one for one in watched.faults.requests if s3_operation("UploadPart")(one)]
+    assert sorted(int(one.query["partNumber"]) for one in parts) == [1, 2, 3]
+    assert sorted(one.body_bytes for one in parts) == [2 * MIB + 1, 5 * MIB, 5 * MIB]
+    names = {"crc32c": "x-amz-checksum-crc32c", "crc32": "x-amz-checksum-crc32"}
+    for part in parts:
+        sent = {name for name in part.headers if name.startswith("x-amz-checksum-crc")}
+        assert sent == ({names[checksum]} if checksum in names else set())
+    [done] = watched.asked("CompleteMultipartUpload")
+    assert done["if-none-match"] == "*"
+    assert done["x-amz-mp-object-size"] == str(len(data))
+
+
+@pytest.mark.usefixtures("small_parts")
+@on_each_server
+@pytest.mark.parametrize("size", [99, 100, 101, 200, 201])
+def test_sizes_around_those_of_parts_are_whole(watched: Watched, size: int) -> None:
+    data = os.urandom(size)
+    write(watched.file_system(part_bytes=100), f"{watched.directory}/x", data)
+    assert watched.bucket.read("dir/x") == data
+    assert watched.bucket.uploads() == []
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_parts_grow_so_that_a_stream_has_no_end(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multipart_upload, "_GROWS_EVERY", 4)
+    file_system = watched.file_system(part_bytes=10, concurrency=1)
+    data = os.urandom(4 * 10 + 4 * 20 + 40 + 7)
+    write(file_system, f"{watched.directory}/x", data)
+    parts = {
+        int(one.query["partNumber"]): one.body_bytes
+        for one in watched.faults.requests
+        if s3_operation("UploadPart")(one)
+    }
+    assert [parts[number] for number in sorted(parts)] == [10] * 4 + [20] * 4 + [40, 7]
+    assert watched.bucket.read("dir/x") == data
+
+
+@only_on_ministack  # moto would hold the parts in this process
+def test_a_large_stream_holds_no_more_than_the_parts_on_their_way(bucket: S3Bucket) -> None:
+    settings = settings_of(bucket.server, part_bytes=5 * MIB, concurrency=2)
+    stream = S3FileSystem(settings).create(f"s3://{bucket.name}/x")
+    chunk = bytes(MIB)
+    tracemalloc.start()
+    for _ in range(50):
+        stream.write(chunk)
+    stream.commit()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < (2 + 1) * 5 * MIB + 3 * MIB
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Only what nobody refers to goes, no circles of references."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_an_upload_that_was_committed_is_forgotten_without_a_collection(bucket: S3Bucket) -> None:
+    settings = settings_of(bucket.server, part_bytes=100)
+    stream: Any = S3FileSystem(settings).create(f"s3://{bucket.name}/x")
+    stream.write(bytes(950))
+    forgotten = weakref.ref(stream._upload)
+    with no_collection():
+        stream.commit()
+        del stream
+        assert forgotten() is None
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_an_upload_whose_parts_are_refused_before_or_after_an_abort_is_forgotten(
+    watched: Watched, order: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)  # what is logged keeps its exceptions
+    # Of other errors botocore and tenacity make circles, which are left for a collection.
+    go_on = threading.Event()
+    watched.faults.delay(go_on, s3_operation("UploadPart"), "every")
+    watched.faults.answer(403, s3_operation("UploadPart"), "every", code="AccessDenied")
+    stream: Any = watched.file_system(part_bytes=100).create(f"{watched.directory}/x")
+    stream.write(bytes(250))
+    upload = stream._upload
+    assert upload is not None
+    if order == "before":
+        go_on.set()
+        wait(upload._parts)
+    pool, forgotten = upload._pool, weakref.ref(upload)
+    with no_collection():
+        stream.abort()
+        del stream, upload
+        go_on.set()
+        pool.shutdown()  # waits for parts that are on their way
+        assert forgotten() is None
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_writer_that_failed_can_not_commit_what_is_missing_a_piece(watched: Watched) -> None:
+    watched.faults.answer(403, s3_operation("CreateMultipartUpload"), 1, code="AccessDenied")
+    stream = watched.file_system(part_bytes=100).create(f"{watched.directory}/x")
+    with pytest.raises(InvalidRequestError):
+        stream.write(bytes(250))
+    with pytest.raises(StreamClosedError):
+        stream.commit()
+    assert watched.bucket.keys() == []
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, waits = threading.Event(), threading.Event()
+    note = multipart_upload._note
+
+    def slowly(room: Any, failures: Any, part: Any) -> None:
+        note(room, failures, part)
+        if not part.cancelled():  # the only worker comes no further after it gave its room back
+            waits.set()
+            goes_on.wait(HANGS_S)
+
+    monkeypatch.setattr(multipart_upload, "_note", slowly)
+    # Not before the writer has noted it, who would wait otherwise.
+    noted = threading.Event()
+    watched.faults.delay(noted, s3_operation("UploadPart"))
+    stream = watched.file_system(part_bytes=4, concurrency=1).create(f"{watched.directory}/x")
+    stream.write(b"12345")
+    noted.set()
+    with ThreadPoolExecutor(1) as pool:
+        committed = pool.submit(stream.commit)
+        assert waits.wait(HANGS_S)
+        stream.abort()
+        goes_on.set()
+        with pytest.raises(StreamClosedError):
+            committed.result(HANGS_S)
+    assert watched.bucket.keys() == []
+    assert watched.bucket.uploads() == []
+
+
+@pytest.mark.parametrize("checksum", ["crc32c", "off"])
+def test_of_parts_the_checksum_is_signed_and_of_all_else_the_body(
+    watched: Watched, checksum: str
+) -> None:
+    file_system = watched.file_system(part_bytes=5 * MIB, checksum=checksum)
+    write(file_system, f"{watched.directory}/large", bytes(6 * MIB))
+    write(file_system, f"{watched.directory}/small", b"1")
+    file_system.delete([f"{watched.directory}/large"])
+    signed = {
+        name: {sent["x-amz-content-sha256"] != "UNSIGNED-PAYLOAD" for sent in watched.asked(name)}
+        for name in ("PutObject", "UploadPart", "CompleteMultipartUpload", "DeleteObjects")
+    }
+    parts_too = checksum == "off"
+    assert signed == {
+        "PutObject": {True},
+        "UploadPart": {parts_too},
+        "CompleteMultipartUpload": {True},
+        "DeleteObjects": {True},
+    }
+    if not parts_too:
+        assert all(
+            "x-amz-checksum-crc32c" in sent["authorization"] for sent in watched.asked("UploadPart")
+        )
+
+
+def test_parts_reach_what_s3_can_hold() -> None:
+    part, total = S3Settings().part_bytes, 0
+    for number in range(1, multipart_upload._MOST_PARTS + 1):
+        total += part
+        if number % multipart_upload._GROWS_EVERY == 0:
+            part *= 2
+    assert total >= 5 << 40
+    assert part // 2 <= 5 << 30  # the largest part
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_too_many_parts_are_refused_and_leave_nothing(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multipart_upload, "_MOST_PARTS", 3)
+    with pytest.raises(InvalidRequestError, match="more than 3 parts"):
+        write(watched.file_system(part_bytes=10), f"{watched.directory}/x", bytes(45))
+    settle()
+    assert watched.bucket.keys() == []
+    assert watched.bucket.uploads() == []
+
+
+@only_on_ministack
+@pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
+def test_what_was_changed_on_its_way_is_refused_where_the_store_is_to_check_it(
+    bucket: S3Bucket, directory: str, checksum: str
+) -> None:
+    file_system = S3FileSystem(settings_of(bucket.server, checksum=checksum), retries=SOON)
+    events = s3_client.connection_for(file_system.settings).client.meta.events
+
+    def damage(request: Any, **_: Any) -> None:
+        body = request.body if isinstance(request.body, bytes) else request.body.read()
+        request.body = b"X" + body[1:]
+
+    events.register("before-send.s3.PutObject", damage, "damage")
+    try:
+        if checksum == "off":
+            file_system.publish(f"{directory}/x", b"data")
+            assert bucket.read("dir/x") == b"Xata"
+            return
+        with pytest.raises(StorageUnavailableError):
+            file_system.publish(f"{directory}/x", b"data")
+    finally:
+        events.unregister("before-send.s3.PutObject", unique_id="damage")
+    assert bucket.keys() == []
+
+
+@pytest.mark.parametrize("checksum", ["crc32c", "crc32", "off"])
+@on_each_server
+def test_what_is_written_at_once_is_checked_by_the_store(watched: Watched, checksum: str) -> None:
+    file_system = watched.file_system(checksum=checksum)
+    file_system.publish(f"{watched.directory}/published", b"data")
+    write(file_system, f"{watched.directory}/written", b"data")
+    for sent in watched.asked("PutObject"):
+        known = {"crc32c": "x-amz-checksum-crc32c", "crc32": "x-amz-checksum-crc32"}
+        assert {name for name in sent if "checksum-crc" in name} == {
+            name for mode, name in known.items() if mode == checksum
+        }
+        assert sent["if-none-match"] == "*"
+
+
+@on_each_server
+@pytest.mark.parametrize("ending", ["close", "raise", "forget"])
+def test_a_state_stream_that_is_not_kept_leaves_no_upload(s3: S3Bucket, ending: str) -> None:
+    access = checkpoint_storage(f"s3://{s3.name}/data").create_checkpoint_storage("job")
+    location = access.initialize_location_for_checkpoint(1)
+    stream = location.create_checkpoint_state_output_stream(EXCLUSIVE)
+    stream.write(bytes(9 * MIB))
+    assert len(s3.uploads()) == 1
+    if ending == "close":
+        stream.close()
+    elif ending == "raise":
+        with pytest.raises(ZeroDivisionError), stream:
+            raise ZeroDivisionError
+    else:
+        with pytest.warns(ResourceWarning, match="neither kept nor closed"):
+            del stream
+            gc.collect()
+    settle()
+    assert s3.uploads() == []
+    assert s3.keys() == []
+
+
+@pytest.mark.usefixtures("small_parts")
+@on_each_server
+def test_a_file_that_is_forgotten_leaves_no_upload(bucket: S3Bucket, directory: str) -> None:
+    file_system = S3FileSystem(settings_of(bucket.server, part_bytes=100), retries=SOON)
+    stream = file_system.create(f"{directory}/x")
+    stream.write(bytes(150))
+    with suppress(ResourceWarning):
+        del stream
+        gc.collect()
+    settle()
+    assert bucket.uploads() == []
+
+
+@pytest.mark.usefixtures("small_parts")
+@on_each_server
+def test_no_thread_outlives_its_stream(bucket: S3Bucket, directory: str) -> None:
+    file_system = S3FileSystem(settings_of(bucket.server, part_bytes=100), retries=SOON)
+    for ending in ("commit", "abort"):
+        stream = file_system.create(f"{directory}/{ending}")
+        stream.write(bytes(1000))
+        getattr(stream, ending)()
+    settle()
+    assert [one.name for one in threading.enumerate() if "holdfast-s3" in one.name] == []

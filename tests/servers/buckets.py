@@ -1,0 +1,139 @@
+"""Buckets of the tests that need S3: in this process, and on servers that somebody else has written.
+
+`memory_bucket` costs next to nothing. What depends on how a server sees S3 runs on moto and ministack
+as well, with `exhaustive`; on MinIO and versitygw the integration tests do.
+"""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import pytest
+from servers.in_process import in_process_faults, served
+from servers.memory_s3 import MemoryS3
+from servers.s3 import S3Bucket, S3Server
+
+from holdfast.locations.file_systems.s3 import s3_client
+from holdfast.testing import HttpFaults, http_faults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryS3Server(S3Server):
+    """S3 in memory, which other processes reach too.
+
+    Attributes:
+        store: What answers.
+    """
+
+    store: MemoryS3 = field(repr=False)
+    _clients: list[Any] = field(default_factory=list, repr=False, compare=False)
+
+    @contextmanager
+    def new_bucket(self) -> Iterator[S3Bucket]:
+        if not self._clients:  # it takes as long to make as ten tests have requests
+            self._clients.append(self.client())
+        bucket = MemoryBucket(self, f"test-{uuid.uuid4().hex}", self._clients[0])
+        self.store.add_bucket(bucket.name)
+        yield bucket
+        self.store.drop_bucket(bucket.name)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBucket(S3Bucket):
+    """A bucket that is looked into without requests."""
+
+    @property
+    def _store(self) -> MemoryS3:
+        assert isinstance(self.server, MemoryS3Server)
+        return self.server.store
+
+    def keys(self, prefix: str = "") -> list[str]:
+        return self._store.keys(self.name, prefix)
+
+    def uploads(self, prefix: str = "") -> list[tuple[str, str]]:
+        return self._store.uploads(self.name, prefix)
+
+    def read(self, key: str) -> bytes:
+        return self._store.read(self.name, key)
+
+    def put(self, key: str, data: bytes) -> None:
+        self._store.put(self.name, key, data)
+
+
+@contextmanager
+def memory_server() -> Iterator[MemoryS3Server]:
+    store = MemoryS3()
+    with served(store.answer) as endpoint:
+        yield MemoryS3Server(name="memory", endpoint=endpoint, store=store)
+
+
+@contextmanager
+def faults_before(server: S3Server, *, over_http: bool = False) -> Iterator[HttpFaults]:
+    """The server behind faults.
+
+    Args:
+        server: The server.
+        over_http: Whether requests have to go over a network: those that urllib3 doesn't make.
+    """
+    if isinstance(server, MemoryS3Server) and not over_http:
+        with in_process_faults(server.store.answer) as faults:
+            yield faults
+    else:
+        with http_faults(server.endpoint) as faults:
+            yield faults
+        forget_clients(faults.url)
+
+
+def forget_clients(url: str | None) -> None:
+    """Close this process's clients of a server that is gone."""
+    for key in [key for key in s3_client._CONNECTIONS if key[1].endpoint_url == url]:
+        s3_client._CONNECTIONS.pop(key).client.close()
+
+
+@pytest.fixture(scope="session")
+def memory_s3() -> Iterator[MemoryS3Server]:
+    with described_once(), memory_server() as server:
+        yield server
+
+
+@contextmanager
+def described_once() -> Iterator[None]:
+    """Let botocore read its description of S3 once, and not for each client: 0.1 s of CPU."""
+    from botocore.loaders import JSONFileLoader  # slow to import
+
+    load = JSONFileLoader.load_file
+    known: dict[str, Any] = {}
+
+    def load_once(loader: Any, path: str) -> Any:
+        if path not in known:
+            known[path] = load(loader, path)
+        return known[path]
+
+    with mock.patch.object(JSONFileLoader, "load_file", load_once):
+        yield
+
+
+@pytest.fixture
+def memory_bucket(memory_s3: MemoryS3Server) -> Iterator[S3Bucket]:
+    with memory_s3.new_bucket() as bucket:
+        yield bucket
+
+
+OF_OTHERS = pytest.mark.exhaustive
+"""For servers that somebody else has written: slower, and right about what S3 says."""
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("moto", marks=OF_OTHERS),
+        pytest.param("ministack", marks=OF_OTHERS),
+    ]
+)
+def s3_bucket(request: pytest.FixtureRequest) -> S3Bucket:
+    """A bucket on each of the servers that need no network."""
+    bucket: S3Bucket = request.getfixturevalue(f"{request.param}_bucket")
+    return bucket

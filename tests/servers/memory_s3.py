@@ -1,0 +1,464 @@
+"""S3 in memory: what the tests need of it, with conditions and checksums that are heeded.
+
+    PUT, GET, HEAD, DELETE /bucket/key          If-Match, If-None-Match, Range, checksums, versions
+    POST, PUT, DELETE      /bucket/key?uploadId  uploads in parts
+    GET                    /bucket?list-type=2, ?uploads, ?versions
+    POST                   /bucket?delete        a thousand keys at a time
+
+It says what S3 says, as far as its manual tells and MinIO, versitygw, ministack and moto agree; the
+contracts run on all of them too. What it doesn't know, it answers with 501.
+"""
+
+import base64
+import hashlib
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from urllib.parse import quote
+from xml.etree import ElementTree as ET
+from xml.sax.saxutils import escape
+from zlib import crc32
+
+from awscrt.checksums import crc32c
+
+from holdfast.testing import HttpRequest, s3_operation_of
+
+_PAGE = 1000
+"""How many entries a page of a listing has, and how many keys one request deletes."""
+
+_CHECKSUMS: dict[str, Callable[[bytes], bytes]] = {
+    "x-amz-checksum-crc32c": lambda body: crc32c(body).to_bytes(4),
+    "x-amz-checksum-crc32": lambda body: crc32(body).to_bytes(4),
+}
+
+_KEPT = ("x-amz-meta-", "x-amz-storage-class", "x-amz-server-side-encryption", "content-type")
+"""Beginnings of the headers that are stored with an object and come back with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is said to a request."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Refusal(Exception):  # noqa: N818  # an answer
+    def __init__(self, status: int, code: str, **headers: str) -> None:
+        super().__init__(code)
+        body = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>"
+        self.answer = Answer(status, body.encode(), {"Content-Type": "application/xml", **headers})
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A version of an object, or the marker of a deletion, which has no data."""
+
+    data: bytes | None
+    etag: str
+    headers: Mapping[str, str]
+    id: str
+    modified: datetime
+
+
+@dataclass(slots=True)
+class _Upload:
+    key: str
+    headers: Mapping[str, str]
+    begun: datetime
+    parts: dict[int, tuple[bytes, str]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Bucket:
+    objects: dict[str, list[_Version]] = field(default_factory=dict)
+    uploads: dict[str, _Upload] = field(default_factory=dict)
+    versioning: str = ""
+
+    def current(self, key: str) -> _Version | None:
+        """The newest version, if the object is not deleted."""
+        versions = self.objects.get(key)
+        return versions[-1] if versions and versions[-1].data is not None else None
+
+    def add(self, key: str, version: _Version) -> None:
+        kept = self.objects.get(key, []) if self.versioning == "Enabled" else []
+        self.objects[key] = [*kept, version]
+
+    def remove(self, key: str, version_id: str | None) -> None:
+        if version_id is not None:
+            kept = [one for one in self.objects.get(key, ()) if one.id != version_id]
+            self.objects[key] = kept
+            if not kept:
+                del self.objects[key]
+        elif self.versioning == "Enabled":
+            self.add(key, _Version(None, "", {}, uuid.uuid4().hex, datetime.now(UTC)))
+        else:
+            self.objects.pop(key, None)
+
+
+class MemoryS3:
+    """A store of buckets; threads may share it, and each request is atomic."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[str, _Bucket] = {}
+        # A collection of garbage may run a finalizer in here, which aborts an upload by a request.
+        self._lock = threading.RLock()
+
+    def add_bucket(self, name: str) -> None:
+        """Make a bucket without a request."""
+        with self._lock:
+            self._buckets[name] = _Bucket()
+
+    def drop_bucket(self, name: str) -> None:
+        """Forget a bucket and all that is in it."""
+        with self._lock:
+            self._buckets.pop(name, None)
+
+    def put(self, bucket: str, key: str, data: bytes) -> None:
+        """Store an object without a request."""
+        with self._lock:
+            self._buckets[bucket].add(key, _version(data, {}))
+
+    def read(self, bucket: str, key: str) -> bytes:
+        """The content of an object."""
+        with self._lock:
+            version = self._buckets[bucket].current(key)
+        if version is None or version.data is None:
+            raise KeyError(key)
+        return version.data
+
+    def keys(self, bucket: str, prefix: str) -> list[str]:
+        """Keys of the objects, sorted."""
+        with self._lock:
+            found = self._buckets[bucket]
+            keys = [key for key in found.objects.copy() if found.current(key) is not None]
+        return sorted(key for key in keys if key.startswith(prefix))
+
+    def uploads(self, bucket: str, prefix: str) -> list[tuple[str, str]]:
+        """Key and id of the uploads that are neither completed nor aborted."""
+        with self._lock:
+            begun = [
+                (one.key, number) for number, one in self._buckets[bucket].uploads.copy().items()
+            ]
+        return [one for one in begun if one[0].startswith(prefix)]
+
+    def answer(self, request: HttpRequest, body: bytes) -> Answer:
+        """Perform a request whose path is of the form `/bucket/key`."""
+        name, _, key = request.path[1:].partition("/")
+        perform = _OPERATIONS.get(s3_operation_of(request), _refuse)
+        try:
+            _check(request.headers, body)
+            with self._lock:
+                return perform(self, _Asked(request, name, key, body))
+        except _Refusal as refusal:
+            return refusal.answer
+
+    def create_bucket(self, asked: "_Asked") -> Answer:
+        if asked.bucket in self._buckets:
+            raise _Refusal(409, "BucketAlreadyOwnedByYou")
+        self._buckets[asked.bucket] = _Bucket()
+        return Answer()
+
+    def delete_bucket(self, asked: "_Asked") -> Answer:
+        if self._bucket(asked).objects:
+            raise _Refusal(409, "BucketNotEmpty")
+        del self._buckets[asked.bucket]
+        return Answer(204)
+
+    def head_bucket(self, asked: "_Asked") -> Answer:
+        self._bucket(asked)
+        return Answer()
+
+    def put_versioning(self, asked: "_Asked") -> Answer:
+        self._bucket(asked).versioning = _text(asked.xml, "Status")
+        return Answer()
+
+    def get_versioning(self, asked: "_Asked") -> Answer:
+        status = self._bucket(asked).versioning
+        return _xml("VersioningConfiguration", _element("Status", status) if status else "")
+
+    def list_objects(self, asked: "_Asked") -> Answer:
+        query = asked.request.query
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        after = query.get("continuation-token") or query.get("start-after", "")
+        most = min(int(query.get("max-keys", _PAGE)), _PAGE)
+        entries: list[str] = []
+        last, is_truncated, count = "", False, 0
+        bucket = self._bucket(asked)
+        for key in sorted(bucket.objects.copy(), key=str.encode):
+            version = bucket.current(key)
+            if version is None or version.data is None or not key.startswith(prefix):
+                continue
+            end = key.find(delimiter, len(prefix)) if delimiter else -1
+            name = key if end < 0 else key[: end + len(delimiter)]
+            if name == last or name.encode() <= after.encode():
+                continue
+            if count == most:
+                is_truncated = True
+                break
+            last, count = name, count + 1
+            if end >= 0:
+                entries.append(f"<CommonPrefixes>{asked.named('Prefix', name)}</CommonPrefixes>")
+            else:
+                entries.append(
+                    f"<Contents>{asked.named('Key', key)}"
+                    f"<LastModified>{_iso(version.modified)}</LastModified>"
+                    f"<ETag>{escape(version.etag)}</ETag><Size>{len(version.data)}</Size>"
+                    "<StorageClass>STANDARD</StorageClass></Contents>"
+                )
+        head = _element("Name", asked.bucket) + _element("KeyCount", str(count))
+        head += asked.named("Prefix", prefix) + _element("MaxKeys", str(most))
+        head += _element("IsTruncated", "true" if is_truncated else "false")
+        if "encoding-type" in query:
+            head += _element("EncodingType", "url")
+        if is_truncated:
+            head += _element("NextContinuationToken", last)
+        return _xml("ListBucketResult", head + "".join(entries))
+
+    def list_versions(self, asked: "_Asked") -> Answer:
+        prefix = asked.request.query.get("prefix", "")
+        entries = [
+            f"<{kind}>{asked.named('Key', key)}<VersionId>{version.id}</VersionId>"
+            f"<LastModified>{_iso(version.modified)}</LastModified></{kind}>"
+            for key, versions in sorted(self._bucket(asked).objects.copy().items())
+            if key.startswith(prefix)
+            for version in versions
+            for kind in ("Version" if version.data is not None else "DeleteMarker",)
+        ]
+        return _xml("ListVersionsResult", asked.unpaged() + "".join(entries))
+
+    def list_uploads(self, asked: "_Asked") -> Answer:
+        prefix = asked.request.query.get("prefix", "")
+        entries = [
+            f"<Upload>{asked.named('Key', upload.key)}<UploadId>{upload_id}</UploadId>"
+            f"<Initiated>{_iso(upload.begun)}</Initiated></Upload>"
+            for upload_id, upload in self._bucket(asked).uploads.copy().items()
+            if upload.key.startswith(prefix)
+        ]
+        return _xml("ListMultipartUploadsResult", asked.unpaged() + "".join(entries))
+
+    def put_object(self, asked: "_Asked") -> Answer:
+        bucket = self._bucket(asked)
+        _check_conditions(asked, bucket)
+        version = _version(asked.body, asked.request.headers)
+        bucket.add(asked.key, version)
+        return Answer(headers={"ETag": version.etag})
+
+    def get_object(self, asked: "_Asked") -> Answer:
+        version = self._bucket(asked).current(asked.key)
+        if version is None or version.data is None:
+            raise _Refusal(404, "NoSuchKey")
+        _check_conditions(asked, self._bucket(asked))
+        headers = {
+            **version.headers,
+            "ETag": version.etag,
+            "Last-Modified": format_datetime(version.modified, usegmt=True),
+            "Accept-Ranges": "bytes",
+        }
+        wanted = asked.request.headers.get("range")
+        if wanted is None:
+            return Answer(200, version.data, headers)
+        first, end = _bounds(wanted, len(version.data))
+        headers["Content-Range"] = f"bytes {first}-{end - 1}/{len(version.data)}"
+        return Answer(206, version.data[first:end], headers)
+
+    def delete_object(self, asked: "_Asked") -> Answer:
+        self._bucket(asked).remove(asked.key, asked.request.query.get("versionId"))
+        return Answer(204)
+
+    def delete_objects(self, asked: "_Asked") -> Answer:
+        bucket = self._bucket(asked)
+        objects = list(asked.xml.iter("Object"))
+        if len(objects) > _PAGE:
+            raise _Refusal(400, "MalformedXML")
+        keys = [_text(one, "Key") for one in objects]
+        for key, one in zip(keys, objects, strict=True):
+            bucket.remove(key, _text(one, "VersionId") or None)
+        is_quiet = _text(asked.xml, "Quiet") == "true"
+        deleted = [f"<Deleted>{_element('Key', key)}</Deleted>" for key in keys]
+        return _xml("DeleteResult", "" if is_quiet else "".join(deleted))
+
+    def create_upload(self, asked: "_Asked") -> Answer:
+        upload_id = uuid.uuid4().hex
+        upload = _Upload(asked.key, _kept(asked.request.headers), datetime.now(UTC))
+        self._bucket(asked).uploads[upload_id] = upload
+        return _xml("InitiateMultipartUploadResult", _element("UploadId", upload_id))
+
+    def upload_part(self, asked: "_Asked") -> Answer:
+        etag = _etag(asked.body)
+        number = int(asked.request.query["partNumber"])
+        self._upload(asked).parts[number] = (asked.body, etag)
+        return Answer(headers={"ETag": etag})
+
+    def complete_upload(self, asked: "_Asked") -> Answer:
+        bucket, upload = self._bucket(asked), self._upload(asked)
+        _check_conditions(asked, bucket)
+        data, hashes = bytearray(), b""
+        for wanted in asked.xml.iter("Part"):
+            body, etag = upload.parts.get(int(_text(wanted, "PartNumber")), (b"", ""))
+            if _text(wanted, "ETag").strip('"') != etag.strip('"'):
+                raise _Refusal(400, "InvalidPart")
+            for header, checksum in _CHECKSUMS.items():
+                said = _text(wanted, f"Checksum{header.rpartition('-')[2].upper()}")
+                if said and base64.b64decode(said) != checksum(body):
+                    raise _Refusal(400, "InvalidPart")
+            data += body
+            hashes += bytes.fromhex(etag.strip('"'))
+        size = asked.request.headers.get("x-amz-mp-object-size")
+        if not hashes or (size is not None and int(size) != len(data)):
+            raise _Refusal(400, "InvalidRequest")
+        count = len(hashes) // 16
+        etag = f'"{hashlib.md5(hashes).hexdigest()}-{count}"'
+        version = _version(bytes(data), upload.headers, etag)
+        bucket.add(asked.key, version)
+        del bucket.uploads[asked.request.query["uploadId"]]
+        return _xml("CompleteMultipartUploadResult", f"<ETag>{escape(etag)}</ETag>")
+
+    def abort_upload(self, asked: "_Asked") -> Answer:
+        self._upload(asked)
+        del self._bucket(asked).uploads[asked.request.query["uploadId"]]
+        return Answer(204)
+
+    def _bucket(self, asked: "_Asked") -> _Bucket:
+        bucket = self._buckets.get(asked.bucket)
+        if bucket is None:
+            raise _Refusal(404, "NoSuchBucket")
+        return bucket
+
+    def _upload(self, asked: "_Asked") -> _Upload:
+        upload = self._bucket(asked).uploads.get(asked.request.query["uploadId"])
+        if upload is None or upload.key != asked.key:
+            raise _Refusal(404, "NoSuchUpload")
+        return upload
+
+
+def _refuse(_: MemoryS3, __: "_Asked") -> Answer:
+    raise _Refusal(501, "NotImplemented")
+
+
+_OPERATIONS: dict[str, Callable[[MemoryS3, "_Asked"], Answer]] = {
+    "CreateBucket": MemoryS3.create_bucket,
+    "DeleteBucket": MemoryS3.delete_bucket,
+    "HeadBucket": MemoryS3.head_bucket,
+    "PutBucketVersioning": MemoryS3.put_versioning,
+    "GetBucketVersioning": MemoryS3.get_versioning,
+    "ListObjectsV2": MemoryS3.list_objects,
+    "ListObjectVersions": MemoryS3.list_versions,
+    "ListMultipartUploads": MemoryS3.list_uploads,
+    "PutObject": MemoryS3.put_object,
+    "GetObject": MemoryS3.get_object,
+    "HeadObject": MemoryS3.get_object,
+    "DeleteObject": MemoryS3.delete_object,
+    "DeleteObjects": MemoryS3.delete_objects,
+    "CreateMultipartUpload": MemoryS3.create_upload,
+    "UploadPart": MemoryS3.upload_part,
+    "CompleteMultipartUpload": MemoryS3.complete_upload,
+    "AbortMultipartUpload": MemoryS3.abort_upload,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request, and what it is about."""
+
+    request: HttpRequest
+    bucket: str
+    key: str
+    body: bytes
+
+    @property
+    def xml(self) -> ET.Element:
+        """The body's elements, without their namespaces."""
+        try:
+            root = ET.fromstring(self.body)
+        except ET.ParseError as error:
+            raise _Refusal(400, "MalformedXML") from error
+        for element in root.iter():
+            element.tag = element.tag.rpartition("}")[2]
+        return root
+
+    def named(self, tag: str, name: str) -> str:
+        """An element with a key, encoded as the request wants it."""
+        is_quoted = "encoding-type" in self.request.query
+        return _element(tag, quote(name, safe="/") if is_quoted else name)
+
+    def unpaged(self) -> str:
+        """What a listing says that has everything on its one page."""
+        is_quoted = "encoding-type" in self.request.query
+        truncated = _element("IsTruncated", "false")
+        return truncated + (_element("EncodingType", "url") if is_quoted else "")
+
+
+def _check(headers: Mapping[str, str], body: bytes) -> None:
+    """Refuse a body that is not what the headers say.
+
+    Raises:
+        _Refusal: A sum is another one.
+    """
+    if "aws-chunked" in headers.get("content-encoding", ""):
+        raise _Refusal(501, "NotImplemented")
+    for name, checksum in _CHECKSUMS.items():
+        if name in headers and base64.b64decode(headers[name]) != checksum(body):
+            raise _Refusal(400, "BadDigest")
+    md5 = headers.get("content-md5")
+    if md5 is not None and base64.b64decode(md5) != hashlib.md5(body).digest():
+        raise _Refusal(400, "BadDigest")
+    signed = headers.get("x-amz-content-sha256", "")
+    if len(signed) == 64 and hashlib.sha256(body).hexdigest() != signed:
+        raise _Refusal(400, "XAmzContentSHA256Mismatch")
+
+
+def _check_conditions(asked: _Asked, bucket: _Bucket) -> None:
+    headers = asked.request.headers
+    current = bucket.current(asked.key)
+    if headers.get("if-none-match") == "*" and current is not None:
+        raise _Refusal(412, "PreconditionFailed")
+    wanted = headers.get("if-match")
+    if wanted is not None and (current is None or current.etag.strip('"') != wanted.strip('"')):
+        raise _Refusal(412 if current else 404, "PreconditionFailed" if current else "NoSuchKey")
+
+
+def _bounds(wanted: str, size: int) -> tuple[int, int]:
+    """Which bytes a range names, from and up to."""
+    first, _, last = wanted.removeprefix("bytes=").partition("-")
+    if not first:
+        return max(0, size - int(last)), size
+    end = min(size, int(last) + 1) if last else size
+    if int(first) >= size:
+        raise _Refusal(416, "InvalidRange", **{"Content-Range": f"bytes */{size}"})
+    return int(first), end
+
+
+def _version(data: bytes, headers: Mapping[str, str], etag: str | None = None) -> _Version:
+    now = datetime.now(UTC)
+    return _Version(data, etag or _etag(data), _kept(headers), uuid.uuid4().hex, now)
+
+
+def _kept(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.startswith(_KEPT)}
+
+
+def _etag(data: bytes) -> str:
+    return f'"{hashlib.md5(data).hexdigest()}"'
+
+
+def _iso(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+def _text(element: ET.Element, tag: str) -> str:
+    return element.findtext(tag) or ""
+
+
+def _element(tag: str, text: str) -> str:
+    # A parser would make \n of \r, as it stands for the end of a line.
+    return f"<{tag}>{escape(text, {chr(13): '&#13;'})}</{tag}>"
+
+
+def _xml(root: str, inner: str) -> Answer:
+    body = f'<?xml version="1.0" encoding="UTF-8"?>\n<{root}>{inner}</{root}>'
+    return Answer(200, body.encode(), {"Content-Type": "application/xml"})

@@ -1,0 +1,84 @@
+"""A subtask without Spark: what it refuses of an operator."""
+
+import pyarrow as pa
+import pytest
+from jobs.job import Job
+from jobs.operators import Groups, Returns, StopsReading, WrongColumns
+from pyspark import cloudpickle
+
+from holdfast.errors import CheckpointDeclinedError, CheckpointError, InvalidRequestError
+from holdfast.locations import FileSystemCheckpointStorage, SubtaskState
+from holdfast.spark import Settings, StatefulFunction
+from holdfast.spark.subtask import JobStorage, Shipment, SubtaskRunner
+
+
+class Reported:
+    """What subtasks report."""
+
+    def __init__(self) -> None:
+        self.value: list[bytes] = []
+
+    def add(self, term: list[bytes]) -> None:
+        self.value += term
+
+
+def run(directory: str, function: StatefulFunction) -> tuple[list[int], list[bytes]]:
+    """Run subtask 0 over three rows; the ids that come out, and what it reports."""
+    storage = FileSystemCheckpointStorage(directory)
+    access = storage.create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    settings = Settings.parse({"spark.holdfast.checkpoint.dir": "file:///nowhere"})
+    reported = Reported()
+    runner = SubtaskRunner(
+        uid="operator",
+        job=JobStorage(
+            job_id="job",
+            storage=storage,
+            stores=settings.stores,
+            compression=settings.compression,
+            warm=settings.warm,
+        ),
+        checkpoint_id=1,
+        location_reference=access.initialize_location_for_checkpoint(1).location_reference,
+        restored_checkpoint_id=None,
+        shipment=Shipment(cloudpickle.dumps(function), (SubtaskState(),), None),  # type: ignore[no-untyped-call]
+        parallelism=1,
+        is_dealt=True,
+        max_parallelism=None,
+        input_schema=Job.arrow_schema,
+        output_schema=Job.arrow_schema,
+        reports=reported,
+    )
+    rows = pa.record_batch(
+        {"id": [-1, 0, 1, 2], "at": [0] * 4, "name": ["a"] * 4},
+        schema=Job.arrow_schema,
+    ).append_column("subtask", pa.array([-1, 0, 0, 0], pa.int32()))
+    found = [i for batch in runner(iter([rows])) for i in batch["id"].to_pylist()]
+    return found, reported.value
+
+
+def test_rows_come_out_and_the_state_is_reported(memory_directory: str) -> None:
+    ids, reports = run(memory_directory, Groups(2))
+    assert ids == [0, 1]
+    assert len(reports) == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "words"),
+    [
+        (Returns(None), InvalidRequestError, "'operator' returned NoneType"),
+        (Returns(5), InvalidRequestError, "'operator' returned int"),
+        (Returns([{"id": 1}]), InvalidRequestError, "'operator' yields dict"),
+        (StopsReading(1), CheckpointDeclinedError, "before it had read all of its rows"),
+        (WrongColumns(1), InvalidRequestError, r"'operator' .* output schema.*\['name'\]"),
+    ],
+    ids=["returns nothing", "returns a number", "yields a dict", "leaves rows", "other columns"],
+)
+def test_an_operator_that_breaks_its_contract_is_refused(
+    memory_directory: str,
+    function: StatefulFunction,
+    error: type[CheckpointError],
+    words: str,
+) -> None:
+    with pytest.raises(error, match=words):
+        run(memory_directory, function)
