@@ -8,16 +8,6 @@ from pathlib import Path
 
 from pages.blocks import Block, python_of, shell_blocks_of
 
-_A_WHILE = re.compile(r"(\w+)\.awaitTermination\(\d+\)")
-_SOME_BATCHES = r"""
-batches = []
-while \1.isActive and (not batches or batches[-1] < batches[0] + 3):
-    \1.awaitTermination(1)
-    if \1.lastProgress:
-        batches.append(\1.lastProgress["batchId"])
-"""
-"""What a page waits for here: on a busy machine a few seconds may be too few."""
-
 _PLACES = re.compile(r"(?<![\w.-])/(?:tmp|(?P<data>data))/")
 
 _SHELL = "set -euo pipefail\n"
@@ -36,7 +26,7 @@ def run_page(page: Path, directory: Path, **environment: str) -> str:
     printed = ""
     if program:
         script = directory / "page.py"
-        script.write_text(_A_WHILE.sub(_SOME_BATCHES, _in(directory, program)))
+        script.write_text(_in(directory, program))
         ran = _run([sys.executable, str(script)], directory, environment)
         assert ran.returncode == 0, ran.stderr
         printed = ran.stdout

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 from holdfast.spark._subtask import Shipment, name_in_plans
 from holdfast.spark.engines._engine import RunningQuery
+from holdfast.spark.engines._stop import QueryStoppedError, is_interruption, quiet_error
 from holdfast.spark.settings import Settings
 
 _MOST_BYTES_WITH_THE_FUNCTION = 256 << 10
@@ -95,6 +96,15 @@ class ClassicEngine:
             yield broadcast
         finally:
             broadcast.destroy()
+
+    def stopped(self, query: RunningQuery, error: BaseException) -> QueryStoppedError | None:
+        try:
+            execution = self._execution(query.query_id)
+            if execution is None or execution.isActive() or not is_interruption(error, query.run_id):
+                return None
+        except Py4JError:
+            return None  # Spark is gone: the error itself says more
+        return quiet_error()
 
     def jobs(self, run_id: str) -> "ClassicJobs":
         jobs = ClassicJobs(self.session, run_id)
