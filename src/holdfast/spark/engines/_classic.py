@@ -100,11 +100,11 @@ class ClassicEngine:
     def stopped(self, query: RunningQuery, error: BaseException) -> QueryStoppedError | None:
         try:
             execution = self._execution(query.query_id)
-            if execution is None or execution.isActive() or not is_interruption(error, query.run_id):
-                return None
+            is_stopped = execution is not None and not execution.isActive()
+            is_quiet = is_stopped and is_interruption(error, query.run_id)
         except Py4JError:
             return None  # Spark is gone: the error itself says more
-        return quiet_error()
+        return quiet_error() if is_quiet else None
 
     def jobs(self, run_id: str) -> "ClassicJobs":
         jobs = ClassicJobs(self.session, run_id)
