@@ -40,7 +40,9 @@ def is_interruption(error: BaseException, run_id: str) -> bool:
 
 def quiet_error() -> QueryStoppedError:
     """An error to raise to Spark, of which py4j's log is silent."""
-    logging.getLogger("py4j.clientserver").addFilter(_is_no_stop)  # which a second time does nothing
+    logging.getLogger("py4j.clientserver").addFilter(
+        _is_no_stop
+    )  # which a second time does nothing
     return QueryStoppedError()
 
 
