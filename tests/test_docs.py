@@ -58,7 +58,7 @@ NO_SETTINGS = {"spark.holdfast.state.checkpoints.dir"}
 WITHOUT_A_JOB = ("how-to-test-an-adapter.md", "how-to-configure.md")
 
 
-@pytest.mark.timeout(300)  # a busy machine starts some queries of a page slowly
+@pytest.mark.timeout(600)  # a busy machine starts some queries of a page slowly
 @pytest.mark.parametrize(
     "page",
     [page for page in PAGES if run_blocks_of(page) and page != HDFS_PAGE],
@@ -85,6 +85,11 @@ def test_the_code_of_a_page_runs(
         written = tmp_path.rglob("chk-*/_metadata")
         completed = [one for one in written if tmp_path / "data" not in one.parents]
         assert completed, "the page's job has taken no checkpoint"
+
+
+@pytest.mark.parametrize("page", PRINTED)
+def test_a_page_says_what_its_program_prints(page: str) -> None:
+    assert PRINTED[page] in (ROOT / "docs" / page).read_text()
 
 
 def test_the_code_of_the_hdfs_page_runs(name_service: HdfsServer, tmp_path: Path) -> None:

@@ -6,13 +6,16 @@ HOW is `in a job`, `in the sink`, or `in a sink that fails`.
 import logging
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 from jobs.job import Job, local_spark
 from jobs.operators import Groups
 from jobs.signals import Signals
-from pyspark.sql import DataFrame
+from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
 
 
 class NeverEnds(Groups):
@@ -28,6 +31,13 @@ class NeverEnds(Groups):
         self.signals.wait("never")
 
 
+def wait_until_interrupted(spark: SparkSession) -> None:
+    """Wait in the JVM, on the thread of the query, which raises an error when the query is stopped."""
+    assert spark._jvm is not None
+    latch = JavaClass("java.util.concurrent.CountDownLatch", spark._jvm._gateway_client)(1)
+    getattr(latch, "await")()
+
+
 def main(directory: Path, how: str) -> None:
     """Run the job until it is stopped."""
     logging.basicConfig()  # shows also what py4j logs
@@ -37,19 +47,26 @@ def main(directory: Path, how: str) -> None:
     job.feed(files=1)
     signals = Signals(directory / "signals")
 
-    def sink(rows: DataFrame, batch_id: int) -> None:
+    def collects(rows: DataFrame, batch_id: int) -> None:
         del batch_id
-        if how != "in a job":
-            signals.give("begun")
-            (running,) = spark.streams.active
-            while running.isActive:
-                pass
-        if how == "in a sink that fails":
-            raise RuntimeError("as planned")
         rows.collect()
 
-    function = NeverEnds(signals) if how == "in a job" else Groups(1)
-    query = job.start(job.operator(function, sink=sink), processingTime="0 seconds")
+    def waits(rows: DataFrame, batch_id: int) -> None:
+        del rows, batch_id
+        signals.give("begun")
+        wait_until_interrupted(spark)
+
+    def fails(rows: DataFrame, batch_id: int) -> None:
+        with suppress(Py4JJavaError):
+            waits(rows, batch_id)
+        raise RuntimeError("as planned")
+
+    operator = {
+        "in a job": job.operator(NeverEnds(signals), sink=collects),
+        "in the sink": job.operator(Groups(1), sink=waits),
+        "in a sink that fails": job.operator(Groups(1), sink=fails),
+    }[how]
+    query = job.start(operator, processingTime="0 seconds")
     signals.wait("begun")
     query.stop()
     print(query.exception())

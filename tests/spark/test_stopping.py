@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-_LONGEST_S = 300
+pytestmark = pytest.mark.timeout(600)  # on a busy machine a driver starts slowly
+
+_LONGEST_S = 580
 
 
 def run(directory: Path, how: str) -> tuple[str, str]:
@@ -30,7 +32,7 @@ def test_a_query_that_is_stopped_in_mid_batch_ends_quietly_and_commits_nothing(
 ) -> None:
     error, log = run(tmp_path, how)
     assert error == "None\n"
-    alarming = ("StackOverflowError", "Traceback", "ERROR MicroBatchExecution")
+    alarming = ("StackOverflowError", "Traceback", "ERROR", "WARNING:holdfast")
     assert [word for word in alarming if word in log] == [], log
     assert list(tmp_path.glob("job/checkpoints/*/chk-*/*")) == []
     assert list(tmp_path.glob("job/spark/commits/*")) == []
