@@ -40,9 +40,8 @@ def is_interruption(error: BaseException, run_id: str) -> bool:
 
 def quiet_error() -> QueryStoppedError:
     """An error to raise to Spark, of which py4j's log is silent."""
-    logging.getLogger("py4j.clientserver").addFilter(
-        _is_no_stop
-    )  # which a second time does nothing
+    # The same filter a second time changes nothing.
+    logging.getLogger("py4j.clientserver").addFilter(_is_no_stop)
     return QueryStoppedError()
 
 
