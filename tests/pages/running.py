@@ -11,7 +11,7 @@ from pages.blocks import Block, python_of, shell_blocks_of
 _PLACES = re.compile(r"(?<![\w.-])/(?:tmp|(?P<data>data))/")
 
 _SHELL = "set -euo pipefail\n"
-_LONGEST_S = 240
+_LONGEST_S = 580
 
 
 def run_page(page: Path, directory: Path, **environment: str) -> str:
