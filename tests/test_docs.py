@@ -92,6 +92,7 @@ def test_a_page_says_what_its_program_prints(page: str) -> None:
     assert PRINTED[page] in (ROOT / "docs" / page).read_text()
 
 
+@pytest.mark.timeout(600)
 def test_the_code_of_the_hdfs_page_runs(name_service: HdfsServer, tmp_path: Path) -> None:
     printed = run_page(HDFS_PAGE, tmp_path, HADOOP_CONF_DIR=str(name_service.conf_dir))
     [newest] = printed.splitlines()
