@@ -187,6 +187,30 @@ def test_a_killed_process_of_batches_loses_and_doubles_nothing(
     assert job.completed() == [3]
 
 
+def test_a_query_that_is_stopped_in_mid_batch_ends_quietly_and_its_batch_is_repeated(
+    connect: ConnectServer, job: ConnectJob, tmp_path: Path
+) -> None:
+    gate = Gate.closed(tmp_path)
+
+    def never_returns(rows: DataFrame, batch_id: int) -> None:
+        job.write(rows, batch_id)
+        gate.pass_through()
+        gate.pass_through()
+
+    job.feed(files=1)
+    query = job.start(job.operator(Groups(70), sink=never_returns))
+    gate.await_sink()
+    before = connect.log.stat().st_size
+    query.stop()
+    assert query.exception() is None
+    said = connect.log.read_bytes()[before:].decode()
+    alarming = ("StackOverflowError", "Traceback", "terminated with error")
+    assert [word for word in alarming if word in said] == []
+    assert job.completed() == []
+    job.run(job.operator(Groups(70)))
+    assert job.completed() == [1]
+
+
 def test_what_the_server_can_not_do_is_refused_with_the_way_out(job: ConnectJob) -> None:
     job.feed(files=1)
 

@@ -50,7 +50,7 @@ PRINTED = {
     "how-to-take-savepoints.md": "both went on: True",
     "how-to-use-several-operators.md": "one checkpoint of allowed and first-seen",
     "how-to-write-a-job.md": "values",
-    "how-to-write-to-a-database.md": "batches, 2.0 rows each",
+    "how-to-write-to-a-database.md": "batches: 1, rows of each: 2.0",
 }
 """What a page's program says when all went well."""
 
@@ -98,6 +98,11 @@ def test_the_code_of_a_page_runs(
         written = tmp_path.rglob("chk-*/_metadata")
         completed = [one for one in written if tmp_path / "data" not in one.parents]
         assert completed, "the page's job has taken no checkpoint"
+
+
+@pytest.mark.parametrize("page", PRINTED)
+def test_a_page_says_what_its_program_prints(page: str) -> None:
+    assert PRINTED[page] in (ROOT / "docs" / page).read_text()
 
 
 @pytest.mark.exhaustive  # it starts a cluster

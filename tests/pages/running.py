@@ -14,16 +14,6 @@ from contracts.patience import RUN_HANGS_S
 from pages.blocks import Block, python_of, shell_blocks_of
 from pyspark.sql import SparkSession
 
-_A_WHILE = re.compile(r"(\w+)\.awaitTermination\(\d+\)")
-_SOME_BATCHES = r"""
-batches = []
-while \1.isActive and (not batches or batches[-1] < batches[0] + 3):
-    \1.awaitTermination(1)
-    if \1.lastProgress:
-        batches.append(\1.lastProgress["batchId"])
-"""
-"""What a page waits for here: on a busy machine a few seconds may be too few."""
-
 _PLACES = re.compile(r"(?<![\w.-])/(?:tmp|(?P<data>data))/")
 
 _SHELL = "set -euo pipefail\n"
@@ -45,7 +35,7 @@ def run_page(
     printed = ""
     if program:
         script = directory / "page.py"
-        script.write_text(_A_WHILE.sub(_SOME_BATCHES, _in(directory, program)))
+        script.write_text(_in(directory, program))
         if spark is not None:
             printed = _run_here(script, spark)
         else:

@@ -132,6 +132,9 @@ class ConnectEngine:
             raise InvalidRequestError(message)
         yield shipment
 
+    def stopped(self, query: RunningQuery, error: BaseException) -> None:
+        """The server doesn't wait for the process of a stopped query, and ends it."""
+
     def jobs(self, run_id: str) -> None:
         del run_id  # Spark Connect tells of no jobs
 

@@ -111,6 +111,13 @@ class Engine(Protocol):
         """
         ...
 
+    def stopped(self, query: RunningQuery, error: BaseException) -> Exception | None:
+        """The error to raise in place of one that comes of the query having been stopped.
+
+        None if the query has not been stopped, or the error has another reason.
+        """
+        ...
+
     def jobs(self, run_id: str) -> Jobs | None:
         """The jobs of a run, or None if nobody tells of them.
 

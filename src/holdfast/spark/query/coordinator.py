@@ -281,7 +281,7 @@ class CheckpointCoordinator:
                 if self._exists(pending):
                     return False
                 is_sure = True
-                _log.warning(
+                _log.info(
                     "checkpoint %d of job %s is given up", pending.checkpoint_id, self._job_id
                 )
                 pending.location.dispose_on_failure()

@@ -181,6 +181,16 @@ class StatefulQuery:
         check_no_batch()
         engine = self._engine(batch.sparkSession)
         query = engine.running_query()
+        try:
+            self._take(batch, batch_id, engine, query)
+        except Exception as error:
+            stopped = engine.stopped(query, error)
+            if stopped is not None:
+                raise stopped from None
+            raise
+
+    def _take(self, batch: DataFrame, batch_id: int, engine: Engine, query: RunningQuery) -> None:
+        """Run a batch, by the query's run, which its first batch begins."""
         call = _first_call(query, batch_id, self._operators)
         with self._lock:
             run = self._runs.get(query.query_id)
