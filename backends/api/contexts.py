@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +15,9 @@ from holdfast.backends.raw import (
     OperatorStateCheckpointOutputStream,
     StatePartitionStream,
 )
-from holdfast.common import tried
+from holdfast.backends.snapshot import discard
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.handles import KeyGroupsStateHandle, RawOperatorStateHandle
+from holdfast.locations.metadata import SubtaskState
 from holdfast.locations.storages import (
     CheckpointedStateScope,
     CheckpointStateOutputStream,
@@ -61,19 +61,6 @@ class FunctionInitializationContext:
     def is_restored(self) -> bool:
         """Whether the state comes from a checkpoint."""
         return self.restored_checkpoint_id is not None
-
-
-@dataclass(frozen=True, slots=True)
-class RawState:
-    """Handles to the raw state of a snapshot."""
-
-    operator: tuple[RawOperatorStateHandle, ...] = ()
-    keyed: tuple[KeyGroupsStateHandle, ...] = ()
-
-    def discard_state(self) -> None:
-        """Delete the bytes, as far as possible. Never raises."""
-        handles: list[RawOperatorStateHandle | KeyGroupsStateHandle] = [*self.operator, *self.keyed]
-        tried(lambda handle: handle.discard_state(), handles)
 
 
 class FunctionSnapshotContext:
@@ -131,16 +118,16 @@ class FunctionSnapshotContext:
             self._keyed = KeyedStateCheckpointOutputStream(self._stream(), self._key_groups)
         return self._keyed
 
-    def finish(self) -> RawState:
-        """Close what was asked for, keyed state first: the handles to what is in it."""
+    def finish(self) -> SubtaskState:
+        """Close what was asked for, keyed state first: the handles to raw state."""
         keyed = self._keyed.close_and_get_handle() if self._keyed else None
-        raw = RawState(keyed=(keyed,) if keyed else ())
+        state = SubtaskState(raw_keyed=(keyed,) if keyed else ())
         try:
             operator = self._operator.close_and_get_handle() if self._operator else None
         except BaseException:
-            raw.discard_state()
+            discard(state)
             raise
-        return replace(raw, operator=(operator,) if operator else ())
+        return state.together_with(SubtaskState(raw_operator=(operator,) if operator else ()))
 
     def close(self) -> None:
         """Give up what was asked for and not finished."""

@@ -1,9 +1,9 @@
-"""Which state each subtask gets when a job goes on at another parallelism. Pure functions.
+"""Which operator state each subtask gets when a job goes on at another parallelism. Pure functions.
 
 Nothing is read or copied: the new handles lead to parts of the old streams.
 
 Source:
-    Flink, RoundRobinOperatorStateRepartitioner and KeyGroupsStateHandle.getIntersection.
+    Flink, RoundRobinOperatorStateRepartitioner.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,10 +11,8 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import (
-    KeyGroupsStateHandle,
     OperatorStateHandle,
     OperatorStateMode,
     RawOperatorStateHandle,
@@ -107,22 +105,6 @@ def redistribute_raw(
         part = replace(handle, partitions=handle.partitions[first : first + count])
         given[subtask].append(part)
     return [tuple(of_subtask) for of_subtask in given]
-
-
-def intersect(
-    handle: KeyGroupsStateHandle, key_groups: KeyGroupRange
-) -> KeyGroupsStateHandle | None:
-    """The part of the state that belongs to these key groups; None if the handle has none of them.
-
-    Its stream is the same, so discarding one discards both.
-    """
-    first, last = handle.key_groups
-    common = KeyGroupRange.of(first, last).intersection(key_groups)
-    if not common:
-        return None
-    start, end = common.start_key_group, common.end_key_group
-    partitions = handle.partitions[start - first : end - first + 1]
-    return replace(handle, key_groups=(start, end), partitions=partitions)
 
 
 class _Piece(NamedTuple):

@@ -7,8 +7,9 @@ Source:
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from holdfast.backends.assignment.redistribution import intersect, redistribute, redistribute_raw
+from holdfast.backends.assignment.redistribution import redistribute, redistribute_raw
 from holdfast.backends.keys import (
     KeyGroupRange,
     check_parallelism,
@@ -16,7 +17,7 @@ from holdfast.backends.keys import (
     key_group_range,
 )
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.locations.handles import KeyGroupsStateHandle
+from holdfast.locations.handles import KeyedStateHandle
 from holdfast.locations.metadata import CheckpointMetadata, OperatorState, SubtaskState
 
 _log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ def assign(
             left behind.
 
     Returns:
-        One for each operator that is wanted, by uid. Statistics are not restored.
+        What each wanted operator goes on with, by uid. Statistics are not restored.
 
     Raises:
         InvalidRequestError: The job has no operator for some of the state and doesn't allow that,
@@ -117,10 +118,10 @@ def _assigned(uid: str, state: OperatorState, settings: OperatorSettings) -> Ass
     _check(uid, state, settings)
     old = [state.subtasks.get(index, SubtaskState()) for index in range(state.parallelism)]
     parallelism = settings.parallelism
-    managed_operator = redistribute([one.managed_operator for one in old], parallelism)
-    raw_operator = redistribute_raw([one.raw_operator for one in old], parallelism)
-    managed_keyed = [one.managed_keyed for one in old]
-    raw_keyed = [one.raw_keyed for one in old]
+    managed_operator = redistribute([subtask.managed_operator for subtask in old], parallelism)
+    raw_operator = redistribute_raw([subtask.raw_operator for subtask in old], parallelism)
+    managed_keyed = [subtask.managed_keyed for subtask in old]
+    raw_keyed = [subtask.raw_keyed for subtask in old]
     if parallelism != state.parallelism:
         ranges = [
             key_group_range(state.max_parallelism, parallelism, index)
@@ -163,16 +164,20 @@ def _check(uid: str, state: OperatorState, settings: OperatorSettings) -> None:
         raise InvalidRequestError(message)
 
 
+_Keyed = TypeVar("_Keyed", bound=KeyedStateHandle)
+
+
 def _rescaled(
-    handles: Sequence[tuple[KeyGroupsStateHandle, ...]], ranges: Sequence[KeyGroupRange]
-) -> list[tuple[KeyGroupsStateHandle, ...]]:
+    handles: Sequence[tuple[_Keyed, ...]], ranges: Sequence[KeyGroupRange]
+) -> list[tuple[_Keyed, ...]]:
     """For each range of key groups, the parts of all handles that belong to it."""
     return [
         tuple(
             part
             for of_subtask in handles
             for handle in of_subtask
-            if (part := intersect(handle, key_groups)) is not None
+            if (part := handle.intersection(key_groups.start_key_group, key_groups.end_key_group))
+            is not None
         )
         for key_groups in ranges
     ]

@@ -14,7 +14,6 @@ from holdfast.backends.operator.broadcast_state import BroadcastState
 from holdfast.backends.operator.list_state import ListState
 from holdfast.backends.operator.operator_snapshot import (
     CapturedState,
-    CapturedStates,
     OperatorStateSnapshotStrategy,
 )
 from holdfast.backends.sections import (
@@ -101,7 +100,7 @@ class OperatorStateBackend:
         self._stored: dict[str, _Stored] = {}
         self._lists: dict[str, tuple[OperatorStateMode, ListState]] = {}
         self._maps: dict[str, BroadcastState] = {}
-        self._snapshots: weakref.WeakSet[AsyncSnapshot[CapturedStates]] = weakref.WeakSet()
+        self._snapshots: weakref.WeakSet[AsyncSnapshot[OperatorStateHandle]] = weakref.WeakSet()
         self._is_closed = False
 
     @classmethod
@@ -200,10 +199,9 @@ class OperatorStateBackend:
         self,
         factory: CheckpointStreamFactory,
         *,
-        local_factory: CheckpointStreamFactory | None = None,
         compression: Compression | None = None,
         checkpoint_id: int = 0,
-    ) -> AsyncSnapshot[CapturedStates]:
+    ) -> AsyncSnapshot[OperatorStateHandle]:
         """The synchronous part of a snapshot: takes what is there now.
 
         It takes time for each chunk of a list, each element that was added singly since the last
@@ -211,7 +209,6 @@ class OperatorStateBackend:
 
         Args:
             factory: Where its asynchronous part will write.
-            local_factory: Where it will write a copy that stays with the task, if any.
             compression: How what is written is compressed.
             checkpoint_id: The checkpoint that it is for.
 
@@ -225,7 +222,7 @@ class OperatorStateBackend:
             raise InvalidRequestError("the backend is closed")
         strategy = OperatorStateSnapshotStrategy(self._captured, compression)
         resources = strategy.sync_prepare_resources(checkpoint_id)
-        streams = SnapshotStreams(factory, local_factory)
+        streams = SnapshotStreams(factory)
         snapshot = AsyncSnapshot(strategy, resources, streams)
         self._snapshots.add(snapshot)
         return snapshot

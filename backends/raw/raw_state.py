@@ -124,9 +124,6 @@ class KeyedStateCheckpointOutputStream(_RawStateOutputStream):
         stream: Where the bytes go.
         key_group_range: The subtask's key groups.
 
-    Raises:
-        InvalidRequestError: The range is empty.
-
     Source:
         Flink, KeyedStateCheckpointOutputStream. There the bytes before the first key group are
         written and never found again; here they are refused.
@@ -134,8 +131,6 @@ class KeyedStateCheckpointOutputStream(_RawStateOutputStream):
 
     def __init__(self, stream: CheckpointStateOutputStream, key_group_range: KeyGroupRange) -> None:
         super().__init__(stream)
-        if not key_group_range:
-            raise InvalidRequestError("a subtask without key groups has no keyed state")
         self._key_groups = key_group_range
         self._started: dict[int, None] = {}  # in the order of their bytes
 
