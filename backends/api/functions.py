@@ -58,8 +58,8 @@ def checkpointed_function(function: Any) -> CheckpointedFunction:
         inner = getattr(function, "wrapped_function", None) or getattr(
             function, "__wrapped__", None
         )
-        if inner is None or any(inner is one for one in seen):
-            names = ", which wraps ".join(type(one).__name__ for one in seen)
+        if inner is None or any(inner is outer for outer in seen):
+            names = ", which wraps ".join(type(outer).__name__ for outer in seen)
             message = f"{names} is no CheckpointedFunction"
             raise InvalidRequestError(message)
         function = inner

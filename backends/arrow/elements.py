@@ -68,11 +68,11 @@ def compacted(elements: pa.ChunkedArray, *, shared_bytes: int) -> pa.ChunkedArra
 def _arrays(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
     given = _arrow_data(values)
     if given is not None:
-        return [cast(one, element_type) for one in given]
+        return [cast(array, element_type) for array in given]
     objects = list(values)
-    if objects and all(isinstance(one, pa.Scalar) for one in objects):
+    if objects and all(isinstance(value, pa.Scalar) for value in objects):
         return [cast(_converted(objects), element_type)]
-    objects = [one.as_py() if isinstance(one, pa.Scalar) else one for one in objects]
+    objects = [value.as_py() if isinstance(value, pa.Scalar) else value for value in objects]
     return [_converted(objects, element_type)]
 
 

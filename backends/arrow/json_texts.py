@@ -20,11 +20,11 @@ def json_text(value: Any) -> str:
 def _plain(value: Any) -> Any:
     """The value without what JSON has no words for."""
     if isinstance(value, dict):
-        return {_plain_key(key): _plain(one) for key, one in value.items()}
+        return {_plain_key(key): _plain(item) for key, item in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
-        return next(text for text, one in _NOT_FINITE.items() if str(one) == str(value))
+        return next(text for text, number in _NOT_FINITE.items() if str(number) == str(value))
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, msgspec.msgpack.Ext):
         return {"code": value.code, "data": bytes(value.data)}
     return value
@@ -42,13 +42,13 @@ def way_back_of(schemas: Sequence[Mapping[str, Any]]) -> Callable[[Any], Any]:
     Args:
         schemas: Of the value and of all its parts.
     """
-    if any(_is_changed(one) for one in schemas):
+    if any(_is_changed(schema) for schema in schemas):
         return _not_known
-    if not any(one.get("type") == "number" for one in schemas):
+    if not any(schema.get("type") == "number" for schema in schemas):
         return msgspec.json.decode
     has_texts = any(
-        one.get("type") == "string" or not _NOT_FINITE.keys().isdisjoint(one.get("enum", ()))
-        for one in schemas
+        schema.get("type") == "string" or not _NOT_FINITE.keys().isdisjoint(schema.get("enum", ()))
+        for schema in schemas
     )
 
     def value_of(text: Any) -> Any:
@@ -79,9 +79,9 @@ def _with_numbers(value: Any, *, has_texts: bool) -> Any:
         MisfitError: They may be texts.
     """
     if isinstance(value, dict):
-        return {key: _with_numbers(one, has_texts=has_texts) for key, one in value.items()}
+        return {key: _with_numbers(item, has_texts=has_texts) for key, item in value.items()}
     if isinstance(value, list):
-        return [_with_numbers(one, has_texts=has_texts) for one in value]
+        return [_with_numbers(item, has_texts=has_texts) for item in value]
     if not isinstance(value, str) or value not in _NOT_FINITE:
         return value
     if has_texts:

@@ -63,12 +63,12 @@ def _plain(type: pa.DataType) -> pa.DataType | None:
 def _plain_nested(type: pa.DataType) -> pa.DataType | None:
     if types.is_struct(type):
         inner = [_plain(field.type) for field in type]
-        if all(one is None for one in inner):
+        if all(plain is None for plain in inner):
             return None
         return pa.struct(
             [
-                field if one is None else field.with_type(one)
-                for field, one in zip(type, inner, strict=True)
+                field if plain is None else field.with_type(plain)
+                for field, plain in zip(type, inner, strict=True)
             ]
         )
     if types.is_map(type):
@@ -111,7 +111,7 @@ def _has_slack(array: pa.Array) -> bool:
         return bool(not type.ordered and len(array.dictionary) > len(array))
     if types.is_string_view(type) or types.is_binary_view(type):
         # What was put together of parts may name one buffer several times.
-        kept = {one.address: one.size for one in array.buffers()[2:]}
+        kept = {buffer.address: buffer.size for buffer in array.buffers()[2:]}
         return bool(2 * sum(kept.values()) > 3 * _view_bytes(array))
     if types.is_struct(type):
         return any(_has_slack(array.field(i)) for i in range(type.num_fields))
@@ -119,7 +119,7 @@ def _has_slack(array: pa.Array) -> bool:
         entries = array.offsets
         first, end = entries[0].as_py(), entries[-1].as_py()
         inside = (array.keys, array.items)
-        return any(_has_slack(one.slice(first, end - first)) for one in inside)
+        return any(_has_slack(values.slice(first, end - first)) for values in inside)
     if is_list_view(type):
         needed = pc.sum(pc.list_value_length(array)).as_py() or 0
         return bool(2 * len(array.values) > 3 * needed) or _has_slack(array.values)
@@ -133,5 +133,5 @@ def _view_bytes(array: pa.Array) -> int:
     views = array.buffers()[1]
     count = _NUMBERS_OF_A_VIEW * (views.size // (4 * _NUMBERS_OF_A_VIEW))
     numbers = pa.Array.from_buffers(pa.int32(), count, [None, views]).to_numpy()
-    first, end = (_NUMBERS_OF_A_VIEW * one for one in (array.offset, array.offset + len(array)))
+    first, end = (_NUMBERS_OF_A_VIEW * row for row in (array.offset, array.offset + len(array)))
     return int(numbers[first:end:_NUMBERS_OF_A_VIEW].sum(dtype="int64"))

@@ -89,7 +89,7 @@ def shown(how: ShownColumn, stored: pa.Array) -> pa.Array:
         return stored.cast(pa.binary())
     try:
         values = msgspec.msgpack.decode(packed(stored))
-        found = [column.show(one) for one in values]
+        shown_values = [column.show(value) for value in values]
     except (
         msgspec.MsgspecError,
         ValueError,
@@ -100,7 +100,7 @@ def shown(how: ShownColumn, stored: pa.Array) -> pa.Array:
         message = f"elements of state {how.state!r} can't be decoded ({type(error).__name__})"
         raise CheckpointCorruptedError(message) from None
     try:
-        return pa.array(found, column.type)
+        return pa.array(shown_values, column.type)
     except (pa.ArrowException, OverflowError, ValueError, TypeError):
         message = (
             f"state {how.state!r} has values that {column.type} has no room for; whole numbers "

@@ -74,7 +74,7 @@ class _Columns:
         if is_untyped(schema):
             return replace(self._json(schema), is_nullable=True)
         if "anyOf" in schema:
-            return self._union([(one, inside) for one in schema["anyOf"]])
+            return self._union([(alternative, inside) for alternative in schema["anyOf"]])
         if "enum" in schema:
             return self._of_values(schema["enum"])
         return self._of_type(schema, inside)
@@ -106,22 +106,30 @@ class _Columns:
         return self._definitions[name], inside | {name}, name in inside
 
     def _union(self, alternatives: list[tuple[Schema, frozenset[str]]]) -> MessagePackColumn:
-        others = [(one, inside) for one, inside in alternatives if one.get("type") != "null"]
+        others = [
+            (alternative, inside)
+            for alternative, inside in alternatives
+            if alternative.get("type") != "null"
+        ]
         is_nullable = len(others) < len(alternatives)
         if len(others) == 1:
             ((schema, inside),) = others
             column = self.column(schema, inside)
             return replace(column, is_nullable=is_nullable or column.is_nullable)
-        resolved = [self._resolved(one, inside) for one, inside in others]
+        resolved = [self._resolved(alternative, inside) for alternative, inside in others]
         if others and all(
-            "properties" in one and not is_recursive for one, _, is_recursive in resolved
+            "properties" in alternative and not is_recursive
+            for alternative, _, is_recursive in resolved
         ):
-            structs = [(one, inside) for one, inside, _ in resolved]
+            structs = [(alternative, inside) for alternative, inside, _ in resolved]
             return replace(self._struct(structs), is_nullable=is_nullable)
-        return replace(self._json({"anyOf": [one for one, _ in others]}), is_nullable=is_nullable)
+        return replace(
+            self._json({"anyOf": [alternative for alternative, _ in others]}),
+            is_nullable=is_nullable,
+        )
 
     def _of_values(self, values: list[Any]) -> MessagePackColumn:
-        kinds = {type(one) for one in values} - {type(None)}
+        kinds = {type(value) for value in values} - {type(None)}
         is_nullable = None in values
         if kinds == {str}:
             return replace(_TEXT, is_nullable=is_nullable)
@@ -157,25 +165,25 @@ class _Columns:
 
         def show(value: Any) -> Any:
             return {
-                name: None if one is None else columns[name].show(one)
-                for name, one in zip(columns, value, strict=False)
+                name: None if item is None else columns[name].show(item)
+                for name, item in zip(columns, value, strict=False)
             }
 
         def hide(value: Any) -> Any:
             return [
-                None if value[name] is None else one.hide(value[name])
-                for name, one in columns.items()
+                None if value[name] is None else column.hide(value[name])
+                for name, column in columns.items()
             ]
 
-        type = pa.struct([(name, one.type) for name, one in columns.items()])
+        type = pa.struct([(name, column.type) for name, column in columns.items()])
         return MessagePackColumn(type, show, hide)
 
     def _list(self, schema: Schema, inside: frozenset[str]) -> MessagePackColumn:
         item = self.column(schema["items"], inside)
         return MessagePackColumn(
             pa.list_(item.type),
-            lambda value: [None if one is None else item.show(one) for one in value],
-            lambda value: [None if one is None else item.hide(one) for one in value],
+            lambda value: [None if element is None else item.show(element) for element in value],
+            lambda value: [None if element is None else item.hide(element) for element in value],
         )
 
     def _map(self, schema: Schema, inside: frozenset[str]) -> MessagePackColumn:
@@ -188,14 +196,14 @@ class _Columns:
 
         def show(value: Any) -> Any:
             return [
-                (key.show(name), None if one is None else item.show(one))
-                for name, one in value.items()
+                (key.show(name), None if element is None else item.show(element))
+                for name, element in value.items()
             ]
 
         def hide(value: Any) -> Any:
             return {
-                _hashable(key.hide(name)): None if one is None else item.hide(one)
-                for name, one in (value.items() if isinstance(value, dict) else value)
+                _hashable(key.hide(name)): None if element is None else item.hide(element)
+                for name, element in (value.items() if isinstance(value, dict) else value)
             }
 
         return MessagePackColumn(pa.map_(key.type, item.type), show, hide)
@@ -219,8 +227,8 @@ class _Columns:
         ]
         if "anyOf" not in schema:
             yield schema
-        for one in inner:
-            yield from self._parts(one, seen)
+        for part in inner:
+            yield from self._parts(part, seen)
 
     def _holds_dicts(self, schema: Schema, inside: frozenset[str]) -> bool:
         schema, inside, is_recursive = self._resolved(schema, inside)
@@ -229,7 +237,7 @@ class _Columns:
         inner = [*schema.get("anyOf", ()), *schema.get("prefixItems", ())]
         if schema.get("items"):
             inner.append(schema["items"])
-        return any(self._holds_dicts(one, inside) for one in inner)
+        return any(self._holds_dicts(part, inside) for part in inner)
 
 
 def _fields(schema: Schema) -> list[tuple[str, Schema]]:
@@ -263,7 +271,7 @@ class _Alternative:
             for name in schema.get("required", ())
             if len(fields[name].get("enum", ())) == 1 and not is_alone
         }
-        defaults = {name: one["leftOut"] for name, one in fields.items() if "leftOut" in one}
+        defaults = {name: field["leftOut"] for name, field in fields.items() if "leftOut" in field}
         return cls(tags, fields.keys(), schema.get("required", ()), defaults)
 
     def is_of(self, value: Mapping[str, Any]) -> bool:
@@ -275,17 +283,17 @@ def _struct_column(
     columns: Mapping[str, MessagePackColumn], alternatives: Sequence[_Alternative]
 ) -> MessagePackColumn:
     def chosen(value: Mapping[str, Any]) -> _Alternative:
-        for one in alternatives:
-            if one.is_of(value):
-                return one
+        for alternative in alternatives:
+            if alternative.is_of(value):
+                return alternative
         raise LookupError
 
     def show(value: Any) -> Any:
         defaults = chosen(value).defaults
         shown = {}
         for name, column in columns.items():
-            one = value.get(name, defaults.get(name))
-            shown[name] = None if one is None else column.show(one)
+            item = value.get(name, defaults.get(name))
+            shown[name] = None if item is None else column.show(item)
         return shown
 
     def hide(value: Any) -> Any:

@@ -55,8 +55,8 @@ def read_state(
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: What was read is not what was written.
     """
-    found = stored_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
-    return pa.Table.from_batches(found.batches(), found.schema)
+    stored = stored_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
+    return pa.Table.from_batches(stored.batches(), stored.schema)
 
 
 def iter_state(
@@ -71,8 +71,8 @@ def iter_state(
 
     Arguments and errors of `read_state`.
     """
-    found = stored_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
-    return found.batches()
+    stored = stored_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
+    return stored.batches()
 
 
 def stored_state(
@@ -101,22 +101,22 @@ def states(pointer: str | PathLike[str]) -> pa.Table:
         CheckpointCorruptedError: What was read is not what was written.
     """
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
-    return pa.Table.from_pylist([_state_row(one) for one in stored_states(metadata)], _STATES)
+    return pa.Table.from_pylist([_state_row(state) for state in stored_states(metadata)], _STATES)
 
 
-def _state_row(one: StoredState) -> dict[str, Any]:
-    types = " to ".join(str(column.type) for column in one.columns)
+def _state_row(state: StoredState) -> dict[str, Any]:
+    types = " to ".join(str(column.type) for column in state.columns)
     return {
-        "operator": one.operator,
-        "state": one.name,
-        "kind": one.kind,
-        "subtasks": one.subtasks,
-        "elements": one.elements,
-        "bytes": one.bytes,
+        "operator": state.operator,
+        "state": state.name,
+        "kind": state.kind,
+        "subtasks": state.subtasks,
+        "elements": state.elements,
+        "bytes": state.bytes,
         "type": types or "binary",
         "stored_as": " to ".join(
             column.kind if column.kind == "arrow" else f"{column.kind} of {column.stored_name}"
-            for column in one.columns
+            for column in state.columns
         )
         or "raw",
     }

@@ -81,12 +81,12 @@ class BroadcastState:
         """The value of a key, or the default."""
         entries = self._map()
         try:
-            found = entries.get(self._decoded(self._key_serializer.encode_one(key)))
+            stored = entries.get(self._decoded(self._key_serializer.encode_one(key)))
         except MisfitError:  # no entry can have it
             return default
-        if found is None:
+        if stored is None:
             return default
-        return self._value_serializer.decode_one(found[1] if self._has_live_keys else found)
+        return self._value_serializer.decode_one(stored[1] if self._has_live_keys else stored)
 
     def contains(self, key: Any) -> bool:
         """Whether the key has a value."""
@@ -220,7 +220,7 @@ class BroadcastState:
     def _columns(self, entries: dict[Any, Any]) -> Columns:
         if self._has_live_keys:
             keys = self._key_serializer.column_of([key for key, _ in entries.values()])
-            return keys, self._value_serializer.column_of([one for _, one in entries.values()])
+            return keys, self._value_serializer.column_of([value for _, value in entries.values()])
         keys = self._key_serializer.encode(list(entries))
         return keys, self._value_serializer.column_of(list(entries.values()))
 

@@ -52,7 +52,7 @@ class _Rows:
 
     def columns(self) -> list[pa.ChunkedArray]:
         rows = pa.concat_tables(self.parts)
-        return [compacted(one, shared_bytes=self.shared_bytes) for one in rows.columns]
+        return [compacted(column, shared_bytes=self.shared_bytes) for column in rows.columns]
 
     def chunks(self) -> list[list[pa.Array]]:
         return [column.chunks for column in self.columns()]
@@ -187,12 +187,12 @@ class OperatorStateBackend:
 
     def registered_state_names(self) -> frozenset[str]:
         """Names of the list and union list states, restored ones included."""
-        stored = (name for name, one in self._stored.items() if not _is_map(one))
+        stored = (name for name, state in self._stored.items() if not _is_map(state))
         return frozenset((*self._lists, *stored))
 
     def registered_broadcast_state_names(self) -> frozenset[str]:
         """Names of the broadcast states, restored ones included."""
-        stored = (name for name, one in self._stored.items() if _is_map(one))
+        stored = (name for name, state in self._stored.items() if _is_map(state))
         return frozenset((*self._maps, *stored))
 
     def snapshot(
@@ -269,19 +269,19 @@ class OperatorStateBackend:
         self, name: str, names: tuple[str, ...], serializers: tuple[Serializer, ...]
     ) -> list[list[pa.Array]]:
         """What was stored of a state, as the serializers want it; empty columns if nothing was."""
-        found: list[list[pa.Array]] = [[] for _ in names]
+        chunks: list[list[pa.Array]] = [[] for _ in names]
         runs = self._stored[name].runs if name in self._stored else ()
         for rows in runs:
             columns = zip(rows.schema, rows.columns(), serializers, strict=True)
             for i, (field, stored, serializer) in enumerate(columns):
-                found[i] += migrated(name, field, stored, serializer).chunks
-        return found
+                chunks[i] += migrated(name, field, stored, serializer).chunks
+        return chunks
 
     def _captured(self) -> dict[str, list[CapturedState]]:
         """All states in the order in which they came to be, restored ones first."""
         captured = {
-            name: [CapturedState(one.mode, rows.schema, rows.chunks) for rows in one.ways(name)]
-            for name, one in self._stored.items()
+            name: [CapturedState(state.mode, rows.schema, rows.chunks) for rows in state.ways(name)]
+            for name, state in self._stored.items()
         }
         for name, (mode, state) in self._lists.items():
             schema = _schema(LIST_COLUMNS, (state.serializer,))
@@ -378,17 +378,19 @@ def _check_keys(name: str, stored: _Rows, keys: list[pa.Array], serializer: Seri
 
 
 def _check_same(name: str, known: tuple[Serializer, ...], wanted: tuple[Serializer, ...]) -> None:
-    for one, other in zip(known, wanted, strict=True):
-        if one != other:
-            message = f"state {name!r} was asked for as {one.name} before, and as {other.name} now"
+    for earlier, other in zip(known, wanted, strict=True):
+        if earlier != other:
+            message = (
+                f"state {name!r} was asked for as {earlier.name} before, and as {other.name} now"
+            )
             raise StateMigrationError(message)
 
 
 def _schema(names: tuple[str, ...], serializers: tuple[Serializer, ...]) -> pa.Schema:
     return pa.schema(
         [
-            column(name, one.storage_type, one.stored)
-            for name, one in zip(names, serializers, strict=True)
+            column(name, serializer.storage_type, serializer.stored)
+            for name, serializer in zip(names, serializers, strict=True)
         ]
     )
 

@@ -253,9 +253,9 @@ def _in_written_order(handle: KeyGroupsStateHandle) -> Sequence[tuple[int, tuple
     if len(handle.partitions) != last - first + 1:
         message = f"{len(handle.partitions)} partitions for key groups {first} to {last}"
         raise CheckpointCorruptedError(message, location_of(handle.stream))
-    found = [
+    begun = [
         (key_group, partition)
         for key_group, partition in enumerate(handle.partitions, first)
         if partition is not None
     ]
-    return sorted(found, key=lambda item: item[1])
+    return sorted(begun, key=lambda item: item[1])

@@ -74,7 +74,7 @@ def _struct_change(
         changes.append(_field_change(index, change_of(before.type, field.type, {}, path)))
 
     def change(array: pa.StructArray) -> pa.StructArray:
-        columns = [one(array) for one in changes]
+        columns = [change(array) for change in changes]
         if not columns:
             return pa.array([{}] * len(array), wanted, mask=_mask(array))
         return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=_mask(array))

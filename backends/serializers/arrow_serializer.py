@@ -77,15 +77,19 @@ class ArrowSerializer(Serializer):
         if self._native in (int, float) and not column.null_count:
             # numpy makes all objects in one go.
             chunks = [chunk.to_numpy().tolist() for chunk in column.chunks]
-            return chunks[0] if len(chunks) == 1 else [one for chunk in chunks for one in chunk]
-        found: list[Any] = self._objects(column.to_pylist)
-        return found
+            return (
+                chunks[0]
+                if len(chunks) == 1
+                else [element for chunk in chunks for element in chunk]
+            )
+        objects: list[Any] = self._objects(column.to_pylist)
+        return objects
 
     def column_of(self, encoded: list[Any]) -> list[pa.Array]:
         try:
             return super().column_of(encoded)
         except (pa.ArrowNotImplementedError, TypeError):  # not of scalars of this type
-            return [pa.concat_arrays([pa.repeat(one, 1) for one in encoded])]
+            return [pa.concat_arrays([pa.repeat(element, 1) for element in encoded])]
 
     def _objects(self, made: Callable[[], Any]) -> Any:
         try:

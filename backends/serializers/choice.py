@@ -62,8 +62,8 @@ def _check_storable(type: pa.DataType) -> None:
         message = f"{type} has room for few values only; take an index of 32 bits"
         raise InvalidRequestError(message)
     inner = [type.value_type] if pa.types.is_dictionary(type) else []
-    for one in [*inner, *(type.field(index).type for index in range(type.num_fields))]:
-        _check_storable(one)
+    for part in [*inner, *(type.field(index).type for index in range(type.num_fields))]:
+        _check_storable(part)
 
 
 def _without(defaults: Mapping[str, Any], serializer: Serializer) -> Serializer:

@@ -27,8 +27,8 @@ class _Comparison:
         if not _resolved(wanted, self._wanted).keys() - _NO_LIMITS:  # anything at all
             return ""
         others = _alternatives(wanted, self._wanted)
-        for one in _alternatives(stored, self._stored):
-            reasons = [self._pair_misfit(one, other, at) for other in others]
+        for alternative in _alternatives(stored, self._stored):
+            reasons = [self._pair_misfit(alternative, other, at) for other in others]
             if all(reasons):
                 return reasons[0]
         return ""
@@ -52,7 +52,9 @@ class _Comparison:
     def _simple_misfit(self, stored: _Schema, wanted: _Schema, at: str) -> str:
         where = at or "it"
         values, allowed = _values(stored), _values(wanted)
-        if allowed is not None and (values is None or any(one not in allowed for one in values)):
+        if allowed is not None and (
+            values is None or any(value not in allowed for value in values)
+        ):
             return f"{where} could have other values than now"
         if values is not None and allowed is not None:
             return ""
@@ -73,7 +75,7 @@ class _Comparison:
 
     def _object_misfit(self, stored: _Schema, wanted: _Schema, at: str) -> str:
         text = {"type": "string"}
-        names, wanted_names = (one.get("propertyNames", text) for one in (stored, wanted))
+        names, wanted_names = (schema.get("propertyNames", text) for schema in (stored, wanted))
         reason = self.misfit(names, wanted_names, f"{at}[key]")
         if reason:
             return reason
@@ -119,9 +121,9 @@ class _Comparison:
         more = stored.get("items", False if "prefixItems" in stored else {})
         others = wanted.get("items") or {}  # none are left if there must not be any
         for index in range(max(len(before), len(now))):
-            one = before[index] if index < len(before) else more
+            earlier = before[index] if index < len(before) else more
             other = now[index] if index < len(now) else others
-            reason = "" if one is False else self.misfit(one, other, f"{at}[{index}]")
+            reason = "" if earlier is False else self.misfit(earlier, other, f"{at}[{index}]")
             if reason:
                 return reason
         return "" if more is False else self.misfit(more, others, f"{at}[]")
@@ -167,7 +169,9 @@ def _alternatives(schema: _Schema, definitions: _Schema) -> list[_Schema]:
     alternatives = _resolved(schema, definitions).get("anyOf")
     if alternatives is None:
         return [schema]
-    return [one for inner in alternatives for one in _alternatives(inner, definitions)]
+    return [
+        alternative for inner in alternatives for alternative in _alternatives(inner, definitions)
+    ]
 
 
 def _may_merge(stored: _Schema, wanted: _Schema) -> bool:
@@ -214,7 +218,7 @@ def _is_text(schema: _Schema) -> bool:
 
 def _type_of(values: list[Any] | None) -> str | None:
     """The type of all of these values, as a schema names it; None if they have several."""
-    types = {_TYPES.get(type(one)) for one in values or ()}
+    types = {_TYPES.get(type(value)) for value in values or ()}
     return types.pop() if len(types) == 1 else None
 
 

@@ -59,7 +59,7 @@ class PickleSerializer(BytesSerializer):
             raise CheckpointCorruptedError(message) from None
 
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
-        return [self.decode_one(one) for one in column.to_pylist()]
+        return [self.decode_one(pickle) for pickle in column.to_pylist()]
 
     def compatibility(
         self,
