@@ -34,7 +34,7 @@ class FunctionInitializationContext:
     """Given to `CheckpointedFunction.initialize_state`.
 
     Attributes:
-        operator_state_store: The subtask's states.
+        operator_state_store: The subtask's operator states.
         restored_checkpoint_id: The checkpoint that they come from; None on a fresh start.
         subtask_index: This subtask, 0 <= subtask_index < parallelism.
         parallelism: Number of the operator's subtasks.
@@ -42,7 +42,7 @@ class FunctionInitializationContext:
         raw_operator_state_inputs: The partitions of raw operator state, each a file; only while
             `initialize_state` runs.
         raw_keyed_state_inputs: The key groups of raw keyed state, likewise.
-        key_groups: Those of the subtask: the keys that it sees are in them. None if rows are not
+        key_groups: The subtask's key groups, which have all keys that it sees. None if rows are not
             dealt by key.
         broadcast_schema: Arrow schema of the rows that all subtasks see, if there are such rows.
     """
@@ -69,7 +69,7 @@ class FunctionSnapshotContext:
     Args:
         checkpoint_id: The checkpoint that is being taken.
         factory: Where raw state goes.
-        key_groups: Those of a keyed operator's subtask.
+        key_groups: The subtask's key groups; None if the operator has no keys.
     """
 
     def __init__(

@@ -26,9 +26,9 @@ class CheckpointedFunction(ABC):
 
 @runtime_checkable
 class CheckpointListener(Protocol):
-    """Told on the driver what became of checkpoints, best effort: a call can be skipped.
+    """What is told on the driver what became of checkpoints, best effort: calls can be skipped.
 
-    A higher id implies the lower ones. What it does must bear repetition.
+    A higher id implies the lower ones. What a listener does must bear repetition.
 
     Source:
         Flink, CheckpointListener.
@@ -44,13 +44,13 @@ class CheckpointListener(Protocol):
 
 
 def checkpointed_function(function: Any) -> CheckpointedFunction:
-    """The function with state inside of one that wraps it, as `__wrapped__` or `wrapped_function`.
+    """The function with state, or what it is inside of: wrappers have it as `__wrapped__` or `wrapped_function`.
 
     Raises:
-        InvalidRequestError: None of them is a `CheckpointedFunction`.
+        InvalidRequestError: Neither the function nor what it wraps is a `CheckpointedFunction`.
 
     Source:
-        Flink, StreamingFunctionUtils: unwraps until one is.
+        Flink, StreamingFunctionUtils: unwraps in the same way.
     """
     seen: list[Any] = []
     while not isinstance(function, CheckpointedFunction):

@@ -64,7 +64,7 @@ def _fields(data_type: pa.DataType) -> list[pa.Field]:
 
 
 def _inside(array: pa.Array) -> list[tuple[pa.Field, pa.Array]]:
-    """What is inside of the values that are not null, with the field that it is in."""
+    """The values inside of those that are not null, each with the field that they are in."""
     array = _plain(array)
     data_type = array.type
     if not data_type.num_fields:

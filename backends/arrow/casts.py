@@ -18,8 +18,8 @@ def cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """The array as the wanted type; the same array if that is its type.
 
     Raises:
-        MisfitError: It has another kind of type, a value would change, or one is null inside and
-            must not be.
+        MisfitError: The array's type is of another kind, a value would change, or a value inside is
+            null and must not be.
     """
     return _without_missing(array if array.type.equals(wanted) else _cast(array, wanted))
 
@@ -50,7 +50,7 @@ def cast_rows(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     """The rows as the wanted schema says; the same batch if they are so already.
 
     Raises:
-        MisfitError: They have other columns, or one doesn't fit.
+        MisfitError: The rows have other columns, or a column doesn't fit.
     """
     is_same = batch.schema.equals(wanted)
     if is_same and all(field.nullable and not has_required(field.type) for field in wanted):
@@ -96,7 +96,7 @@ def _is_same_kind(actual: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _is_held_by_spark(actual: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether it is what Spark has for a type that it has not."""
+    """Whether `actual` is the type in which Spark holds values of `wanted`, which it doesn't have."""
     if isinstance(wanted, pa.BaseExtensionType):
         return not isinstance(actual, pa.BaseExtensionType) and _is_same_kind(
             actual, wanted.storage_type
@@ -107,7 +107,7 @@ def _is_held_by_spark(actual: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def is_list(data_type: pa.DataType) -> bool:
-    """Whether it is one of Arrow's list types."""
+    """Whether the type is one of Arrow's list types."""
     return bool(
         pa.types.is_list(data_type)
         or pa.types.is_large_list(data_type)
@@ -116,12 +116,12 @@ def is_list(data_type: pa.DataType) -> bool:
 
 
 def is_list_view(data_type: pa.DataType) -> bool:
-    """Whether it is one of Arrow's list types whose items may be shared, or in another order."""
+    """Whether the type is one of Arrow's list types whose items may be shared, or in another order."""
     return bool(pa.types.is_list_view(data_type) or pa.types.is_large_list_view(data_type))
 
 
 def is_text(data_type: pa.DataType) -> bool:
-    """Whether it is one of Arrow's string types."""
+    """Whether the type is one of Arrow's string types."""
     return bool(
         pa.types.is_string(data_type)
         or pa.types.is_large_string(data_type)
@@ -130,7 +130,7 @@ def is_text(data_type: pa.DataType) -> bool:
 
 
 def is_bytes(data_type: pa.DataType) -> bool:
-    """Whether it is one of Arrow's binary types of any length."""
+    """Whether the type is one of Arrow's binary types of any length."""
     return bool(
         pa.types.is_binary(data_type)
         or pa.types.is_large_binary(data_type)

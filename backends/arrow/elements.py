@@ -39,7 +39,7 @@ def chunks_of(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
 
 
 def compacted(elements: pa.ChunkedArray, *, shared_bytes: int) -> pa.ChunkedArray:
-    """The elements in so few chunks that it makes no difference; else each restore would add some.
+    """The elements in few chunks: each restore adds some, which would slow down all that follow.
 
     Large chunks stay as they are, in the memory that they were read into or mapped from: to copy
     them would take as long as to read them.
@@ -88,7 +88,9 @@ def _arrow_data(values: Elements) -> list[pa.Array] | None:
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes, Mapping)):
         message = f"{type(values).__name__} is no list of elements"
         raise MisfitError(message)
-    if hasattr(values, "__array__"):  # numpy, pandas: columns already, which are theirs to change
+    if hasattr(
+        values, "__array__"
+    ):  # NumPy and pandas have columns already, and may change them later
         return [pa.concat_arrays([_converted(_column(values))])]
     return None
 

@@ -1,4 +1,4 @@
-"""Values that Arrow has no type for as JSON text, and what can be told from that."""
+"""JSON text for values that Arrow has no type for, and the way back where there is one."""
 
 import datetime as dt
 import math
@@ -18,7 +18,7 @@ def json_text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value without what JSON has no words for."""
+    """The value as JSON can hold it: without NaN, infinities and extensions."""
     if isinstance(value, dict):
         return {_plain_key(key): _plain(item) for key, item in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
@@ -37,10 +37,10 @@ def _plain_key(key: Any) -> Any:
 
 
 def way_back_of(schemas: Sequence[Mapping[str, Any]]) -> Callable[[Any], Any]:
-    """What makes values of their JSON text, or raises a MisfitError.
+    """A function that makes values of their JSON text, or raises a MisfitError.
 
     Args:
-        schemas: Of the value and of all its parts.
+        schemas: The schemas of the value and of all its parts.
     """
     if any(_is_changed(schema) for schema in schemas):
         return _not_known
@@ -63,7 +63,7 @@ def is_untyped(schema: Mapping[str, Any]) -> bool:
 
 
 def _is_changed(schema: Mapping[str, Any]) -> bool:
-    """Whether what has this schema can't be told from its JSON text."""
+    """Whether values of this schema can't be told from their JSON text."""
     keys = schema.get("propertyNames", {"type": "string"})
     return (
         is_untyped(schema)
@@ -73,10 +73,10 @@ def _is_changed(schema: Mapping[str, Any]) -> bool:
 
 
 def _with_numbers(value: Any, *, has_texts: bool) -> Any:
-    """The value with the numbers for which JSON has texts only.
+    """The value with NaN and infinities in the place of their JSON texts.
 
     Raises:
-        MisfitError: They may be texts.
+        MisfitError: Such a text may have been a text from the beginning.
     """
     if isinstance(value, dict):
         return {key: _with_numbers(item, has_texts=has_texts) for key, item in value.items()}

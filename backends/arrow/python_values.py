@@ -1,7 +1,7 @@
-"""Finds the Python values that Arrow would change silently on the way into a type.
+"""Python values that Arrow would change silently on the way into a type, and how they are noticed.
 
-It cuts 1.5 to 1 and microseconds to seconds, takes a number for a date, text for bytes and for a
-list, and drops what it finds in no field of a struct.
+Arrow cuts 1.5 to 1 and microseconds to seconds, takes a number for a date, text for bytes and for a
+list, and drops values whose names are not among a struct's fields.
 """
 
 import datetime as dt
@@ -20,14 +20,14 @@ _BYTES = bytes | bytearray | memoryview
 
 
 def check_values(values: Iterable[Any], wanted: pa.DataType) -> None:
-    """Check each value, and what is inside of it; None is allowed, it may be inside an element.
+    """Check each value, and what is inside of it. None is allowed: it may be inside of an element.
 
     Raises:
         MisfitError: A value would be another one as the wanted type.
     """
     present = [value for value in values if value is not None]
     if isinstance(wanted, pa.BaseExtensionType):
-        # Of the types that Arrow has of its own only this one takes other objects than its storage.
+        # Among Arrow's own extension types only that of UUIDs takes objects that its storage doesn't.
         stored = [value.bytes if isinstance(value, uuid.UUID) else value for value in present]
         check_values(stored, wanted.storage_type)
     elif pa.types.is_dictionary(wanted):
@@ -89,7 +89,7 @@ def _fits_integer(value: Any, _wanted: pa.DataType) -> bool:
 
 
 def _are_narrow_floats(values: list[Any], wanted: pa.DataType) -> bool:
-    """Whether none is too large, and whole numbers are kept; fractions are rounded as everywhere."""
+    """Whether no value is too large, and whole numbers are kept; fractions are rounded as everywhere."""
     form = f"<{len(values)}{_FLOATS[wanted.bit_width]}"
     try:
         packed = struct.pack(form, *values)  # all in one go: lists of floats may be long
@@ -102,7 +102,7 @@ def _are_narrow_floats(values: list[Any], wanted: pa.DataType) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    """Whether it is a number of the type's own units, such as milliseconds since 1970."""
+    """Whether the value is a number of the type's own units, such as milliseconds since 1970."""
     return type(value) is int
 
 
@@ -111,7 +111,7 @@ def _fits_timestamp(value: Any, wanted: pa.DataType) -> bool:
         isinstance(value, dt.datetime)
         and (value.tzinfo is None) == (wanted.tz is None)
         and value.microsecond % _MICROSECONDS[wanted.unit] == 0
-        and (wanted.unit == "ns" or not getattr(value, "nanosecond", 0))  # pandas has such
+        and (wanted.unit == "ns" or not getattr(value, "nanosecond", 0))  # of pandas
     )
 
 
@@ -131,7 +131,7 @@ def _fits_duration(value: Any, wanted: pa.DataType) -> bool:
     return _is_count(value) or (
         isinstance(value, dt.timedelta)
         and value.microseconds % _MICROSECONDS[wanted.unit] == 0
-        and (wanted.unit == "ns" or not getattr(value, "nanoseconds", 0))  # pandas has such
+        and (wanted.unit == "ns" or not getattr(value, "nanoseconds", 0))  # of pandas
     )
 
 

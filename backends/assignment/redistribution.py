@@ -30,15 +30,15 @@ def redistribute(
     `SPLIT_DISTRIBUTE`: the elements of all subtasks, in order, are cut into one run per subtask.
         Over all such states, the elements of two subtasks differ in number by at most one.
         At an unchanged parallelism they stay where they were.
-    `UNION`: every subtask gets all elements. Those of each old subtask belong to one new subtask, which
-        stores them if nobody asks for the state; the other subtasks get them as copies.
+    `UNION`: every subtask gets all elements. The elements of each old subtask belong to one new subtask,
+        which stores them if nobody asks for the state; the other subtasks get them as copies.
     `BROADCAST`: every subtask gets one of the copies.
 
     A state without elements is carried on too, by one subtask at least: its type is stored. The
     time is proportional to the states in the handles given and returned, not to their elements.
 
     Args:
-        handles: Those of each old subtask, in order; None counts as absent.
+        handles: The handles of each old subtask, in order; None counts as absent.
         parallelism: The new number of subtasks, at least 1.
 
     Returns:
@@ -108,7 +108,7 @@ def redistribute_raw(
 
 
 class _Piece(NamedTuple):
-    """Elements of one source for one subtask; `first` counts from the source's own first."""
+    """Elements of one source for one subtask; `first` counts from the first that the source has."""
 
     subtask: int
     source: int

@@ -28,9 +28,9 @@ class OperatorSettings:
     """How an operator of the job is to run.
 
     Attributes:
-        parallelism: Number of its subtasks.
-        max_parallelism: Number of its key groups, 1 to 32768 and at least the parallelism. None
-            goes on with that of the checkpoint, or else takes the default.
+        parallelism: Number of the operator's subtasks.
+        max_parallelism: Number of key groups, 1 to 32768 and at least the parallelism. None goes
+            on with the number in the checkpoint, or else takes the default.
 
     Raises:
         InvalidRequestError: A number is outside its bounds.
@@ -44,7 +44,7 @@ class OperatorSettings:
 
     @property
     def max_parallelism_or_default(self) -> int:
-        """What it is if no checkpoint says otherwise."""
+        """The number of key groups if no checkpoint says otherwise."""
         if self.max_parallelism is not None:
             return self.max_parallelism
         return default_max_parallelism(self.parallelism)
@@ -71,7 +71,7 @@ def assign(
 ) -> dict[str, AssignedOperator]:
     """Give the state of a checkpoint to the subtasks of a job.
 
-    An operator that the checkpoint has no state of begins without.
+    An operator that has no state in the checkpoint begins without state.
 
     Args:
         stored: The checkpoint.

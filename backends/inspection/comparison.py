@@ -1,4 +1,4 @@
-"""What two checkpoints have, one and not the other. Pure, but for how states are stored."""
+"""What differs between two checkpoints. Nothing is read but how states are stored."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,12 +17,12 @@ Value: TypeAlias = str | int | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An operator, or a state of one, that is not the same in two checkpoints.
+    """An operator or state that is not the same in two checkpoints.
 
     Attributes:
         uid: The operator.
-        state: The state by its name, or by its kind, as in `<raw>`, if it has none; empty if it is the
-            operator.
+        state: The state by its name, or by its kind, as in `<raw>`, if it has no name; empty if it is
+            the operator that differs.
         what: Whether it was added, removed or changed, from the first to the second.
         changes: What was changed, by its name: before and after.
     """
@@ -38,11 +38,11 @@ class FileComparison:
     """Files of two checkpoints, told apart by their content as their checksums say it.
 
     Attributes:
-        only_first: Those with bytes that the second doesn't have.
-        only_second: The other way round.
-        shared: Those that both lead to.
-        copies: Those of the second with the same bytes as one of the first elsewhere.
-        inline_differs: Whether state inside `_metadata` is another one.
+        only_first: Files of the first with bytes that the second doesn't have.
+        only_second: Files of the second with bytes that the first doesn't have.
+        shared: Files that both lead to.
+        copies: Files of the second that have the same bytes as a file of the first elsewhere.
+        inline_differs: Whether state inside `_metadata` differs.
     """
 
     only_first: tuple[FileStateHandle, ...]
@@ -53,14 +53,14 @@ class FileComparison:
 
     @property
     def is_same(self) -> bool:
-        """Whether both have the same bytes, whatever these are used for."""
+        """Whether both have the same bytes, wherever they use them."""
         return not (self.only_first or self.only_second or self.inline_differs)
 
 
 def compare(first: CheckpointMetadata, second: CheckpointMetadata) -> list[Difference]:
-    """How the operators and states of two checkpoints differ. Reads of each how it is stored.
+    """How the operators and states of two checkpoints differ. Reads how each state is stored.
 
-    Their elements are counted, not compared: `compare_subtasks` says whose state is another one.
+    Elements are counted, not compared: `compare_subtasks` says which subtasks' state differs.
     """
     operators = _compared(
         {(uid, ""): _of_operator(state) for uid, state in first.operators.items()},
@@ -73,7 +73,7 @@ def compare(first: CheckpointMetadata, second: CheckpointMetadata) -> list[Diffe
 def compare_subtasks(first: CheckpointMetadata, second: CheckpointMetadata) -> dict[str, list[int]]:
     """The subtasks whose state is not the same, of each operator that both checkpoints have.
 
-    It is the same if it has the same bytes, as their checksums say it, in the same places of the same
+    State is the same if it has the same bytes, as checksums say it, in the same places of the same
     states. Reads no file.
     """
     by_operator = {}
@@ -88,7 +88,7 @@ def compare_subtasks(first: CheckpointMetadata, second: CheckpointMetadata) -> d
 def compare_files(
     first: Iterable[StreamStateHandle], second: Iterable[StreamStateHandle]
 ) -> FileComparison:
-    """Which files two checkpoints share, and which only one has. Reads none of them."""
+    """The files that both checkpoints have, and those that only one has. Reads none of them."""
     first, second = list(first), list(second)
     ours = {file.uri: file for file in files_of(first)}
     theirs = {file.uri: file for file in files_of(second)}
@@ -156,5 +156,5 @@ def _contents(operator: OperatorState) -> dict[int, SubtaskState]:
 
 
 def _inline(streams: Iterable[StreamStateHandle]) -> Counter[bytes]:
-    """State inside `_metadata`, however often each is there."""
+    """State inside `_metadata`, counted: the same bytes may be there several times."""
     return Counter(stream.data for stream in streams if isinstance(stream, ByteStreamStateHandle))

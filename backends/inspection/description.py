@@ -75,9 +75,9 @@ class StateDescription:
 
 
 def describe(metadata: CheckpointMetadata) -> list[StateDescription]:
-    """All states of a checkpoint, by operator; of each, how it is stored is read, and no element.
+    """All states of a checkpoint, by operator. Reads how each state is stored, and no elements.
 
-    A state file that is gone or damaged is told in the states that it holds.
+    A state whose file is gone or damaged says so in its description.
     """
     return [
         description

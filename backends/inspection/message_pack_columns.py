@@ -1,7 +1,7 @@
 """Elements of MessagePack as Arrow columns, and back, by the schema that is stored with them.
 
-Without the classes that they were written from: a struct becomes a struct of its fields, a dict a
-map, and what Arrow has no type for becomes JSON text.
+The classes that the elements were written from are not needed: a struct becomes a struct of its fields, a
+dict a map, and what Arrow has no type for becomes JSON text.
 """
 
 import base64
@@ -22,13 +22,13 @@ _Change = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class MessagePackColumn:
-    """How values of a schema become those of an Arrow type; neither way is given None.
+    """How values of a schema become values of an Arrow type; neither way is given None.
 
     Attributes:
         type: The Arrow type.
-        show: What Arrow makes a value of, from what MessagePack holds.
-        hide: What a class is made of, from what Arrow gives; a MisfitError where that isn't known,
-            or a field is missing that has no default.
+        show: Takes what MessagePack holds to what Arrow makes a value of.
+        hide: Takes what Arrow gives to what a class is made of. Raises a MisfitError where that isn't
+            known, or a field is missing that has no default.
         is_nullable: Whether the schema has values of None.
     """
 
@@ -46,7 +46,7 @@ def column_of(schema: Schema, *, wide_integers: bool) -> MessagePackColumn:
     """The column of elements of a schema.
 
     Args:
-        schema: As `_message_pack_schema` makes it.
+        schema: A schema as `message_pack_schema` makes it.
         wide_integers: Whether whole numbers become decimals, which have room for all of them.
 
     Raises:
@@ -65,8 +65,8 @@ class _Columns:
         """The column of a schema.
 
         Args:
-            schema: It.
-            inside: Names of the definitions that it stands in.
+            schema: The schema.
+            inside: Names of the definitions that the schema stands in.
         """
         schema, inside, is_recursive = self._resolved(schema, inside)
         if is_recursive:  # no Arrow type holds itself
@@ -138,7 +138,7 @@ class _Columns:
         return replace(self._json({"enum": values}), is_nullable=is_nullable)
 
     def _struct(self, structs: list[tuple[Schema, frozenset[str]]]) -> MessagePackColumn:
-        """One struct with the fields of all: of a union, each value has those of one of them."""
+        """One struct with the fields of all; each value of a union has the fields of one alternative."""
         columns: dict[str, MessagePackColumn] = {}
         schemas: dict[str, list[Schema]] = {}
         for schema, inside in structs:
@@ -209,12 +209,12 @@ class _Columns:
         return MessagePackColumn(pa.map_(key.type, item.type), show, hide)
 
     def _json(self, schema: Schema) -> MessagePackColumn:
-        """JSON text, and what it was, if the schema says that of every part."""
+        """JSON text; the way back is there if the schema says of every part what it was."""
         parts = self._parts(schema, set())
         return MessagePackColumn(pa.string(), json_text, way_back_of(list(parts)))
 
     def _parts(self, schema: Schema, seen: set[str]) -> Iterator[Schema]:
-        """All that a schema is made of, but for references and unions of it; keys of dicts are not."""
+        """The schemas that a schema is made of, without references and unions; keys of dicts are left out."""
         if "$ref" in schema:
             if schema["$ref"] not in seen:
                 seen.add(schema["$ref"])
@@ -248,13 +248,13 @@ def _fields(schema: Schema) -> list[tuple[str, Schema]]:
 
 @dataclass(frozen=True, slots=True)
 class _Alternative:
-    """One of the structs that a value of a union may be.
+    """A struct that a value of a union may be.
 
     Attributes:
-        tags: Fields that tell it from the others, with their values.
-        names: Its fields.
-        required: Those of them that have no default.
-        defaults: What a field is that is not written.
+        tags: Fields that tell the struct from the others, with their values.
+        names: Names of the struct's fields.
+        required: The fields that have no default.
+        defaults: The values of fields that are not written.
     """
 
     tags: Mapping[str, Any]
@@ -275,7 +275,7 @@ class _Alternative:
         return cls(tags, fields.keys(), schema.get("required", ()), defaults)
 
     def is_of(self, value: Mapping[str, Any]) -> bool:
-        """Whether the value is one of it."""
+        """Whether the value is of this alternative."""
         return all(value.get(name) == tag for name, tag in self.tags.items())
 
 
@@ -300,7 +300,7 @@ def _struct_column(
         given = value.keys()
         alternative = chosen(value)
         for name in alternative.names:
-            # Beside a field that the class has not, it is maybe there by another name.
+            # A field that the class doesn't have may be the missing field by another name.
             if name not in given and (name in alternative.required or given - columns.keys()):
                 message = f"rows have no field {name!r}"
                 raise MisfitError(message)
@@ -323,7 +323,7 @@ def _hashable(key: Any) -> Any:
 
 
 def _as_bytes(value: Any) -> bytes:
-    """Bytes; those of a default that is not written stand as text in the schema."""
+    """Bytes. A default that is not written stands in the schema as text."""
     return base64.b64decode(value) if isinstance(value, str) else bytes(value)
 
 
@@ -370,7 +370,7 @@ _TIME = MessagePackColumn(pa.time64("us"), _parsed(dt.time), _same)
 
 
 def _text(schema: Schema) -> MessagePackColumn:
-    """What is a string in JSON.
+    """A string in JSON, whatever it says.
 
     Times may or may not have a zone, unless the type says so; as text they keep what they are.
     """

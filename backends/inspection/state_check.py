@@ -36,8 +36,8 @@ class StateCheck:
     """What would become of one state.
 
     Attributes:
-        uid: Its operator.
-        name: The state.
+        uid: The operator.
+        name: The state's name.
         fate: What becomes of it. What the operator has no descriptor of is carried on, not lost; it
             is dropped when the operator is gone.
         stored: Type of what is stored, for people; empty if there is nothing. Types, if subtasks have
@@ -81,7 +81,7 @@ def check(
         left = _by_name(uid, descriptors.get(uid, ()))
         for name, sections in _sections(operator).items():
             wanted = left.pop(name, None)
-            # What is only carried on need not be the same everywhere.
+            # A state that is only carried on may be stored in several ways.
             schemas = _schemas(name, sections[:1] if wanted is None else sections)
             checks.append(_checked(uid, name, schemas, wanted, is_there=uid in descriptors))
         checks += [_new(uid, descriptor) for descriptor in left.values()]

@@ -49,10 +49,10 @@ class Section:
     """Where a part of a managed state is.
 
     Attributes:
-        subtask: Whose it is.
+        subtask: The subtask that has stored it.
         stream: The file, or the bytes.
-        partitions: Where in that, and which elements count.
-        blocks: The first block of rows and the one behind the last; None for all.
+        partitions: Where in the stream it is, and which elements count.
+        blocks: Index of the first block of rows, and of the block behind the last; None for all.
     """
 
     subtask: int
@@ -61,12 +61,12 @@ class Section:
     blocks: tuple[int, int] | None = None
 
     def schema(self, name: str) -> pa.Schema:
-        """How its columns are stored."""
+        """How the section's columns are stored."""
         where = self.partitions
         return read_schema(self.stream, where.offset, where.length, name=name)
 
     def split(self, name: str) -> list["Section"]:
-        """Itself, or parts of it that can be read beside each other, if it is large."""
+        """The section, or parts of it that can be read beside each other, if it is large."""
         where = self.partitions
         wanted = -(-where.length // _PARALLEL_BYTES)
         if wanted < 2 or where.first:
@@ -81,7 +81,7 @@ class Section:
         ]
 
     def batches(self, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Its elements, as they are stored.
+        """The section's elements, as they are stored.
 
         Raises:
             CheckpointCorruptedError: There are too few.
@@ -89,7 +89,7 @@ class Section:
         """
         where = self.partitions
         blocks = read_blocks(self.stream, where.offset, where.length, name=name, blocks=self.blocks)
-        # What a subtask stores is all of a section; parts of one are given out at a restore alone.
+        # A subtask stores whole sections; parts of a section are given out at a restore alone.
         skip, left = where.first, where.count
         for block in blocks:
             if not are_alike(block.schema, schema, name):
@@ -113,8 +113,8 @@ class RawPart:
     """A part of a raw state.
 
     Attributes:
-        subtask: Whose it is.
-        handle: What leads to its partitions or key groups.
+        subtask: The subtask that has stored it.
+        handle: Leads to the partitions or key groups.
     """
 
     subtask: int
@@ -155,13 +155,13 @@ class StoredState:
 
     Attributes:
         operator: The operator's uid.
-        name: The state; None for raw state.
+        name: The state's name; None for raw state.
         kind: `list`, `union`, `broadcast`, `raw operator` or `raw keyed`.
-        subtasks: How many subtasks have stored it.
-        elements: How many elements, entries, partitions or key groups it has.
+        subtasks: Number of subtasks that have stored it.
+        elements: Number of elements, entries, partitions or key groups.
         bytes: Size of what is stored.
-        parts: Where it is; of a broadcast state one copy.
-        columns: Its columns; None for raw state.
+        parts: Where the state is; of a broadcast state one copy.
+        columns: The columns as they are shown; empty for raw state.
         stored: Schema of the columns as they are stored; None for raw state.
     """
 
@@ -177,7 +177,7 @@ class StoredState:
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the rows that it is read as."""
+        """Columns of the rows that the state is read as."""
         fields = [(column.name, column.type) for column in self.columns]
         if self.kind == RAW_OPERATOR:
             fields = [(PARTITION, pa.int32()), (VALUE, pa.binary())]
@@ -188,7 +188,7 @@ class StoredState:
         return pa.schema([(SUBTASK, pa.int32()), *fields])
 
     def split(self) -> list[Section | RawPart]:
-        """Parts that can be read beside each other. Reads of large ones how they are divided."""
+        """Parts that can be read beside each other. Of large parts it is read how they are divided."""
         return [
             part
             for stored_part in self.parts
@@ -228,7 +228,7 @@ class StoredState:
 def stored_states(
     metadata: CheckpointMetadata, *, wide_integers: bool = False
 ) -> Iterator[StoredState]:
-    """All states of a checkpoint, by operator. Reads of each how it is stored; no elements.
+    """All states of a checkpoint, by operator. Reads how each state is stored; no elements.
 
     Raises:
         CheckpointNotFoundError: A state file is gone.

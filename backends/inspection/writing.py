@@ -39,10 +39,10 @@ class StateRows:
 
     Attributes:
         rows: A `pyarrow.Table`, or a DataFrame of pandas or Spark, with the columns that `read_state`
-            gives. Rows of a list with a column `subtask` go to that subtask, without one they are
-            spread evenly.
-        descriptor: As the job has it. Needed for types that are not Arrow's; otherwise the type is
-            that of the state that is replaced, or else that of the column.
+            gives. Rows of a list with a column `subtask` go to that subtask, without such a column
+            they are spread evenly.
+        descriptor: The state's descriptor in the job. Needed for types that are not Arrow's; otherwise
+            the type is that of the state that is replaced, or else that of the column.
         union: Whether it is a union list state. None: as the state that is replaced, else not.
     """
 
@@ -56,9 +56,9 @@ class _Prepared:
     """A state as it will be stored.
 
     Attributes:
-        mode: How it is spread.
-        rows: Its columns as they are stored.
-        subtasks: By row, whose it is; None if somebody else is to say.
+        mode: How the state is spread.
+        rows: The columns as they are stored.
+        subtasks: The subtask of each row; None if rows are spread evenly.
     """
 
     mode: OperatorStateMode
@@ -67,7 +67,8 @@ class _Prepared:
 
     def of_subtask(self, subtask: int, parallelism: int) -> pa.Table:
         """The rows of a subtask."""
-        if self.mode is OperatorStateMode.BROADCAST:  # each subtask is given a copy of this one
+        # At the restore each subtask is given a copy of the first subtask's.
+        if self.mode is OperatorStateMode.BROADCAST:
             return self.rows if subtask == 0 else self.rows.slice(0, 0)
         if self.subtasks is not None:
             return self.rows.filter(pc.equal(self.subtasks, subtask))
@@ -88,16 +89,16 @@ def write_states(
     """Write states of one operator.
 
     Args:
-        states: By name; their rows are tables.
+        states: The states by name; their rows are tables.
         factory: Where they go.
         parallelism: Number of the operator's subtasks.
         replaced: What is stored under these names so far.
-        keeps_places: Whether rows of lists have to say whose they are, because the operator deals
-            its rows by key.
-        compression: How they are compressed.
+        keeps_places: Whether rows of lists have to say which subtask they go to, because the operator
+            deals its rows by key.
+        compression: How sections are compressed.
 
     Returns:
-        By subtask; one without rows has none, but for the first, which has the types of all.
+        Handles by subtask. A subtask without rows has none, except the first, which has all types.
 
     Raises:
         InvalidRequestError: Rows are none of the state's type, or have other columns.
@@ -201,7 +202,7 @@ def _check_columns(name: str, table: pa.Table, needed: set[str], known: set[str]
 def _check_keys(name: str, rows: pa.Table, serializer: Serializer) -> None:
     keys = serializer.decode(rows[MAP_COLUMNS[0]])
     try:
-        # What is no number is unlike itself, but one key for whoever looks at the rows.
+        # NaN is unlike itself, but one key for whoever looks at the rows.
         unlike = ["NaN" for key in keys if isinstance(key, float) and math.isnan(key)]
         is_unique = len(set(keys)) == len(keys) and len(unlike) < 2
     except TypeError:
@@ -265,7 +266,7 @@ def _encoded(serializer: Serializer, shown: pa.ChunkedArray) -> list[pa.Array]:
 
 
 def _elements(serializer: MessagePackSerializer, shown: pa.ChunkedArray) -> Iterator[Any]:
-    """The opposite of what is shown: elements of the class."""
+    """Elements of the state's class, made of values as `read_state` shows them."""
     try:
         how = column_of(msgspec.json.decode(serializer.stored.schema), wide_integers=False)
     except NotReadableError:

@@ -1,7 +1,7 @@
 """Key groups: the units by which keyed state is spread over subtasks. Pure functions.
 
 A key belongs to one of `max_parallelism` key groups, for as long as that number stays; a subtask
-owns a range of groups. Ranges are those of Flink; the group of a key is `spark_hash`'s matter.
+owns a range of groups. The ranges are the same as Flink's. `spark_hash` takes keys to key groups.
 
 Source:
     Flink, KeyGroupRangeAssignment and KeyGroupRange.
@@ -77,10 +77,10 @@ def default_max_parallelism(parallelism: int) -> int:
 
 
 def check_parallelism(max_parallelism: int, parallelism: int) -> None:
-    """Do nothing if 1 <= parallelism <= max_parallelism <= 32768.
+    """Refuse numbers that are out of bounds: 1 <= parallelism <= max_parallelism <= 32768.
 
     Raises:
-        InvalidRequestError: It is not so.
+        InvalidRequestError: A number is out of bounds.
     """
     if not 1 <= max_parallelism <= MAX_PARALLELISM:
         message = f"max parallelism {max_parallelism} is not between 1 and {MAX_PARALLELISM}"

@@ -1,4 +1,4 @@
-"""Which serializer is for which type."""
+"""The choice of a serializer for a type."""
 
 import builtins
 from collections.abc import Mapping
@@ -34,10 +34,11 @@ def serializer_of(type: ElementType, defaults: Mapping[str, Any]) -> Serializer:
 
     Args:
         type: The elements' type.
-        defaults: By field of an Arrow struct: what it is in elements that were stored without it.
+        defaults: Values for fields of an Arrow struct in elements that were stored without them.
 
     Raises:
-        InvalidRequestError: It is no type of elements, or a default is none of a field.
+        InvalidRequestError: The type is none that elements can have, or a default doesn't fit its
+            field.
     """
     if isinstance(type, pa.Schema):
         type = pa.struct(list(type))

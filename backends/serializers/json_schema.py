@@ -165,7 +165,7 @@ def _resolved(schema: _Schema, definitions: _Schema) -> _Schema:
 
 
 def _alternatives(schema: _Schema, definitions: _Schema) -> list[_Schema]:
-    """What it is one of; references stay, because types may refer to themselves."""
+    """The schemas that a value may be of; references stay, because types may refer to themselves."""
     alternatives = _resolved(schema, definitions).get("anyOf")
     if alternatives is None:
         return [schema]
@@ -182,11 +182,11 @@ def _may_merge(stored: _Schema, wanted: _Schema) -> bool:
 
 
 def _others(schema: _Schema, *, is_ignored: bool) -> _Schema | None:
-    """What fields that are not listed have to be; None if there are none.
+    """The schema of fields that are not listed; None if there must not be any.
 
     Args:
-        schema: Of a struct or dict.
-        is_ignored: Whether a struct that doesn't say takes no notice of them.
+        schema: The schema of a struct or dict.
+        is_ignored: Whether a struct that doesn't say takes no notice of such fields.
     """
     others = schema.get("additionalProperties", "properties" not in schema or is_ignored)
     if isinstance(others, dict):
@@ -195,7 +195,7 @@ def _others(schema: _Schema, *, is_ignored: bool) -> _Schema | None:
 
 
 def _missing_misfit(stored: _Schema, wanted: _Schema, at: str) -> str:
-    """Why what a value of the stored struct need not have is missing in the wanted one."""
+    """Why a field may be missing in the stored struct that the wanted struct needs; empty if none may."""
     for name in wanted.get("required", []):
         path = _below(at, name)
         if name not in stored.get("properties", {}):
@@ -206,7 +206,7 @@ def _missing_misfit(stored: _Schema, wanted: _Schema, at: str) -> str:
 
 
 def _is_still_default(stored: _Schema, wanted: _Schema) -> bool:
-    """Whether what was left out, if anything was, is made again."""
+    """Whether the value of a field that was left out is still made in the same way."""
     if _DEFAULT not in stored:
         return True
     return stored[_DEFAULT] in wanted.get("defaults", [])
@@ -226,7 +226,7 @@ _TYPES = {str: "string", int: "integer", type(None): "null"}
 
 
 def _values(schema: _Schema) -> list[Any] | None:
-    """The only values that it allows, or None if it does not list them."""
+    """The values that a schema lists, or None if it lists none."""
     if "const" in schema:
         return [schema["const"]]
     values = schema.get("enum")

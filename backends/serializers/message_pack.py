@@ -28,7 +28,7 @@ class MessagePackSerializer(BytesSerializer):
         type: What msgspec takes for a type: a Struct, a dataclass, `dict[str, int]`, ….
 
     Raises:
-        InvalidRequestError: It takes no such type.
+        InvalidRequestError: msgspec takes no such type.
     """
 
     def __init__(self, type: Any) -> None:
@@ -73,7 +73,7 @@ class MessagePackSerializer(BytesSerializer):
         try:
             encoded: bytes = _encode(value)
             decoded = self._decoder.decode(encoded)
-            # What msgspec writes it need not be able to read: it does not look at fields' types, and
+            # msgspec may write what it can't read: it does not look at fields' types, and
             # leaves out what a field's type has not, such as the fields of a subclass.
             again = _encode(decoded)
             is_kept = again == encoded or _is_same(again, encoded) or _is_like(decoded, value)
@@ -136,7 +136,7 @@ class MessagePackSerializer(BytesSerializer):
         return Compatibility(Outcome.AFTER_MIGRATION, migrate=self._rewritten)
 
     def _rewritten(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """As this type would write it: what has no new field must not be taken for one that has."""
+        """The column as this type would write it: else a value that lacks a new field would look as if it had it."""
         encoded = [_encode(element) for element in self.decode(column)]
         return pa.chunked_array(self.column_of(encoded), self.storage_type)
 
@@ -145,7 +145,7 @@ def packed(chunk: pa.Array) -> bytes:
     """All elements as one array of MessagePack: their bytes, one behind the other, are its inside.
 
     Raises:
-        ValueError: It is no column of bytes.
+        ValueError: The column doesn't hold bytes.
     """
     if chunk.type != pa.large_binary():
         raise ValueError(f"column is {chunk.type}")
@@ -156,7 +156,7 @@ def packed(chunk: pa.Array) -> bytes:
 
 
 def _is_same(encoded: bytes, other: bytes) -> bool:
-    """Whether both are the same, although their bytes differ: of 1 and 1.0."""
+    """Whether two encodings are of the same value, although their bytes differ: as of 1 and 1.0."""
     try:
         return bool(_plain(encoded) == _plain(other))
     except msgspec.MsgspecError:  # keys that are objects
@@ -164,7 +164,7 @@ def _is_same(encoded: bytes, other: bytes) -> bool:
 
 
 def _is_like(decoded: Any, value: Any) -> bool:
-    """The same without regard to the order of sets, or how NaN and decimals are written."""
+    """Whether two values are the same, whatever the order of sets, or how NaN and decimals are written."""
     try:
         first, other = _plain(_encode_sorted(decoded)), _plain(_encode_sorted(value))
     except (msgspec.MsgspecError, TypeError):  # keys that are objects, or have no order
@@ -185,7 +185,7 @@ def _are_equal(value: Any, other: Any) -> bool:
 
 
 def _place_of(error: Exception) -> str:
-    """Where in an element it failed. The rest of the text may hold data."""
+    """Where in an element decoding failed. The rest of the text may hold data."""
     _, at, place = str(error).rpartition(" - at ")
     return f" (at {place})" if at and isinstance(error, msgspec.MsgspecError) else ""
 

@@ -50,12 +50,12 @@ _BOUNDS = {
 
 
 def schema_of(type: Any, *, with_defaults: bool = False) -> Schema:
-    """The schema; equal ones are equal dicts.
+    """The JSON schema of a type; equal schemas are equal dicts.
 
     Args:
         type: What msgspec takes for a type.
-        with_defaults: Whether it also says what fields are that a value has not. That is for judging
-            what was stored, not for storing: a default may be another one each time.
+        with_defaults: Whether the schema also has the values of fields that are missing. It is meant for
+            judging what was stored, not for storing: a default may be another one each time.
 
     Raises:
         TypeError: msgspec does not know the type, or something inside of it.
@@ -169,7 +169,7 @@ def _check_fields(described: Any) -> None:
     """Refuse a struct that was pickled by value: its fields are gone, and its values would be.
 
     Raises:
-        InvalidRequestError: It was.
+        InvalidRequestError: The struct was pickled by value.
     """
     if not isinstance(described, inspect.StructType):
         return
@@ -192,14 +192,14 @@ def _bounds(described: Any) -> Schema:
 
 
 def _config(described: inspect.StructType) -> Any:
-    cls: Any = described.cls  # of a generic one, what its parameters were given to
+    cls: Any = described.cls  # for a generic class: the class that was given parameters
     return (get_origin(cls) or cls).__struct_config__
 
 
 def _left_out(field: inspect.Field) -> Schema:
-    """What is not written, because it is the default; msgspec looks whether it is the same object.
+    """The default that msgspec leaves out when it writes: it compares objects by identity.
 
-    Of those that a factory makes it leaves out no others than empty lists, dicts and sets.
+    Among defaults that a factory makes it leaves out only empty lists, dicts and sets.
     """
     if field.default is not msgspec.NODEFAULT:
         return {"leftOut": _in_one_form(field.default)}
@@ -209,7 +209,7 @@ def _left_out(field: inspect.Field) -> Schema:
 
 
 def _defaults(field: inspect.Field) -> Schema:
-    """In each form in which it may have been stored as left out."""
+    """The default in each form in which it may have been stored as left out."""
     try:
         if field.default_factory is not msgspec.NODEFAULT:
             default = field.default_factory()

@@ -160,7 +160,7 @@ class OperatorStateHandler:
         *,
         compression: Compression | None = None,
     ) -> OperatorSnapshot:
-        """The synchronous part: the function's own, then raw state, then managed state.
+        """Take the snapshot: the function brings its states up to date, raw state is written, managed state captured.
 
         Raises:
             CheckpointDeclinedError: Any of that failed; nothing is left behind.
