@@ -101,11 +101,11 @@ def test_its_files_are_counted_verified_and_copied(
     checkpoint: CompletedCheckpoint, tmp_path: Path
 ) -> None:
     assert checkpoint.metadata.state_bytes == 2 * (300 + 3 + 8)
-    copy = copy_checkpoint(checkpoint, tmp_path)
+    copy = copy_checkpoint(checkpoint, tmp_path / "archive")
     streams = copy.metadata.streams()
     assert len(streams) == 6
     assert [file.failure for file in verify(streams)] == [None] * 4
-    assert all(file.uri.startswith(f"file://{tmp_path}/") for file in verify(streams))
+    assert all(file.uri.startswith(f"file://{tmp_path}/archive/") for file in verify(streams))
 
 
 def test_it_is_described_by_its_key_groups_and_bytes(checkpoint: CompletedCheckpoint) -> None:

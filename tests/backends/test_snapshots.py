@@ -188,7 +188,9 @@ class Strategy:
                 handles.append(streams.finish(stream))
             act()
         partitions = {"s": StatePartitions(OperatorStateMode.UNION, 0, 1, 0, 0)}
-        return SnapshotResult(tuple(OperatorStateHandle(partitions, one) for one in handles if one))
+        return SnapshotResult(
+            tuple(OperatorStateHandle(partitions, file) for file in handles if file)
+        )
 
 
 def asynchronous(

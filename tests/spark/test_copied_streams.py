@@ -179,6 +179,20 @@ def test_an_error_of_the_stream_is_the_callers_and_leaves_no_copy(
     assert caplog.records == []
 
 
+@pytest.mark.parametrize("fault", ["write", "sync", "commit"])
+def test_a_copy_ends_as_soon_as_the_stream_fails(
+    *, faults: Faults, stream: CheckpointStateOutputStream, copies: Path, fault: str
+) -> None:
+    _, call = next(item for item in reversed(CALLS.values()) if item[0] == fault)
+    stream.write(MORE_THAN_A_HANDLE_HOLDS)
+    stream.write(b"held back")
+    assert len(names(copies)) == 1
+    faults.before(fault, StorageUnavailableError("out of reach"))
+    with pytest.raises(StorageUnavailableError):
+        call(stream)
+    assert names(copies) == []
+
+
 @pytest.mark.parametrize("which", ["storage", "copy"])
 def test_an_interrupt_in_either_place_comes_through_and_leaves_nothing(
     *, faults: Faults, factory: CheckpointStreamFactory, copies: Path, disk: Disk, which: str
