@@ -3,7 +3,7 @@
     StateHandle          a subtask's state of one kind: its streams, size, flaw, and how to delete it
     └─ KeyedStateHandle  knows its key groups, and can be cut down to some of them
 
-Copying, verifying, sweeping and restoring ask for nothing else, so that a new kind of state is one class
+Copying, verifying, sweeping and rescaling ask for nothing else, so that a new kind of state is one class
 that has these methods. `InOneStream` is for handles whose state is all in one stream.
 """
 
