@@ -15,7 +15,6 @@ from holdfast.backends.assignment import (
     AssignedOperator,
     OperatorSettings,
     assign,
-    intersect,
     redistribute,
     redistribute_raw,
 )
@@ -49,12 +48,7 @@ from holdfast.backends.keys import (
     MAX_PARALLELISM,
     KeyGroupRange,
     default_max_parallelism,
-    hash32,
-    hash32_long,
-    key_group,
-    key_group_for_key_hash,
     key_group_range,
-    murmur32,
     operator_index_for_key_group,
 )
 from holdfast.backends.operator import BroadcastState, ListState, OperatorStateBackend
@@ -70,7 +64,6 @@ from holdfast.backends.sections import Compression, WrittenState, WrittenStates
 from holdfast.backends.serializers import ElementType, Outcome, Pickled
 from holdfast.backends.snapshot import (
     AsyncSnapshot,
-    DuplicatingCheckpointOutputStream,
     SnapshotResult,
     SnapshotStrategy,
 )
@@ -86,7 +79,6 @@ __all__ = [
     "ColumnDescription",
     "Compression",
     "Difference",
-    "DuplicatingCheckpointOutputStream",
     "ElementType",
     "Elements",
     "Fate",
@@ -128,15 +120,9 @@ __all__ = [
     "compare_subtasks",
     "default_max_parallelism",
     "describe",
-    "hash32",
-    "hash32_long",
-    "intersect",
     "iter_state",
-    "key_group",
-    "key_group_for_key_hash",
     "key_group_range",
     "managed_state",
-    "murmur32",
     "operator_index_for_key_group",
     "raw_key_groups",
     "raw_operator_partitions",

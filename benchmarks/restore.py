@@ -27,6 +27,7 @@ from holdfast.locations import (
     FileSystemCheckpointStorage,
     FileSystemCheckpointStorageAccess,
     OperatorState,
+    OperatorStateHandle,
     SubtaskState,
     complete_checkpoint,
     latest,
@@ -62,8 +63,7 @@ def write(directory: str, *, mebibytes: int, subtasks: int, batches: int) -> Non
             ids = pa.array(np.arange(batch * rows, (batch + 1) * rows))
             names = pc.utf8_lpad(ids.cast(pa.string()), 20, "0")
             state.add_all(pa.StructArray.from_arrays([ids, names], fields=list(_TYPE)))
-        handle = backend.snapshot(location).run().job_manager_owned
-        assert handle is not None
+        (handle,) = backend.snapshot(location).run().handles
         states[subtask] = SubtaskState((handle,))
     metadata = CheckpointMetadata(
         job_id=_JOB,
@@ -117,12 +117,11 @@ def worker(directory: str) -> Cost:
         access = _access(again)
         access.initialize_base_locations_for_checkpoint()
         location = access.initialize_location_for_checkpoint(1)
-        handles = []
+        handles: list[OperatorStateHandle] = []
         for number, state in enumerate(assigned):
             result = OperatorStateBackend.restore(state.managed_operator).snapshot(location).run()
-            assert result.job_manager_owned is not None
             assert result.written is not None
-            handles.append(result.job_manager_owned)
+            handles += result.handles
             memory.keep(str(number), handles[-1], result.written, max_bytes=1 << 50)
 
         def take() -> None:

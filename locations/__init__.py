@@ -82,7 +82,6 @@ from holdfast.locations.metadata import (
     SubtaskStatistics,
     decode_metadata,
     encode_metadata,
-    with_streams,
 )
 from holdfast.locations.storages import (
     INLINE_THRESHOLD_BYTES,
@@ -221,6 +220,5 @@ __all__ = [
     "use_hdfs",
     "use_s3",
     "verify",
-    "with_streams",
     "without_place",
 ]

@@ -6,7 +6,6 @@
 from holdfast.backends.api.contexts import (
     FunctionInitializationContext,
     FunctionSnapshotContext,
-    RawState,
 )
 from holdfast.backends.api.functions import (
     CheckpointedFunction,
@@ -19,6 +18,5 @@ __all__ = [
     "CheckpointedFunction",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
-    "RawState",
     "checkpointed_function",
 ]

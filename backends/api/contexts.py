@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +15,9 @@ from holdfast.backends.raw import (
     OperatorStateCheckpointOutputStream,
     StatePartitionStream,
 )
-from holdfast.common import tried
+from holdfast.backends.snapshot import discard
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.handles import KeyGroupsStateHandle, RawOperatorStateHandle
+from holdfast.locations.metadata import SubtaskState
 from holdfast.locations.storages import (
     CheckpointedStateScope,
     CheckpointStateOutputStream,
@@ -34,7 +34,7 @@ class FunctionInitializationContext:
     """Given to `CheckpointedFunction.initialize_state`.
 
     Attributes:
-        operator_state_store: The subtask's states.
+        operator_state_store: The subtask's operator states.
         restored_checkpoint_id: The checkpoint that they come from; None on a fresh start.
         subtask_index: This subtask, 0 <= subtask_index < parallelism.
         parallelism: Number of the operator's subtasks.
@@ -42,7 +42,7 @@ class FunctionInitializationContext:
         raw_operator_state_inputs: The partitions of raw operator state, each a file; only while
             `initialize_state` runs.
         raw_keyed_state_inputs: The key groups of raw keyed state, likewise.
-        key_groups: Those of the subtask: the keys that it sees are in them. None if rows are not
+        key_groups: The subtask's key groups, which have all keys that it sees. None if rows are not
             dealt by key.
         broadcast_schema: Arrow schema of the rows that all subtasks see, if there are such rows.
     """
@@ -63,26 +63,13 @@ class FunctionInitializationContext:
         return self.restored_checkpoint_id is not None
 
 
-@dataclass(frozen=True, slots=True)
-class RawState:
-    """Handles to the raw state of a snapshot."""
-
-    operator: tuple[RawOperatorStateHandle, ...] = ()
-    keyed: tuple[KeyGroupsStateHandle, ...] = ()
-
-    def discard_state(self) -> None:
-        """Delete the bytes, as far as possible. Never raises."""
-        handles: list[RawOperatorStateHandle | KeyGroupsStateHandle] = [*self.operator, *self.keyed]
-        tried(lambda handle: handle.discard_state(), handles)
-
-
 class FunctionSnapshotContext:
     """Given to `CheckpointedFunction.snapshot_state`.
 
     Args:
         checkpoint_id: The checkpoint that is being taken.
         factory: Where raw state goes.
-        key_groups: Those of a keyed operator's subtask.
+        key_groups: The subtask's key groups; None if the operator has no keys.
     """
 
     def __init__(
@@ -131,16 +118,16 @@ class FunctionSnapshotContext:
             self._keyed = KeyedStateCheckpointOutputStream(self._stream(), self._key_groups)
         return self._keyed
 
-    def finish(self) -> RawState:
-        """Close what was asked for, keyed state first: the handles to what is in it."""
+    def finish(self) -> SubtaskState:
+        """Close what was asked for, keyed state first: the handles to raw state."""
         keyed = self._keyed.close_and_get_handle() if self._keyed else None
-        raw = RawState(keyed=(keyed,) if keyed else ())
+        state = SubtaskState(raw_keyed=(keyed,) if keyed else ())
         try:
             operator = self._operator.close_and_get_handle() if self._operator else None
         except BaseException:
-            raw.discard_state()
+            discard(state)
             raise
-        return replace(raw, operator=(operator,) if operator else ())
+        return state.together_with(SubtaskState(raw_operator=(operator,) if operator else ()))
 
     def close(self) -> None:
         """Give up what was asked for and not finished."""

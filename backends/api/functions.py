@@ -26,9 +26,9 @@ class CheckpointedFunction(ABC):
 
 @runtime_checkable
 class CheckpointListener(Protocol):
-    """Told on the driver what became of checkpoints, best effort: a call can be skipped.
+    """What is told on the driver what became of checkpoints, best effort: calls can be skipped.
 
-    A higher id implies the lower ones. What it does must bear repetition.
+    A higher id implies the lower ones. What a listener does must bear repetition.
 
     Source:
         Flink, CheckpointListener.
@@ -44,13 +44,13 @@ class CheckpointListener(Protocol):
 
 
 def checkpointed_function(function: Any) -> CheckpointedFunction:
-    """The function with state inside of one that wraps it, as `__wrapped__` or `wrapped_function`.
+    """The function with state, or what it is inside of: wrappers have it as `__wrapped__` or `wrapped_function`.
 
     Raises:
-        InvalidRequestError: None of them is a `CheckpointedFunction`.
+        InvalidRequestError: Neither the function nor what it wraps is a `CheckpointedFunction`.
 
     Source:
-        Flink, StreamingFunctionUtils: unwraps until one is.
+        Flink, StreamingFunctionUtils: unwraps in the same way.
     """
     seen: list[Any] = []
     while not isinstance(function, CheckpointedFunction):
@@ -58,8 +58,8 @@ def checkpointed_function(function: Any) -> CheckpointedFunction:
         inner = getattr(function, "wrapped_function", None) or getattr(
             function, "__wrapped__", None
         )
-        if inner is None or any(inner is one for one in seen):
-            names = ", which wraps ".join(type(one).__name__ for one in seen)
+        if inner is None or any(inner is outer for outer in seen):
+            names = ", which wraps ".join(type(outer).__name__ for outer in seen)
             message = f"{names} is no CheckpointedFunction"
             raise InvalidRequestError(message)
         function = inner

@@ -17,9 +17,9 @@ def missing_in(array: pa.Array) -> str:
     return ""
 
 
-def has_required(one: pa.DataType) -> bool:
+def has_required(data_type: pa.DataType) -> bool:
     """Whether some values inside of the type must not be null."""
-    return any(not field.nullable or has_required(field.type) for field in _fields(one))
+    return any(not field.nullable or has_required(field.type) for field in _fields(data_type))
 
 
 def are_kept(before: pa.Array, after: pa.Array) -> bool:
@@ -28,7 +28,7 @@ def are_kept(before: pa.Array, after: pa.Array) -> bool:
         return True
     before, after = _plain(before), _plain(after)
     inner = zip(_inside(before), _inside(after), strict=False)
-    if any(not are_kept(one, other) for (_, one), (_, other) in inner):
+    if any(not are_kept(earlier, other) for (_, earlier), (_, other) in inner):
         return False
     if (
         not _is_narrow_float(after.type)
@@ -37,49 +37,51 @@ def are_kept(before: pa.Array, after: pa.Array) -> bool:
     ):
         return True
     if pa.types.is_integer(before.type):
-        one, other = before.cast(_DOUBLE, safe=False), after.cast(_DOUBLE)
-        return not pc.any(pc.not_equal(one, other)).as_py()
+        numbers, other = before.cast(_DOUBLE, safe=False), after.cast(_DOUBLE)
+        return not pc.any(pc.not_equal(numbers, other)).as_py()
     return bool(pc.sum(pc.is_inf(after)) == pc.sum(pc.is_inf(before)))
 
 
 _DOUBLE = pa.float64()
 
 
-def _has_narrow_float(one: pa.DataType) -> bool:
-    one = _plain_type(one)
-    return _is_narrow_float(one) or any(_has_narrow_float(field.type) for field in _fields(one))
+def _has_narrow_float(data_type: pa.DataType) -> bool:
+    data_type = _plain_type(data_type)
+    return _is_narrow_float(data_type) or any(
+        _has_narrow_float(field.type) for field in _fields(data_type)
+    )
 
 
-def _is_narrow_float(one: pa.DataType) -> bool:
-    return bool(pa.types.is_floating(one) and one.bit_width < _DOUBLE.bit_width)
+def _is_narrow_float(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(data_type) and data_type.bit_width < _DOUBLE.bit_width)
 
 
-def _fields(one: pa.DataType) -> list[pa.Field]:
-    one = _plain_type(one)
-    if pa.types.is_map(one):  # keys are never null, Arrow sees to that
-        return [one.key_field.with_nullable(True), one.item_field]
-    return [one.field(index) for index in range(one.num_fields)]
+def _fields(data_type: pa.DataType) -> list[pa.Field]:
+    data_type = _plain_type(data_type)
+    if pa.types.is_map(data_type):  # keys are never null, Arrow sees to that
+        return [data_type.key_field.with_nullable(True), data_type.item_field]
+    return [data_type.field(index) for index in range(data_type.num_fields)]
 
 
 def _inside(array: pa.Array) -> list[tuple[pa.Field, pa.Array]]:
-    """What is inside of the values that are not null, with the field that it is in."""
+    """The values inside of those that are not null, each with the field that they are in."""
     array = _plain(array)
-    one = array.type
-    if not one.num_fields:
+    data_type = array.type
+    if not data_type.num_fields:
         return []
     array = array.drop_null()
-    if pa.types.is_struct(one):
-        return list(zip(one, array.flatten(), strict=True))
-    if pa.types.is_map(one):
+    if pa.types.is_struct(data_type):
+        return list(zip(data_type, array.flatten(), strict=True))
+    if pa.types.is_map(data_type):
         array = pa.concat_arrays([array])  # a slice's items would be those of the whole
-        return [(one.key_field, array.keys), (one.item_field, array.items)]
-    return [(one.value_field, array.flatten())]
+        return [(data_type.key_field, array.keys), (data_type.item_field, array.items)]
+    return [(data_type.value_field, array.flatten())]
 
 
-def _plain_type(one: pa.DataType) -> pa.DataType:
-    if isinstance(one, pa.BaseExtensionType):
-        return _plain_type(one.storage_type)
-    return one.value_type if pa.types.is_dictionary(one) else one
+def _plain_type(data_type: pa.DataType) -> pa.DataType:
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _plain_type(data_type.storage_type)
+    return data_type.value_type if pa.types.is_dictionary(data_type) else data_type
 
 
 def _plain(array: pa.Array) -> pa.Array:

@@ -18,8 +18,8 @@ def cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """The array as the wanted type; the same array if that is its type.
 
     Raises:
-        MisfitError: It has another kind of type, a value would change, or one is null inside and
-            must not be.
+        MisfitError: The array's type is of another kind, a value would change, or a value inside is
+            null and must not be.
     """
     return _without_missing(array if array.type.equals(wanted) else _cast(array, wanted))
 
@@ -50,7 +50,7 @@ def cast_rows(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     """The rows as the wanted schema says; the same batch if they are so already.
 
     Raises:
-        MisfitError: They have other columns, or one doesn't fit.
+        MisfitError: The rows have other columns, or a column doesn't fit.
     """
     is_same = batch.schema.equals(wanted)
     if is_same and all(field.nullable and not has_required(field.type) for field in wanted):
@@ -71,77 +71,83 @@ def cast_rows(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     return batch if is_same else pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
-def _is_same_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _is_same_kind(actual: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether a cast keeps what the values mean."""
-    found, wanted = _plain(found), _plain(wanted)
-    if pa.types.is_null(found):
+    actual, wanted = _plain(actual), _plain(wanted)
+    if pa.types.is_null(actual):
         return True
-    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+    if pa.types.is_struct(actual) and pa.types.is_struct(wanted):
         # Arrow casts structs by name, drops some fields and fills in others.
-        same_names = [field.name for field in found] == [field.name for field in wanted]
-        return same_names and all(map(_is_same_kind, _types(found), _types(wanted)))
-    if pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted):
-        return (found.tz is None) == (wanted.tz is None)
-    if is_list(found) and is_list(wanted):
-        return _is_same_kind(found.value_type, wanted.value_type)
-    if pa.types.is_map(found) and pa.types.is_map(wanted):
-        return all(map(_is_same_kind, _types(found), _types(wanted)))
-    widens = pa.types.is_integer(found) and pa.types.is_floating(wanted)
+        same_names = [field.name for field in actual] == [field.name for field in wanted]
+        return same_names and all(map(_is_same_kind, _types(actual), _types(wanted)))
+    if pa.types.is_timestamp(actual) and pa.types.is_timestamp(wanted):
+        return (actual.tz is None) == (wanted.tz is None)
+    if is_list(actual) and is_list(wanted):
+        return _is_same_kind(actual.value_type, wanted.value_type)
+    if pa.types.is_map(actual) and pa.types.is_map(wanted):
+        return all(map(_is_same_kind, _types(actual), _types(wanted)))
+    widens = pa.types.is_integer(actual) and pa.types.is_floating(wanted)
     return (
         widens
-        or _is_held_by_spark(found, wanted)
-        or found.equals(wanted)
-        or any(is_kind(found) and is_kind(wanted) for is_kind in _KINDS)
+        or _is_held_by_spark(actual, wanted)
+        or actual.equals(wanted)
+        or any(is_kind(actual) and is_kind(wanted) for is_kind in _KINDS)
     )
 
 
-def _is_held_by_spark(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether it is what Spark has for a type that it has not."""
+def _is_held_by_spark(actual: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether `actual` is the type in which Spark holds values of `wanted`, which it doesn't have."""
     if isinstance(wanted, pa.BaseExtensionType):
-        return not isinstance(found, pa.BaseExtensionType) and _is_same_kind(
-            found, wanted.storage_type
+        return not isinstance(actual, pa.BaseExtensionType) and _is_same_kind(
+            actual, wanted.storage_type
         )
     if pa.types.is_uint64(wanted):
-        return bool(pa.types.is_decimal(found) and found.scale == 0)
-    return is_bytes(found) and bool(pa.types.is_fixed_size_binary(wanted))
+        return bool(pa.types.is_decimal(actual) and actual.scale == 0)
+    return is_bytes(actual) and bool(pa.types.is_fixed_size_binary(wanted))
 
 
-def is_list(one: pa.DataType) -> bool:
-    """Whether it is one of Arrow's list types."""
+def is_list(data_type: pa.DataType) -> bool:
+    """Whether the type is one of Arrow's list types."""
     return bool(
-        pa.types.is_list(one) or pa.types.is_large_list(one) or pa.types.is_fixed_size_list(one)
+        pa.types.is_list(data_type)
+        or pa.types.is_large_list(data_type)
+        or pa.types.is_fixed_size_list(data_type)
     )
 
 
-def is_list_view(one: pa.DataType) -> bool:
-    """Whether it is one of Arrow's list types whose items may be shared, or in another order."""
-    return bool(pa.types.is_list_view(one) or pa.types.is_large_list_view(one))
+def is_list_view(data_type: pa.DataType) -> bool:
+    """Whether the type is one of Arrow's list types whose items may be shared, or in another order."""
+    return bool(pa.types.is_list_view(data_type) or pa.types.is_large_list_view(data_type))
 
 
-def is_text(one: pa.DataType) -> bool:
-    """Whether it is one of Arrow's string types."""
+def is_text(data_type: pa.DataType) -> bool:
+    """Whether the type is one of Arrow's string types."""
     return bool(
-        pa.types.is_string(one) or pa.types.is_large_string(one) or pa.types.is_string_view(one)
+        pa.types.is_string(data_type)
+        or pa.types.is_large_string(data_type)
+        or pa.types.is_string_view(data_type)
     )
 
 
-def is_bytes(one: pa.DataType) -> bool:
-    """Whether it is one of Arrow's binary types of any length."""
+def is_bytes(data_type: pa.DataType) -> bool:
+    """Whether the type is one of Arrow's binary types of any length."""
     return bool(
-        pa.types.is_binary(one) or pa.types.is_large_binary(one) or pa.types.is_binary_view(one)
+        pa.types.is_binary(data_type)
+        or pa.types.is_large_binary(data_type)
+        or pa.types.is_binary_view(data_type)
     )
 
 
-def _plain(one: pa.DataType) -> pa.DataType:
+def _plain(data_type: pa.DataType) -> pa.DataType:
     """What the values of a dictionary type are; any other type itself."""
-    return one.value_type if pa.types.is_dictionary(one) else one
+    return data_type.value_type if pa.types.is_dictionary(data_type) else data_type
 
 
-def _types(one: pa.DataType) -> list[pa.DataType]:
+def _types(data_type: pa.DataType) -> list[pa.DataType]:
     """Types of a struct's fields, or of a map's key and item."""
-    if pa.types.is_map(one):
-        return [one.key_type, one.item_type]
-    return [field.type for field in one]
+    if pa.types.is_map(data_type):
+        return [data_type.key_type, data_type.item_type]
+    return [field.type for field in data_type]
 
 
 _KINDS = (

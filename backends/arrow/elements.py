@@ -39,7 +39,7 @@ def chunks_of(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
 
 
 def compacted(elements: pa.ChunkedArray, *, shared_bytes: int) -> pa.ChunkedArray:
-    """The elements in so few chunks that it makes no difference; else each restore would add some.
+    """The elements in few chunks: each restore adds some, which would slow down all that follow.
 
     Large chunks stay as they are, in the memory that they were read into or mapped from: to copy
     them would take as long as to read them.
@@ -68,11 +68,11 @@ def compacted(elements: pa.ChunkedArray, *, shared_bytes: int) -> pa.ChunkedArra
 def _arrays(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
     given = _arrow_data(values)
     if given is not None:
-        return [cast(one, element_type) for one in given]
+        return [cast(array, element_type) for array in given]
     objects = list(values)
-    if objects and all(isinstance(one, pa.Scalar) for one in objects):
+    if objects and all(isinstance(value, pa.Scalar) for value in objects):
         return [cast(_converted(objects), element_type)]
-    objects = [one.as_py() if isinstance(one, pa.Scalar) else one for one in objects]
+    objects = [value.as_py() if isinstance(value, pa.Scalar) else value for value in objects]
     return [_converted(objects, element_type)]
 
 
@@ -88,7 +88,9 @@ def _arrow_data(values: Elements) -> list[pa.Array] | None:
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes, Mapping)):
         message = f"{type(values).__name__} is no list of elements"
         raise MisfitError(message)
-    if hasattr(values, "__array__"):  # numpy, pandas: columns already, which are theirs to change
+    if hasattr(
+        values, "__array__"
+    ):  # NumPy and pandas have columns already, and may change them later
         return [pa.concat_arrays([_converted(_column(values))])]
     return None
 

@@ -1,4 +1,4 @@
-"""Values that Arrow has no type for as JSON text, and what can be told from that."""
+"""JSON text for values that Arrow has no type for, and the way back where there is one."""
 
 import datetime as dt
 import math
@@ -18,13 +18,13 @@ def json_text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value without what JSON has no words for."""
+    """The value as JSON can hold it: without NaN, infinities and extensions."""
     if isinstance(value, dict):
-        return {_plain_key(key): _plain(one) for key, one in value.items()}
+        return {_plain_key(key): _plain(item) for key, item in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
-        return next(text for text, one in _NOT_FINITE.items() if str(one) == str(value))
+        return next(text for text, number in _NOT_FINITE.items() if str(number) == str(value))
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, msgspec.msgpack.Ext):
         return {"code": value.code, "data": bytes(value.data)}
     return value
@@ -37,18 +37,18 @@ def _plain_key(key: Any) -> Any:
 
 
 def way_back_of(schemas: Sequence[Mapping[str, Any]]) -> Callable[[Any], Any]:
-    """What makes values of their JSON text, or raises a MisfitError.
+    """A function that makes values of their JSON text, or raises a MisfitError.
 
     Args:
-        schemas: Of the value and of all its parts.
+        schemas: The schemas of the value and of all its parts.
     """
-    if any(_is_changed(one) for one in schemas):
+    if any(_is_changed(schema) for schema in schemas):
         return _not_known
-    if not any(one.get("type") == "number" for one in schemas):
+    if not any(schema.get("type") == "number" for schema in schemas):
         return msgspec.json.decode
     has_texts = any(
-        one.get("type") == "string" or not _NOT_FINITE.keys().isdisjoint(one.get("enum", ()))
-        for one in schemas
+        schema.get("type") == "string" or not _NOT_FINITE.keys().isdisjoint(schema.get("enum", ()))
+        for schema in schemas
     )
 
     def value_of(text: Any) -> Any:
@@ -63,7 +63,7 @@ def is_untyped(schema: Mapping[str, Any]) -> bool:
 
 
 def _is_changed(schema: Mapping[str, Any]) -> bool:
-    """Whether what has this schema can't be told from its JSON text."""
+    """Whether values of this schema can't be told from their JSON text."""
     keys = schema.get("propertyNames", {"type": "string"})
     return (
         is_untyped(schema)
@@ -73,15 +73,15 @@ def _is_changed(schema: Mapping[str, Any]) -> bool:
 
 
 def _with_numbers(value: Any, *, has_texts: bool) -> Any:
-    """The value with the numbers for which JSON has texts only.
+    """The value with NaN and infinities in the place of their JSON texts.
 
     Raises:
-        MisfitError: They may be texts.
+        MisfitError: Such a text may have been a text from the beginning.
     """
     if isinstance(value, dict):
-        return {key: _with_numbers(one, has_texts=has_texts) for key, one in value.items()}
+        return {key: _with_numbers(item, has_texts=has_texts) for key, item in value.items()}
     if isinstance(value, list):
-        return [_with_numbers(one, has_texts=has_texts) for one in value]
+        return [_with_numbers(item, has_texts=has_texts) for item in value]
     if not isinstance(value, str) or value not in _NOT_FINITE:
         return value
     if has_texts:

@@ -1,7 +1,7 @@
-"""Finds the Python values that Arrow would change silently on the way into a type.
+"""Python values that Arrow would change silently on the way into a type, and how they are noticed.
 
-It cuts 1.5 to 1 and microseconds to seconds, takes a number for a date, text for bytes and for a
-list, and drops what it finds in no field of a struct.
+Arrow cuts 1.5 to 1 and microseconds to seconds, takes a number for a date, text for bytes and for a
+list, and drops values whose names are not among a struct's fields.
 """
 
 import datetime as dt
@@ -20,29 +20,29 @@ _BYTES = bytes | bytearray | memoryview
 
 
 def check_values(values: Iterable[Any], wanted: pa.DataType) -> None:
-    """Check each value, and what is inside of it; None is allowed, it may be inside an element.
+    """Check each value, and what is inside of it. None is allowed: it may be inside of an element.
 
     Raises:
         MisfitError: A value would be another one as the wanted type.
     """
-    present = [one for one in values if one is not None]
+    present = [value for value in values if value is not None]
     if isinstance(wanted, pa.BaseExtensionType):
-        # Of the types that Arrow has of its own only this one takes other objects than its storage.
-        stored = [one.bytes if isinstance(one, uuid.UUID) else one for one in present]
+        # Among Arrow's own extension types only that of UUIDs takes objects that its storage doesn't.
+        stored = [value.bytes if isinstance(value, uuid.UUID) else value for value in present]
         check_values(stored, wanted.storage_type)
     elif pa.types.is_dictionary(wanted):
         check_values(present, wanted.value_type)
     elif pa.types.is_struct(wanted):
         _check_structs(present, list(wanted))
     elif pa.types.is_map(wanted):
-        pairs = [pair for one in present for pair in _pairs(one)]
+        pairs = [pair for mapping in present for pair in _pairs(mapping)]
         check_values([key for key, _ in pairs], wanted.key_type)
         _check_field([item for _, item in pairs], wanted.item_field)
     elif is_list(wanted) or is_list_view(wanted):
-        if any(isinstance(one, str | _BYTES) for one in present):
+        if any(isinstance(value, str | _BYTES) for value in present):
             message = f"text or bytes are no {wanted}"
             raise MisfitError(message)
-        _check_field([item for one in present for item in one], wanted.value_field)
+        _check_field([item for items in present for item in items], wanted.value_field)
     elif not _are_leaves(present, wanted):
         message = f"not every value is a {wanted}"
         raise MisfitError(message)
@@ -51,43 +51,45 @@ def check_values(values: Iterable[Any], wanted: pa.DataType) -> None:
 def _are_leaves(values: list[Any], wanted: pa.DataType) -> bool:
     if pa.types.is_float16(wanted) or pa.types.is_float32(wanted):
         return _are_narrow_floats(values, wanted)
-    return all(fits(one, wanted) for is_kind, fits in _LEAVES if is_kind(wanted) for one in values)
+    return all(
+        fits(value, wanted) for is_kind, fits in _LEAVES if is_kind(wanted) for value in values
+    )
 
 
 def _check_structs(structs: list[Any], fields: list[pa.Field]) -> None:
     names = [field.name for field in fields]
-    for one in structs:
-        unknown = set(one) - set(names) if isinstance(one, Mapping) else set()
+    for value in structs:
+        unknown = set(value) - set(names) if isinstance(value, Mapping) else set()
         if unknown:
             message = f"fields {sorted(map(str, unknown))} are not among {names}"
             raise MisfitError(message)
     for index, field in enumerate(fields):
-        _check_field([_field_of(one, field.name, index) for one in structs], field)
+        _check_field([_field_of(value, field.name, index) for value in structs], field)
 
 
 def _check_field(values: list[Any], field: pa.Field) -> None:
-    if not field.nullable and any(one is None for one in values):
+    if not field.nullable and any(value is None for value in values):
         message = f"field {field.name!r} must not be None"
         raise MisfitError(message)
     check_values(values, field.type)
 
 
-def _field_of(one: Any, name: str, index: int) -> Any:
-    if isinstance(one, Mapping):
-        return one.get(name)
-    return one[index] if isinstance(one, Sequence) and index < len(one) else None
+def _field_of(value: Any, name: str, index: int) -> Any:
+    if isinstance(value, Mapping):
+        return value.get(name)
+    return value[index] if isinstance(value, Sequence) and index < len(value) else None
 
 
-def _pairs(one: Any) -> Iterable[tuple[Any, Any]]:
-    return one.items() if isinstance(one, Mapping) else one
+def _pairs(mapping: Any) -> Iterable[tuple[Any, Any]]:
+    return mapping.items() if isinstance(mapping, Mapping) else mapping
 
 
-def _fits_integer(one: Any, _wanted: pa.DataType) -> bool:
-    return not isinstance(one, str | bytes) and int(one) == one
+def _fits_integer(value: Any, _wanted: pa.DataType) -> bool:
+    return not isinstance(value, str | bytes) and int(value) == value
 
 
 def _are_narrow_floats(values: list[Any], wanted: pa.DataType) -> bool:
-    """Whether none is too large, and whole numbers are kept; fractions are rounded as everywhere."""
+    """Whether no value is too large, and whole numbers are kept; fractions are rounded as everywhere."""
     form = f"<{len(values)}{_FLOATS[wanted.bit_width]}"
     try:
         packed = struct.pack(form, *values)  # all in one go: lists of floats may be long
@@ -96,49 +98,49 @@ def _are_narrow_floats(values: list[Any], wanted: pa.DataType) -> bool:
     if set(map(type, values)) <= {float}:
         return True
     pairs = zip(values, struct.unpack(form, packed), strict=True)
-    return all(one == kept for one, kept in pairs if isinstance(one, int))
+    return all(value == kept for value, kept in pairs if isinstance(value, int))
 
 
-def _is_count(one: Any) -> bool:
-    """Whether it is a number of the type's own units, such as milliseconds since 1970."""
-    return type(one) is int
+def _is_count(value: Any) -> bool:
+    """Whether the value is a number of the type's own units, such as milliseconds since 1970."""
+    return type(value) is int
 
 
-def _fits_timestamp(one: Any, wanted: pa.DataType) -> bool:
-    return _is_count(one) or (
-        isinstance(one, dt.datetime)
-        and (one.tzinfo is None) == (wanted.tz is None)
-        and one.microsecond % _MICROSECONDS[wanted.unit] == 0
-        and (wanted.unit == "ns" or not getattr(one, "nanosecond", 0))  # pandas has such
+def _fits_timestamp(value: Any, wanted: pa.DataType) -> bool:
+    return _is_count(value) or (
+        isinstance(value, dt.datetime)
+        and (value.tzinfo is None) == (wanted.tz is None)
+        and value.microsecond % _MICROSECONDS[wanted.unit] == 0
+        and (wanted.unit == "ns" or not getattr(value, "nanosecond", 0))  # of pandas
     )
 
 
-def _fits_date(one: Any, _wanted: pa.DataType) -> bool:
-    return isinstance(one, dt.date) and not isinstance(one, dt.datetime)
+def _fits_date(value: Any, _wanted: pa.DataType) -> bool:
+    return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
 
 
-def _fits_time(one: Any, wanted: pa.DataType) -> bool:
-    return _is_count(one) or (
-        isinstance(one, dt.time)
-        and one.tzinfo is None
-        and one.microsecond % _MICROSECONDS[wanted.unit] == 0
+def _fits_time(value: Any, wanted: pa.DataType) -> bool:
+    return _is_count(value) or (
+        isinstance(value, dt.time)
+        and value.tzinfo is None
+        and value.microsecond % _MICROSECONDS[wanted.unit] == 0
     )
 
 
-def _fits_duration(one: Any, wanted: pa.DataType) -> bool:
-    return _is_count(one) or (
-        isinstance(one, dt.timedelta)
-        and one.microseconds % _MICROSECONDS[wanted.unit] == 0
-        and (wanted.unit == "ns" or not getattr(one, "nanoseconds", 0))  # pandas has such
+def _fits_duration(value: Any, wanted: pa.DataType) -> bool:
+    return _is_count(value) or (
+        isinstance(value, dt.timedelta)
+        and value.microseconds % _MICROSECONDS[wanted.unit] == 0
+        and (wanted.unit == "ns" or not getattr(value, "nanoseconds", 0))  # of pandas
     )
 
 
-def _fits_text(one: Any, _wanted: pa.DataType) -> bool:
-    return isinstance(one, str)
+def _fits_text(value: Any, _wanted: pa.DataType) -> bool:
+    return isinstance(value, str)
 
 
-def _fits_bytes(one: Any, _wanted: pa.DataType) -> bool:
-    return isinstance(one, _BYTES)
+def _fits_bytes(value: Any, _wanted: pa.DataType) -> bool:
+    return isinstance(value, _BYTES)
 
 
 _LEAVES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType], bool]], ...] = (

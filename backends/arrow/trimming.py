@@ -1,8 +1,8 @@
-"""Leaves out what a part of a column does not need of what it shares with the whole.
+"""Columns without what they only share with the columns that they were cut out of.
 
-Of most columns a slice is written alone. Not so of three kinds: views keep all texts that the column
-was made with, dictionaries all values, list views all items. Each of ten subtasks that share such a
-state after a rescale would store all of it.
+A slice of most columns is written without the rest. Three kinds of columns are not: views keep all texts
+that the column was made with, dictionaries all values, list views all items. After a rescale ten subtasks
+may share such a state, and each would store all of it.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _NUMBERS_OF_A_VIEW = 4
 
 
 def trimmed(rows: pa.Table) -> pa.Table:
-    """The rows, with little more memory than they need; the same table if nothing of it is shared."""
+    """The rows, with little more memory than they need; the same table if nothing in it is shared."""
     plain_types = [_plain(field.type) for field in rows.schema]
     if all(plain is None for plain in plain_types):
         return rows
@@ -37,10 +37,10 @@ def trimmed(rows: pa.Table) -> pa.Table:
 def _trimmed(array: pa.Array, plain: pa.DataType) -> pa.Array:
     if not _has_slack(array):
         return array
-    array = pa.concat_arrays([array])  # which is enough for list views, and what is around
+    array = pa.concat_arrays([array])  # this cuts list views, and nested types around them
     if plain.equals(array.type):
         return array
-    # There and back makes it anew. Arrow can't do so with all types; the others stay large.
+    # A cast there and back copies only what is used. Arrow can't cast all types; the others stay large.
     with suppress(pa.ArrowException):
         anew = array.cast(plain).cast(array.type)
         if anew.type.equals(array.type):
@@ -49,13 +49,13 @@ def _trimmed(array: pa.Array, plain: pa.DataType) -> pa.Array:
 
 
 def _plain(type: pa.DataType) -> pa.DataType | None:
-    """The type without views and dictionaries; None if it has none, nor a list view."""
+    """The type without views and dictionaries; None if it has neither, nor a list view."""
     if types.is_string_view(type):
         return pa.large_string()
     if types.is_binary_view(type):
         return pa.large_binary()
     if types.is_dictionary(type):
-        # The order of an ordered one says more than what is in the rows.
+        # An ordered dictionary's order says more than the rows do.
         return None if type.ordered else type.value_type
     return _plain_nested(type) if types.is_nested(type) else None
 
@@ -63,12 +63,12 @@ def _plain(type: pa.DataType) -> pa.DataType | None:
 def _plain_nested(type: pa.DataType) -> pa.DataType | None:
     if types.is_struct(type):
         inner = [_plain(field.type) for field in type]
-        if all(one is None for one in inner):
+        if all(plain is None for plain in inner):
             return None
         return pa.struct(
             [
-                field if one is None else field.with_type(one)
-                for field, one in zip(type, inner, strict=True)
+                field if plain is None else field.with_type(plain)
+                for field, plain in zip(type, inner, strict=True)
             ]
         )
     if types.is_map(type):
@@ -105,13 +105,13 @@ _LISTS: tuple[
 
 
 def _has_slack(array: pa.Array) -> bool:
-    """Whether it keeps half as much again as its rows need, or more."""
+    """Whether the array keeps half as much again as its rows need, or more."""
     type = array.type
     if types.is_dictionary(type):
         return bool(not type.ordered and len(array.dictionary) > len(array))
     if types.is_string_view(type) or types.is_binary_view(type):
-        # What was put together of parts may name one buffer several times.
-        kept = {one.address: one.size for one in array.buffers()[2:]}
+        # An array that was put together of parts may name a buffer several times.
+        kept = {buffer.address: buffer.size for buffer in array.buffers()[2:]}
         return bool(2 * sum(kept.values()) > 3 * _view_bytes(array))
     if types.is_struct(type):
         return any(_has_slack(array.field(i)) for i in range(type.num_fields))
@@ -119,7 +119,7 @@ def _has_slack(array: pa.Array) -> bool:
         entries = array.offsets
         first, end = entries[0].as_py(), entries[-1].as_py()
         inside = (array.keys, array.items)
-        return any(_has_slack(one.slice(first, end - first)) for one in inside)
+        return any(_has_slack(values.slice(first, end - first)) for values in inside)
     if is_list_view(type):
         needed = pc.sum(pc.list_value_length(array)).as_py() or 0
         return bool(2 * len(array.values) > 3 * needed) or _has_slack(array.values)
@@ -129,9 +129,9 @@ def _has_slack(array: pa.Array) -> bool:
 
 
 def _view_bytes(array: pa.Array) -> int:
-    """Length of all texts, about: short ones count, too, although they lie elsewhere."""
+    """About the length of all texts: short ones are counted, although they lie elsewhere."""
     views = array.buffers()[1]
     count = _NUMBERS_OF_A_VIEW * (views.size // (4 * _NUMBERS_OF_A_VIEW))
     numbers = pa.Array.from_buffers(pa.int32(), count, [None, views]).to_numpy()
-    first, end = (_NUMBERS_OF_A_VIEW * one for one in (array.offset, array.offset + len(array)))
+    first, end = (_NUMBERS_OF_A_VIEW * row for row in (array.offset, array.offset + len(array)))
     return int(numbers[first:end:_NUMBERS_OF_A_VIEW].sum(dtype="int64"))

@@ -1,9 +1,9 @@
-"""Which state each subtask gets when a job goes on at another parallelism. Pure functions.
+"""Which operator state each subtask gets when a job goes on at another parallelism. Pure functions.
 
 Nothing is read or copied: the new handles lead to parts of the old streams.
 
 Source:
-    Flink, RoundRobinOperatorStateRepartitioner and KeyGroupsStateHandle.getIntersection.
+    Flink, RoundRobinOperatorStateRepartitioner.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,10 +11,8 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import (
-    KeyGroupsStateHandle,
     OperatorStateHandle,
     OperatorStateMode,
     RawOperatorStateHandle,
@@ -32,15 +30,15 @@ def redistribute(
     `SPLIT_DISTRIBUTE`: the elements of all subtasks, in order, are cut into one run per subtask.
         Over all such states, the elements of two subtasks differ in number by at most one.
         At an unchanged parallelism they stay where they were.
-    `UNION`: every subtask gets all elements. Those of each old subtask belong to one new subtask, which
-        stores them if nobody asks for the state; the other subtasks get them as copies.
+    `UNION`: every subtask gets all elements. The elements of each old subtask belong to one new subtask,
+        which stores them if nobody asks for the state; the other subtasks get them as copies.
     `BROADCAST`: every subtask gets one of the copies.
 
     A state without elements is carried on too, by one subtask at least: its type is stored. The
     time is proportional to the states in the handles given and returned, not to their elements.
 
     Args:
-        handles: Those of each old subtask, in order; None counts as absent.
+        handles: The handles of each old subtask, in order; None counts as absent.
         parallelism: The new number of subtasks, at least 1.
 
     Returns:
@@ -109,24 +107,8 @@ def redistribute_raw(
     return [tuple(of_subtask) for of_subtask in given]
 
 
-def intersect(
-    handle: KeyGroupsStateHandle, key_groups: KeyGroupRange
-) -> KeyGroupsStateHandle | None:
-    """The part of the state that belongs to these key groups; None if the handle has none of them.
-
-    Its stream is the same, so discarding one discards both.
-    """
-    first, last = handle.key_groups
-    common = KeyGroupRange.of(first, last).intersection(key_groups)
-    if not common:
-        return None
-    start, end = common.start_key_group, common.end_key_group
-    partitions = handle.partitions[start - first : end - first + 1]
-    return replace(handle, key_groups=(start, end), partitions=partitions)
-
-
 class _Piece(NamedTuple):
-    """Elements of one source for one subtask; `first` counts from the source's own first."""
+    """Elements of one source for one subtask; `first` counts from the first that the source has."""
 
     subtask: int
     source: int

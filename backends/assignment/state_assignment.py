@@ -7,8 +7,9 @@ Source:
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from holdfast.backends.assignment.redistribution import intersect, redistribute, redistribute_raw
+from holdfast.backends.assignment.redistribution import redistribute, redistribute_raw
 from holdfast.backends.keys import (
     KeyGroupRange,
     check_parallelism,
@@ -16,7 +17,7 @@ from holdfast.backends.keys import (
     key_group_range,
 )
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.locations.handles import KeyGroupsStateHandle
+from holdfast.locations.handles import KeyedStateHandle
 from holdfast.locations.metadata import CheckpointMetadata, OperatorState, SubtaskState
 
 _log = logging.getLogger(__name__)
@@ -27,9 +28,9 @@ class OperatorSettings:
     """How an operator of the job is to run.
 
     Attributes:
-        parallelism: Number of its subtasks.
-        max_parallelism: Number of its key groups, 1 to 32768 and at least the parallelism. None
-            goes on with that of the checkpoint, or else takes the default.
+        parallelism: Number of the operator's subtasks.
+        max_parallelism: Number of key groups, 1 to 32768 and at least the parallelism. None goes
+            on with the number in the checkpoint, or else takes the default.
 
     Raises:
         InvalidRequestError: A number is outside its bounds.
@@ -43,7 +44,7 @@ class OperatorSettings:
 
     @property
     def max_parallelism_or_default(self) -> int:
-        """What it is if no checkpoint says otherwise."""
+        """The number of key groups if no checkpoint says otherwise."""
         if self.max_parallelism is not None:
             return self.max_parallelism
         return default_max_parallelism(self.parallelism)
@@ -70,7 +71,7 @@ def assign(
 ) -> dict[str, AssignedOperator]:
     """Give the state of a checkpoint to the subtasks of a job.
 
-    An operator that the checkpoint has no state of begins without.
+    An operator that has no state in the checkpoint begins without state.
 
     Args:
         stored: The checkpoint.
@@ -79,7 +80,7 @@ def assign(
             left behind.
 
     Returns:
-        One for each operator that is wanted, by uid. Statistics are not restored.
+        What each wanted operator goes on with, by uid. Statistics are not restored.
 
     Raises:
         InvalidRequestError: The job has no operator for some of the state and doesn't allow that,
@@ -117,10 +118,10 @@ def _assigned(uid: str, state: OperatorState, settings: OperatorSettings) -> Ass
     _check(uid, state, settings)
     old = [state.subtasks.get(index, SubtaskState()) for index in range(state.parallelism)]
     parallelism = settings.parallelism
-    managed_operator = redistribute([one.managed_operator for one in old], parallelism)
-    raw_operator = redistribute_raw([one.raw_operator for one in old], parallelism)
-    managed_keyed = [one.managed_keyed for one in old]
-    raw_keyed = [one.raw_keyed for one in old]
+    managed_operator = redistribute([subtask.managed_operator for subtask in old], parallelism)
+    raw_operator = redistribute_raw([subtask.raw_operator for subtask in old], parallelism)
+    managed_keyed = [subtask.managed_keyed for subtask in old]
+    raw_keyed = [subtask.raw_keyed for subtask in old]
     if parallelism != state.parallelism:
         ranges = [
             key_group_range(state.max_parallelism, parallelism, index)
@@ -163,16 +164,20 @@ def _check(uid: str, state: OperatorState, settings: OperatorSettings) -> None:
         raise InvalidRequestError(message)
 
 
+_Keyed = TypeVar("_Keyed", bound=KeyedStateHandle)
+
+
 def _rescaled(
-    handles: Sequence[tuple[KeyGroupsStateHandle, ...]], ranges: Sequence[KeyGroupRange]
-) -> list[tuple[KeyGroupsStateHandle, ...]]:
+    handles: Sequence[tuple[_Keyed, ...]], ranges: Sequence[KeyGroupRange]
+) -> list[tuple[_Keyed, ...]]:
     """For each range of key groups, the parts of all handles that belong to it."""
     return [
         tuple(
             part
             for of_subtask in handles
             for handle in of_subtask
-            if (part := intersect(handle, key_groups)) is not None
+            if (part := handle.intersection(key_groups.start_key_group, key_groups.end_key_group))
+            is not None
         )
         for key_groups in ranges
     ]

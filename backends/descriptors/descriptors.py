@@ -19,7 +19,7 @@ class ListStateDescriptor:
             field is then, by its name.
 
     Raises:
-        InvalidRequestError: The name is no string that can be stored, or the type is none of those.
+        InvalidRequestError: The name is no string that can be stored, or the type is none of these.
     """
 
     __slots__ = ("name", "serializer", "type")
@@ -56,7 +56,7 @@ class MapStateDescriptor:
         defaults: For values that are structs of Arrow, as for a list's elements.
 
     Raises:
-        InvalidRequestError: The name is no string that can be stored, or a type is none of those.
+        InvalidRequestError: The name is no string that can be stored, or a type is none that a state can have.
     """
 
     __slots__ = ("key_serializer", "key_type", "name", "value_serializer", "value_type")

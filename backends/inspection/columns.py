@@ -20,13 +20,13 @@ class ShownColumn:
     """How a stored column is shown.
 
     Attributes:
-        name: The column.
+        name: The column's name.
         state: The state, for errors.
-        kind: How it is stored.
-        stored_name: Its type as it is stored, for people.
+        kind: How the column is stored.
+        stored_name: Type of the elements as it is stored, for people.
         type: Arrow type of what is shown.
         stored_type: Arrow type of the stored column.
-        schema: Of MessagePack.
+        schema: JSON schema of what MessagePack holds; else empty.
         wide_integers: Whether whole numbers of MessagePack are shown as decimals.
     """
 
@@ -41,10 +41,10 @@ class ShownColumn:
 
     @classmethod
     def of(cls, field: pa.Field, name: str, state: str, *, wide_integers: bool) -> "ShownColumn":
-        """For a stored column.
+        """The way to show a stored column.
 
         Raises:
-            CheckpointCorruptedError: It says of itself what nobody has written.
+            CheckpointCorruptedError: The column says of itself what nobody has written.
         """
         stored = stored_in(field, state)
         shown = cls(
@@ -62,7 +62,7 @@ class ShownColumn:
 
     @property
     def message_pack(self) -> MessagePackColumn | None:
-        """How MessagePack is shown; None if it isn't any, or if its bytes are shown."""
+        """How MessagePack is shown; None if the column holds none, or if bytes are shown."""
         if self.kind != "messagepack":
             return None
         try:
@@ -89,7 +89,7 @@ def shown(how: ShownColumn, stored: pa.Array) -> pa.Array:
         return stored.cast(pa.binary())
     try:
         values = msgspec.msgpack.decode(packed(stored))
-        found = [column.show(one) for one in values]
+        shown_values = [column.show(value) for value in values]
     except (
         msgspec.MsgspecError,
         ValueError,
@@ -100,7 +100,7 @@ def shown(how: ShownColumn, stored: pa.Array) -> pa.Array:
         message = f"elements of state {how.state!r} can't be decoded ({type(error).__name__})"
         raise CheckpointCorruptedError(message) from None
     try:
-        return pa.array(found, column.type)
+        return pa.array(shown_values, column.type)
     except (pa.ArrowException, OverflowError, ValueError, TypeError):
         message = (
             f"state {how.state!r} has values that {column.type} has no room for; whole numbers "

@@ -1,4 +1,4 @@
-"""What two checkpoints have, one and not the other. Pure, but for how states are stored."""
+"""What differs between two checkpoints. Nothing is read but how states are stored."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,12 +17,12 @@ Value: TypeAlias = str | int | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An operator, or a state of one, that is not the same in two checkpoints.
+    """An operator or state that is not the same in two checkpoints.
 
     Attributes:
         uid: The operator.
-        state: The state by its name, or by its kind, as in `<raw>`, if it has none; empty if it is the
-            operator.
+        state: The state by its name, or by its kind, as in `<raw>`, if it has no name; empty if it is
+            the operator that differs.
         what: Whether it was added, removed or changed, from the first to the second.
         changes: What was changed, by its name: before and after.
     """
@@ -38,11 +38,11 @@ class FileComparison:
     """Files of two checkpoints, told apart by their content as their checksums say it.
 
     Attributes:
-        only_first: Those with bytes that the second doesn't have.
-        only_second: The other way round.
-        shared: Those that both lead to.
-        copies: Those of the second with the same bytes as one of the first elsewhere.
-        inline_differs: Whether state inside `_metadata` is another one.
+        only_first: Files of the first with bytes that the second doesn't have.
+        only_second: Files of the second with bytes that the first doesn't have.
+        shared: Files that both lead to.
+        copies: Files of the second that have the same bytes as a file of the first elsewhere.
+        inline_differs: Whether state inside `_metadata` differs.
     """
 
     only_first: tuple[FileStateHandle, ...]
@@ -53,55 +53,55 @@ class FileComparison:
 
     @property
     def is_same(self) -> bool:
-        """Whether both have the same bytes, whatever these are used for."""
+        """Whether both have the same bytes, wherever they use them."""
         return not (self.only_first or self.only_second or self.inline_differs)
 
 
 def compare(first: CheckpointMetadata, second: CheckpointMetadata) -> list[Difference]:
-    """How the operators and states of two checkpoints differ. Reads of each how it is stored.
+    """How the operators and states of two checkpoints differ. Reads how each state is stored.
 
-    Their elements are counted, not compared: `compare_subtasks` says whose state is another one.
+    Elements are counted, not compared: `compare_subtasks` says which subtasks' state differs.
     """
     operators = _compared(
-        {(uid, ""): _of_operator(one) for uid, one in first.operators.items()},
-        {(uid, ""): _of_operator(one) for uid, one in second.operators.items()},
+        {(uid, ""): _of_operator(state) for uid, state in first.operators.items()},
+        {(uid, ""): _of_operator(state) for uid, state in second.operators.items()},
     )
     states = _compared(_of_states(describe(first)), _of_states(describe(second)))
-    return sorted([*operators, *states], key=lambda one: (one.uid, one.state))
+    return sorted([*operators, *states], key=lambda difference: (difference.uid, difference.state))
 
 
 def compare_subtasks(first: CheckpointMetadata, second: CheckpointMetadata) -> dict[str, list[int]]:
     """The subtasks whose state is not the same, of each operator that both checkpoints have.
 
-    It is the same if it has the same bytes, as their checksums say it, in the same places of the same
+    State is the same if it has the same bytes, as checksums say it, in the same places of the same
     states. Reads no file.
     """
-    found = {}
+    by_operator = {}
     for uid in sorted(first.operators.keys() & second.operators.keys()):
         old, new = _contents(first.operators[uid]), _contents(second.operators[uid])
         others = [index for index in sorted(old | new) if old.get(index) != new.get(index)]
         if others:
-            found[uid] = others
-    return found
+            by_operator[uid] = others
+    return by_operator
 
 
 def compare_files(
     first: Iterable[StreamStateHandle], second: Iterable[StreamStateHandle]
 ) -> FileComparison:
-    """Which files two checkpoints share, and which only one has. Reads none of them."""
+    """The files that both checkpoints have, and those that only one has. Reads none of them."""
     first, second = list(first), list(second)
-    ours = {one.uri: one for one in files_of(first)}
-    theirs = {one.uri: one for one in files_of(second)}
+    ours = {file.uri: file for file in files_of(first)}
+    theirs = {file.uri: file for file in files_of(second)}
     shared = [ours[uri] for uri in ours if uri in theirs and ours[uri] == theirs[uri]]
-    in_both = {one.uri for one in shared}
-    left = [one for uri, one in ours.items() if uri not in in_both]
-    right = [one for uri, one in theirs.items() if uri not in in_both]
-    known, found = set(map(without_place, left)), set(map(without_place, right))
+    in_both = {file.uri for file in shared}
+    left = [file for uri, file in ours.items() if uri not in in_both]
+    right = [file for uri, file in theirs.items() if uri not in in_both]
+    known, others = set(map(without_place, left)), set(map(without_place, right))
     return FileComparison(
-        only_first=tuple(one for one in left if without_place(one) not in found),
-        only_second=tuple(one for one in right if without_place(one) not in known),
+        only_first=tuple(file for file in left if without_place(file) not in others),
+        only_second=tuple(file for file in right if without_place(file) not in known),
         shared=tuple(shared),
-        copies=tuple(one for one in right if without_place(one) in known),
+        copies=tuple(file for file in right if without_place(file) in known),
         inline_differs=_inline(first) != _inline(second),
     )
 
@@ -133,28 +133,28 @@ def _of_operator(operator: OperatorState) -> dict[str, Value]:
 
 def _of_states(states: Iterable[StateDescription]) -> dict[tuple[str, str], dict[str, Value]]:
     return {
-        (one.uid, one.name or f"<{one.kind}>"): {
-            "mode": one.mode,
-            "elements": one.elements,
-            "state_bytes": one.state_bytes,
-            "type": one.type,
-            "columns": tuple(f"{each.name}: {each.arrow_type}" for each in one.columns),
-            "serializers": tuple(each.serializer for each in one.columns),
-            "schemas": tuple(each.schema for each in one.columns),
+        (state.uid, state.name or f"<{state.kind}>"): {
+            "mode": state.mode,
+            "elements": state.elements,
+            "state_bytes": state.state_bytes,
+            "type": state.type,
+            "columns": tuple(f"{each.name}: {each.arrow_type}" for each in state.columns),
+            "serializers": tuple(each.serializer for each in state.columns),
+            "schemas": tuple(each.schema for each in state.columns),
         }
-        for one in states
+        for state in states
     }
 
 
 def _contents(operator: OperatorState) -> dict[int, SubtaskState]:
     """State by subtask, without where it is and what was measured."""
     return {
-        index: msgspec.structs.replace(one.with_streams(without_place), statistics=None)
-        for index, one in operator.subtasks.items()
-        if one.streams()
+        index: msgspec.structs.replace(subtask.with_streams(without_place), statistics=None)
+        for index, subtask in operator.subtasks.items()
+        if subtask.streams()
     }
 
 
 def _inline(streams: Iterable[StreamStateHandle]) -> Counter[bytes]:
-    """State inside `_metadata`, however often each is there."""
-    return Counter(one.data for one in streams if isinstance(one, ByteStreamStateHandle))
+    """State inside `_metadata`, counted: the same bytes may be there several times."""
+    return Counter(stream.data for stream in streams if isinstance(stream, ByteStreamStateHandle))

@@ -1,6 +1,6 @@
 """What a checkpoint's states are, without reading their elements."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,8 +9,14 @@ import pyarrow as pa
 from holdfast.backends.sections import MAP_COLUMNS, read_schema
 from holdfast.backends.serializers import stored_in
 from holdfast.errors import CheckpointCorruptedError, CheckpointError
-from holdfast.locations.handles import FileStateHandle, OperatorStateMode, StreamStateHandle
-from holdfast.locations.metadata import CheckpointMetadata, OperatorState, SubtaskState
+from holdfast.locations.handles import (
+    FileStateHandle,
+    OperatorStateHandle,
+    OperatorStateMode,
+    StateHandle,
+    StreamStateHandle,
+)
+from holdfast.locations.metadata import CheckpointMetadata, OperatorState
 
 StateKind = Literal["list", "map", "raw", "keyed", "raw keyed", "unknown"]
 
@@ -40,17 +46,17 @@ class StateDescription:
     """One state of an operator, in all its subtasks.
 
     Attributes:
-        uid: Its operator.
-        name: The state; empty for those that have none, because an operator has one of the kind.
-        kind: Raw ones and keyed ones are bytes that their operator alone can read. `unknown` if how
-            it is stored could not be read.
-        mode: How it is spread over subtasks; empty for keyed ones.
-        elements: Number of its elements or entries, for raw and keyed ones of their partitions. Of a
-            broadcast state, which all subtasks have, those of one.
-        state_bytes: Bytes that it takes, in files and inline.
-        columns: How they are stored, as the first subtask has them; none if only their operator can
-            read them.
-        failure: Why how they are stored can't be read; None if it can.
+        uid: The operator.
+        name: The state's name; empty for raw and keyed state, which has no names.
+        kind: What kind of state it is. Raw and keyed state is bytes that only the operator can read.
+            `unknown` if it could not be read how the state is stored.
+        mode: How the state is spread over subtasks; empty for keyed state.
+        elements: Number of elements or entries. Raw operator state: number of partitions; keyed state:
+            of key groups. Broadcast state, which all subtasks have: of the entries of one subtask.
+        state_bytes: Bytes of the state, in files and inline.
+        columns: How the columns are stored, as the first subtask has them; empty if only the operator
+            can read the state.
+        failure: Why it can't be read how the state is stored; None if it can.
     """
 
     uid: str
@@ -65,52 +71,50 @@ class StateDescription:
     @property
     def type(self) -> str:
         """Type of the elements, for people."""
-        return " to ".join(one.type for one in self.columns)
+        return " to ".join(column.type for column in self.columns)
 
 
 def describe(metadata: CheckpointMetadata) -> list[StateDescription]:
-    """All states of a checkpoint, by operator; of each, how it is stored is read, and no element.
+    """All states of a checkpoint, by operator. Reads how each state is stored, and no elements.
 
-    A state file that is gone or damaged is told in the states that it holds.
+    A state whose file is gone or damaged says so in its description.
     """
-    return [one for uid, state in metadata.operators.items() for one in _states(uid, state)]
+    return [
+        description
+        for uid, operator in metadata.operators.items()
+        for description in _states(uid, operator)
+    ]
 
 
 def _states(uid: str, operator: OperatorState) -> Iterator[StateDescription]:
     subtasks = list(operator.subtasks.values())
-    names = [name for one in subtasks for handle in one.managed_operator for name in handle.states]
-    for name in dict.fromkeys(names):
-        yield _managed(uid, name, subtasks)
-    raw = [handle for one in subtasks for handle in one.raw_operator]
+    handles = [handle for subtask in subtasks for handle in subtask.managed_operator]
+    for name in dict.fromkeys(name for handle in handles for name in handle.states):
+        yield _managed(uid, name, handles)
+    raw = [handle for subtask in subtasks for handle in subtask.raw_operator]
     if raw:
         partitions = sum(len(handle.partitions) for handle in raw)
-        size = _distinct_bytes([handle.stream for handle in raw])
         mode = OperatorStateMode.SPLIT_DISTRIBUTE.name
-        yield StateDescription(uid, "", "raw", mode, partitions, size)
-    for kind in ("keyed", "raw keyed"):
-        keyed = [
-            handle
-            for one in subtasks
-            for handle in (one.managed_keyed if kind == "keyed" else one.raw_keyed)
-        ]
-        if keyed:
-            groups = sum(part is not None for handle in keyed for part in handle.partitions)
-            size = _distinct_bytes([handle.stream for handle in keyed])
-            yield StateDescription(uid, "", kind, "", groups, size)
+        yield StateDescription(uid, "", "raw", mode, partitions, _distinct_bytes(raw))
+    managed_keyed = [handle for subtask in subtasks for handle in subtask.managed_keyed]
+    if managed_keyed:
+        groups = sum(
+            last - first + 1 for first, last in (keyed.key_groups for keyed in managed_keyed)
+        )
+        yield StateDescription(uid, "", "keyed", "", groups, _distinct_bytes(managed_keyed))
+    raw_keyed = [handle for subtask in subtasks for handle in subtask.raw_keyed]
+    if raw_keyed:
+        groups = sum(part is not None for handle in raw_keyed for part in handle.partitions)
+        yield StateDescription(uid, "", "raw keyed", "", groups, _distinct_bytes(raw_keyed))
 
 
-def _managed(uid: str, name: str, subtasks: list[SubtaskState]) -> StateDescription:
-    found = [
-        (handle.stream, handle.states[name])
-        for one in subtasks
-        for handle in one.managed_operator
-        if name in handle.states
-    ]
-    stream, first = found[0]
-    counts = [partitions.count for _, partitions in found]
+def _managed(uid: str, name: str, handles: list[OperatorStateHandle]) -> StateDescription:
+    parts = [(handle.stream, handle.states[name]) for handle in handles if name in handle.states]
+    stream, first = parts[0]
+    counts = [partitions.count for _, partitions in parts]
     # After a change of parallelism several subtasks may have parts of one section.
     sections = {
-        (_identity(stream), partitions.offset): partitions.length for stream, partitions in found
+        (_identity(stream), partitions.offset): partitions.length for stream, partitions in parts
     }
     is_broadcast = first.mode is OperatorStateMode.BROADCAST
     kind: StateKind = "unknown"
@@ -144,10 +148,11 @@ def _column(field: pa.Field, state: str) -> ColumnDescription:
     return ColumnDescription(field.name, str(field.type), stored.kind, stored.name, schema)
 
 
-def _distinct_bytes(streams: list[StreamStateHandle]) -> int:
+def _distinct_bytes(handles: Iterable[StateHandle]) -> int:
+    streams = [stream for handle in handles for stream in handle.streams()]
     return sum({_identity(stream): stream.size for stream in streams}.values())
 
 
 def _identity(stream: StreamStateHandle) -> object:
-    """What tells a stream from others; two that travel in handles are never one."""
+    """What tells a stream from others; two that travel in their handles are never the same."""
     return stream.uri if isinstance(stream, FileStateHandle) else id(stream)

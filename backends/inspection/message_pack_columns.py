@@ -1,7 +1,7 @@
 """Elements of MessagePack as Arrow columns, and back, by the schema that is stored with them.
 
-Without the classes that they were written from: a struct becomes a struct of its fields, a dict a
-map, and what Arrow has no type for becomes JSON text.
+The classes that the elements were written from are not needed: a struct becomes a struct of its fields, a
+dict a map, and what Arrow has no type for becomes JSON text.
 """
 
 import base64
@@ -22,13 +22,13 @@ _Change = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class MessagePackColumn:
-    """How values of a schema become those of an Arrow type; neither way is given None.
+    """How values of a schema become values of an Arrow type; neither way is given None.
 
     Attributes:
         type: The Arrow type.
-        show: What Arrow makes a value of, from what MessagePack holds.
-        hide: What a class is made of, from what Arrow gives; a MisfitError where that isn't known,
-            or a field is missing that has no default.
+        show: Takes what MessagePack holds to what Arrow makes a value of.
+        hide: Takes what Arrow gives to what a class is made of. Raises a MisfitError where that isn't
+            known, or a field is missing that has no default.
         is_nullable: Whether the schema has values of None.
     """
 
@@ -46,7 +46,7 @@ def column_of(schema: Schema, *, wide_integers: bool) -> MessagePackColumn:
     """The column of elements of a schema.
 
     Args:
-        schema: As `_message_pack_schema` makes it.
+        schema: A schema as `message_pack_schema` makes it.
         wide_integers: Whether whole numbers become decimals, which have room for all of them.
 
     Raises:
@@ -65,8 +65,8 @@ class _Columns:
         """The column of a schema.
 
         Args:
-            schema: It.
-            inside: Names of the definitions that it stands in.
+            schema: The schema.
+            inside: Names of the definitions that the schema stands in.
         """
         schema, inside, is_recursive = self._resolved(schema, inside)
         if is_recursive:  # no Arrow type holds itself
@@ -74,7 +74,7 @@ class _Columns:
         if is_untyped(schema):
             return replace(self._json(schema), is_nullable=True)
         if "anyOf" in schema:
-            return self._union([(one, inside) for one in schema["anyOf"]])
+            return self._union([(alternative, inside) for alternative in schema["anyOf"]])
         if "enum" in schema:
             return self._of_values(schema["enum"])
         return self._of_type(schema, inside)
@@ -106,22 +106,30 @@ class _Columns:
         return self._definitions[name], inside | {name}, name in inside
 
     def _union(self, alternatives: list[tuple[Schema, frozenset[str]]]) -> MessagePackColumn:
-        others = [(one, inside) for one, inside in alternatives if one.get("type") != "null"]
+        others = [
+            (alternative, inside)
+            for alternative, inside in alternatives
+            if alternative.get("type") != "null"
+        ]
         is_nullable = len(others) < len(alternatives)
         if len(others) == 1:
             ((schema, inside),) = others
             column = self.column(schema, inside)
             return replace(column, is_nullable=is_nullable or column.is_nullable)
-        resolved = [self._resolved(one, inside) for one, inside in others]
+        resolved = [self._resolved(alternative, inside) for alternative, inside in others]
         if others and all(
-            "properties" in one and not is_recursive for one, _, is_recursive in resolved
+            "properties" in alternative and not is_recursive
+            for alternative, _, is_recursive in resolved
         ):
-            structs = [(one, inside) for one, inside, _ in resolved]
+            structs = [(alternative, inside) for alternative, inside, _ in resolved]
             return replace(self._struct(structs), is_nullable=is_nullable)
-        return replace(self._json({"anyOf": [one for one, _ in others]}), is_nullable=is_nullable)
+        return replace(
+            self._json({"anyOf": [alternative for alternative, _ in others]}),
+            is_nullable=is_nullable,
+        )
 
     def _of_values(self, values: list[Any]) -> MessagePackColumn:
-        kinds = {type(one) for one in values} - {type(None)}
+        kinds = {type(value) for value in values} - {type(None)}
         is_nullable = None in values
         if kinds == {str}:
             return replace(_TEXT, is_nullable=is_nullable)
@@ -130,7 +138,7 @@ class _Columns:
         return replace(self._json({"enum": values}), is_nullable=is_nullable)
 
     def _struct(self, structs: list[tuple[Schema, frozenset[str]]]) -> MessagePackColumn:
-        """One struct with the fields of all: of a union, each value has those of one of them."""
+        """One struct with the fields of all; each value of a union has the fields of one alternative."""
         columns: dict[str, MessagePackColumn] = {}
         schemas: dict[str, list[Schema]] = {}
         for schema, inside in structs:
@@ -157,25 +165,25 @@ class _Columns:
 
         def show(value: Any) -> Any:
             return {
-                name: None if one is None else columns[name].show(one)
-                for name, one in zip(columns, value, strict=False)
+                name: None if item is None else columns[name].show(item)
+                for name, item in zip(columns, value, strict=False)
             }
 
         def hide(value: Any) -> Any:
             return [
-                None if value[name] is None else one.hide(value[name])
-                for name, one in columns.items()
+                None if value[name] is None else column.hide(value[name])
+                for name, column in columns.items()
             ]
 
-        type = pa.struct([(name, one.type) for name, one in columns.items()])
+        type = pa.struct([(name, column.type) for name, column in columns.items()])
         return MessagePackColumn(type, show, hide)
 
     def _list(self, schema: Schema, inside: frozenset[str]) -> MessagePackColumn:
         item = self.column(schema["items"], inside)
         return MessagePackColumn(
             pa.list_(item.type),
-            lambda value: [None if one is None else item.show(one) for one in value],
-            lambda value: [None if one is None else item.hide(one) for one in value],
+            lambda value: [None if element is None else item.show(element) for element in value],
+            lambda value: [None if element is None else item.hide(element) for element in value],
         )
 
     def _map(self, schema: Schema, inside: frozenset[str]) -> MessagePackColumn:
@@ -188,25 +196,25 @@ class _Columns:
 
         def show(value: Any) -> Any:
             return [
-                (key.show(name), None if one is None else item.show(one))
-                for name, one in value.items()
+                (key.show(name), None if element is None else item.show(element))
+                for name, element in value.items()
             ]
 
         def hide(value: Any) -> Any:
             return {
-                _hashable(key.hide(name)): None if one is None else item.hide(one)
-                for name, one in (value.items() if isinstance(value, dict) else value)
+                _hashable(key.hide(name)): None if element is None else item.hide(element)
+                for name, element in (value.items() if isinstance(value, dict) else value)
             }
 
         return MessagePackColumn(pa.map_(key.type, item.type), show, hide)
 
     def _json(self, schema: Schema) -> MessagePackColumn:
-        """JSON text, and what it was, if the schema says that of every part."""
+        """JSON text; the way back is there if the schema says of every part what it was."""
         parts = self._parts(schema, set())
         return MessagePackColumn(pa.string(), json_text, way_back_of(list(parts)))
 
     def _parts(self, schema: Schema, seen: set[str]) -> Iterator[Schema]:
-        """All that a schema is made of, but for references and unions of it; keys of dicts are not."""
+        """The schemas that a schema is made of, without references and unions; keys of dicts are left out."""
         if "$ref" in schema:
             if schema["$ref"] not in seen:
                 seen.add(schema["$ref"])
@@ -219,8 +227,8 @@ class _Columns:
         ]
         if "anyOf" not in schema:
             yield schema
-        for one in inner:
-            yield from self._parts(one, seen)
+        for part in inner:
+            yield from self._parts(part, seen)
 
     def _holds_dicts(self, schema: Schema, inside: frozenset[str]) -> bool:
         schema, inside, is_recursive = self._resolved(schema, inside)
@@ -229,7 +237,7 @@ class _Columns:
         inner = [*schema.get("anyOf", ()), *schema.get("prefixItems", ())]
         if schema.get("items"):
             inner.append(schema["items"])
-        return any(self._holds_dicts(one, inside) for one in inner)
+        return any(self._holds_dicts(part, inside) for part in inner)
 
 
 def _fields(schema: Schema) -> list[tuple[str, Schema]]:
@@ -240,13 +248,13 @@ def _fields(schema: Schema) -> list[tuple[str, Schema]]:
 
 @dataclass(frozen=True, slots=True)
 class _Alternative:
-    """One of the structs that a value of a union may be.
+    """A struct that a value of a union may be.
 
     Attributes:
-        tags: Fields that tell it from the others, with their values.
-        names: Its fields.
-        required: Those of them that have no default.
-        defaults: What a field is that is not written.
+        tags: Fields that tell the struct from the others, with their values.
+        names: Names of the struct's fields.
+        required: The fields that have no default.
+        defaults: The values of fields that are not written.
     """
 
     tags: Mapping[str, Any]
@@ -263,11 +271,11 @@ class _Alternative:
             for name in schema.get("required", ())
             if len(fields[name].get("enum", ())) == 1 and not is_alone
         }
-        defaults = {name: one["leftOut"] for name, one in fields.items() if "leftOut" in one}
+        defaults = {name: field["leftOut"] for name, field in fields.items() if "leftOut" in field}
         return cls(tags, fields.keys(), schema.get("required", ()), defaults)
 
     def is_of(self, value: Mapping[str, Any]) -> bool:
-        """Whether the value is one of it."""
+        """Whether the value is of this alternative."""
         return all(value.get(name) == tag for name, tag in self.tags.items())
 
 
@@ -275,24 +283,24 @@ def _struct_column(
     columns: Mapping[str, MessagePackColumn], alternatives: Sequence[_Alternative]
 ) -> MessagePackColumn:
     def chosen(value: Mapping[str, Any]) -> _Alternative:
-        for one in alternatives:
-            if one.is_of(value):
-                return one
+        for alternative in alternatives:
+            if alternative.is_of(value):
+                return alternative
         raise LookupError
 
     def show(value: Any) -> Any:
         defaults = chosen(value).defaults
         shown = {}
         for name, column in columns.items():
-            one = value.get(name, defaults.get(name))
-            shown[name] = None if one is None else column.show(one)
+            item = value.get(name, defaults.get(name))
+            shown[name] = None if item is None else column.show(item)
         return shown
 
     def hide(value: Any) -> Any:
         given = value.keys()
         alternative = chosen(value)
         for name in alternative.names:
-            # Beside a field that the class has not, it is maybe there by another name.
+            # A field that the class doesn't have may be the missing field by another name.
             if name not in given and (name in alternative.required or given - columns.keys()):
                 message = f"rows have no field {name!r}"
                 raise MisfitError(message)
@@ -315,7 +323,7 @@ def _hashable(key: Any) -> Any:
 
 
 def _as_bytes(value: Any) -> bytes:
-    """Bytes; those of a default that is not written stand as text in the schema."""
+    """Bytes. A default that is not written stands in the schema as text."""
     return base64.b64decode(value) if isinstance(value, str) else bytes(value)
 
 
@@ -362,7 +370,7 @@ _TIME = MessagePackColumn(pa.time64("us"), _parsed(dt.time), _same)
 
 
 def _text(schema: Schema) -> MessagePackColumn:
-    """What is a string in JSON.
+    """A string in JSON, whatever it says.
 
     Times may or may not have a zone, unless the type says so; as text they keep what they are.
     """

@@ -36,27 +36,27 @@ def read_state(
     """Read a state of a checkpoint or savepoint as a table.
 
     Elements of a list or union list are rows of `subtask` and `value`, entries of a broadcast state
-    rows of `key` and `value`, those of one copy. They have the Arrow type that they were stored with.
-    What is no Arrow type is read by what is stored with it, without the job's classes: structs and
+    rows of `key` and `value`, from one subtask's copy. Arrow data has the type that it was stored with.
+    Other elements are read by what is stored with them, without the job's classes: structs and
     dataclasses as structs, dicts as maps; a union of classes as a struct with the fields of all; as
     JSON text what Arrow has no type for. Pickles are not looked into: they are bytes.
 
     Args:
         pointer: URI or path of the checkpoint or savepoint, or of its metadata file.
-        operator: The operator's uid; may be left out where there is one only.
-        state: The state's name; likewise.
+        operator: The operator's uid; may be left out where there is only one operator.
+        state: The state's name; may be left out where there is only one state.
         raw: `operator` reads raw operator state instead: rows of `subtask`, `partition` and `value`,
             the bytes. `keyed` reads raw keyed state: `subtask`, `key_group` and `value`.
-        wide_integers: Whether whole numbers of elements that are no Arrow type become
-            decimal128(20, 0), for those beyond 64 bits.
+        wide_integers: Whether whole numbers in elements that are not Arrow data become
+            decimal128(20, 0), for numbers beyond 64 bits.
 
     Raises:
         InvalidRequestError: There is no such state, or a value has no room in the type that is read.
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: What was read is not what was written.
     """
-    found = stored_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
-    return pa.Table.from_batches(found.batches(), found.schema)
+    stored = stored_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
+    return pa.Table.from_batches(stored.batches(), stored.schema)
 
 
 def iter_state(
@@ -67,12 +67,12 @@ def iter_state(
     raw: Raw | None = None,
     wide_integers: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The same as record batches; only a block of what is stored is in memory at a time.
+    """Read a state as record batches; only a block of what is stored is in memory at a time.
 
-    Arguments and errors of `read_state`.
+    Arguments and errors are those of `read_state`.
     """
-    found = stored_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
-    return found.batches()
+    stored = stored_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
+    return stored.batches()
 
 
 def stored_state(
@@ -83,17 +83,17 @@ def stored_state(
     raw: Raw | None = None,
     wide_integers: bool = False,
 ) -> StoredState:
-    """What is known of a state before its elements are read. Arguments and errors of `read_state`."""
+    """What is known of a state before its elements are read. Arguments and errors as for `read_state`."""
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
     return find_state(metadata, operator, state, raw=raw, wide_integers=wide_integers)
 
 
 def states(pointer: str | PathLike[str]) -> pa.Table:
-    """What states a checkpoint or savepoint has, a row for each; no elements are read.
+    """The states that a checkpoint or savepoint has, a row for each; no elements are read.
 
     Columns: `operator`; `state`, null for raw state; `kind`: `list`, `union`, `broadcast`,
-    `raw operator` or `raw keyed`; `subtasks` that have stored it; `elements`, entries, partitions or
-    key groups, those of a broadcast state once; `bytes` stored; `type` that `read_state` gives;
+    `raw operator` or `raw keyed`; `subtasks`, how many have stored it; `elements`, entries, partitions or
+    key groups, a broadcast state's counted once; `bytes` stored; `type` that `read_state` gives;
     `stored_as`, how each column is stored.
 
     Raises:
@@ -101,22 +101,22 @@ def states(pointer: str | PathLike[str]) -> pa.Table:
         CheckpointCorruptedError: What was read is not what was written.
     """
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
-    return pa.Table.from_pylist([_state_row(one) for one in stored_states(metadata)], _STATES)
+    return pa.Table.from_pylist([_state_row(state) for state in stored_states(metadata)], _STATES)
 
 
-def _state_row(one: StoredState) -> dict[str, Any]:
-    types = " to ".join(str(column.type) for column in one.columns)
+def _state_row(state: StoredState) -> dict[str, Any]:
+    types = " to ".join(str(column.type) for column in state.columns)
     return {
-        "operator": one.operator,
-        "state": one.name,
-        "kind": one.kind,
-        "subtasks": one.subtasks,
-        "elements": one.elements,
-        "bytes": one.bytes,
+        "operator": state.operator,
+        "state": state.name,
+        "kind": state.kind,
+        "subtasks": state.subtasks,
+        "elements": state.elements,
+        "bytes": state.bytes,
         "type": types or "binary",
         "stored_as": " to ".join(
             column.kind if column.kind == "arrow" else f"{column.kind} of {column.stored_name}"
-            for column in one.columns
+            for column in state.columns
         )
         or "raw",
     }

@@ -36,8 +36,8 @@ class StateCheck:
     """What would become of one state.
 
     Attributes:
-        uid: Its operator.
-        name: The state.
+        uid: The operator.
+        name: The state's name.
         fate: What becomes of it. What the operator has no descriptor of is carried on, not lost; it
             is dropped when the operator is gone.
         stored: Type of what is stored, for people; empty if there is nothing. Types, if subtasks have
@@ -81,17 +81,20 @@ def check(
         left = _by_name(uid, descriptors.get(uid, ()))
         for name, sections in _sections(operator).items():
             wanted = left.pop(name, None)
-            # What is only carried on need not be the same everywhere.
+            # A state that is only carried on may be stored in several ways.
             schemas = _schemas(name, sections[:1] if wanted is None else sections)
             checks.append(_checked(uid, name, schemas, wanted, is_there=uid in descriptors))
-        checks += [_new(uid, one) for one in left.values()]
+        checks += [_new(uid, descriptor) for descriptor in left.values()]
     return checks + [
-        _new(uid, one) for uid, wanted in descriptors.items() if uid not in stored for one in wanted
+        _new(uid, descriptor)
+        for uid, wanted in descriptors.items()
+        if uid not in stored
+        for descriptor in wanted
     ]
 
 
 def _by_name(uid: str, descriptors: Sequence[Descriptor]) -> dict[str, Descriptor]:
-    by_name = {one.name: one for one in descriptors}
+    by_name = {descriptor.name: descriptor for descriptor in descriptors}
     if len(by_name) < len(descriptors):
         message = f"operator {uid!r} has two descriptors of one name among {sorted(by_name)}"
         raise InvalidRequestError(message)
@@ -112,8 +115,8 @@ def _schemas(name: str, sections: Sequence[_Section]) -> list[pa.Schema]:
     """How a state is stored; several if its subtasks have stored it in different ways."""
 
     def schema_of(section: _Section) -> pa.Schema:
-        stream, one = section
-        return read_schema(stream, one.offset, one.length, name=name)
+        stream, partitions = section
+        return read_schema(stream, partitions.offset, partitions.length, name=name)
 
     schemas: list[pa.Schema] = []
     for schema in in_parallel(schema_of, sections):
@@ -130,24 +133,24 @@ def _checked(
     if wanted is None:
         return StateCheck(uid, name, Fate.RESTORED if is_there else Fate.DROPPED, stored)
     serializers = _serializers(wanted)
-    types = " to ".join(one.name for one in serializers)
+    types = " to ".join(serializer.name for serializer in serializers)
     if any(len(serializers) != len(schema) for schema in schemas):
         reason = "a list and a map are different kinds of state"
         return StateCheck(uid, name, Fate.INCOMPATIBLE, stored, types, reason)
     compatibilities = [
-        one.compatibility(stored_in(field, name), field.type)
+        serializer.compatibility(stored_in(field, name), field.type)
         for schema in schemas
-        for one, field in zip(serializers, schema, strict=True)
+        for serializer, field in zip(serializers, schema, strict=True)
     ]
-    for one in compatibilities:
-        if one.outcome is Outcome.INCOMPATIBLE:
-            return StateCheck(uid, name, Fate.INCOMPATIBLE, stored, types, one.reason)
-    as_is = all(one.outcome is Outcome.AS_IS for one in compatibilities)
+    for compatibility in compatibilities:
+        if compatibility.outcome is Outcome.INCOMPATIBLE:
+            return StateCheck(uid, name, Fate.INCOMPATIBLE, stored, types, compatibility.reason)
+    as_is = all(compatibility.outcome is Outcome.AS_IS for compatibility in compatibilities)
     return StateCheck(uid, name, Fate.RESTORED if as_is else Fate.MIGRATED, stored, types)
 
 
 def _new(uid: str, descriptor: Descriptor) -> StateCheck:
-    types = " to ".join(one.name for one in _serializers(descriptor))
+    types = " to ".join(serializer.name for serializer in _serializers(descriptor))
     return StateCheck(uid, descriptor.name, Fate.NEW, wanted=types)
 
 

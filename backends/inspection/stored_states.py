@@ -49,10 +49,10 @@ class Section:
     """Where a part of a managed state is.
 
     Attributes:
-        subtask: Whose it is.
+        subtask: The subtask that has stored it.
         stream: The file, or the bytes.
-        partitions: Where in that, and which elements count.
-        blocks: The first block of rows and the one behind the last; None for all.
+        partitions: Where in the stream it is, and which elements count.
+        blocks: Index of the first block of rows, and of the block behind the last; None for all.
     """
 
     subtask: int
@@ -61,35 +61,36 @@ class Section:
     blocks: tuple[int, int] | None = None
 
     def schema(self, name: str) -> pa.Schema:
-        """How its columns are stored."""
-        one = self.partitions
-        return read_schema(self.stream, one.offset, one.length, name=name)
+        """How the section's columns are stored."""
+        where = self.partitions
+        return read_schema(self.stream, where.offset, where.length, name=name)
 
     def split(self, name: str) -> list["Section"]:
-        """Itself, or parts of it that can be read beside each other, if it is large."""
-        one = self.partitions
-        wanted = -(-one.length // _PARALLEL_BYTES)
-        if wanted < 2 or one.first:
+        """The section, or parts of it that can be read beside each other, if it is large."""
+        where = self.partitions
+        wanted = -(-where.length // _PARALLEL_BYTES)
+        if wanted < 2 or where.first:
             return [self]
-        count, rows = blocks_and_rows(self.stream, one.offset, one.length, name=name)
-        if one.count != rows:  # blocks alone don't say which of their rows count
+        count, rows = blocks_and_rows(self.stream, where.offset, where.length, name=name)
+        if where.count != rows:  # blocks alone don't say which of their rows count
             return [self]
         bounds = sorted({count * number // wanted for number in range(wanted + 1)})
         return [
-            Section(self.subtask, self.stream, one, (first, end)) for first, end in pairwise(bounds)
+            Section(self.subtask, self.stream, where, (first, end))
+            for first, end in pairwise(bounds)
         ]
 
     def batches(self, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Its elements, as they are stored.
+        """The section's elements, as they are stored.
 
         Raises:
             CheckpointCorruptedError: There are too few.
             StateMigrationError: They are stored in another way than those of other subtasks.
         """
-        one = self.partitions
-        blocks = read_blocks(self.stream, one.offset, one.length, name=name, blocks=self.blocks)
-        # What a subtask stores is all of a section; parts of one are given out at a restore alone.
-        skip, left = one.first, one.count
+        where = self.partitions
+        blocks = read_blocks(self.stream, where.offset, where.length, name=name, blocks=self.blocks)
+        # A subtask stores whole sections; parts of a section are given out at a restore alone.
+        skip, left = where.first, where.count
         for block in blocks:
             if not are_alike(block.schema, schema, name):
                 message = (
@@ -103,7 +104,7 @@ class Section:
             left -= len(batch)
             yield batch
         if left and self.blocks is None:
-            message = f"state {name!r} has {one.count - left} elements, expected {one.count}"
+            message = f"state {name!r} has {where.count - left} elements, expected {where.count}"
             raise CheckpointCorruptedError(message, location_of(self.stream))
 
 
@@ -112,8 +113,8 @@ class RawPart:
     """A part of a raw state.
 
     Attributes:
-        subtask: Whose it is.
-        handle: What leads to its partitions or key groups.
+        subtask: The subtask that has stored it.
+        handle: Leads to the partitions or key groups.
     """
 
     subtask: int
@@ -122,10 +123,10 @@ class RawPart:
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """A row for each partition or key group."""
         if isinstance(self.handle, KeyGroupsStateHandle):
-            units = ((one.key_group, one.read()) for one in raw_key_groups([self.handle]))
+            units = ((stream.key_group, stream.read()) for stream in raw_key_groups([self.handle]))
         else:
             partitions = raw_operator_partitions([self.handle])
-            units = ((number, one.read()) for number, one in enumerate(partitions))
+            units = ((number, stream.read()) for number, stream in enumerate(partitions))
         numbers: list[int] = []
         contents: list[bytes] = []
         size = 0
@@ -142,7 +143,9 @@ class RawPart:
         self, numbers: list[int], contents: list[bytes], schema: pa.Schema
     ) -> pa.RecordBatch:
         columns = [[self.subtask] * len(numbers), numbers, contents]
-        arrays = [pa.array(one, field.type) for one, field in zip(columns, schema, strict=True)]
+        arrays = [
+            pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)
+        ]
         return pa.record_batch(arrays, schema=schema)
 
 
@@ -152,13 +155,13 @@ class StoredState:
 
     Attributes:
         operator: The operator's uid.
-        name: The state; None for raw state.
+        name: The state's name; None for raw state.
         kind: `list`, `union`, `broadcast`, `raw operator` or `raw keyed`.
-        subtasks: How many subtasks have stored it.
-        elements: How many elements, entries, partitions or key groups it has.
+        subtasks: Number of subtasks that have stored it.
+        elements: Number of elements, entries, partitions or key groups.
         bytes: Size of what is stored.
-        parts: Where it is; of a broadcast state one copy.
-        columns: Its columns; None for raw state.
+        parts: Where the state is; of a broadcast state one copy.
+        columns: The columns as they are shown; empty for raw state.
         stored: Schema of the columns as they are stored; None for raw state.
     """
 
@@ -174,8 +177,8 @@ class StoredState:
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the rows that it is read as."""
-        fields = [(one.name, one.type) for one in self.columns]
+        """Columns of the rows that the state is read as."""
+        fields = [(column.name, column.type) for column in self.columns]
         if self.kind == RAW_OPERATOR:
             fields = [(PARTITION, pa.int32()), (VALUE, pa.binary())]
         if self.kind == RAW_KEYED:
@@ -185,11 +188,15 @@ class StoredState:
         return pa.schema([(SUBTASK, pa.int32()), *fields])
 
     def split(self) -> list[Section | RawPart]:
-        """Parts that can be read beside each other. Reads of large ones how they are divided."""
+        """Parts that can be read beside each other. Of large parts it is read how they are divided."""
         return [
             part
-            for one in self.parts
-            for part in (one.split(str(self.name)) if isinstance(one, Section) else [one])
+            for stored_part in self.parts
+            for part in (
+                stored_part.split(str(self.name))
+                if isinstance(stored_part, Section)
+                else [stored_part]
+            )
         ]
 
     def batches(self, parts: Sequence[Section | RawPart] | None = None) -> Iterator[pa.RecordBatch]:
@@ -221,7 +228,7 @@ class StoredState:
 def stored_states(
     metadata: CheckpointMetadata, *, wide_integers: bool = False
 ) -> Iterator[StoredState]:
-    """All states of a checkpoint, by operator. Reads of each how it is stored; no elements.
+    """All states of a checkpoint, by operator. Reads how each state is stored; no elements.
 
     Raises:
         CheckpointNotFoundError: A state file is gone.
@@ -237,7 +244,9 @@ def stored_states(
 
 def state_names(operator: OperatorState) -> list[str]:
     """Names of the managed states of an operator."""
-    handles = (one for subtask in operator.subtasks.values() for one in subtask.managed_operator)
+    handles = (
+        handle for subtask in operator.subtasks.values() for handle in subtask.managed_operator
+    )
     return list(dict.fromkeys(name for handle in handles for name in handle.states))
 
 
@@ -264,9 +273,9 @@ def managed_state(
         operator=uid,
         name=name,
         kind=KINDS[mode],
-        subtasks=len({one.subtask for one in sections}),
-        elements=sum(one.partitions.count for one in parts),
-        bytes=sum(one.partitions.length for one in sections),
+        subtasks=len({section.subtask for section in sections}),
+        elements=sum(section.partitions.count for section in parts),
+        bytes=sum(section.partitions.length for section in sections),
         parts=tuple(parts),
         columns=tuple(
             ShownColumn.of(field, shown_name, name, wide_integers=wide_integers)
@@ -283,12 +292,12 @@ def raw_state(uid: str, kind: str, operator: OperatorState) -> StoredState:
         for subtask, state in sorted(operator.subtasks.items())
         for handle in (state.raw_operator if kind == RAW_OPERATOR else state.raw_keyed)
     ]
-    units = [unit for one in parts for unit in one.handle.partitions if unit is not None]
+    units = [unit for part in parts for unit in part.handle.partitions if unit is not None]
     return StoredState(
         operator=uid,
         name=None,
         kind=kind,
-        subtasks=len({one.subtask for one in parts}),
+        subtasks=len({part.subtask for part in parts}),
         elements=len(units),
         bytes=sum(length for _, length in units),
         parts=tuple(parts),
@@ -314,10 +323,10 @@ def find_state(
     uid = _the_one("operator", operator, list(metadata.operators))
     stored = metadata.operators[uid]
     if raw is not None:
-        found = raw_state(uid, _RAW[raw], stored)
-        if not found.parts:
+        raw_parts = raw_state(uid, _RAW[raw], stored)
+        if not raw_parts.parts:
             raise InvalidRequestError(f"operator {uid!r} has no {_RAW[raw]} state")
-        return found
+        return raw_parts
     name = _the_one(f"state of operator {uid!r}", state, state_names(stored))
     return managed_state(uid, name, stored, wide_integers=wide_integers)
 

@@ -39,10 +39,10 @@ class StateRows:
 
     Attributes:
         rows: A `pyarrow.Table`, or a DataFrame of pandas or Spark, with the columns that `read_state`
-            gives. Rows of a list with a column `subtask` go to that subtask, without one they are
-            spread evenly.
-        descriptor: As the job has it. Needed for types that are not Arrow's; otherwise the type is
-            that of the state that is replaced, or else that of the column.
+            gives. Rows of a list with a column `subtask` go to that subtask, without such a column
+            they are spread evenly.
+        descriptor: The state's descriptor in the job. Needed for types that are not Arrow's; otherwise
+            the type is that of the state that is replaced, or else that of the column.
         union: Whether it is a union list state. None: as the state that is replaced, else not.
     """
 
@@ -56,9 +56,9 @@ class _Prepared:
     """A state as it will be stored.
 
     Attributes:
-        mode: How it is spread.
-        rows: Its columns as they are stored.
-        subtasks: By row, whose it is; None if somebody else is to say.
+        mode: How the state is spread.
+        rows: The columns as they are stored.
+        subtasks: The subtask of each row; None if rows are spread evenly.
     """
 
     mode: OperatorStateMode
@@ -67,7 +67,8 @@ class _Prepared:
 
     def of_subtask(self, subtask: int, parallelism: int) -> pa.Table:
         """The rows of a subtask."""
-        if self.mode is OperatorStateMode.BROADCAST:  # each subtask is given a copy of this one
+        # At the restore each subtask is given a copy of the first subtask's.
+        if self.mode is OperatorStateMode.BROADCAST:
             return self.rows if subtask == 0 else self.rows.slice(0, 0)
         if self.subtasks is not None:
             return self.rows.filter(pc.equal(self.subtasks, subtask))
@@ -88,31 +89,31 @@ def write_states(
     """Write states of one operator.
 
     Args:
-        states: By name; their rows are tables.
+        states: The states by name; their rows are tables.
         factory: Where they go.
         parallelism: Number of the operator's subtasks.
         replaced: What is stored under these names so far.
-        keeps_places: Whether rows of lists have to say whose they are, because the operator deals
-            its rows by key.
-        compression: How they are compressed.
+        keeps_places: Whether rows of lists have to say which subtask they go to, because the operator
+            deals its rows by key.
+        compression: How sections are compressed.
 
     Returns:
-        By subtask; one without rows has none, but for the first, which has the types of all.
+        Handles by subtask. A subtask without rows has none, except the first, which has all types.
 
     Raises:
         InvalidRequestError: Rows are none of the state's type, or have other columns.
         StorageUnavailableError: The store did not take it.
     """
     prepared = {
-        name: _prepared(name, one, replaced.get(name), parallelism, keeps_places=keeps_places)
-        for name, one in states.items()
+        name: _prepared(name, state, replaced.get(name), parallelism, keeps_places=keeps_places)
+        for name, state in states.items()
     }
     handles = {}
     for subtask in range(parallelism):
         tables = {
-            name: WrittenState(one.mode, rows)
-            for name, one in prepared.items()
-            if len(rows := one.of_subtask(subtask, parallelism)) or subtask == 0
+            name: WrittenState(state.mode, rows)
+            for name, state in prepared.items()
+            if len(rows := state.of_subtask(subtask, parallelism)) or subtask == 0
         }
         if not tables:
             continue
@@ -166,17 +167,17 @@ def _prepared(
 def _descriptor(name: str, table: pa.Table, replaced: StoredState | None) -> Descriptor:
     """What follows from the state that is replaced, or else from the table."""
     if replaced is not None:
-        foreign = [one.stored_name for one in replaced.columns if one.kind != "arrow"]
+        foreign = [shown.stored_name for shown in replaced.columns if shown.kind != "arrow"]
         if foreign:
             message = (
                 f"state {name!r} has elements of {foreign[0]}; give its descriptor, as in the job"
             )
             raise InvalidRequestError(message)
-        types = [one.type for one in replaced.columns]
+        types = [shown.type for shown in replaced.columns]
     else:
         names = [KEY, VALUE] if KEY in table.column_names else [VALUE]
         _check_columns(name, table, set(names), {SUBTASK, KEY, VALUE})
-        types = [table.schema.field(one).type for one in names]
+        types = [table.schema.field(column_name).type for column_name in names]
     if pa.types.is_null(types[-1]) or pa.types.is_null(types[0]):
         message = (
             f"rows of state {name!r} are of no type; give them one, such as "
@@ -189,10 +190,10 @@ def _descriptor(name: str, table: pa.Table, replaced: StoredState | None) -> Des
 
 
 def _check_columns(name: str, table: pa.Table, needed: set[str], known: set[str]) -> None:
-    found = table.column_names
-    if not needed <= set(found) <= known or len(set(found)) < len(found):
+    names = table.column_names
+    if not needed <= set(names) <= known or len(set(names)) < len(names):
         message = (
-            f"rows of state {name!r} have columns {found}; they need {sorted(needed)}"
+            f"rows of state {name!r} have columns {names}; they need {sorted(needed)}"
             f"{' and may have a column subtask' if SUBTASK in known else ''}"
         )
         raise InvalidRequestError(message)
@@ -201,8 +202,8 @@ def _check_columns(name: str, table: pa.Table, needed: set[str], known: set[str]
 def _check_keys(name: str, rows: pa.Table, serializer: Serializer) -> None:
     keys = serializer.decode(rows[MAP_COLUMNS[0]])
     try:
-        # What is no number is unlike itself, but one key for whoever looks at the rows.
-        unlike = ["NaN" for one in keys if isinstance(one, float) and math.isnan(one)]
+        # NaN is unlike itself, but one key for whoever looks at the rows.
+        unlike = ["NaN" for key in keys if isinstance(key, float) and math.isnan(key)]
         is_unique = len(set(keys)) == len(keys) and len(unlike) < 2
     except TypeError:
         raise InvalidRequestError(f"keys of state {name!r} can't be looked up") from None
@@ -239,18 +240,16 @@ def _stored_rows(
 ) -> pa.Table:
     schema = pa.schema(
         [
-            column(one, serializer.storage_type, serializer.stored)
-            for one, serializer in zip(stored, serializers, strict=True)
+            column(column_name, serializer.storage_type, serializer.stored)
+            for column_name, serializer in zip(stored, serializers, strict=True)
         ]
     )
     columns = []
-    for one, serializer in zip(shown, serializers, strict=True):
+    for column_name, serializer in zip(shown, serializers, strict=True):
         try:
-            chunks = _encoded(serializer, table[one])
+            chunks = _encoded(serializer, table[column_name])
         except MisfitError as error:
-            message = (
-                f"column {one!r} doesn't fit state {name!r} of type {serializer.name}: {error}"
-            )
+            message = f"column {column_name!r} doesn't fit state {name!r} of type {serializer.name}: {error}"
             raise InvalidRequestError(message) from None
         columns.append(pa.chunked_array(chunks, serializer.storage_type))
     return pa.table(columns, schema)
@@ -267,7 +266,7 @@ def _encoded(serializer: Serializer, shown: pa.ChunkedArray) -> list[pa.Array]:
 
 
 def _elements(serializer: MessagePackSerializer, shown: pa.ChunkedArray) -> Iterator[Any]:
-    """The opposite of what is shown: elements of the class."""
+    """Elements of the state's class, made of values as `read_state` shows them."""
     try:
         how = column_of(msgspec.json.decode(serializer.stored.schema), wide_integers=False)
     except NotReadableError:

@@ -1,6 +1,7 @@
 """Keys: their hash, their key group, and which subtask has it.
 
-`spark_hash` is the hash by which rows are dealt; `key_groups` deals groups to subtasks.
+`spark_hash` is the hash: it takes keys to key groups, `key_groups` takes those to subtasks. `flink_hash` is no part of
+that: it is for reading what Flink has written.
 """
 
 from holdfast.backends.keys.key_groups import (
@@ -8,12 +9,7 @@ from holdfast.backends.keys.key_groups import (
     KeyGroupRange,
     check_parallelism,
     default_max_parallelism,
-    hash32,
-    hash32_long,
-    key_group,
-    key_group_for_key_hash,
     key_group_range,
-    murmur32,
     operator_index_for_key_group,
 )
 from holdfast.backends.keys.spark_hash import KEY_HASH, key_group_of, key_hash, subtask_of_key
@@ -24,14 +20,9 @@ __all__ = [
     "KeyGroupRange",
     "check_parallelism",
     "default_max_parallelism",
-    "hash32",
-    "hash32_long",
-    "key_group",
-    "key_group_for_key_hash",
     "key_group_of",
     "key_group_range",
     "key_hash",
-    "murmur32",
     "operator_index_for_key_group",
     "subtask_of_key",
 ]

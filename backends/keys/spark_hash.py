@@ -1,7 +1,7 @@
-"""The hash that rows are routed by, in Python: which subtask has the state of a key.
+"""The hash that rows are dealt by, in Python: it says which subtask has the state of a key.
 
-Spark does it in the JVM, as `pmod(hash(columns...), max_parallelism)`; here it is the same, bit by
-bit, over Arrow.
+Spark deals rows in the JVM, by `pmod(hash(columns...), max_parallelism)`; here is the same over Arrow,
+bit by bit.
 
 Source:
     Spark, HashExpression, Murmur3Hash and Murmur3_x86_32.hashUnsafeBytes.
@@ -152,7 +152,7 @@ def _hashed(column: pa.Array, hashes: _Hashes) -> _Hashes:
 
 
 def _function_of(kind: pa.DataType) -> Callable[[pa.Array, _Hashes], _Hashes]:
-    """What hashes a column of a type without regard to nulls."""
+    """The function that hashes a column of a type, without regard to nulls."""
     of = pa.types
     if of.is_boolean(kind) or of.is_int8(kind) or of.is_int16(kind) or of.is_int32(kind):
         return _with_ints
@@ -292,7 +292,7 @@ def _rotated(words: _Hashes, bits: int) -> _Hashes:
 
 
 def _finished(hashes: _Hashes, length: "np.uint32 | _Hashes") -> _Hashes:
-    """Spread what each bit says over all of them. `length` is that of the input in bytes."""
+    """Spread what each bit says over all bits. `length` is the length of the input in bytes."""
     hashes = hashes ^ length
     hashes = (hashes ^ hashes >> np.uint32(16)) * np.uint32(0x85EBCA6B)
     hashes = (hashes ^ hashes >> np.uint32(13)) * np.uint32(0xC2B2AE35)

@@ -16,10 +16,10 @@ Columns = tuple[list[pa.Array], list[pa.Array]]
 
 
 class BroadcastState:
-    """A map that every subtask holds the same entries of; for rules, and what else is looked up.
+    """A map with the same entries in every subtask; for rules, and what else is looked up.
 
-    It is for whoever uses it to change it in the same way in every subtask. After a restore each
-    subtask has the entries of one of those that there were before.
+    Whoever uses it has to change it in the same way in every subtask. After a restore each subtask has the
+    entries of one of the old subtasks.
 
     Entries are values: what `get` returns is another object than what was put, unless it can't change,
     and changing either changes nothing here.
@@ -38,9 +38,9 @@ class BroadcastState:
         self._name = name
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
-        # Arrow's keys can't be changed by who sees them; others can, so they are kept encoded, too.
+        # Keys that Arrow decodes can't be changed by who sees them; others can, and are kept encoded, too.
         self._has_live_keys = key_serializer.stored.kind != "arrow"
-        # Of Arrow's only NaN is unlike its copy.
+        # Among Arrow's values only NaN is unlike its copy.
         self._may_be_unlike = self._has_live_keys or types.is_floating(key_serializer.storage_type)
         # By keys as they are when decoded, the values encoded, or pairs of both encoded if keys are
         # live; not made before somebody looks.
@@ -50,7 +50,7 @@ class BroadcastState:
 
     @property
     def name(self) -> str:
-        """The name that it is registered by."""
+        """The name that the state is registered by."""
         return self._name
 
     @property
@@ -81,12 +81,12 @@ class BroadcastState:
         """The value of a key, or the default."""
         entries = self._map()
         try:
-            found = entries.get(self._decoded(self._key_serializer.encode_one(key)))
+            stored = entries.get(self._decoded(self._key_serializer.encode_one(key)))
         except MisfitError:  # no entry can have it
             return default
-        if found is None:
+        if stored is None:
             return default
-        return self._value_serializer.decode_one(found[1] if self._has_live_keys else found)
+        return self._value_serializer.decode_one(stored[1] if self._has_live_keys else stored)
 
     def contains(self, key: Any) -> bool:
         """Whether the key has a value."""
@@ -99,7 +99,7 @@ class BroadcastState:
         """Give the key this value.
 
         Raises:
-            InvalidRequestError: One of them is None or of another type, or the key is none that can
+            InvalidRequestError: Key or value is None or of another type, or the key is none that can
                 be looked up; nothing is changed then.
         """
         try:
@@ -117,7 +117,7 @@ class BroadcastState:
         """Give each key its value.
 
         Raises:
-            InvalidRequestError: One is None or of another type; nothing is changed then.
+            InvalidRequestError: A key or value is None or of another type; nothing is changed then.
         """
         if not isinstance(entries, Mapping):
             raise self._refused(MisfitError(f"{type(entries).__name__} is no mapping"))
@@ -163,7 +163,7 @@ class BroadcastState:
     def captured(self) -> Callable[[], Columns]:
         """What a snapshot holds: the entries as they are now, as columns when somebody asks.
 
-        Not while data is processed; and what is captured can't change.
+        It must not be called while data is processed. What is captured can't change.
         """
         if self._stored is not None:
             stored = self._stored
@@ -220,7 +220,7 @@ class BroadcastState:
     def _columns(self, entries: dict[Any, Any]) -> Columns:
         if self._has_live_keys:
             keys = self._key_serializer.column_of([key for key, _ in entries.values()])
-            return keys, self._value_serializer.column_of([one for _, one in entries.values()])
+            return keys, self._value_serializer.column_of([value for _, value in entries.values()])
         keys = self._key_serializer.encode(list(entries))
         return keys, self._value_serializer.column_of(list(entries.values()))
 

@@ -33,12 +33,12 @@ class ListState:
 
     @property
     def name(self) -> str:
-        """The name that it is registered by."""
+        """The name that the state is registered by."""
         return self._name
 
     @property
     def type(self) -> pa.DataType:
-        """Arrow type of an element, or of its bytes if it is none of Arrow's."""
+        """Arrow type of an element, or of its bytes if elements are no Arrow data."""
         return self._type
 
     @property
@@ -58,14 +58,14 @@ class ListState:
         """All elements as Python objects; an empty list if there are none.
 
         Raises:
-            InvalidRequestError: Python has no object for one of Arrow's, such as a date in the year
+            InvalidRequestError: Python has no object for an element, such as a date in the year
                 10000; `to_arrow` has it.
-            CheckpointCorruptedError: The bytes of one are none of its type.
+            CheckpointCorruptedError: Stored bytes are no element of the type.
         """
         return self._serializer.decode(self.to_arrow())
 
     def to_arrow(self) -> pa.ChunkedArray:
-        """All elements, without a copy; those that are none of Arrow's as their bytes."""
+        """All elements, without a copy; as bytes, if elements are no Arrow data."""
         self._chunk_pending()
         return pa.chunked_array(self._chunks, type=self._type)
 
@@ -87,7 +87,7 @@ class ListState:
         """Append one element.
 
         Raises:
-            InvalidRequestError: It is None or of another type; the state is unchanged then.
+            InvalidRequestError: The element is None or of another type; the state is unchanged then.
         """
         try:
             self._pending.append(self._serializer.encode_one(value))
@@ -100,7 +100,7 @@ class ListState:
         """Append elements.
 
         Raises:
-            InvalidRequestError: One is None or of another type; the state is unchanged then.
+            InvalidRequestError: An element is None or of another type; the state is unchanged then.
         """
         chunks = self._as_chunks(values)
         self._chunk_pending()
@@ -110,7 +110,7 @@ class ListState:
         """Replace all elements; empty `values` clear the state.
 
         Raises:
-            InvalidRequestError: One is None or of another type; the state is unchanged then.
+            InvalidRequestError: An element is None or of another type; the state is unchanged then.
         """
         self._chunks = self._as_chunks(values)
         self._pending = []

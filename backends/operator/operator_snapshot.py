@@ -1,13 +1,15 @@
 """What a snapshot of operator states holds, and how it is written."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from holdfast.backends.sections import Compression, WrittenState, WrittenStates
-from holdfast.backends.snapshot import SnapshotResult, SnapshotStreams
+from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult, SnapshotStreams
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode
+from holdfast.locations.metadata import SubtaskState
+from holdfast.locations.storages import CheckpointedStateScope
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,7 @@ class CapturedState:
     Attributes:
         mode: How its elements are spread.
         schema: How its columns are stored.
-        columns: Gives their chunks; may make them first.
+        columns: Gives the chunks of each column; may make them first.
     """
 
     mode: OperatorStateMode
@@ -25,14 +27,14 @@ class CapturedState:
     columns: Callable[[], Sequence[Sequence[pa.Array]]]
 
     def rows(self) -> pa.Table:
-        """Its elements or entries."""
+        """The elements or entries as a table."""
         chunks = zip(self.columns(), self.schema, strict=True)
         arrays = [pa.chunked_array(column, field.type) for column, field in chunks]
         return pa.table(arrays, self.schema)
 
 
 class CapturedStates:
-    """All states of a backend, by name; several parts of one that is stored in several ways."""
+    """All states of a backend, by name: a part for each way in which a state is stored."""
 
     def __init__(self, states: dict[str, list[CapturedState]]) -> None:
         self.states = states
@@ -46,8 +48,8 @@ class CapturedStates:
 class OperatorStateSnapshotStrategy:
     """Writes all states into one stream, one section each.
 
-    A state that is stored in several ways has a section for the first of them; the second ones of all
-    such states go into a second stream, and so on.
+    Where a state is stored in several ways, because not all subtasks had asked for its new type, the first
+    way goes into the first stream, the second into a second stream, and so on.
 
     Attributes:
         capture: Takes the states as they are.
@@ -60,33 +62,48 @@ class OperatorStateSnapshotStrategy:
     def sync_prepare_resources(self, checkpoint_id: int) -> CapturedStates:  # noqa: ARG002  # the port's
         return CapturedStates(self.capture())
 
-    def async_snapshot(self, resources: CapturedStates, streams: SnapshotStreams) -> SnapshotResult:
-        number = max(map(len, resources.states.values()), default=0)
-        results = [
-            self._written(
-                {name: parts[i] for name, parts in resources.states.items() if i < len(parts)},
-                streams,
-            )
-            for i in range(number)
-        ]
-        if len(results) < 2:
-            return results[0] if results else SnapshotResult()
-        return replace(results[0], written=None, further=tuple(results[1:]))
-
-    def _written(
-        self, captured: dict[str, CapturedState], streams: SnapshotStreams
-    ) -> SnapshotResult:
-        with streams.open() as stream:
+    def async_snapshot(
+        self, resources: CapturedStates, streams: SnapshotStreams
+    ) -> SnapshotResult[OperatorStateHandle]:
+        handles: list[OperatorStateHandle] = []
+        written = None
+        for number in range(max(map(len, resources.states.values()), default=0)):
             written = WrittenStates(
-                {name: WrittenState(one.mode, one.rows()) for name, one in captured.items()}
+                {
+                    name: WrittenState(ways[number].mode, ways[number].rows())
+                    for name, ways in resources.states.items()
+                    if number < len(ways)
+                }
             )
-            states = written.write(stream, self.compression)
-            handle, local = streams.finish(stream)
-        if handle is None:
-            return SnapshotResult()
-        return SnapshotResult(
-            OperatorStateHandle(states, handle),
-            OperatorStateHandle(states, local) if local else None,
-            # Compressed, nobody could tell them from others without compressing them again.
-            written=written if self.compression is None else None,
-        )
+            with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
+                states = written.write(stream, self.compression)
+                handle = streams.finish(stream)
+            if handle is not None:
+                handles.append(OperatorStateHandle(states, handle))
+        # Compressed, nobody could tell them from others without compressing them again.
+        is_told_apart = len(handles) == 1 and self.compression is None
+        return SnapshotResult(tuple(handles), written=written if is_told_apart else None)
+
+
+class OperatorStatePart:
+    """Managed operator state as part of a subtask's snapshot.
+
+    Args:
+        snapshot: The asynchronous part of the backend's snapshot.
+
+    Attributes:
+        written: After `run`, the states in memory, as they were written; None if there are none, or
+            if nobody could tell later whether it is so.
+    """
+
+    def __init__(self, snapshot: AsyncSnapshot[OperatorStateHandle]) -> None:
+        self._snapshot = snapshot
+        self.written: WrittenStates | None = None
+
+    def run(self) -> SubtaskState:
+        result = self._snapshot.run()
+        self.written = result.written
+        return SubtaskState(managed_operator=result.handles)
+
+    def cancel(self) -> None:
+        self._snapshot.cancel()

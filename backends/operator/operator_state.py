@@ -14,7 +14,6 @@ from holdfast.backends.operator.broadcast_state import BroadcastState
 from holdfast.backends.operator.list_state import ListState
 from holdfast.backends.operator.operator_snapshot import (
     CapturedState,
-    CapturedStates,
     OperatorStateSnapshotStrategy,
 )
 from holdfast.backends.sections import (
@@ -53,7 +52,7 @@ class _Rows:
 
     def columns(self) -> list[pa.ChunkedArray]:
         rows = pa.concat_tables(self.parts)
-        return [compacted(one, shared_bytes=self.shared_bytes) for one in rows.columns]
+        return [compacted(column, shared_bytes=self.shared_bytes) for column in rows.columns]
 
     def chunks(self) -> list[list[pa.Array]]:
         return [column.chunks for column in self.columns()]
@@ -71,7 +70,7 @@ class _Stored:
     carried: list[_Rows]  # without copies of what other subtasks store
 
     def ways(self, name: str) -> list[_Rows]:
-        """What is stored if nobody asks, together with what is stored in the same way."""
+        """The rows to store if nobody asks for the state, together where they are stored in the same way."""
         ways: list[_Rows] = []
         for run in self.carried:
             known = (i for i, way in enumerate(ways) if are_alike(way.schema, run.schema, name))
@@ -86,11 +85,10 @@ class _Stored:
 class OperatorStateBackend:
     """Keeps a subtask's operator states, restores and snapshots them.
 
-    Restored states are there at once, under their names, and are carried on into the next
-    snapshot also if nobody asks for them; of a union list state that every subtask was given, each
-    subtask carries on the part that belongs to it. Where subtasks have stored a list in different ways, because
-    not all of them had asked for its new type, each part is migrated by its own type when somebody
-    asks, and until then stays as it is.
+    Restored states are there at once, under their names. A state that nobody asks for is carried on into the
+    next snapshot; of a union list state, which every subtask was given, each subtask carries on the part that
+    belongs to it. Subtasks may have stored a list in different ways, because not all of them had asked for its
+    new type: then each part is migrated by its own type when somebody asks, and stays as it is until then.
 
     Source:
         Flink, DefaultOperatorStateBackend. Here one name is one state: a list and a broadcast state
@@ -101,7 +99,7 @@ class OperatorStateBackend:
         self._stored: dict[str, _Stored] = {}
         self._lists: dict[str, tuple[OperatorStateMode, ListState]] = {}
         self._maps: dict[str, BroadcastState] = {}
-        self._snapshots: weakref.WeakSet[AsyncSnapshot[CapturedStates]] = weakref.WeakSet()
+        self._snapshots: weakref.WeakSet[AsyncSnapshot[OperatorStateHandle]] = weakref.WeakSet()
         self._is_closed = False
 
     @classmethod
@@ -114,8 +112,7 @@ class OperatorStateBackend:
         Raises:
             CheckpointNotFoundError: A state file is gone.
             CheckpointCorruptedError: What was read is not what was written.
-            StateMigrationError: One state is of two kinds, or a map of different types, in two
-                handles.
+            StateMigrationError: In two handles a state is of two kinds, or a map of two types.
         """
         backend = cls()
         for handle in handles:
@@ -144,33 +141,34 @@ class OperatorStateBackend:
         return backend
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
-        """The list state of that name; the same object each time. Begins empty if it is new.
+        """The list state of that name; the same object each time. A new state begins empty.
 
         When the job is restored with another parallelism its elements are spread evenly over
         the subtasks (`SPLIT_DISTRIBUTE`).
 
         Raises:
-            StateMigrationError: It was stored, or asked for before, as a type that this one can't
-                be made of.
-            InvalidRequestError: The name is that of another kind of state.
+            StateMigrationError: The state was stored, or asked for before, with a type that can't become
+                this one.
+            InvalidRequestError: A state of another kind has the name.
         """
         return self._list(descriptor, OperatorStateMode.SPLIT_DISTRIBUTE)
 
     def get_union_list_state(self, descriptor: ListStateDescriptor) -> ListState:
-        """The same, but whenever the job is restored each subtask gets the elements of all.
+        """The union list state of that name: whenever the job is restored, each subtask gets all elements.
 
-        A subtask that doesn't ask for it in the first snapshot's time after that carries on its own part
-        alone, and whoever asks later has that part, until the job is restored again.
+        All else is as for `get_list_state`. A subtask that has not asked for the state when its first snapshot
+        after a restore is taken carries on its own part alone; whoever asks later gets that part, until the job
+        is restored again.
         """
         return self._list(descriptor, OperatorStateMode.UNION)
 
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
-        """The broadcast state of that name; the same object each time. Begins empty if it is new.
+        """The broadcast state of that name; the same object each time. A new state begins empty.
 
         Raises:
-            StateMigrationError: It was stored, or asked for before, as types that these can't be
-                made of.
-            InvalidRequestError: The name is that of another kind of state.
+            StateMigrationError: The state was stored, or asked for before, with types that can't become
+                these.
+            InvalidRequestError: A state of another kind has the name.
         """
         name = descriptor.name
         serializers = (descriptor.key_serializer, descriptor.value_serializer)
@@ -188,32 +186,30 @@ class OperatorStateBackend:
 
     def registered_state_names(self) -> frozenset[str]:
         """Names of the list and union list states, restored ones included."""
-        stored = (name for name, one in self._stored.items() if not _is_map(one))
+        stored = (name for name, state in self._stored.items() if not _is_map(state))
         return frozenset((*self._lists, *stored))
 
     def registered_broadcast_state_names(self) -> frozenset[str]:
         """Names of the broadcast states, restored ones included."""
-        stored = (name for name, one in self._stored.items() if _is_map(one))
+        stored = (name for name, state in self._stored.items() if _is_map(state))
         return frozenset((*self._maps, *stored))
 
     def snapshot(
         self,
         factory: CheckpointStreamFactory,
         *,
-        local_factory: CheckpointStreamFactory | None = None,
         compression: Compression | None = None,
         checkpoint_id: int = 0,
-    ) -> AsyncSnapshot[CapturedStates]:
+    ) -> AsyncSnapshot[OperatorStateHandle]:
         """The synchronous part of a snapshot: takes what is there now.
 
         It takes time for each chunk of a list, each element that was added singly since the last
         snapshot, and each entry of a broadcast state that has changed; none for their bytes.
 
         Args:
-            factory: Where its asynchronous part will write.
-            local_factory: Where it will write a copy that stays with the task, if any.
-            compression: How what is written is compressed.
-            checkpoint_id: The checkpoint that it is for.
+            factory: Where the asynchronous part will write.
+            compression: How sections are compressed; None for not at all.
+            checkpoint_id: The checkpoint that the snapshot is for.
 
         Returns:
             The asynchronous part. Later changes of the states don't show in it.
@@ -225,7 +221,7 @@ class OperatorStateBackend:
             raise InvalidRequestError("the backend is closed")
         strategy = OperatorStateSnapshotStrategy(self._captured, compression)
         resources = strategy.sync_prepare_resources(checkpoint_id)
-        streams = SnapshotStreams(factory, local_factory)
+        streams = SnapshotStreams(factory)
         snapshot = AsyncSnapshot(strategy, resources, streams)
         self._snapshots.add(snapshot)
         return snapshot
@@ -271,20 +267,20 @@ class OperatorStateBackend:
     def _columns(
         self, name: str, names: tuple[str, ...], serializers: tuple[Serializer, ...]
     ) -> list[list[pa.Array]]:
-        """What was stored of a state, as the serializers want it; empty columns if nothing was."""
-        found: list[list[pa.Array]] = [[] for _ in names]
+        """The stored columns of a state, as the serializers want them; empty columns if nothing was stored."""
+        chunks: list[list[pa.Array]] = [[] for _ in names]
         runs = self._stored[name].runs if name in self._stored else ()
         for rows in runs:
             columns = zip(rows.schema, rows.columns(), serializers, strict=True)
             for i, (field, stored, serializer) in enumerate(columns):
-                found[i] += migrated(name, field, stored, serializer).chunks
-        return found
+                chunks[i] += migrated(name, field, stored, serializer).chunks
+        return chunks
 
     def _captured(self) -> dict[str, list[CapturedState]]:
         """All states in the order in which they came to be, restored ones first."""
         captured = {
-            name: [CapturedState(one.mode, rows.schema, rows.chunks) for rows in one.ways(name)]
-            for name, one in self._stored.items()
+            name: [CapturedState(state.mode, rows.schema, rows.chunks) for rows in state.ways(name)]
+            for name, state in self._stored.items()
         }
         for name, (mode, state) in self._lists.items():
             schema = _schema(LIST_COLUMNS, (state.serializer,))
@@ -340,7 +336,7 @@ def migrated(
     """A stored column as a serializer wants it.
 
     Raises:
-        StateMigrationError: It can't be made so.
+        StateMigrationError: The column can't become what the serializer stores.
         CheckpointCorruptedError: Nobody can tell how it was stored.
     """
     how = stored_in(field, name)
@@ -381,17 +377,19 @@ def _check_keys(name: str, stored: _Rows, keys: list[pa.Array], serializer: Seri
 
 
 def _check_same(name: str, known: tuple[Serializer, ...], wanted: tuple[Serializer, ...]) -> None:
-    for one, other in zip(known, wanted, strict=True):
-        if one != other:
-            message = f"state {name!r} was asked for as {one.name} before, and as {other.name} now"
+    for earlier, other in zip(known, wanted, strict=True):
+        if earlier != other:
+            message = (
+                f"state {name!r} was asked for as {earlier.name} before, and as {other.name} now"
+            )
             raise StateMigrationError(message)
 
 
 def _schema(names: tuple[str, ...], serializers: tuple[Serializer, ...]) -> pa.Schema:
     return pa.schema(
         [
-            column(name, one.storage_type, one.stored)
-            for name, one in zip(names, serializers, strict=True)
+            column(name, serializer.storage_type, serializer.stored)
+            for name, serializer in zip(names, serializers, strict=True)
         ]
     )
 

@@ -28,7 +28,7 @@ class _RawStateOutputStream(io.RawIOBase):
     files, is the same there as in a file of its own.
 
     Args:
-        stream: Where the bytes go. Whoever made it closes it, if there is to be no handle.
+        stream: Where the bytes go. Whoever made the stream closes it, if there is to be no handle.
     """
 
     def __init__(self, stream: CheckpointStateOutputStream) -> None:
@@ -58,13 +58,13 @@ class _RawStateOutputStream(io.RawIOBase):
 
     @property
     def closed(self) -> bool:
-        """Whether the system has ended it. Text and buffers in front of it are closed with it."""
+        """Whether the system has ended the stream. Files that users put in front of it look closed, too."""
         return self._finished
 
     def end(self) -> None:
-        """For the system: take nothing more.
+        """Take nothing more; the system calls it.
 
-        What a user has put in front of it, and has not let go of, would flush into it later.
+        Buffers that a user has put in front of the stream, and has not let go of, would flush into it later.
         """
         self._finished = True
 
@@ -92,7 +92,7 @@ class OperatorStateCheckpointOutputStream(_RawStateOutputStream):
 
     @property
     def number_of_partitions(self) -> int:
-        """How many were begun."""
+        """Number of partitions that were begun."""
         return len(self._starts)
 
     def start_new_partition(self) -> None:
@@ -109,7 +109,7 @@ class OperatorStateCheckpointOutputStream(_RawStateOutputStream):
         return super().write(data)
 
     def close_and_get_handle(self) -> RawOperatorStateHandle | None:
-        """For the system: keep what was written; None if that was nothing.
+        """Keep what was written; None if that was nothing. The system calls it.
 
         Raises what the stream's own success call raises.
         """
@@ -124,9 +124,6 @@ class KeyedStateCheckpointOutputStream(_RawStateOutputStream):
         stream: Where the bytes go.
         key_group_range: The subtask's key groups.
 
-    Raises:
-        InvalidRequestError: The range is empty.
-
     Source:
         Flink, KeyedStateCheckpointOutputStream. There the bytes before the first key group are
         written and never found again; here they are refused.
@@ -134,8 +131,6 @@ class KeyedStateCheckpointOutputStream(_RawStateOutputStream):
 
     def __init__(self, stream: CheckpointStateOutputStream, key_group_range: KeyGroupRange) -> None:
         super().__init__(stream)
-        if not key_group_range:
-            raise InvalidRequestError("a subtask without key groups has no keyed state")
         self._key_groups = key_group_range
         self._started: dict[int, None] = {}  # in the order of their bytes
 
@@ -150,11 +145,11 @@ class KeyedStateCheckpointOutputStream(_RawStateOutputStream):
         return next(reversed(self._started), None)
 
     def is_key_group_started(self, key_group: int) -> bool:
-        """Whether it was begun."""
+        """Whether the key group was begun."""
         return key_group in self._started
 
     def is_key_group_finished(self, key_group: int) -> bool:
-        """Whether it was begun, and nothing can be added to it."""
+        """Whether the key group was begun, and nothing can be added to it."""
         return key_group in self._started and (
             self._finished or key_group != self.current_key_group
         )
@@ -163,7 +158,7 @@ class KeyedStateCheckpointOutputStream(_RawStateOutputStream):
         """Begin a key group; it ends where the next one begins, and may be empty.
 
         Raises:
-            InvalidRequestError: It is none of this subtask's, or was begun before.
+            InvalidRequestError: The key group is none of this subtask's, or was begun before.
             StreamClosedError: The snapshot is complete.
         """
         key_group = operator.index(key_group)  # also one of NumPy's
@@ -187,7 +182,7 @@ class KeyedStateCheckpointOutputStream(_RawStateOutputStream):
         return super().write(data)
 
     def close_and_get_handle(self) -> KeyGroupsStateHandle | None:
-        """For the system: keep what was written; None if that was nothing.
+        """Keep what was written; None if that was nothing. The system calls it.
 
         Raises what the stream's own success call raises.
         """
@@ -213,7 +208,7 @@ class KeyGroupStatePartitionStream(StatePartitionStream):
     """The bytes of one key group.
 
     Attributes:
-        key_group: Which one.
+        key_group: The key group's number.
     """
 
     def __init__(self, partition: BoundedInputStream, key_group: int) -> None:
@@ -258,9 +253,9 @@ def _in_written_order(handle: KeyGroupsStateHandle) -> Sequence[tuple[int, tuple
     if len(handle.partitions) != last - first + 1:
         message = f"{len(handle.partitions)} partitions for key groups {first} to {last}"
         raise CheckpointCorruptedError(message, location_of(handle.stream))
-    found = [
+    begun = [
         (key_group, partition)
         for key_group, partition in enumerate(handle.partitions, first)
         if partition is not None
     ]
-    return sorted(found, key=lambda item: item[1])
+    return sorted(begun, key=lambda item: item[1])

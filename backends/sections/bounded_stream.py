@@ -10,7 +10,7 @@ from holdfast.locations.handles import StreamStateHandle
 
 
 def location_of(handle: StreamStateHandle) -> str:
-    """Where its bytes are, for errors; nowhere if they are in the handle."""
+    """Where the stream's bytes are, for errors; empty if they are in the handle."""
     return getattr(handle, "uri", "")
 
 

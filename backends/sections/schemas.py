@@ -5,19 +5,19 @@ import pyarrow as pa
 from holdfast.backends.serializers import stored_in
 
 
-def are_alike(one: pa.Schema, other: pa.Schema, state: str) -> bool:
+def are_alike(schema: pa.Schema, other: pa.Schema, state: str) -> bool:
     """Whether what reads columns of the one schema reads those of the other, too.
 
-    A class that has moved or has a new name since is the same type; but not where it is pickled, as
-    pickles lead to it by that name.
+    A class that has moved or has a new name since is the same type. Where it is pickled it is another
+    type, as pickles lead to the class by that name.
 
     Raises:
-        CheckpointCorruptedError: They say of themselves what nobody has written.
+        CheckpointCorruptedError: A schema says of its columns what nobody has written.
     """
-    if one.equals(other, check_metadata=True):
+    if schema.equals(other, check_metadata=True):
         return True
-    return one.equals(other) and all(
-        _form(field, state) == _form(twin, state) for field, twin in zip(one, other, strict=True)
+    return schema.equals(other) and all(
+        _form(field, state) == _form(twin, state) for field, twin in zip(schema, other, strict=True)
     )
 
 

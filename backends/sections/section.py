@@ -23,7 +23,7 @@ Compression = Literal["zstd", "lz4"]
 _BLOCK = 16 << 20
 """About how many bytes a block of rows has at most; it is read as a whole, into memory."""
 
-_ALIGNMENT = 8  # of what Arrow writes, in bytes
+_ALIGNMENT = 8  # bytes; Arrow aligns what it writes
 
 LIST_COLUMNS = ("element",)
 MAP_COLUMNS = ("key", "value")
@@ -63,14 +63,14 @@ def read_section(
     """The rows of a section that count, without a copy where it is not compressed.
 
     Args:
-        section: Its bytes.
+        section: The bytes.
         first: Index of the first row that counts.
-        count: How many count.
-        name: Its state, for errors.
-        location: Its file, for errors.
+        count: Number of rows that count.
+        name: The state, for errors.
+        location: The file, for errors.
 
     Raises:
-        CheckpointCorruptedError: It is no section, or has too few rows.
+        CheckpointCorruptedError: The bytes are no section, or have too few rows.
     """
     with _decoding(name, location):
         with pa.ipc.open_file(section) as reader:
@@ -84,10 +84,10 @@ def read_section(
 
 
 def section_of(handle: StreamStateHandle, stream: BinaryIO, offset: int, length: int) -> pa.Buffer:
-    """The bytes of a section: where they are in memory already, or read into memory of Arrow's.
+    """The bytes of a section: where they are in memory already, or else read into Arrow's memory.
 
     Raises:
-        EOFError: They are not all in the stream.
+        EOFError: The stream ends before the section does.
     """
     is_inline = isinstance(handle, ByteStreamStateHandle)
     size = handle.size if is_inline else stream.seek(0, io.SEEK_END)
@@ -120,7 +120,7 @@ def read_schema(handle: StreamStateHandle, offset: int, length: int, *, name: st
 def blocks_and_rows(
     handle: StreamStateHandle, offset: int, length: int, *, name: str
 ) -> tuple[int, int]:
-    """How many blocks and rows a section has; reads how each block is laid out, not what is in it.
+    """Number of blocks and of rows in a section; reads how each block is laid out, not what is in it.
 
     Raises what `read_schema` does.
     """
@@ -139,11 +139,11 @@ def read_blocks(
     """The blocks of rows of a section, one at a time.
 
     Args:
-        handle: Where it is.
-        offset: Where in that it begins.
-        length: Its bytes.
-        name: Its state, for errors.
-        blocks: The first of them and the one behind the last; None for all.
+        handle: The stream that the section is in.
+        offset: First byte of the section in the stream.
+        length: Length of the section in bytes.
+        name: The state, for errors.
+        blocks: Index of the first block, and of the block behind the last; None for all.
 
     Raises:
         CheckpointNotFoundError: The state file is gone.
@@ -191,7 +191,7 @@ def _copied(section: pa.Buffer) -> pa.Buffer:
 
 
 def _aligned(section: pa.Buffer) -> pa.Buffer:
-    """The section where Arrow may work on its numbers; they lie one behind the other in a stream."""
+    """The section at an address where Arrow may work on its numbers: in a stream sections begin anywhere."""
     if section.address % _ALIGNMENT == 0:
         return section
     return _copied(section)

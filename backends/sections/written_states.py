@@ -21,8 +21,8 @@ class WrittenState:
     """One state as its section holds it.
 
     Attributes:
-        mode: How its elements are spread.
-        rows: Its elements or entries.
+        mode: How the elements are spread.
+        rows: The elements or entries.
     """
 
     mode: OperatorStateMode
@@ -37,7 +37,7 @@ class WrittenState:
 class WrittenStates(Mapping[str, WrittenState]):
     """All states of a snapshot by name, in the order in which they were written.
 
-    They are columns, which nobody changes, and no objects of the user's.
+    The states are columns, which nobody changes, and no objects of the user's.
     """
 
     def __init__(self, states: Mapping[str, WrittenState]) -> None:
@@ -54,7 +54,7 @@ class WrittenStates(Mapping[str, WrittenState]):
 
     @property
     def memory_bytes(self) -> int:
-        """Size of the memory that they keep."""
+        """Size of the memory that all states keep."""
         return sum(state.memory_bytes for state in self._states.values())
 
     def write(
@@ -72,8 +72,8 @@ class WrittenStates(Mapping[str, WrittenState]):
     def are_those_of(self, handle: OperatorStateHandle) -> bool:
         """Whether writing them without compression would make just the bytes of the handle's file.
 
-        Takes what a checksum of them takes. It finds out even if somebody has changed memory that
-        he had handed over, such as that of a NumPy array.
+        That takes as long as a checksum of the states. The answer is no, too, if somebody has changed memory
+        that he had handed over, such as that of a NumPy array.
         """
         stream = _Sum()
         partitions = self.write(stream)
@@ -87,7 +87,7 @@ class WrittenStates(Mapping[str, WrittenState]):
 
 
 class _Sum:
-    """A stream of which nothing stays but the checksum."""
+    """A stream that keeps nothing but the checksum of what is written."""
 
     def __init__(self) -> None:
         self.checksum = ChecksumBuilder()

@@ -1,6 +1,6 @@
-"""From one Arrow type to another one that can hold all of its values.
+"""The way from one Arrow type to another one that can hold all of its values.
 
-Decided by the types alone, before any data is read: what depends on the values would work today
+It is decided by the types alone, before any data is read: what depends on the values would work today
 and fail tomorrow.
 """
 
@@ -25,7 +25,7 @@ class NoWayError(Exception):
 def change_of(
     stored: pa.DataType, wanted: pa.DataType, defaults: Mapping[str, pa.Scalar], at: str = ""
 ) -> Change:
-    """What makes arrays of the stored type ones of the wanted type.
+    """A function that makes arrays of the wanted type of arrays of the stored type.
 
     Args:
         stored: Type of the arrays.
@@ -34,7 +34,7 @@ def change_of(
         at: Where in the outermost type these two are, for errors.
 
     Raises:
-        NoWayError: It can't be done for all values.
+        NoWayError: Some values of the stored type are none of the wanted type.
     """
     if stored.equals(wanted):
         return lambda array: array
@@ -74,7 +74,7 @@ def _struct_change(
         changes.append(_field_change(index, change_of(before.type, field.type, {}, path)))
 
     def change(array: pa.StructArray) -> pa.StructArray:
-        columns = [one(array) for one in changes]
+        columns = [change(array) for change in changes]
         if not columns:
             return pa.array([{}] * len(array), wanted, mask=_mask(array))
         return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=_mask(array))
@@ -146,7 +146,7 @@ def _mask(array: pa.Array) -> pa.Array | None:
 
 
 def _holds_all(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether each value of the one simple type is one of the other, too."""
+    """Whether each value of a simple type is a value of the other type, too."""
     if types.is_dictionary(stored):
         stored = stored.value_type
     return (

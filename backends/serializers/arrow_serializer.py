@@ -51,7 +51,7 @@ class ArrowSerializer(Serializer):
 
     def encode(self, values: Elements) -> list[pa.Array]:
         if type(values) is list and set(map(type, values)) == {self._native}:
-            # Arrow takes these as they are, or refuses: nothing is to be looked for in them.
+            # Arrow takes values of these types as they are, or refuses them: no check is needed.
             with suppress(pa.ArrowException, OverflowError, ValueError):
                 column = pa.array(values, self._type)
                 return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -77,15 +77,19 @@ class ArrowSerializer(Serializer):
         if self._native in (int, float) and not column.null_count:
             # numpy makes all objects in one go.
             chunks = [chunk.to_numpy().tolist() for chunk in column.chunks]
-            return chunks[0] if len(chunks) == 1 else [one for chunk in chunks for one in chunk]
-        found: list[Any] = self._objects(column.to_pylist)
-        return found
+            return (
+                chunks[0]
+                if len(chunks) == 1
+                else [element for chunk in chunks for element in chunk]
+            )
+        objects: list[Any] = self._objects(column.to_pylist)
+        return objects
 
     def column_of(self, encoded: list[Any]) -> list[pa.Array]:
         try:
             return super().column_of(encoded)
         except (pa.ArrowNotImplementedError, TypeError):  # not of scalars of this type
-            return [pa.concat_arrays([pa.repeat(one, 1) for one in encoded])]
+            return [pa.concat_arrays([pa.repeat(element, 1) for element in encoded])]
 
     def _objects(self, made: Callable[[], Any]) -> Any:
         try:
@@ -110,14 +114,14 @@ class ArrowSerializer(Serializer):
 
 
 def _arrow_takes_all(values: list[Any], native: builtins.type | None) -> bool:
-    """The same for many values of a native type, sooner."""
+    """Whether Arrow takes all of many values of a native type; sooner than asking for each."""
     if native is int:
         return _arrow_takes(min(values)) and _arrow_takes(max(values))
     return native is not str or _arrow_takes("".join(values))
 
 
 def _arrow_takes(value: Any) -> bool:
-    """Whether it is none of the few values of a native type that Arrow has no room for."""
+    """Whether Arrow has room for the value; for a few values of native types it has none."""
     if type(value) is int:
         return -_2_63 <= value < _2_63
     if type(value) is str and not value.isascii():

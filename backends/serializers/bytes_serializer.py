@@ -1,4 +1,4 @@
-"""What serializers share that store each element as bytes."""
+"""What all serializers share that store each element as bytes."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which serializer is for which type."""
+"""The choice of a serializer for a type."""
 
 import builtins
 from collections.abc import Mapping
@@ -34,10 +34,11 @@ def serializer_of(type: ElementType, defaults: Mapping[str, Any]) -> Serializer:
 
     Args:
         type: The elements' type.
-        defaults: By field of an Arrow struct: what it is in elements that were stored without it.
+        defaults: Values for fields of an Arrow struct in elements that were stored without them.
 
     Raises:
-        InvalidRequestError: It is no type of elements, or a default is none of a field.
+        InvalidRequestError: The type is none that elements can have, or a default doesn't fit its
+            field.
     """
     if isinstance(type, pa.Schema):
         type = pa.struct(list(type))
@@ -62,8 +63,8 @@ def _check_storable(type: pa.DataType) -> None:
         message = f"{type} has room for few values only; take an index of 32 bits"
         raise InvalidRequestError(message)
     inner = [type.value_type] if pa.types.is_dictionary(type) else []
-    for one in [*inner, *(type.field(index).type for index in range(type.num_fields))]:
-        _check_storable(one)
+    for part in [*inner, *(type.field(index).type for index in range(type.num_fields))]:
+        _check_storable(part)
 
 
 def _without(defaults: Mapping[str, Any], serializer: Serializer) -> Serializer:

@@ -41,7 +41,7 @@ class Compatibility:
 
     @classmethod
     def incompatible(cls, reason: str) -> "Compatibility":
-        """It can't be read."""
+        """The compatibility of elements that can't be read, with the reason."""
         return cls(Outcome.INCOMPATIBLE, reason)
 
 

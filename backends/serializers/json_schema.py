@@ -27,8 +27,8 @@ class _Comparison:
         if not _resolved(wanted, self._wanted).keys() - _NO_LIMITS:  # anything at all
             return ""
         others = _alternatives(wanted, self._wanted)
-        for one in _alternatives(stored, self._stored):
-            reasons = [self._pair_misfit(one, other, at) for other in others]
+        for alternative in _alternatives(stored, self._stored):
+            reasons = [self._pair_misfit(alternative, other, at) for other in others]
             if all(reasons):
                 return reasons[0]
         return ""
@@ -52,7 +52,9 @@ class _Comparison:
     def _simple_misfit(self, stored: _Schema, wanted: _Schema, at: str) -> str:
         where = at or "it"
         values, allowed = _values(stored), _values(wanted)
-        if allowed is not None and (values is None or any(one not in allowed for one in values)):
+        if allowed is not None and (
+            values is None or any(value not in allowed for value in values)
+        ):
             return f"{where} could have other values than now"
         if values is not None and allowed is not None:
             return ""
@@ -73,7 +75,7 @@ class _Comparison:
 
     def _object_misfit(self, stored: _Schema, wanted: _Schema, at: str) -> str:
         text = {"type": "string"}
-        names, wanted_names = (one.get("propertyNames", text) for one in (stored, wanted))
+        names, wanted_names = (schema.get("propertyNames", text) for schema in (stored, wanted))
         reason = self.misfit(names, wanted_names, f"{at}[key]")
         if reason:
             return reason
@@ -119,9 +121,9 @@ class _Comparison:
         more = stored.get("items", False if "prefixItems" in stored else {})
         others = wanted.get("items") or {}  # none are left if there must not be any
         for index in range(max(len(before), len(now))):
-            one = before[index] if index < len(before) else more
+            earlier = before[index] if index < len(before) else more
             other = now[index] if index < len(now) else others
-            reason = "" if one is False else self.misfit(one, other, f"{at}[{index}]")
+            reason = "" if earlier is False else self.misfit(earlier, other, f"{at}[{index}]")
             if reason:
                 return reason
         return "" if more is False else self.misfit(more, others, f"{at}[]")
@@ -163,11 +165,13 @@ def _resolved(schema: _Schema, definitions: _Schema) -> _Schema:
 
 
 def _alternatives(schema: _Schema, definitions: _Schema) -> list[_Schema]:
-    """What it is one of; references stay, because types may refer to themselves."""
+    """The schemas that a value may be of; references stay, because types may refer to themselves."""
     alternatives = _resolved(schema, definitions).get("anyOf")
     if alternatives is None:
         return [schema]
-    return [one for inner in alternatives for one in _alternatives(inner, definitions)]
+    return [
+        alternative for inner in alternatives for alternative in _alternatives(inner, definitions)
+    ]
 
 
 def _may_merge(stored: _Schema, wanted: _Schema) -> bool:
@@ -178,11 +182,11 @@ def _may_merge(stored: _Schema, wanted: _Schema) -> bool:
 
 
 def _others(schema: _Schema, *, is_ignored: bool) -> _Schema | None:
-    """What fields that are not listed have to be; None if there are none.
+    """The schema of fields that are not listed; None if there must not be any.
 
     Args:
-        schema: Of a struct or dict.
-        is_ignored: Whether a struct that doesn't say takes no notice of them.
+        schema: The schema of a struct or dict.
+        is_ignored: Whether a struct that doesn't say takes no notice of such fields.
     """
     others = schema.get("additionalProperties", "properties" not in schema or is_ignored)
     if isinstance(others, dict):
@@ -191,7 +195,7 @@ def _others(schema: _Schema, *, is_ignored: bool) -> _Schema | None:
 
 
 def _missing_misfit(stored: _Schema, wanted: _Schema, at: str) -> str:
-    """Why what a value of the stored struct need not have is missing in the wanted one."""
+    """Why a field may be missing in the stored struct that the wanted struct needs; empty if none may."""
     for name in wanted.get("required", []):
         path = _below(at, name)
         if name not in stored.get("properties", {}):
@@ -202,7 +206,7 @@ def _missing_misfit(stored: _Schema, wanted: _Schema, at: str) -> str:
 
 
 def _is_still_default(stored: _Schema, wanted: _Schema) -> bool:
-    """Whether what was left out, if anything was, is made again."""
+    """Whether the value of a field that was left out is still made in the same way."""
     if _DEFAULT not in stored:
         return True
     return stored[_DEFAULT] in wanted.get("defaults", [])
@@ -214,7 +218,7 @@ def _is_text(schema: _Schema) -> bool:
 
 def _type_of(values: list[Any] | None) -> str | None:
     """The type of all of these values, as a schema names it; None if they have several."""
-    types = {_TYPES.get(type(one)) for one in values or ()}
+    types = {_TYPES.get(type(value)) for value in values or ()}
     return types.pop() if len(types) == 1 else None
 
 
@@ -222,7 +226,7 @@ _TYPES = {str: "string", int: "integer", type(None): "null"}
 
 
 def _values(schema: _Schema) -> list[Any] | None:
-    """The only values that it allows, or None if it does not list them."""
+    """The values that a schema lists, or None if it lists none."""
     if "const" in schema:
         return [schema["const"]]
     values = schema.get("enum")

@@ -28,7 +28,7 @@ class MessagePackSerializer(BytesSerializer):
         type: What msgspec takes for a type: a Struct, a dataclass, `dict[str, int]`, ….
 
     Raises:
-        InvalidRequestError: It takes no such type.
+        InvalidRequestError: msgspec takes no such type.
     """
 
     def __init__(self, type: Any) -> None:
@@ -73,7 +73,7 @@ class MessagePackSerializer(BytesSerializer):
         try:
             encoded: bytes = _encode(value)
             decoded = self._decoder.decode(encoded)
-            # What msgspec writes it need not be able to read: it does not look at fields' types, and
+            # msgspec may write what it can't read: it does not look at fields' types, and
             # leaves out what a field's type has not, such as the fields of a subclass.
             again = _encode(decoded)
             is_kept = again == encoded or _is_same(again, encoded) or _is_like(decoded, value)
@@ -93,7 +93,7 @@ class MessagePackSerializer(BytesSerializer):
         return self._read(self._decoder.decode, encoded)
 
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
-        return [one for chunk in column.chunks for one in self._decoded(chunk)]
+        return [element for chunk in column.chunks for element in self._decoded(chunk)]
 
     def _read(self, decode: Callable[[bytes], Any], encoded: bytes) -> Any:
         try:
@@ -111,8 +111,10 @@ class MessagePackSerializer(BytesSerializer):
             raise CheckpointCorruptedError(message) from None
 
     def _decoded(self, chunk: pa.Array) -> list[Any]:
-        found: list[Any] = self._read(lambda one: self._list_decoder.decode(packed(one)), chunk)
-        return found
+        elements: list[Any] = self._read(
+            lambda stored: self._list_decoder.decode(packed(stored)), chunk
+        )
+        return elements
 
     def compatibility(
         self,
@@ -134,8 +136,8 @@ class MessagePackSerializer(BytesSerializer):
         return Compatibility(Outcome.AFTER_MIGRATION, migrate=self._rewritten)
 
     def _rewritten(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """As this type would write it: what has no new field must not be taken for one that has."""
-        encoded = [_encode(one) for one in self.decode(column)]
+        """The column as this type would write it: else a value that lacks a new field would look as if it had it."""
+        encoded = [_encode(element) for element in self.decode(column)]
         return pa.chunked_array(self.column_of(encoded), self.storage_type)
 
 
@@ -143,7 +145,7 @@ def packed(chunk: pa.Array) -> bytes:
     """All elements as one array of MessagePack: their bytes, one behind the other, are its inside.
 
     Raises:
-        ValueError: It is no column of bytes.
+        ValueError: The column doesn't hold bytes.
     """
     if chunk.type != pa.large_binary():
         raise ValueError(f"column is {chunk.type}")
@@ -153,38 +155,44 @@ def packed(chunk: pa.Array) -> bytes:
     return b"".join((b"\xdd", len(chunk).to_bytes(4, "big"), inside))
 
 
-def _is_same(one: bytes, other: bytes) -> bool:
-    """Whether both are the same, although their bytes differ: of 1 and 1.0."""
+def _is_same(encoded: bytes, other: bytes) -> bool:
+    """Whether two encodings are of the same value, although their bytes differ: as of 1 and 1.0."""
     try:
-        return bool(_plain(one) == _plain(other))
+        return bool(_plain(encoded) == _plain(other))
     except msgspec.MsgspecError:  # keys that are objects
         return False
 
 
 def _is_like(decoded: Any, value: Any) -> bool:
-    """The same without regard to the order of sets, or how NaN and decimals are written."""
+    """Whether two values are the same, whatever the order of sets, or how NaN and decimals are written."""
     try:
-        one, other = _plain(_encode_sorted(decoded)), _plain(_encode_sorted(value))
+        first, other = _plain(_encode_sorted(decoded)), _plain(_encode_sorted(value))
     except (msgspec.MsgspecError, TypeError):  # keys that are objects, or have no order
         return bool(decoded == value)
-    return _are_equal(one, other)
+    return _are_equal(first, other)
 
 
-def _are_equal(one: Any, other: Any) -> bool:
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_are_equal(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_are_equal, one, other))
-    if isinstance(one, str) and isinstance(other, int | float):
-        return Decimal(one) == Decimal(str(other))  # a number in the place of a Decimal
-    return bool(one == other or (one != one and other != other))  # noqa: PLR0124  # NaN
+def _are_equal(value: Any, other: Any) -> bool:
+    if isinstance(value, dict) and isinstance(other, dict):
+        return value.keys() == other.keys() and all(
+            _are_equal(value[key], other[key]) for key in value
+        )
+    if isinstance(value, list | tuple) and isinstance(other, list | tuple):
+        return len(value) == len(other) and all(map(_are_equal, value, other))
+    if isinstance(value, str) and isinstance(other, int | float):
+        return Decimal(value) == Decimal(str(other))  # a number in the place of a Decimal
+    return bool(value == other or (value != value and other != other))  # noqa: PLR0124  # NaN
 
 
 def _place_of(error: Exception) -> str:
-    """Where in an element it failed. The rest of the text may hold data."""
+    """Where in an element decoding failed. The rest of the text may hold data."""
     _, at, place = str(error).rpartition(" - at ")
     return f" (at {place})" if at and isinstance(error, msgspec.MsgspecError) else ""
 
 
-def _name_of(one: Any) -> str:
-    return f"{one.__module__}.{one.__qualname__}" if isinstance(one, type) else str(one)
+def _name_of(described: Any) -> str:
+    return (
+        f"{described.__module__}.{described.__qualname__}"
+        if isinstance(described, type)
+        else str(described)
+    )

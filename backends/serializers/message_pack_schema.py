@@ -50,12 +50,12 @@ _BOUNDS = {
 
 
 def schema_of(type: Any, *, with_defaults: bool = False) -> Schema:
-    """The schema; equal ones are equal dicts.
+    """The JSON schema of a type; equal schemas are equal dicts.
 
     Args:
         type: What msgspec takes for a type.
-        with_defaults: Whether it also says what fields are that a value has not. That is for judging
-            what was stored, not for storing: a default may be another one each time.
+        with_defaults: Whether the schema also has the values of fields that are missing. It is meant for
+            judging what was stored, not for storing: a default may be another one each time.
 
     Raises:
         TypeError: msgspec does not know the type, or something inside of it.
@@ -72,106 +72,108 @@ class _Described:
         self._names: dict[int, str] = {}  # by identity: a type that refers to itself comes again
         self._types: list[inspect.Type] = []  # keeps the identities
 
-    def schema(self, one: inspect.Type) -> Schema:
-        simple = _SIMPLE.get(type(one))
+    def schema(self, described: inspect.Type) -> Schema:
+        simple = _SIMPLE.get(type(described))
         if simple is not None:
-            return simple | _bounds(one)
-        describe = _DESCRIBED.get(type(one))
+            return simple | _bounds(described)
+        describe = _DESCRIBED.get(type(described))
         if describe is not None:
-            return describe(self, one)
-        name = self._names.get(id(one))
+            return describe(self, described)
+        name = self._names.get(id(described))
         if name is None:
-            name = self._name(one)
-            self.definitions[name] = self._named(one)
+            name = self._name(described)
+            self.definitions[name] = self._named(described)
         return {"$ref": f"#/$defs/{name}"}
 
-    def union(self, one: Any) -> Schema:
-        return {"anyOf": [self.schema(inner) for inner in one.types]}
+    def union(self, described: Any) -> Schema:
+        return {"anyOf": [self.schema(inner) for inner in described.types]}
 
-    def array(self, one: Any) -> Schema:
-        return {"type": "array", "items": self.schema(one.item_type)} | _limits(one, "Items")
+    def array(self, described: Any) -> Schema:
+        return {"type": "array", "items": self.schema(described.item_type)} | _limits(
+            described, "Items"
+        )
 
-    def set(self, one: Any) -> Schema:
-        return self.array(one) | {"uniqueItems": True}
+    def set(self, described: Any) -> Schema:
+        return self.array(described) | {"uniqueItems": True}
 
-    def tuple(self, one: Any) -> Schema:
-        items = [self.schema(inner) for inner in one.item_types]
+    def tuple(self, described: Any) -> Schema:
+        items = [self.schema(inner) for inner in described.item_types]
         bounds = {"minItems": len(items), "maxItems": len(items)}
         return {"type": "array", "prefixItems": items, "items": False} | bounds
 
-    def dict(self, one: Any) -> Schema:
-        found: Schema = {"type": "object", "propertyNames": self.schema(one.key_type)}
+    def dict(self, described: Any) -> Schema:
+        schema: Schema = {"type": "object", "propertyNames": self.schema(described.key_type)}
         return (
-            found
-            | _limits(one, "Properties")
-            | {"additionalProperties": self.schema(one.value_type)}
+            schema
+            | _limits(described, "Properties")
+            | {"additionalProperties": self.schema(described.value_type)}
         )
 
-    def _name(self, one: inspect.Type) -> str:
-        title = getattr(getattr(one, "cls", None), "__name__", "")
-        taken = set(self._names.values())
-        names = [title, *(f"{title}-{number}" for number in range(2, len(taken) + 3))]
-        name = self._names[id(one)] = next(name for name in names if name not in taken)
-        self._types.append(one)
+    def _name(self, described: inspect.Type) -> str:
+        title = getattr(getattr(described, "cls", None), "__name__", "")
+        used = set(self._names.values())
+        names = [title, *(f"{title}-{number}" for number in range(2, len(used) + 3))]
+        name = self._names[id(described)] = next(name for name in names if name not in used)
+        self._types.append(described)
         return name
 
-    def _named(self, one: inspect.Type) -> Schema:
-        match one:
+    def _named(self, described: inspect.Type) -> Schema:
+        match described:
             case inspect.EnumType(cls=cls):
                 return {"enum": sorted((member.value for member in cls), key=repr)}
             case inspect.StructType(array_like=True) | inspect.NamedTupleType():
-                return self._tuple_like(one)
+                return self._tuple_like(described)
             case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType():
-                return self._object(one)
-        raise TypeError(f"type {getattr(one, 'cls', one)!r} is not supported")
+                return self._object(described)
+        raise TypeError(f"type {getattr(described, 'cls', described)!r} is not supported")
 
-    def _object(self, one: Any) -> Schema:
-        _check_fields(one)
-        properties = {field.encode_name: self.schema(field.type) for field in one.fields}
-        leaves_out = isinstance(one, inspect.StructType) and _config(one).omit_defaults
-        for field in one.fields:
+    def _object(self, described: Any) -> Schema:
+        _check_fields(described)
+        properties = {field.encode_name: self.schema(field.type) for field in described.fields}
+        leaves_out = isinstance(described, inspect.StructType) and _config(described).omit_defaults
+        for field in described.fields:
             if leaves_out:
                 properties[field.encode_name] |= _left_out(field)
             if self._with_defaults:
                 properties[field.encode_name] |= _defaults(field)
-        required = [field.encode_name for field in one.fields if field.required]
-        if getattr(one, "tag", None) is not None:
-            properties[one.tag_field] = {"enum": [one.tag]}
-            required.append(one.tag_field)
-        found: Schema = {"type": "object", "properties": properties, "required": required}
-        if getattr(one, "forbid_unknown_fields", False):
-            found["additionalProperties"] = False
-        return found
+        required = [field.encode_name for field in described.fields if field.required]
+        if getattr(described, "tag", None) is not None:
+            properties[described.tag_field] = {"enum": [described.tag]}
+            required.append(described.tag_field)
+        schema: Schema = {"type": "object", "properties": properties, "required": required}
+        if getattr(described, "forbid_unknown_fields", False):
+            schema["additionalProperties"] = False
+        return schema
 
-    def _tuple_like(self, one: Any) -> Schema:
-        _check_fields(one)
-        items = [self.schema(field.type) for field in one.fields]
-        names = [field.name for field in one.fields]
-        required = sum(field.required for field in one.fields)
-        if getattr(one, "tag", None) is not None:
-            items.insert(0, {"enum": [one.tag]})
+    def _tuple_like(self, described: Any) -> Schema:
+        _check_fields(described)
+        items = [self.schema(field.type) for field in described.fields]
+        names = [field.name for field in described.fields]
+        required = sum(field.required for field in described.fields)
+        if getattr(described, "tag", None) is not None:
+            items.insert(0, {"enum": [described.tag]})
             names.insert(0, "")
             required += 1
-        found: Schema = {
+        schema: Schema = {
             "type": "array",
             "prefixItems": items,
             "names": names,
             "minItems": required,
         }
-        if isinstance(one, inspect.NamedTupleType) or one.forbid_unknown_fields:
-            found["maxItems"] = len(items)
-        return found
+        if isinstance(described, inspect.NamedTupleType) or described.forbid_unknown_fields:
+            schema["maxItems"] = len(items)
+        return schema
 
 
-def _check_fields(one: Any) -> None:
+def _check_fields(described: Any) -> None:
     """Refuse a struct that was pickled by value: its fields are gone, and its values would be.
 
     Raises:
-        InvalidRequestError: It was.
+        InvalidRequestError: The struct was pickled by value.
     """
-    if not isinstance(one, inspect.StructType):
+    if not isinstance(described, inspect.StructType):
         return
-    cls: Any = get_origin(one.cls) or one.cls
+    cls: Any = get_origin(described.cls) or described.cls
     fields = set(cls.__struct_fields__)
     for base in cls.__mro__:
         for name, hint in get_annotations(base).items():
@@ -184,20 +186,20 @@ def _check_fields(one: Any) -> None:
                 raise InvalidRequestError(message)
 
 
-def _bounds(one: Any) -> Schema:
-    found = {word: getattr(one, name, None) for name, word in _BOUNDS.items()}
-    return {word: bound for word, bound in found.items() if bound is not None}
+def _bounds(described: Any) -> Schema:
+    bounds = {word: getattr(described, name, None) for name, word in _BOUNDS.items()}
+    return {word: bound for word, bound in bounds.items() if bound is not None}
 
 
-def _config(one: inspect.StructType) -> Any:
-    cls: Any = one.cls  # of a generic one, what its parameters were given to
+def _config(described: inspect.StructType) -> Any:
+    cls: Any = described.cls  # for a generic class: the class that was given parameters
     return (get_origin(cls) or cls).__struct_config__
 
 
 def _left_out(field: inspect.Field) -> Schema:
-    """What is not written, because it is the default; msgspec looks whether it is the same object.
+    """The default that msgspec leaves out when it writes: it compares objects by identity.
 
-    Of those that a factory makes it leaves out no others than empty lists, dicts and sets.
+    Among defaults that a factory makes it leaves out only empty lists, dicts and sets.
     """
     if field.default is not msgspec.NODEFAULT:
         return {"leftOut": _in_one_form(field.default)}
@@ -207,7 +209,7 @@ def _left_out(field: inspect.Field) -> Schema:
 
 
 def _defaults(field: inspect.Field) -> Schema:
-    """In each form in which it may have been stored as left out."""
+    """The default in each form in which it may have been stored as left out."""
     try:
         if field.default_factory is not msgspec.NODEFAULT:
             default = field.default_factory()
@@ -219,7 +221,9 @@ def _defaults(field: inspect.Field) -> Schema:
     except Exception:  # noqa: BLE001  # of any class's own code; then it is no default to rely on
         return {}
     if isinstance(field.type, inspect.UnionType) and forms[0] is not None:
-        forms = [one for one in forms if one is not None]  # NaN, which must not be taken for None
+        forms = [
+            form for form in forms if form is not None
+        ]  # NaN, which must not be taken for None
     return {"defaults": forms}
 
 
@@ -241,22 +245,22 @@ def _in_one_form(default: Any) -> Any:
 
 def _with_texts(plain: Any) -> Any:
     if isinstance(plain, dict):
-        return {key: _with_texts(one) for key, one in plain.items()}
+        return {key: _with_texts(item) for key, item in plain.items()}
     if isinstance(plain, list | tuple):
-        return [_with_texts(one) for one in plain]
+        return [_with_texts(item) for item in plain]
     is_finite = not isinstance(plain, float) or math.isfinite(plain)
     return plain if is_finite else str(plain)
 
 
-def _limits(one: Any, what: str) -> Schema:
-    found = {f"min{what}": one.min_length, f"max{what}": one.max_length}
-    return {word: bound for word, bound in found.items() if bound is not None}
+def _limits(described: Any, what: str) -> Schema:
+    bounds = {f"min{what}": described.min_length, f"max{what}": described.max_length}
+    return {word: bound for word, bound in bounds.items() if bound is not None}
 
 
 _DESCRIBED: dict[type[inspect.Type], Callable[[_Described, Any], Schema]] = {
-    inspect.Metadata: lambda described, one: described.schema(one.type),
+    inspect.Metadata: lambda described, metadata: described.schema(metadata.type),
     inspect.UnionType: _Described.union,
-    inspect.LiteralType: lambda _, one: {"enum": list(one.values)},
+    inspect.LiteralType: lambda _, literal: {"enum": list(literal.values)},
     inspect.ListType: _Described.array,
     inspect.VarTupleType: _Described.array,
     inspect.SetType: _Described.set,

@@ -20,8 +20,8 @@ class Pickled:
     """The element type of objects that are stored by pickle.
 
     Whoever can change the stored bytes can make the reader run any code, so both the job that writes
-    and the one that reads have to name it. The elements can't be read as a DataFrame, nor by a
-    program that lacks their classes; and nothing of them migrates.
+    and the job that reads have to name it. The elements can't be read as a DataFrame, nor by a
+    program that lacks their classes; and they don't migrate.
 
     Attributes:
         type: What elements have to be instances of.
@@ -59,7 +59,7 @@ class PickleSerializer(BytesSerializer):
             raise CheckpointCorruptedError(message) from None
 
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
-        return [self.decode_one(one) for one in column.to_pylist()]
+        return [self.decode_one(pickle) for pickle in column.to_pylist()]
 
     def compatibility(
         self,

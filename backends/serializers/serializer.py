@@ -73,7 +73,7 @@ class Serializer(ABC):
 
     @abstractmethod
     def encoded_in(self, column: pa.ChunkedArray) -> list[Any]:
-        """The opposite: each row as `encode_one` would return it."""
+        """The rows of a column, each as `encode_one` would return it."""
 
     @abstractmethod
     def decode(self, column: pa.ChunkedArray) -> list[Any]:

@@ -16,7 +16,7 @@ class StoredSerializer(msgspec.Struct, frozen=True):
     Attributes:
         kind: `arrow`: the column holds the elements themselves. `messagepack`, `pickle`: it holds
             the bytes of each.
-        name: Their type, for people.
+        name: Type of the elements, for people.
         schema: JSON schema of what MessagePack holds; else empty.
     """
 
@@ -29,7 +29,7 @@ def stored_in(field: pa.Field, state: str) -> StoredSerializer:
     """What a stored column of a state says of itself.
 
     Raises:
-        CheckpointCorruptedError: It says what nobody has written.
+        CheckpointCorruptedError: The column says what nobody has written.
     """
     content = (field.metadata or {}).get(_KEY)
     if content is None:

@@ -1,20 +1,24 @@
 """What drives a snapshot of any kind of state: taken at once, written when somebody runs it.
 
-`operator/` says what is written. Start with `snapshots`.
+A subtask's snapshot is a list of `parts`, one for each kind of state; `subtask/` runs or cancels all of them.
+`async_snapshot` makes a part of what a backend says in a strategy, and opens `snapshot_streams` for it;
+`operator/` has the strategy of operator state. Start with `parts`.
 """
 
-from holdfast.backends.snapshot.duplicating_stream import DuplicatingCheckpointOutputStream
-from holdfast.backends.snapshot.snapshots import (
+from holdfast.backends.snapshot.async_snapshot import (
     AsyncSnapshot,
     SnapshotResult,
     SnapshotStrategy,
-    SnapshotStreams,
 )
+from holdfast.backends.snapshot.parts import SnapshotPart, WrittenPart, discard
+from holdfast.backends.snapshot.snapshot_streams import SnapshotStreams
 
 __all__ = [
     "AsyncSnapshot",
-    "DuplicatingCheckpointOutputStream",
+    "SnapshotPart",
     "SnapshotResult",
     "SnapshotStrategy",
     "SnapshotStreams",
+    "WrittenPart",
+    "discard",
 ]

@@ -15,15 +15,14 @@ from holdfast.backends.api import (
     CheckpointedFunction,
     FunctionInitializationContext,
     FunctionSnapshotContext,
-    RawState,
     checkpointed_function,
 )
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.operator import CapturedStates, OperatorStateBackend
+from holdfast.backends.operator import OperatorStateBackend, OperatorStatePart
 from holdfast.backends.raw import raw_key_groups, raw_operator_partitions
 from holdfast.backends.sections import Compression, WrittenStates
-from holdfast.backends.snapshot import AsyncSnapshot
-from holdfast.errors import CheckpointDeclinedError
+from holdfast.backends.snapshot import SnapshotPart, WrittenPart, discard
+from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 from holdfast.locations.metadata import SubtaskState
 from holdfast.locations.storages import CheckpointStreamFactory
 
@@ -31,53 +30,51 @@ from holdfast.locations.storages import CheckpointStreamFactory
 class OperatorSnapshot:
     """All of a subtask's snapshot that is still to be written. `run` it once, or `cancel` it.
 
-    Attributes:
-        written: After `run`, the managed states in memory, as they were written; None if there are
-            none, or if nobody could tell later whether it is so.
+    Args:
+        raw: The raw state.
+        operator_state: The managed operator state.
     """
 
-    def __init__(self, raw: RawState, managed: AsyncSnapshot[CapturedStates]) -> None:
-        self._raw = raw
-        self._managed = managed
-        self.written: WrittenStates | None = None
+    def __init__(self, raw: SnapshotPart, operator_state: OperatorStatePart) -> None:
+        self._operator_state = operator_state
+        self._parts: tuple[SnapshotPart, ...] = (raw, operator_state)
         self._lock = threading.Lock()
+        self._started = False
 
-    def run(self) -> tuple[SubtaskState, SubtaskState]:
-        """Write it: the state that the coordinator stores, and the copy that stays with the task.
+    @property
+    def written(self) -> WrittenStates | None:
+        """After `run`, the managed operator state in memory, as it was written.
+
+        None if there is none, or if nobody could tell later whether it is so.
+        """
+        return self._operator_state.written
+
+    def run(self) -> SubtaskState:
+        """Write every part: the state that the coordinator stores. If a part fails, nothing is left.
 
         Raises:
             concurrent.futures.CancelledError: `cancel` came before or meanwhile.
+            InvalidRequestError: It ran before.
             StorageUnavailableError: The store did not take it.
         """
-        raw = self._taken()
+        with self._lock:
+            if self._started:
+                raise InvalidRequestError("a snapshot runs once")
+            self._started = True
+        state = SubtaskState()
         try:
-            result = self._managed.run()
+            for part in self._parts:
+                state = state.together_with(part.run())
         except BaseException:
-            raw.discard_state()
+            self.cancel()
+            discard(state)
             raise
-        self.written = result.written
-        return (
-            SubtaskState(
-                managed_operator=result.handles,
-                raw_operator=raw.operator,
-                raw_keyed=raw.keyed,
-            ),
-            SubtaskState(managed_operator=result.local_handles),
-        )
+        return state
 
     def cancel(self) -> None:
-        """Give up, and discard what was written. Never raises."""
-        self._managed.cancel()
-        self._taken().discard_state()
-
-    def _taken(self) -> RawState:
-        """The raw state, for whoever comes first: `run` returns or discards it, `cancel` discards.
-
-        `cancel` comes here behind the managed part's `cancel`: if it is first, that part won't run.
-        """
-        with self._lock:
-            raw, self._raw = self._raw, RawState()
-        return raw
+        """Give up, and discard what was written. Does nothing once `run` is through. Never raises."""
+        for part in self._parts:
+            part.cancel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +85,7 @@ class OperatorStateHandler:
         uid: The operator, for errors.
         function: The user's code.
         backend: The subtask's states.
-        key_groups: Those of a keyed operator's subtask.
+        key_groups: The subtask's key groups; None if the operator has no keys.
     """
 
     uid: str
@@ -112,7 +109,7 @@ class OperatorStateHandler:
             function: The user's code, or what wraps it.
             state: What its subtask is restored from.
             uid: The operator, for errors.
-            key_groups: Those of a keyed operator's subtask.
+            key_groups: The subtask's key groups; None if the operator has no keys.
             written: What the managed operator state of `state` leads to, if it is in memory: nothing
                 of that is read then.
         """
@@ -161,27 +158,25 @@ class OperatorStateHandler:
         checkpoint_id: int,
         factory: CheckpointStreamFactory,
         *,
-        local_factory: CheckpointStreamFactory | None = None,
         compression: Compression | None = None,
     ) -> OperatorSnapshot:
-        """The synchronous part: the function's own, then raw state, then managed state.
+        """Take the snapshot: the function brings its states up to date, raw state is written, managed state captured.
 
         Raises:
             CheckpointDeclinedError: Any of that failed; nothing is left behind.
         """
         context = FunctionSnapshotContext(checkpoint_id, factory, self.key_groups)
-        raw = RawState()
+        raw = SubtaskState()
         try:
             self.function.snapshot_state(context)
             raw = context.finish()
             managed = self.backend.snapshot(
                 factory,
-                local_factory=local_factory,
                 compression=compression,
                 checkpoint_id=checkpoint_id,
             )
         except BaseException as error:
-            raw.discard_state()
+            discard(raw)
             if not isinstance(error, Exception):
                 raise
             message = (
@@ -191,4 +186,4 @@ class OperatorStateHandler:
             raise CheckpointDeclinedError(message) from error
         finally:
             context.close()
-        return OperatorSnapshot(raw, managed)
+        return OperatorSnapshot(WrittenPart(raw), OperatorStatePart(managed))

@@ -161,10 +161,10 @@ _STATES = {
 }
 
 
-def _written(result: SnapshotResult) -> OperatorStateHandle:
-    if result.job_manager_owned is None:
+def _written(result: SnapshotResult[OperatorStateHandle]) -> OperatorStateHandle:
+    if not result.handles:
         raise LeftOutError("it has stored nothing")
-    return result.job_manager_owned
+    return result.handles[0]
 
 
 def _loaded(completed: CompletedCheckpoint) -> OperatorStateHandle:

@@ -13,7 +13,7 @@ from holdfast.errors import OutcomeUnknownError
 from holdfast.locations.coordination.checkpoint_files import files_of
 from holdfast.locations.coordination.checkpoints import complete_checkpoint
 from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
-from holdfast.locations.metadata import CheckpointMetadata, new_commit_token, with_streams
+from holdfast.locations.metadata import CheckpointMetadata, new_commit_token
 from holdfast.locations.storages import (
     CheckpointedStateScope,
     CheckpointStorageLocation,
@@ -113,7 +113,7 @@ def with_copies(
     def change(handle: StreamStateHandle) -> StreamStateHandle:
         return copied[handle.uri] if isinstance(handle, FileStateHandle) else handle
 
-    return with_streams(metadata, change), copied
+    return metadata.with_streams(change), copied
 
 
 @contextmanager

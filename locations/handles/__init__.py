@@ -1,7 +1,8 @@
 """Handles: small immutable values that lead to bytes of state, and the checksums that guard them.
 
-`handles` has the kinds of handles; `checksum` verifies while a stream is read. A storage makes handles,
-`metadata` stores them, backends read the bytes behind them. Start with `handles`.
+`stream_handles` lead to bytes, `operator_handles` and `keyed_handles` to state in them; `state_handle` says
+what the latter have in common, `checksum` verifies while a stream is read. A storage makes handles,
+`metadata` stores them, backends read the bytes behind them. Start with `state_handle`.
 """
 
 from holdfast.locations.handles.checksum import (
@@ -11,16 +12,18 @@ from holdfast.locations.handles.checksum import (
     VerifyingInputStream,
     checksum_of,
 )
-from holdfast.locations.handles.handles import (
-    ByteStreamStateHandle,
-    FileStateHandle,
-    KeyGroupsStateHandle,
+from holdfast.locations.handles.keyed_handles import KeyGroupsStateHandle, ManagedKeyedStateHandle
+from holdfast.locations.handles.operator_handles import (
     OperatorStateHandle,
     OperatorStateMode,
     RawOperatorStateHandle,
     StatePartitions,
+)
+from holdfast.locations.handles.state_handle import KeyedStateHandle, StateHandle, StreamChange
+from holdfast.locations.handles.stream_handles import (
+    ByteStreamStateHandle,
+    FileStateHandle,
     StreamStateHandle,
-    flaw_in,
     is_inside,
 )
 
@@ -31,13 +34,16 @@ __all__ = [
     "ChecksumBuilder",
     "FileStateHandle",
     "KeyGroupsStateHandle",
+    "KeyedStateHandle",
+    "ManagedKeyedStateHandle",
     "OperatorStateHandle",
     "OperatorStateMode",
     "RawOperatorStateHandle",
+    "StateHandle",
     "StatePartitions",
+    "StreamChange",
     "StreamStateHandle",
     "VerifyingInputStream",
     "checksum_of",
-    "flaw_in",
     "is_inside",
 ]

@@ -89,10 +89,10 @@ class VerifyingInputStream(PositionedInputStream):
             self.close()
             message = f"checksum algorithm {checksum.algorithm!r} is not known"
             raise UnsupportedFormatError(message, uri)
-        found = raw.seek(0, io.SEEK_END)
-        if found != size:
+        actual = raw.seek(0, io.SEEK_END)
+        if actual != size:
             self.close()
-            raise CheckpointCorruptedError(f"file has {found} bytes, expected {size}", uri)
+            raise CheckpointCorruptedError(f"file has {actual} bytes, expected {size}", uri)
         if len(checksum.blocks) != 4 * -(-size // checksum.block_bytes):
             self.close()
             raise CheckpointCorruptedError(f"handle lacks checksums for {size} bytes", uri)
@@ -135,10 +135,10 @@ class VerifyingInputStream(PositionedInputStream):
         self._raw.seek(start)
         filled = fill(self._raw, block)
         (expected,) = struct.unpack_from(">I", self._checksum.blocks, index * 4)
-        found = crc32c(block[:filled])
-        if filled != len(block) or found != expected:
+        actual = crc32c(block[:filled])
+        if filled != len(block) or actual != expected:
             message = (
-                f"bytes {start} to {start + len(block)} have checksum {found:08x}, "
+                f"bytes {start} to {start + len(block)} have checksum {actual:08x}, "
                 f"expected {expected:08x} (crc32c)"
             )
             raise CheckpointCorruptedError(message, self._uri)

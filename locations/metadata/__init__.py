@@ -1,20 +1,18 @@
 """What a checkpoint is on disk: the content of `_metadata`, and its bytes.
 
-Storages write and read it, coordination decides what becomes of it. Start with `metadata`.
+`records` are the values, `format` makes bytes of them and reads every version, `relative_uris` names files near by.
+Storages write and read it, coordination decides what becomes of it. Start with `records`.
 """
 
-from holdfast.locations.metadata.metadata import (
+from holdfast.locations.metadata.format import decode_metadata, encode_metadata
+from holdfast.locations.metadata.records import (
     CheckpointMetadata,
     OperatorState,
     SubtaskState,
     SubtaskStatistics,
-    absolute_uri,
-    decode_metadata,
-    encode_metadata,
     new_commit_token,
-    relative_uri,
-    with_streams,
 )
+from holdfast.locations.metadata.relative_uris import absolute_uri, relative_uri
 
 __all__ = [
     "CheckpointMetadata",
@@ -26,5 +24,4 @@ __all__ = [
     "encode_metadata",
     "new_commit_token",
     "relative_uri",
-    "with_streams",
 ]

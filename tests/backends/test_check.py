@@ -60,8 +60,8 @@ def checkpoint(
         subtasks = {}
         for index, backend in enumerate(of_operator):
             if backend is not None:
-                handle = backend.snapshot(location, compression=compression).run().job_manager_owned
-                subtasks[index] = SubtaskState(managed_operator=(handle,) if handle else ())
+                result = backend.snapshot(location, compression=compression).run()
+                subtasks[index] = SubtaskState(managed_operator=result.handles)
         operators[uid] = OperatorState(len(of_operator), 128, subtasks)
     metadata = CheckpointMetadata(
         job_id="job",
@@ -301,8 +301,7 @@ class TestReading:
         access = storage.create_checkpoint_storage("job")
         access.initialize_base_locations_for_checkpoint()
         location = access.initialize_location_for_checkpoint(1)
-        handle = backend.snapshot(location).run().job_manager_owned
-        assert handle is not None
+        (handle,) = backend.snapshot(location).run().handles
         for amount in (1, 8, 10**6):
             states = {
                 name: msgspec.structs.replace(one, **{cut: getattr(one, cut) + amount})

@@ -395,8 +395,7 @@ class TestUpstream:
             broadcast_state(backend, "b2", (int, Pickled(Plain))).remove(2)
             broadcast_state(backend, "b3", (str, pa.struct({"a": pa.int8()}))).clear()
             list_state(backend, "new").add(1)
-        handle = pending.run().job_manager_owned
-        assert handle is not None
+        (handle,) = pending.run().handles
         backend.dispose()
         backend = OperatorStateBackend.restore([handle])
         assert backend.registered_state_names() == {"l1", "l2", "u"}

@@ -246,10 +246,6 @@ class TestWritingKeyedState:
         assert handle is not None
         assert read(handle.stream) == b"kept"
 
-    def test_an_empty_range_is_refused(self, make: Make) -> None:
-        with closing(make()) as stream, pytest.raises(InvalidRequestError):
-            KeyedStateCheckpointOutputStream(stream, KeyGroupRange.EMPTY)
-
 
 def operator_output(
     stream: CheckpointStateOutputStream,

@@ -307,7 +307,7 @@ def test_raw_states_are_rows_of_bytes(checkpoint: Checkpoint) -> None:
             raw.write(content)
         operator = raw.close_and_get_handle()
     with checkpoint.location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
-        keyed = KeyedStateCheckpointOutputStream(stream, KeyGroupRange.of(4, 7))
+        keyed = KeyedStateCheckpointOutputStream(stream, KeyGroupRange(4, 7))
         for key_group in (6, 4):
             keyed.start_new_key_group(key_group)
             keyed.write(b"of %d" % key_group)

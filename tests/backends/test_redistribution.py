@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.backends import (
-    KeyGroupRange,
-    intersect,
     key_group_range,
     redistribute,
     redistribute_raw,
@@ -417,19 +415,17 @@ class TestIntersection:
     def test_it_has_the_common_key_groups_of_the_same_stream(
         self, key_groups: tuple[int, int], expected: tuple[int, int]
     ) -> None:
-        part = intersect(self.stored, KeyGroupRange(*key_groups))
+        part = self.stored.intersection(*key_groups)
         first, last = expected
         assert part == KeyGroupsStateHandle(
             expected, self.stored.partitions[first - 10 : last - 9], self.stored.stream
         )
 
     @pytest.mark.parametrize(
-        "key_groups",
-        [KeyGroupRange(0, 9), KeyGroupRange(15, 20), KeyGroupRange.EMPTY],
-        ids=["before", "behind", "empty"],
+        "key_groups", [(0, 9), (15, 20), (13, 12)], ids=["before", "behind", "empty"]
     )
-    def test_without_common_key_groups_there_is_none(self, key_groups: KeyGroupRange) -> None:
-        assert intersect(self.stored, key_groups) is None
+    def test_without_common_key_groups_there_is_none(self, key_groups: tuple[int, int]) -> None:
+        assert self.stored.intersection(*key_groups) is None
 
     @given(st.integers(1, 64), st.data())
     def test_rescaled_key_groups_are_neither_lost_nor_doubled(
@@ -444,7 +440,8 @@ class TestIntersection:
             handles.append(KeyGroupsStateHandle(ends, places, FileStateHandle(f"h{i}", groups)))
         for i in range(new):
             owned = key_group_range(groups, new, i)
-            found = [part for one in handles if (part := intersect(one, owned))]
-            assert [place for part in found for place in part.partitions] == [
+            ends = owned.start_key_group, owned.end_key_group
+            parts = [part for handle in handles if (part := handle.intersection(*ends))]
+            assert [place for part in parts for place in part.partitions] == [
                 (group, 1) for group in owned
             ]

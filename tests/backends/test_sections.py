@@ -28,9 +28,8 @@ def handle(memory_directory: str) -> OperatorStateHandle:
     access.initialize_base_locations_for_checkpoint()
     backend = OperatorStateBackend()
     list_state(backend, "s", pa.int64()).add_all(range(ROWS))
-    snapshot = backend.snapshot(access.initialize_location_for_checkpoint(1)).run()
-    assert isinstance(snapshot.job_manager_owned, OperatorStateHandle)
-    return snapshot.job_manager_owned
+    (handle,) = backend.snapshot(access.initialize_location_for_checkpoint(1)).run().handles
+    return handle
 
 
 def rewritten(handle: OperatorStateHandle, old: bytes, new: bytes) -> OperatorStateHandle:

@@ -1,6 +1,6 @@
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pyarrow as pa
@@ -11,26 +11,23 @@ from contracts.elements import (
     list_state,
     memory_factory,
     snapshot_of,
-    union_state,
 )
 from contracts.patience import HANGS_S
-from contracts.values import files_below, read
 
 from holdfast.backends import AsyncSnapshot, OperatorStateBackend, SnapshotResult
 from holdfast.backends.snapshot import SnapshotStreams
 from holdfast.errors import InvalidRequestError, StorageFullError, StorageUnavailableError
 from holdfast.locations import (
+    CheckpointedStateScope,
     CheckpointStorageLocation,
     CheckpointStreamFactory,
-    FileStateHandle,
-    FileSystemCheckpointStorage,
     OperatorStateHandle,
     OperatorStateMode,
     StatePartitions,
     checkpoint_storage,
 )
 from holdfast.locations.file_systems import memory as store
-from holdfast.testing import Faults, faulty_file_system
+from holdfast.testing import Faults
 
 LARGE = (pa.int64(), range(100_000))
 
@@ -38,7 +35,10 @@ LARGE = (pa.int64(), range(100_000))
 @pytest.fixture
 def location(faults: Faults) -> CheckpointStorageLocation:
     access = checkpoint_storage(faults.directory).create_checkpoint_storage("job")
-    return access.initialize_location_for_checkpoint(1)
+    access.initialize_base_locations_for_checkpoint()
+    location = access.initialize_location_for_checkpoint(1)
+    faults.calls.clear()
+    return location
 
 
 def files_in(faults: Faults) -> list[str]:
@@ -51,7 +51,7 @@ def test_no_state_makes_an_empty_result_and_no_file(
     faults.calls.clear()
     result = OperatorStateBackend().snapshot(location).run()
     assert result == SnapshotResult()
-    assert (result.job_manager_owned, result.state_bytes) == (None, 0)
+    assert result.handles == ()
     assert faults.calls == []
 
 
@@ -64,9 +64,7 @@ def test_a_snapshot_does_not_show_later_changes() -> None:
     list_state(backend, "t").update([6])
     list_state(backend, "late").add(7)
     result = pending.run()
-    assert result.job_manager_owned is not None
-    assert result.state_bytes == result.job_manager_owned.size
-    restored = OperatorStateBackend.restore([result.job_manager_owned])
+    restored = OperatorStateBackend.restore(result.handles)
     assert restored.registered_state_names() == {"s", "t"}
     assert list_state(restored).get() == [1, 2, 9]
     assert list_state(restored, "t").get() == [3]
@@ -150,17 +148,10 @@ def test_a_snapshot_that_ran_lets_go_of_what_it_captured() -> None:
     assert chunk() is None
 
 
-def test_a_local_part_needs_the_coordinators_part() -> None:
-    handle = snapshot_of(backend_with(s=(pa.int64(), [1])))
-    with pytest.raises(InvalidRequestError):
-        SnapshotResult(None, handle)
-    assert SnapshotResult(handle, handle).state_bytes == handle.size
-
-
 def test_no_bytes_of_state_show_in_a_repr() -> None:
     handle = snapshot_of(backend_with(s=(pa.string(), ["somebody's secret"])))
     assert "secret" not in repr(handle)
-    assert "secret" not in repr(SnapshotResult(handle))
+    assert "secret" not in repr(SnapshotResult((handle,)))
 
 
 class Resources:
@@ -172,38 +163,40 @@ class Resources:
 
 
 class Strategy:
-    """Writes one stream, then another one; both get into the result's handle, as far as it goes."""
+    """Writes one stream, then another one; the result has a handle to each."""
 
-    def __init__(self, between: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        between: Callable[[], object] = lambda: None,
+        scope: CheckpointedStateScope = CheckpointedStateScope.EXCLUSIVE,
+    ) -> None:
         self.between = between
+        self.scope = scope
         self.resources = Resources()
 
     def sync_prepare_resources(self, checkpoint_id: int) -> Resources:
         return self.resources
 
-    def async_snapshot(self, resources: Resources, streams: SnapshotStreams) -> SnapshotResult:
+    def async_snapshot(
+        self, resources: Resources, streams: SnapshotStreams
+    ) -> SnapshotResult[OperatorStateHandle]:
         assert resources.released == 0
         handles = []
         for act in (self.between, lambda: None):
-            with streams.open() as stream:
+            with streams.open(self.scope) as stream:
                 stream.write(bytes(100_000))
                 handles.append(streams.finish(stream))
             act()
-        (_, _), (handle, local) = handles
-        assert handle is not None
         partitions = {"s": StatePartitions(OperatorStateMode.UNION, 0, 1, 0, 0)}
-        result = OperatorStateHandle(partitions, handle)
-        return SnapshotResult(result, OperatorStateHandle(partitions, local) if local else None)
+        return SnapshotResult(
+            tuple(OperatorStateHandle(partitions, file) for file in handles if file)
+        )
 
 
 def asynchronous(
-    strategy: Strategy,
-    factory: CheckpointStreamFactory,
-    local: CheckpointStreamFactory | None = None,
-) -> AsyncSnapshot[Resources]:
-    return AsyncSnapshot(
-        strategy, strategy.sync_prepare_resources(1), SnapshotStreams(factory, local)
-    )
+    strategy: Strategy, factory: CheckpointStreamFactory
+) -> AsyncSnapshot[OperatorStateHandle]:
+    return AsyncSnapshot(strategy, strategy.sync_prepare_resources(1), SnapshotStreams(factory))
 
 
 class TestAsyncSnapshot:
@@ -214,7 +207,7 @@ class TestAsyncSnapshot:
     ) -> None:
         strategy = Strategy()
         snapshot = asynchronous(strategy, location)
-        assert snapshot.run().state_bytes == 100_000
+        assert [handle.size for handle in snapshot.run().handles] == [100_000] * 2
         snapshot.cancel()
         snapshot.cancel()
         assert strategy.resources.released == 1
@@ -239,6 +232,25 @@ class TestAsyncSnapshot:
         assert len(seen) == 1
         assert files_in(faults) == []
         assert strategy.resources.released == 1
+
+    @pytest.mark.parametrize("scope", CheckpointedStateScope)
+    def test_streams_are_where_their_scope_is_and_gone_if_the_snapshot_fails(
+        self, faults: Faults, location: CheckpointStorageLocation, scope: CheckpointedStateScope
+    ) -> None:
+        of_scope = {
+            CheckpointedStateScope.EXCLUSIVE: "/job/chk-1/",
+            CheckpointedStateScope.SHARED: "/job/shared/",
+        }
+        asynchronous(Strategy(scope=scope), location).run()
+        kept = files_in(faults)
+        assert [of_scope[scope] in uri for uri in kept] == [True, True]
+
+        def fail() -> None:
+            raise ValueError("mine")
+
+        with pytest.raises(ValueError, match="mine"):
+            asynchronous(Strategy(fail, scope), location).run()
+        assert files_in(faults) == kept
 
     def test_a_store_that_fails_at_the_second_stream_keeps_nothing_of_the_first(
         self, faults: Faults, location: CheckpointStorageLocation
@@ -337,175 +349,3 @@ class TestClose:
                 running.result(HANGS_S)
         assert files_in(faults) == []
         backend.dispose()
-
-
-def test_a_result_is_discarded_in_both_parts(
-    faults: Faults, location: CheckpointStorageLocation
-) -> None:
-    handles = [
-        snapshot_of(backend_with(s=LARGE), lambda: location),
-        snapshot_of(backend_with(s=LARGE), lambda: location),
-    ]
-    result = SnapshotResult(*handles)
-    assert result.state_bytes == handles[0].size
-    faults.before("delete", StorageUnavailableError("out of reach"))
-    with pytest.raises(StorageUnavailableError):
-        result.discard_state()
-    assert len(files_in(faults)) == 1
-    result.discard_state()
-    assert files_in(faults) == []
-    SnapshotResult().discard_state()
-
-
-class TestLocalCopies:
-    @pytest.fixture
-    def local(self, local_directory: str) -> Iterator[Faults]:
-        with faulty_file_system(local_directory) as faults:
-            yield faults
-
-    @pytest.fixture
-    def local_factory(self, local: Faults) -> CheckpointStorageLocation:
-        storage = FileSystemCheckpointStorage(local.directory, inline_threshold=0)
-        access = storage.create_checkpoint_storage("job")
-        return access.initialize_location_for_checkpoint(1)
-
-    @pytest.fixture
-    def backend(self) -> OperatorStateBackend:
-        backend = backend_with(s=LARGE, t=(pa.string(), ["a"]))
-        union_state(backend).add(1)
-        broadcast_state(backend, entries={1: 2})
-        return backend
-
-    def test_a_local_copy_restores_to_the_same(
-        self,
-        backend: OperatorStateBackend,
-        location: CheckpointStorageLocation,
-        local_factory: CheckpointStorageLocation,
-    ) -> None:
-        result = backend.snapshot(location, local_factory=local_factory).run()
-        assert result.job_manager_owned is not None
-        assert result.task_local is not None
-        remote, copy = result.job_manager_owned.stream, result.task_local.stream
-        assert isinstance(copy, FileStateHandle)
-        assert copy != remote
-        assert read(copy) == read(remote)
-        assert result.job_manager_owned.states == result.task_local.states
-        result.job_manager_owned.discard_state()
-        restored = OperatorStateBackend.restore([result.task_local])
-        assert list_state(restored).get() == list(range(100_000))
-        assert list_state(restored, "t", pa.string()).get() == ["a"]
-        assert union_state(restored).get() == [1]
-        assert dict(broadcast_state(restored).entries()) == {1: 2}
-
-    @pytest.mark.parametrize("call", ["create", "write", "commit"])
-    @pytest.mark.parametrize(
-        "error", [StorageFullError("full"), OSError(28, "No space left on device")], ids=repr
-    )
-    def test_a_failing_local_store_gives_the_coordinators_part_alone(
-        self,
-        *,
-        backend: OperatorStateBackend,
-        location: CheckpointStorageLocation,
-        local_factory: CheckpointStorageLocation,
-        local: Faults,
-        call: str,
-        error: Exception,
-    ) -> None:
-        local.before(call, error, "every")
-        result = backend.snapshot(location, local_factory=local_factory).run()
-        local.clear()
-        assert result.task_local is None
-        assert result.job_manager_owned is not None
-        restored = OperatorStateBackend.restore([result.job_manager_owned])
-        assert list_state(restored).get() == list(range(100_000))
-        assert files_below(local.behind) == set()
-
-    def test_a_local_store_without_streams_gives_the_coordinators_part_alone(
-        self, backend: OperatorStateBackend, location: CheckpointStorageLocation
-    ) -> None:
-        class Broken:
-            def create_checkpoint_state_output_stream(self, scope: object, /) -> object:
-                raise StorageUnavailableError("no local disk")
-
-        result = backend.snapshot(location, local_factory=Broken()).run()  # type: ignore[arg-type]
-        assert result.task_local is None
-        assert result.job_manager_owned is not None
-
-    @pytest.mark.parametrize("call", ["create", "write", "commit"])
-    def test_a_failing_store_leaves_no_local_copy(
-        self,
-        *,
-        backend: OperatorStateBackend,
-        location: CheckpointStorageLocation,
-        local_factory: CheckpointStorageLocation,
-        local: Faults,
-        faults: Faults,
-        call: str,
-    ) -> None:
-        faults.before(call, StorageUnavailableError("out of reach"))
-        with pytest.raises(StorageUnavailableError):
-            backend.snapshot(location, local_factory=local_factory).run()
-        assert files_below(local.behind) == set()
-        assert files_in(faults) == []
-
-    def test_a_failure_behind_both_copies_discards_both(
-        self,
-        location: CheckpointStorageLocation,
-        local_factory: CheckpointStorageLocation,
-        local: Faults,
-        faults: Faults,
-    ) -> None:
-        def fail() -> None:
-            assert len(files_below(local.behind)) == len(files_in(faults)) == 1
-            raise ValueError("mine")
-
-        strategy = Strategy(fail)
-        with pytest.raises(ValueError, match="mine"):
-            asynchronous(strategy, location, local_factory).run()
-        assert files_below(local.behind) == set()
-        assert files_in(faults) == []
-
-    @pytest.mark.parametrize("call", ["create", "write"])
-    def test_a_cancelled_snapshot_leaves_no_copy(
-        self,
-        *,
-        backend: OperatorStateBackend,
-        location: CheckpointStorageLocation,
-        local_factory: CheckpointStorageLocation,
-        local: Faults,
-        faults: Faults,
-        call: str,
-    ) -> None:
-        snapshot = backend.snapshot(location, local_factory=local_factory)
-        local.before(call, snapshot.cancel)
-        with pytest.raises(CancelledError):
-            snapshot.run()
-        assert files_below(local.behind) == set()
-        assert files_in(faults) == []
-
-    def test_a_snapshot_cancelled_when_only_the_copy_is_missing_goes_without(
-        self,
-        *,
-        backend: OperatorStateBackend,
-        location: CheckpointStorageLocation,
-        local_factory: CheckpointStorageLocation,
-        local: Faults,
-    ) -> None:
-        snapshot = backend.snapshot(location, local_factory=local_factory)
-        local.before("commit", snapshot.cancel)
-        result = snapshot.run()
-        assert result.task_local is None
-        assert result.job_manager_owned is not None
-        restored = OperatorStateBackend.restore([result.job_manager_owned])
-        assert list_state(restored).get() == list(range(100_000))
-        assert files_below(local.behind) == set()
-
-    def test_no_state_makes_no_copy(
-        self,
-        location: CheckpointStorageLocation,
-        local_factory: CheckpointStorageLocation,
-        local: Faults,
-    ) -> None:
-        result = OperatorStateBackend().snapshot(location, local_factory=local_factory).run()
-        assert result == SnapshotResult()
-        assert files_below(local.behind) == set()

@@ -28,7 +28,7 @@ from holdfast.errors import (
 from holdfast.locations import CheckpointStorageLocation, FileSystemCheckpointStorage, SubtaskState
 from holdfast.testing import Faults
 
-KEY_GROUPS = KeyGroupRange.of(2, 4)
+KEY_GROUPS = KeyGroupRange(2, 4)
 ROWS = pa.schema([("a", pa.int64())])
 
 
@@ -94,8 +94,7 @@ class TestRoundTrip:
     def test_managed_and_raw_state_come_back(self, location: CheckpointStorageLocation) -> None:
         one = handler(Function(with_raw_state))
         list_state(one.backend).add_all([1, 2])
-        state, local = one.snapshot_state(7, location).run()
-        assert local == SubtaskState()
+        state = one.snapshot_state(7, location).run()
         assert [len(kind) for kind in (state.managed_operator, state.raw_operator)] == [1, 1]
         assert (len(state.raw_keyed), state.managed_keyed) == (1, ())
         found: dict[str, Any] = {}
@@ -137,22 +136,9 @@ class TestRoundTrip:
             assert context.raw_operator_state_output() is context.raw_operator_state_output()
             assert context.raw_keyed_state_output() is context.raw_keyed_state_output()
 
-        state, _ = handler(Function(ask)).snapshot_state(7, location).run()
+        state = handler(Function(ask)).snapshot_state(7, location).run()
         assert state == SubtaskState()
         assert files_below(faults.behind) == set()
-
-    def test_a_local_copy_is_one_of_managed_state(
-        self, location: CheckpointStorageLocation, local_directory: str
-    ) -> None:
-        access = FileSystemCheckpointStorage(local_directory).create_checkpoint_storage("job")
-        local = access.initialize_location_for_checkpoint(7)
-        one = handler(Function(with_raw_state))
-        list_state(one.backend).add(1)
-        state, copy = one.snapshot_state(7, location, local_factory=local, compression="zstd").run()
-        assert (copy.raw_operator, copy.raw_keyed) == ((), ())
-        for part in (state, copy):
-            backend = OperatorStateBackend.restore(part.managed_operator)
-            assert list_state(backend).get() == [1]
 
 
 class TestOrder:
@@ -173,7 +159,7 @@ class TestOrder:
         pending = one.snapshot_state(7, location)
         assert order == ["function", "keyed", "operator"]
         list_state(one.backend).update([2])  # too late
-        state, _ = pending.run()
+        state = pending.run()
         assert order == ["function", "keyed", "operator", "managed"]
         assert state.raw_keyed[0].size == len(b"group 4") * 2000
         assert list_state(OperatorStateBackend.restore(state.managed_operator)).get() == [1]
@@ -190,7 +176,7 @@ class TestOrder:
             stream.write(b"b")
             kept.append(stream)
 
-        state, _ = handler(Function(snapshot)).snapshot_state(7, location).run()
+        state = handler(Function(snapshot)).snapshot_state(7, location).run()
         assert state.raw_operator[0].size == 2
         with pytest.raises((StreamClosedError, ValueError)):
             kept[0].write(b"late")
@@ -231,7 +217,7 @@ class TestFailures:
         assert caught.value.__cause__ is mine
         assert files_below(faults.behind) == set()
         one_more = handler(Function())
-        assert one_more.snapshot_state(8, location).run()[0] == SubtaskState()
+        assert one_more.snapshot_state(8, location).run() == SubtaskState()
 
     @pytest.mark.parametrize("call", ["create", "write", "commit"])
     @pytest.mark.parametrize("nth", [1, 2])
@@ -318,7 +304,7 @@ class TestCancel:
         self, one: OperatorStateHandler, location: CheckpointStorageLocation, faults: Faults
     ) -> None:
         pending = one.snapshot_state(7, location)
-        state, _ = pending.run()
+        state = pending.run()
         pending.cancel()
         assert len(files_below(faults.behind)) == 3
         with pytest.raises(InvalidRequestError):
@@ -341,8 +327,7 @@ class TestCancel:
 class TestInitialize:
     @pytest.fixture
     def state(self, location: CheckpointStorageLocation) -> SubtaskState:
-        state, _ = handler(Function(with_raw_state)).snapshot_state(7, location).run()
-        return state
+        return handler(Function(with_raw_state)).snapshot_state(7, location).run()
 
     @pytest.mark.parametrize("fails", [False, True])
     def test_raw_inputs_are_closed_afterwards_whatever_happens(
@@ -421,7 +406,7 @@ class TestFunctions:
 
         one = handler(Simple())
         initialized(one, SubtaskState(), None)
-        state, _ = one.snapshot_state(7, location).run()
+        state = one.snapshot_state(7, location).run()
         assert list_state(OperatorStateBackend.restore(state.managed_operator)).get() == [1]
 
     def test_a_listener_is_what_has_both_calls(self) -> None:

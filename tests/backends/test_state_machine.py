@@ -95,7 +95,7 @@ class Model:
 
 
 Captured = tuple[list[AsyncSnapshot[Any]], list[Model]]
-Stored = tuple[list[OperatorStateHandle | None], list[Model]]
+Stored = tuple[list[tuple[OperatorStateHandle, ...]], list[Model]]
 
 
 class OperatorStateMachine(RuleBasedStateMachine):
@@ -191,7 +191,7 @@ class OperatorStateMachine(RuleBasedStateMachine):
     @rule(target=stored, pending=consumes(captured))
     def run(self, pending: Captured) -> Stored:
         snapshots, models = pending
-        return [one.run().job_manager_owned for one in snapshots], models
+        return [one.run().handles for one in snapshots], models
 
     @rule(pending=consumes(captured))
     def cancel(self, pending: Captured) -> None:
@@ -203,12 +203,12 @@ class OperatorStateMachine(RuleBasedStateMachine):
     @rule(checkpoint=stored)
     def restore(self, checkpoint: Stored) -> None:
         handles, self.models = checkpoint[0], [model.stored() for model in checkpoint[1]]
-        self.backends = [OperatorStateBackend.restore([one] if one else []) for one in handles]
+        self.backends = [OperatorStateBackend.restore(of_subtask) for of_subtask in handles]
 
     @rule(checkpoint=stored, parallelism=st.integers(1, 4))
     def rescale(self, checkpoint: Stored, parallelism: int) -> None:
         handles, before = checkpoint
-        parts = redistribute([[one] for one in handles], parallelism)
+        parts = redistribute(handles, parallelism)
         self.backends = [OperatorStateBackend.restore(part) for part in parts]
         if parallelism == len(before):
             self.models = [Model(one.stored().lists) for one in before]

@@ -78,8 +78,7 @@ def as_read(element_type: Any, values: list[Any]) -> pa.Table:
     """The table that a list state with these elements is read as."""
     backend = OperatorStateBackend()
     list_state(backend, "s", element_type).add_all(values)
-    handle = backend.snapshot(memory_factory()).run().job_manager_owned
-    assert handle is not None
+    (handle,) = backend.snapshot(memory_factory()).run().handles
     return shown(OperatorState(1, 128, {0: SubtaskState((handle,))}))
 
 

@@ -38,8 +38,7 @@ class Checkpoint:
             backend = OperatorStateBackend()
             fill(backend, subtask)
             snapshot = backend.snapshot(self.location, compression=compression).run()
-            assert snapshot.job_manager_owned is not None
-            subtasks[subtask] = SubtaskState((snapshot.job_manager_owned,))
+            subtasks[subtask] = SubtaskState(snapshot.handles)
         self.operators[uid] = OperatorState(parallelism, 128, subtasks)
 
     def complete(self) -> str:

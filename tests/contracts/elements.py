@@ -246,8 +246,7 @@ def snapshot_of(
     compression: Compression | None = None,
 ) -> OperatorStateHandle:
     """Take a snapshot of a backend that has states."""
-    handle = backend.snapshot(factory(), compression=compression).run().job_manager_owned
-    assert handle is not None
+    (handle,) = backend.snapshot(factory(), compression=compression).run().handles
     return handle
 
 

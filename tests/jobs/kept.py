@@ -107,9 +107,7 @@ def write_checkpoint(
             values = [Order(one) for one in range(count)] if element_type is Order else range(count)
             list_state(backend, "seen", element_type).add_all(values)
             broadcast_state(backend, "rules", (str, dict[str, int]), {"vat": {"percent": 19}})
-            found = backend.snapshot(location).run().job_manager_owned
-            assert found is not None
-            handle = found
+            (handle,) = backend.snapshot(location).run().handles
         counted = SubtaskStatistics(
             count, count + 1, handle.size, 1.0, 20.0, 0.25, 1500.0, "worker"
         )

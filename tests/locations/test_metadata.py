@@ -24,6 +24,7 @@ from holdfast.locations import (
     decode_metadata,
     encode_metadata,
 )
+from holdfast.locations.metadata.format import READERS
 from holdfast.testing import metadata_of, streams_of
 
 DIRECTORY = "file:///data/job/chk-7"
@@ -271,6 +272,31 @@ class TestDamage:
             decode_metadata(sealed(body, version=version), DIRECTORY, uri=URI)
 
     @pytest.mark.parametrize(
+        ("readable", "version", "message"),
+        [
+            (
+                [1],
+                3,
+                "written in format version 3; this Holdfast reads version 1: upgrade Holdfast",
+            ),
+            (
+                [1, 2],
+                3,
+                "written in format version 3; this Holdfast reads versions 1 to 2: upgrade Holdfast",
+            ),
+            ([1, 2], 0, "written in format version 0; this Holdfast reads versions 1 to 2"),
+        ],
+    )
+    def test_the_error_says_which_versions_can_be_read_and_what_to_do(
+        self, readable: list[int], version: int, message: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for number in readable:
+            monkeypatch.setitem(READERS, number, READERS[1])
+        with pytest.raises(UnsupportedFormatError) as caught:
+            decode_metadata(sealed(b"", version=version), DIRECTORY, uri=URI)
+        assert str(caught.value).startswith(f"{message}: location=")
+
+    @pytest.mark.parametrize(
         "body",
         [
             b"",
@@ -311,6 +337,17 @@ def test_a_golden_file_stays_readable_and_is_written_the_same(
     assert encode_metadata(metadata, DIRECTORY) == content
 
 
+def test_each_version_is_read_by_its_own_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_version_2(rest: memoryview) -> CheckpointMetadata:
+        assert bytes(rest).endswith(b"of version 2")
+        return metadata_of(FileStateHandle("beside", 1))
+
+    monkeypatch.setitem(READERS, 2, read_version_2)
+    newer = decode_metadata(sealed(b"of version 2", version=2), DIRECTORY, uri=URI)
+    assert newer.streams() == [FileStateHandle(f"{DIRECTORY}/beside", 1)]
+    assert decode_metadata(GOLDEN.read_bytes(), DIRECTORY, uri=URI) == GOLDEN_METADATA
+
+
 @GOLDEN_FILES
 def test_the_bytes_are_those_of_the_table(file: Path, metadata: CheckpointMetadata) -> None:
     content = file.read_bytes()
@@ -330,6 +367,7 @@ def test_a_subtask_names_the_kinds_of_state_that_it_has_and_always_managed_opera
     assert subtasks[1].keys() == always | {"raw_keyed"}
     raw, keyed = subtasks[0]["raw_operator"][0], subtasks[0]["managed_keyed"][0]
     assert raw["partitions"] == [[0, 3], [3, 0], [1 << 33, 7]]
+    assert keyed["type"] == "key-groups"
     assert keyed["key_groups"] == [0, 2]
     assert keyed["partitions"] == [[4, 5], None, [0, 4]]
 

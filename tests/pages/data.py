@@ -64,8 +64,7 @@ def _complete(
     subtasks = {}
     for subtask in range(PARALLELISM):
         snapshot = _state_of(checkpoint_id, subtask).snapshot(location)
-        handle = snapshot.run().job_manager_owned
-        assert handle is not None
+        (handle,) = snapshot.run().handles
         statistics = SubtaskStatistics(
             rows_in=500,
             rows_out=10,

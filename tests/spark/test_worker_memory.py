@@ -43,9 +43,9 @@ def backend_of(values: object) -> OperatorStateBackend:
 
 def snapshot(backend: OperatorStateBackend, factory: CheckpointStreamFactory) -> Written:
     result = backend.snapshot(factory).run()
-    assert result.job_manager_owned is not None
+    (handle,) = result.handles
     assert result.written is not None
-    return result.job_manager_owned, result.written
+    return handle, result.written
 
 
 def contents(backend: OperatorStateBackend) -> tuple[object, ...]:

@@ -210,7 +210,7 @@ class SubtaskRunner:
             self.checkpoint_id, warm.beside_copies(factory), compression=self.job.compression
         )
         captured = time.perf_counter()
-        state, _ = snapshot.run()
+        state = snapshot.run()
         warm.keep(state, snapshot.written)
         written = time.perf_counter()
 

@@ -19,7 +19,6 @@ from typing import BinaryIO, cast
 import msgspec
 import pyarrow as pa
 
-from holdfast.backends.snapshot import DuplicatingCheckpointOutputStream
 from holdfast.errors import CheckpointError, StorageFullError
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.storages import (
@@ -27,6 +26,7 @@ from holdfast.locations.storages import (
     CheckpointStateOutputStream,
     CheckpointStreamFactory,
 )
+from holdfast.spark.warm_state.copied_stream import CopiedOutputStream
 from holdfast.spark.warm_state.local_stream import LocalOutputStream, is_unfinished, unlink
 
 _log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class LocalCopies:
             CheckpointError: It was given up before, or is too large.
         """
         path = os.path.join(self.directory, f"{_name(handle)}.{self.owner}.{checkpoint_id}")
-        copy.close_and_get_handle()
+        copy.finish()
         try:
             self._make_room(handle.size)
             os.rename(copy.path, path)
@@ -194,29 +194,11 @@ class _CopyingStreamFactory:
         self, scope: CheckpointedStateScope, /
     ) -> CheckpointStateOutputStream:
         stream = self.factory.create_checkpoint_state_output_stream(scope)
-        return _CopiedOutputStream(stream, self.copies)
-
-
-class _CopiedOutputStream(DuplicatingCheckpointOutputStream):
-    """A state stream that leaves a copy of what it wrote, if that became a file."""
-
-    def __init__(self, primary: CheckpointStateOutputStream, copies: LocalCopies) -> None:
-        self._copies = copies
-        self._copy = copies.new_copy()
-        super().__init__(primary, self._copy)
-
-    def close_and_get_handle(self) -> StreamStateHandle | None:
-        handle = super().close_and_get_handle()
-        with self._copy:
-            if isinstance(handle, FileStateHandle) and not self._copy.is_closed:
-                try:
-                    self._copies.keep(handle, self._copy, checkpoint_id=self._copies.checkpoint_id)
-                except _NO_COPY as error:
-                    _log.warning("there will be no local copy of state: %s", error)
-        return handle
-
-    def close_and_get_secondary_handle(self) -> None:
-        """Nothing is left of the copy to be closed; its readers find it by the primary's handle."""
+        copy = self.copies.new_copy()
+        checkpoint_id = self.copies.checkpoint_id
+        return CopiedOutputStream(
+            stream, copy, lambda file: self.copies.keep(file, copy, checkpoint_id=checkpoint_id)
+        )
 
 
 def owner_of(*names: object) -> str:

@@ -6,7 +6,6 @@ from contextlib import suppress
 
 from holdfast.errors import StorageFullError, StreamClosedError
 from holdfast.locations.file_systems import BytesLike
-from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.storages import MAX_INLINE_THRESHOLD_BYTES, DiscardedUnlessKept
 
 _SUFFIX = ".inprogress"
@@ -35,11 +34,6 @@ class LocalOutputStream(DiscardedUnlessKept):
         self._held = bytearray()
         self._descriptor: int | None = None
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether it is finished or discarded."""
-        return self._finished
-
     def write(self, data: BytesLike, /) -> int:
         """Append the bytes.
 
@@ -61,26 +55,12 @@ class LocalOutputStream(DiscardedUnlessKept):
         self._size += len(view)
         return len(view)
 
-    def flush(self) -> None:
-        """Nothing: it would make a file too early, and nobody reads it before its end."""
-
-    def flush_to_file(self) -> None:
-        """Nothing, likewise."""
-
-    def sync(self) -> None:
-        """Nothing: a copy need not survive anything."""
-
-    def tell(self) -> int:
-        """Number of bytes written so far."""
-        return self._size
-
-    def close_and_get_handle(self) -> FileStateHandle:
+    def finish(self) -> None:
         """Keep the file, at `path`. Raises what `write` raises."""
         self._check_open()
         self._write_held()
         self._finished = True
         self._close_descriptor()
-        return FileStateHandle(f"file://{self.path}", self._size)
 
     def close(self) -> None:
         """Delete it, unless it is finished. Never raises."""

@@ -1,0 +1,131 @@
+"""The hash by which *Flink* takes keys to key groups, for state that Flink has written.
+
+Rows of Holdfast's own operators are dealt by `spark_hash` alone: a key has another group there than here.
+
+Source:
+    Flink, KeyGroupRangeAssignment.assignToKeyGroup and MathUtils.murmurHash; Java, Object.hashCode.
+"""
+
+import math
+import struct
+
+from holdfast.backends.keys.key_groups import check_parallelism
+from holdfast.errors import InvalidRequestError
+
+_MASK = 0xFFFF_FFFF
+_SIGN = 0x8000_0000
+
+
+def flink_key_group(key: object, max_parallelism: int) -> int:
+    """The key group that Flink has a key in.
+
+    Raises:
+        InvalidRequestError: The key has another type than those of `java_hash`, or
+            `max_parallelism` is not between 1 and 32768.
+    """
+    return flink_key_group_of_hash(java_hash(key), max_parallelism)
+
+
+def flink_key_group_of_hash(key_hash: int, max_parallelism: int) -> int:
+    """The key group that Flink has keys in whose Java hash code is `key_hash`.
+
+    Raises:
+        InvalidRequestError: `max_parallelism` is not between 1 and 32768.
+    """
+    check_parallelism(max_parallelism, 1)
+    return flink_murmur(key_hash) % max_parallelism
+
+
+def java_hash(key: object) -> int:
+    """Java's hash code of a key.
+
+        bool    as Boolean
+        int     as Integer if it fits into 32 bits, else as Long
+        float   as Double; all NaNs are one key, 0.0 and -0.0 are two
+        str     as String: over UTF-16 code units
+        bytes   as Arrays.hashCode(byte[])
+
+    A column of Java longs needs `java_hash_of_long`: from 0 to 2**31 - 1 both agree, but a negative long
+    that fits into 32 bits has another hash than the int of that value. Never Python's own `hash`,
+    which differs between processes.
+
+    Returns:
+        Signed, 32 bits.
+
+    Raises:
+        InvalidRequestError: Another type, None included, or an int of more than 64 bits.
+    """
+    match key:
+        case bool():
+            return 1231 if key else 1237
+        case int():
+            return key if -_SIGN <= key < _SIGN else java_hash_of_long(key)
+        case float():
+            return _java_hash_of_double(key)
+        case str():
+            return _polynomial(memoryview(key.encode("utf-16", "surrogatepass")).cast("H")[1:], 0)
+        case bytes():
+            return _polynomial(memoryview(key).cast("b"), 1)
+        case _:
+            # Its type alone: a key may be private.
+            message = (
+                f"a key of type {type(key).__name__} has no hash that is the same everywhere; use "
+                "bool, int, float, str or bytes"
+            )
+            raise InvalidRequestError(message)
+
+
+def java_hash_of_long(key: int) -> int:
+    """Java's hash code of a Long: the lower half of its 64 bits xor the upper half.
+
+    Returns:
+        Signed, 32 bits.
+
+    Raises:
+        InvalidRequestError: It doesn't fit into 64 bits.
+    """
+    if not -(1 << 63) <= key < 1 << 63:
+        raise InvalidRequestError("an int key must fit into 64 bits")
+    return _signed(key ^ key >> 32)
+
+
+def flink_murmur(key_hash: int) -> int:
+    """Spread a 32-bit hash evenly: one round of MurmurHash3 with seed 0.
+
+    Args:
+        key_hash: Signed or unsigned; only its lower 32 bits count.
+
+    Returns:
+        0 <= result < 2**31.
+    """
+    h = key_hash * 0xCC9E2D51 & _MASK
+    h = (h << 15 | h >> 17) & _MASK
+    h = h * 0x1B873593 & _MASK
+    h = (h << 13 | h >> 19) & _MASK
+    h = h * 5 + 0xE6546B64 & _MASK
+    h ^= 4  # the length of the input in bytes
+    h ^= h >> 16
+    h = h * 0x85EBCA6B & _MASK
+    h ^= h >> 13
+    h = h * 0xC2B2AE35 & _MASK
+    h ^= h >> 16
+    # As a signed number it would be negated; -2**31, which has no counterpart, becomes 0.
+    return h if h < _SIGN else -h & ~_SIGN & _MASK
+
+
+def _java_hash_of_double(key: float) -> int:
+    # Java counts every NaN as this one.
+    bits = 0x7FF8 << 48 if math.isnan(key) else struct.unpack(">q", struct.pack(">d", key))[0]
+    return java_hash_of_long(bits)
+
+
+def _polynomial(numbers: memoryview, initial: int) -> int:
+    h = initial
+    for number in numbers:
+        h = h * 31 + number & _MASK
+    return _signed(h)
+
+
+def _signed(number: int) -> int:
+    """The lower 32 bits, read as a signed number."""
+    return (number + _SIGN & _MASK) - _SIGN

@@ -1,0 +1,71 @@
+"""The parts that a subtask's snapshot is made of: one for each kind of state.
+
+A part was taken when nothing was processed. It is then run or cancelled, together with all others:
+
+    run, of each part in turn    its share of the subtask's state, written
+    cancel, of each part         nothing is left of it, unless its `run` has returned
+
+If the `run` of a part fails, the other parts are cancelled, and the shares of those that ran before are
+discarded: a subtask has all of its snapshot, or nothing.
+"""
+
+import threading
+from concurrent.futures import CancelledError
+from typing import Protocol
+
+from holdfast.common import tried
+from holdfast.locations.metadata import SubtaskState
+
+
+class SnapshotPart(Protocol):
+    """State of one kind, on its way into a snapshot."""
+
+    def run(self) -> SubtaskState:
+        """Write it, once, in any thread; nothing is left if that fails.
+
+        Returns:
+            The state as it is stored, which belongs to the caller.
+
+        Raises:
+            CancelledError: `cancel` came before or meanwhile.
+            StorageUnavailableError: The store did not take it.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Give up, in any thread. Does nothing once `run` has returned or failed. Never raises."""
+        ...
+
+
+class WrittenPart:
+    """State that is in its files already when the snapshot is taken: it waits to be handed over.
+
+    Args:
+        state: What was written.
+    """
+
+    def __init__(self, state: SubtaskState) -> None:
+        self._state: SubtaskState | None = state
+        self._lock = threading.Lock()
+
+    def run(self) -> SubtaskState:
+        state = self._take()
+        if state is None:
+            raise CancelledError
+        return state
+
+    def cancel(self) -> None:
+        state = self._take()
+        if state is not None:
+            discard(state)
+
+    def _take(self) -> SubtaskState | None:
+        """The state, for whoever comes first: `run` returns it, `cancel` discards it."""
+        with self._lock:
+            state, self._state = self._state, None
+        return state
+
+
+def discard(state: SubtaskState) -> None:
+    """Delete the bytes of state that nobody will store, as far as possible. Never raises."""
+    tried(lambda handle: handle.discard_state(), state.handles())

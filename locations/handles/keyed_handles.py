@@ -1,0 +1,46 @@
+"""Handles to keyed state: a range of key groups each."""
+
+from typing import Self
+
+import msgspec
+
+from holdfast.common import Count, KeyGroup
+from holdfast.locations.handles.state_handle import InOneStream, flaw_of_parts
+from holdfast.locations.handles.stream_handles import StreamStateHandle
+
+
+class KeyGroupsStateHandle(InOneStream, frozen=True, tag="key-groups"):
+    """State of a range of key groups, managed or raw, all in one stream.
+
+    Attributes:
+        key_groups: First and last key group of the range; both belong to it.
+        partitions: For each key group of the range, in order, offset and length of its state in
+            the stream, in bytes; None for a key group that was never begun.
+        stream: The bytes of all key groups.
+
+    Source:
+        Flink, KeyGroupsStateHandle and KeyGroupRangeOffsets, which have no lengths.
+    """
+
+    key_groups: tuple[KeyGroup, KeyGroup]
+    partitions: tuple[tuple[Count, Count] | None, ...]
+    stream: StreamStateHandle
+
+    def intersection(self, first: int, last: int, /) -> Self | None:
+        start, end = max(self.key_groups[0], first), min(self.key_groups[1], last)
+        if start > end:
+            return None
+        skipped = start - self.key_groups[0]
+        partitions = self.partitions[skipped : skipped + end - start + 1]
+        return msgspec.structs.replace(self, key_groups=(start, end), partitions=partitions)
+
+    def flaw(self) -> str | None:
+        first, last = self.key_groups
+        if first > last or len(self.partitions) != last - first + 1:
+            return f"{len(self.partitions)} partitions for key groups {first} to {last}"
+        begun = (partition for partition in self.partitions if partition is not None)
+        return flaw_of_parts(begun, self.size)
+
+
+ManagedKeyedStateHandle = KeyGroupsStateHandle
+"""Every kind of managed keyed state, told apart by its tag when stored. A new kind joins with `|`."""

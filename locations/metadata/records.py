@@ -1,0 +1,208 @@
+"""What `_metadata` holds, as values. Pure, no I/O.
+
+    CheckpointMetadata
+    ├─ operators: OperatorState, by uid
+    │  └─ subtasks: SubtaskState, by index
+    │     ├─ managed_operator, raw_operator, managed_keyed, raw_keyed: handles to state
+    │     └─ statistics: SubtaskStatistics
+    └─ coordinator_states: bytes, by the name of who wrote them
+
+Every level gives the streams of all that is below it, and makes a copy of itself with other streams.
+Neither asks which kind of state they are of.
+"""
+
+import uuid
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.common import Count, DurationMs, KeyGroup, Parallelism, TimeMs
+from holdfast.locations.handles import (
+    KeyedStateHandle,
+    KeyGroupsStateHandle,
+    ManagedKeyedStateHandle,
+    OperatorStateHandle,
+    RawOperatorStateHandle,
+    StateHandle,
+    StreamChange,
+    StreamStateHandle,
+)
+
+
+def new_commit_token() -> str:
+    """A token that nobody else has."""
+    return uuid.uuid4().hex
+
+
+class SubtaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a subtask did between the last checkpoint and this one.
+
+    Attributes:
+        rows_in: Rows given to the operator.
+        rows_out: Rows that it gave to the sink.
+        state_bytes: Bytes of state written, in files and inline.
+        restore_ms: Time to read the state that it began with, milliseconds.
+        process_ms: Time in the operator's own code and in reading its input, milliseconds.
+        sync_ms: Time of the snapshot's synchronous part, milliseconds.
+        async_ms: Time of the snapshot's asynchronous part, milliseconds.
+        restored_from: Where the files of its state were when it began: in the memory of its `worker`,
+            in `local` copies on the disk of its host, or in `storage`, if any was only there. Empty
+            if there were no files, or nobody has noted it.
+    """
+
+    rows_in: Count
+    rows_out: Count
+    state_bytes: Count
+    restore_ms: DurationMs
+    process_ms: DurationMs
+    sync_ms: DurationMs
+    async_ms: DurationMs
+    restored_from: str = ""
+
+
+class SubtaskState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All state that one subtask of an operator has in a checkpoint.
+
+    Attributes:
+        managed_operator: List, union and broadcast states.
+        statistics: What the subtask did; None if nobody counted.
+        raw_operator: What the user wrote into an operator's stream.
+        managed_keyed: States by key.
+        raw_keyed: What the user wrote into a keyed stream, by key group.
+    """
+
+    # A default that is made is written all the same: files always had these two keys.
+    managed_operator: tuple[OperatorStateHandle, ...] = msgspec.field(default_factory=lambda: ())
+    statistics: SubtaskStatistics | None = msgspec.field(default_factory=lambda: None)
+    raw_operator: tuple[RawOperatorStateHandle, ...] = ()
+    managed_keyed: tuple[ManagedKeyedStateHandle, ...] = ()
+    raw_keyed: tuple[KeyGroupsStateHandle, ...] = ()
+
+    def keyed_handles(self) -> tuple[KeyedStateHandle, ...]:
+        """Every handle to keyed state, managed and raw."""
+        return (*self.managed_keyed, *self.raw_keyed)
+
+    def handles(self) -> tuple[StateHandle, ...]:
+        """Every handle to state, of all kinds."""
+        return (*self.managed_operator, *self.raw_operator, *self.keyed_handles())
+
+    def streams(self) -> list[StreamStateHandle]:
+        """Every handle to bytes of state, in files and inline."""
+        return [stream for handle in self.handles() for stream in handle.streams()]
+
+    def with_streams(self, change: StreamChange, /) -> "SubtaskState":
+        """A copy in which every handle to bytes of state went through `change`."""
+        return SubtaskState(
+            managed_operator=_with_streams(self.managed_operator, change),
+            statistics=self.statistics,
+            raw_operator=_with_streams(self.raw_operator, change),
+            managed_keyed=_with_streams(self.managed_keyed, change),
+            raw_keyed=_with_streams(self.raw_keyed, change),
+        )
+
+    def together_with(self, other: "SubtaskState") -> "SubtaskState":
+        """This state and the other one's, with the statistics of this one."""
+        return SubtaskState(
+            managed_operator=self.managed_operator + other.managed_operator,
+            statistics=self.statistics,
+            raw_operator=self.raw_operator + other.raw_operator,
+            managed_keyed=self.managed_keyed + other.managed_keyed,
+            raw_keyed=self.raw_keyed + other.raw_keyed,
+        )
+
+
+class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All state of one operator.
+
+    Attributes:
+        parallelism: Number of its subtasks.
+        max_parallelism: Number of key groups, the highest parallelism it can be restored with.
+        subtasks: State by subtask index, 0 <= index < parallelism. Subtasks without state are absent.
+        key: The columns by which rows were dealt to subtasks; empty if they were dealt evenly.
+        key_hash: The name of the function that took the values of these columns to key groups.
+        key_types: The columns' types, as that function goes by them.
+    """
+
+    parallelism: Parallelism
+    max_parallelism: Parallelism
+    subtasks: dict[KeyGroup, SubtaskState]
+    key: tuple[str, ...] = ()
+    key_hash: str = ""
+    key_types: tuple[str, ...] = ()
+
+    def streams(self) -> list[StreamStateHandle]:
+        """Every handle to bytes of state, in files and inline; none if the operator has no state."""
+        return [stream for subtask in self.subtasks.values() for stream in subtask.streams()]
+
+    def with_streams(self, change: StreamChange, /) -> "OperatorState":
+        """A copy in which every handle to bytes of state went through `change`."""
+        subtasks = {index: state.with_streams(change) for index, state in self.subtasks.items()}
+        return msgspec.structs.replace(self, subtasks=subtasks)
+
+    def flaw(self) -> str | None:
+        """How numbers in it contradict each other or the streams of state; None if they don't."""
+        if self.parallelism > self.max_parallelism:
+            return f"parallelism {self.parallelism} and max parallelism {self.max_parallelism}"
+        for index, subtask in self.subtasks.items():
+            if index >= self.parallelism:
+                return f"state of subtask {index} and parallelism {self.parallelism}"
+            for handle in subtask.handles():
+                flaw = handle.flaw()
+                if flaw is not None:
+                    return f"in subtask {index}: {flaw}"
+            for keyed in subtask.keyed_handles():
+                first, last = keyed.key_groups
+                if last >= self.max_parallelism:
+                    return (
+                        f"key groups {first} to {last} and max parallelism {self.max_parallelism}"
+                    )
+        return None
+
+
+class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All that a job needs to go on from a checkpoint.
+
+    Attributes:
+        job_id: The job that the checkpoint belongs to.
+        checkpoint_id: The checkpoint's number; a job completes each number only once.
+        commit_token: Random, so that a committer recognises its own write.
+        created_ms: When the checkpoint was completed by the driver's clock, milliseconds since 1970
+            UTC.
+        duration_ms: From the beginning of the checkpoint to its completion, milliseconds.
+        writer: Name and version of the program that wrote it.
+        epoch: Number of the claim to the job under which it was committed; 0 if there was none.
+        operators: State by operator uid.
+        coordinator_states: What the driver itself needs to go on, by the name of who wrote it.
+    """
+
+    job_id: str
+    checkpoint_id: Count
+    commit_token: str = msgspec.field(default_factory=new_commit_token)
+    created_ms: TimeMs
+    duration_ms: DurationMs
+    writer: str
+    operators: dict[str, OperatorState]
+    coordinator_states: dict[str, bytes] = {}
+    epoch: Count = 0
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of all state in the checkpoint, in files and inline."""
+        return sum(handle.size for handle in self.streams())
+
+    def streams(self) -> list[StreamStateHandle]:
+        """Every handle to bytes of state, in files and inline."""
+        return [stream for operator in self.operators.values() for stream in operator.streams()]
+
+    def with_streams(self, change: StreamChange, /) -> "CheckpointMetadata":
+        """A copy in which every handle to bytes of state went through `change`."""
+        operators = {uid: state.with_streams(change) for uid, state in self.operators.items()}
+        return msgspec.structs.replace(self, operators=operators)
+
+
+_Handle = TypeVar("_Handle", bound=StateHandle)
+
+
+def _with_streams(handles: Iterable[_Handle], change: StreamChange) -> tuple[_Handle, ...]:
+    return tuple(handle.with_streams(change) for handle in handles)

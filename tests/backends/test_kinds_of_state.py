@@ -1,0 +1,138 @@
+"""A kind of keyed state that Holdfast doesn't have goes through all that moves state about.
+
+Nothing asks of state more than what `StateHandle` and `KeyedStateHandle` say.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self, cast
+
+import msgspec
+import pytest
+from contracts.values import EXCLUSIVE
+
+from holdfast.backends import OperatorSettings, assign, describe
+from holdfast.backends.snapshot import WrittenPart
+from holdfast.locations import (
+    ByteStreamStateHandle,
+    CheckpointMetadata,
+    CompletedCheckpoint,
+    FileSystemCheckpointStorage,
+    KeyGroupsStateHandle,
+    OperatorState,
+    StreamStateHandle,
+    SubtaskState,
+    complete_checkpoint,
+    copy_checkpoint,
+    verify,
+)
+
+
+class Runs(msgspec.Struct, frozen=True, tag="runs"):
+    """Keyed state in several files: a kind that Holdfast doesn't have."""
+
+    key_groups: tuple[int, int]
+    runs: tuple[StreamStateHandle, ...]
+    manifest: StreamStateHandle
+
+    @property
+    def size(self) -> int:
+        return sum(stream.size for stream in self.streams())
+
+    def streams(self) -> tuple[StreamStateHandle, ...]:
+        return (*self.runs, self.manifest)
+
+    def with_streams(self, change: Callable[[StreamStateHandle], StreamStateHandle], /) -> Self:
+        runs = tuple(change(run) for run in self.runs)
+        return msgspec.structs.replace(self, runs=runs, manifest=change(self.manifest))
+
+    def discard_state(self) -> None:
+        for stream in self.streams():
+            stream.discard_state()
+
+    def flaw(self) -> str | None:
+        return None if self.runs else "no runs"
+
+    def intersection(self, first: int, last: int, /) -> Self | None:
+        start, end = max(first, self.key_groups[0]), min(last, self.key_groups[1])
+        return msgspec.structs.replace(self, key_groups=(start, end)) if start <= end else None
+
+
+def keyed(*runs: Runs) -> SubtaskState:
+    return SubtaskState(managed_keyed=cast("tuple[KeyGroupsStateHandle, ...]", runs))
+
+
+@pytest.fixture
+def checkpoint(local_directory: str) -> CompletedCheckpoint:
+    """One operator, whose two subtasks have two runs each, and a manifest in the handle."""
+    storage = FileSystemCheckpointStorage(local_directory, inline_threshold=0)
+    access = storage.create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    location = access.initialize_location_for_checkpoint(1)
+
+    def file(content: bytes) -> StreamStateHandle:
+        with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+            stream.write(content)
+            handle = stream.close_and_get_handle()
+        assert handle is not None
+        return handle
+
+    def subtask(first: int, last: int) -> SubtaskState:
+        manifest = ByteStreamStateHandle(b"manifest")
+        return keyed(Runs((first, last), (file(b"old" * 100), file(b"new")), manifest))
+
+    operators = {"counts": OperatorState(2, 8, {0: subtask(0, 3), 1: subtask(4, 7)})}
+    metadata = CheckpointMetadata(
+        job_id="job",
+        checkpoint_id=1,
+        created_ms=0,
+        duration_ms=0.0,
+        writer="test",
+        operators=operators,
+    )
+    return complete_checkpoint(location, metadata)
+
+
+def runs_in(state: SubtaskState) -> list[Runs]:
+    return cast("list[Runs]", list(state.managed_keyed))
+
+
+def test_its_files_are_counted_verified_and_copied(
+    checkpoint: CompletedCheckpoint, tmp_path: Path
+) -> None:
+    assert checkpoint.metadata.state_bytes == 2 * (300 + 3 + 8)
+    copy = copy_checkpoint(checkpoint, tmp_path / "archive")
+    streams = copy.metadata.streams()
+    assert len(streams) == 6
+    assert [file.failure for file in verify(streams)] == [None] * 4
+    assert all(file.uri.startswith(f"file://{tmp_path}/archive/") for file in verify(streams))
+
+
+def test_it_is_described_by_its_key_groups_and_bytes(checkpoint: CompletedCheckpoint) -> None:
+    (state,) = describe(checkpoint.metadata)
+    assert (state.kind, state.elements, state.state_bytes) == ("keyed", 8, 2 * (300 + 3 + 8))
+
+
+def test_it_is_cut_by_key_groups_when_the_job_is_rescaled(checkpoint: CompletedCheckpoint) -> None:
+    subtasks = assign(checkpoint.metadata, {"counts": OperatorSettings(3)})["counts"].subtasks
+    assert [[run.key_groups for run in runs_in(subtask)] for subtask in subtasks] == [
+        [(0, 2)],
+        [(3, 3), (4, 5)],
+        [(6, 7)],
+    ]
+
+
+def test_what_it_says_of_itself_is_a_flaw_of_its_operator(checkpoint: CompletedCheckpoint) -> None:
+    operator = checkpoint.metadata.operators["counts"]
+    assert operator.flaw() is None
+    broken = msgspec.structs.replace(runs_in(operator.subtasks[1])[0], runs=())
+    damaged = msgspec.structs.replace(operator, subtasks={1: keyed(broken)})
+    assert damaged.flaw() == "in subtask 1: no runs"
+    beyond = msgspec.structs.replace(operator, max_parallelism=7)
+    assert beyond.flaw() == "key groups 4 to 7 and max parallelism 7"
+
+
+def test_a_snapshot_that_is_cancelled_discards_it(checkpoint: CompletedCheckpoint) -> None:
+    state = checkpoint.metadata.operators["counts"].subtasks[0]
+    WrittenPart(state).cancel()
+    assert [file.failure is None for file in verify(state.streams())] == [False, False]

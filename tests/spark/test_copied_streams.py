@@ -1,0 +1,261 @@
+"""A state stream and its local copy: whatever becomes of the copy, the stream goes on."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from contracts.values import EXCLUSIVE, files_below, read
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import StorageUnavailableError, StreamClosedError
+from holdfast.locations import (
+    BytesLike,
+    CheckpointStateOutputStream,
+    CheckpointStreamFactory,
+    FileStateHandle,
+    FileSystemCheckpointStorage,
+)
+from holdfast.spark.warm_state import LocalCopies
+from holdfast.testing import Faults
+
+BUFFER_BYTES = 16
+MORE_THAN_A_HANDLE_HOLDS = bytes(2 << 20)
+
+Call = Callable[[CheckpointStateOutputStream], object]
+
+CALLS: dict[str, tuple[str, Call]] = {
+    "write": ("write", lambda stream: stream.write(bytes(BUFFER_BYTES))),
+    "write of what was held back": ("create", lambda stream: stream.write(bytes(BUFFER_BYTES - 1))),
+    "flush": ("create", lambda stream: stream.flush()),
+    "flush_to_file": ("write", lambda stream: stream.flush_to_file()),
+    "sync": ("sync", lambda stream: stream.sync()),
+    "the success call": ("commit", lambda stream: stream.close_and_get_handle()),
+}
+"""Which call of a file system fails, in which call of the stream."""
+
+
+class Disk:
+    """What stands below the copies: writes what it is given, or fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error: BaseException | None = None
+        self.writes = 0
+        self._write = os.write
+        monkeypatch.setattr("holdfast.spark.warm_state.local_stream.os.write", self.write)
+
+    def write(self, descriptor: int, data: BytesLike) -> int:
+        self.writes += 1
+        if self.error is not None:
+            raise self.error
+        return self._write(descriptor, data)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Path:
+    return tmp_path / "copies"
+
+
+@pytest.fixture
+def factory(faults: Faults, copies: Path) -> CheckpointStreamFactory:
+    return beside(copies, faults.directory)
+
+
+def beside(copies: Path, directory: str) -> CheckpointStreamFactory:
+    """Streams into a directory that leave copies."""
+    storage = FileSystemCheckpointStorage(
+        directory, inline_threshold=0, write_buffer_bytes=BUFFER_BYTES
+    )
+    location = storage.create_checkpoint_storage("job").initialize_location_for_checkpoint(1)
+    local = LocalCopies(
+        directory=str(copies),
+        owner="0" * 32,
+        checkpoint_id=1,
+        max_bytes=1 << 30,
+        found=lambda where: None,
+    )
+    return local.beside(location)
+
+
+@pytest.fixture
+def stream(factory: CheckpointStreamFactory) -> Iterator[CheckpointStateOutputStream]:
+    with factory.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+        yield stream
+
+
+def names(copies: Path) -> list[str]:
+    return os.listdir(copies) if copies.exists() else []
+
+
+def test_what_is_written_is_in_storage_and_in_a_copy(
+    stream: CheckpointStateOutputStream, copies: Path
+) -> None:
+    written = b""
+    for size in (0, 1, 5, BUFFER_BYTES - 1, BUFFER_BYTES, 100):
+        data = bytes([size]) * size
+        assert stream.write(data) == size
+        written += data
+        assert stream.tell() == len(written)
+    stream.flush()
+    stream.sync()
+    handle = stream.close_and_get_handle()
+    assert isinstance(handle, FileStateHandle)
+    assert read(handle) == written
+    (name,) = names(copies)
+    assert (copies / name).read_bytes() == written
+
+
+def test_a_stream_is_finished_once(stream: CheckpointStateOutputStream, copies: Path) -> None:
+    stream.write(b"1")
+    stream.close_and_get_handle()
+    with pytest.raises(StreamClosedError):
+        stream.close_and_get_handle()
+    stream.close()
+    assert len(names(copies)) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), RuntimeError("a bug")], ids=repr
+)
+def test_a_copy_that_fails_is_given_up_and_the_stream_goes_on(
+    *,
+    stream: CheckpointStateOutputStream,
+    copies: Path,
+    disk: Disk,
+    error: Exception,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk.error = error
+    stream.write(MORE_THAN_A_HANDLE_HOLDS)
+    assert names(copies) == []
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert str(error) in caplog.text
+    stream.write(MORE_THAN_A_HANDLE_HOLDS)
+    handle = stream.close_and_get_handle()
+    assert handle is not None
+    assert read(handle) == 2 * MORE_THAN_A_HANDLE_HOLDS
+    assert (disk.writes, len(caplog.records), names(copies)) == (1, 1, [])
+
+
+def test_a_copy_that_fails_in_the_end_costs_the_copy_alone(
+    stream: CheckpointStateOutputStream, copies: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream.write(b"held back until the end")
+    disk.error = OSError(5, "broken disk")
+    handle = stream.close_and_get_handle()
+    assert handle is not None
+    assert read(handle) == b"held back until the end"
+    assert len(caplog.records) == 1
+    assert names(copies) == []
+
+
+@pytest.mark.parametrize(("fault", "call"), CALLS.values(), ids=CALLS)
+def test_an_error_of_the_stream_is_the_callers_and_leaves_no_copy(
+    *,
+    faults: Faults,
+    stream: CheckpointStateOutputStream,
+    copies: Path,
+    fault: str,
+    call: Call,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stream.write(b"12")
+    if fault == "sync":
+        stream.flush_to_file()
+    faults.before(fault, StorageUnavailableError("out of reach"))
+    with pytest.raises(StorageUnavailableError, match="out of reach"):
+        call(stream)
+    with pytest.raises(StreamClosedError):
+        stream.close_and_get_handle()
+    assert names(copies) == []
+    assert files_below(faults.behind) == set()
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("fault", ["write", "sync", "commit"])
+def test_a_copy_ends_as_soon_as_the_stream_fails(
+    *, faults: Faults, stream: CheckpointStateOutputStream, copies: Path, fault: str
+) -> None:
+    _, call = next(item for item in reversed(CALLS.values()) if item[0] == fault)
+    stream.write(MORE_THAN_A_HANDLE_HOLDS)
+    stream.write(b"held back")
+    assert len(names(copies)) == 1
+    faults.before(fault, StorageUnavailableError("out of reach"))
+    with pytest.raises(StorageUnavailableError):
+        call(stream)
+    assert names(copies) == []
+
+
+@pytest.mark.parametrize("which", ["storage", "copy"])
+def test_an_interrupt_in_either_place_comes_through_and_leaves_nothing(
+    *, faults: Faults, factory: CheckpointStreamFactory, copies: Path, disk: Disk, which: str
+) -> None:
+    with factory.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+        if which == "copy":
+            disk.error = KeyboardInterrupt()
+        else:
+            faults.before("write", KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            stream.write(MORE_THAN_A_HANDLE_HOLDS)
+    assert names(copies) == []
+    assert files_below(faults.behind) == set()
+
+
+def test_closing_discards_both_and_may_be_repeated(
+    faults: Faults, stream: CheckpointStateOutputStream, copies: Path
+) -> None:
+    stream.write(MORE_THAN_A_HANDLE_HOLDS)
+    stream.flush_to_file()
+    assert (len(names(copies)), "create" in faults.calls) == (1, True)
+    for _ in range(2):
+        stream.close()
+    assert names(copies) == []
+    assert files_below(faults.behind) == set()
+    with pytest.raises(StreamClosedError):
+        stream.close_and_get_handle()
+
+
+_operations = st.lists(
+    st.one_of(
+        st.binary(max_size=3 * BUFFER_BYTES).map(lambda data: data * (1 << 15)),
+        st.sampled_from(["flush", "flush_to_file", "sync"]),
+    ),
+    max_size=10,
+)
+
+
+@given(operations=_operations, nth=st.none() | st.integers(1, 5))
+def test_whatever_becomes_of_the_copy_the_stream_is_what_was_written(
+    operations: list[bytes | str],
+    nth: int | None,
+    memory_directory: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    copies = tmp_path_factory.mktemp("copies")
+    factory = beside(copies, memory_directory)
+    written = b""
+    with (
+        pytest.MonkeyPatch.context() as monkeypatch,
+        factory.create_checkpoint_state_output_stream(EXCLUSIVE) as stream,
+    ):
+        disk = Disk(monkeypatch)
+        for number, operation in enumerate(operations, 1):
+            if number == nth:
+                disk.error = OSError(5, "broken disk")
+            if isinstance(operation, str):
+                getattr(stream, operation)()
+            else:
+                stream.write(operation)
+                written += operation
+            assert stream.tell() == len(written)
+        handle = stream.close_and_get_handle()
+    assert (b"" if handle is None else read(handle)) == written
+    kept = [(copies / name).read_bytes() for name in names(copies)]
+    assert kept in ([written], []) if disk.error else kept == ([written] if written else [])
