@@ -15,8 +15,9 @@ MESSAGES = [" ".join(bold.split()) for bold in re.findall(r"\*\*(.+?)\*\*", PAGE
 SOURCES = (
     "locations",
     "backends",
+    "src/holdfast/common",
     "src/holdfast/spark",
-    "src/holdfast/spark_side",
+    "src/holdfast/spark_progress",
     "src/holdfast/cli",
 )
 

@@ -7,7 +7,6 @@ A new store is a folder here, and a line in `registry`. Start with `port`.
 
 from holdfast.locations.file_systems.fsspec import (
     S3fsFileSystem,
-    Sftp,
     fsspec_file_system,
     milliseconds,
 )
@@ -56,7 +55,6 @@ __all__ = [
     "S3FileSystem",
     "S3Settings",
     "S3fsFileSystem",
-    "Sftp",
     "UploadingFileSystem",
     "abort_uploads",
     "check_exclusive",

@@ -27,6 +27,14 @@ def test_server({fixture}):
     time.sleep({seconds})
 """
 
+# What a shell runs in the background ignores interrupts, and so would all that it starts.
+_PYTEST = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import pytest
+raise SystemExit(pytest.main())
+"""
+
 
 def check_that_nothing_outlives(
     directory: Path, fixture: str, imports: str, ending: signal.Signals, *arguments: str
@@ -45,7 +53,7 @@ def check_that_nothing_outlives(
     ready = directory / "ready"
     file = directory / "test_server.py"
     file.write_text(_TEST.format(imports=imports, fixture=fixture, seconds=HANGS_S))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    command = [sys.executable, "-c", _PYTEST, "-q", "-p", "no:cacheprovider", *arguments]
     # Of pytest's settings only those that the command names.
     command += ["--rootdir", str(directory), "-c", os.devnull, str(file)]
     path = os.pathsep.join([str(_TESTS), *sys.path])

@@ -50,10 +50,10 @@ from holdfast.locations import (
 )
 from holdfast.locations.file_systems import (
     RetryingFileSystem,
-    Sftp,
     fsspec_file_system,
     milliseconds,
 )
+from holdfast.locations.file_systems.fsspec.sftp import Sftp
 from holdfast.testing import FileSystemContract
 
 PASSWORD = secrets.token_hex()

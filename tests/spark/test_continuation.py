@@ -103,7 +103,7 @@ def test_a_checkpoint_copied_from_another_job_is_refused(ran: str) -> None:
     for batch_id in range(2):
         run_batch(other, batch_id)
     replace(metadata_of(ran), content_of(metadata_of(ran, "other")))
-    check_refused(ran, CheckpointError, "belongs to job")
+    check_refused(ran, CheckpointError, "metadata is of checkpoint 2 of job 'other'")
 
 
 def test_checkpoints_that_vanished_are_a_gap(ran: str) -> None:

@@ -583,7 +583,7 @@ def test_settings_of_a_session_that_happens_to_be_there_are_not_stored(
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
         "spark.holdfast.checkpoint.dir": "gopher://nowhere",
     }
-    monkeypatch.setattr("holdfast.spark.savepoints.origin._sessions.configuration", lambda: others)
+    monkeypatch.setattr("holdfast.spark.savepoints.origin.sessions.configuration", lambda: others)
     pointer = take_savepoint(location, f"{directory}/savepoints")
     assert files_of(pointer).settings == {
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",

@@ -517,11 +517,13 @@ def end_in_the_middle_of_a_body(faults: HttpFaults, client: http.client.HTTPConn
 def test_it_leaves_no_thread_and_no_descriptor(
     server: Server, end: Callable[[HttpFaults, http.client.HTTPConnection], None]
 ) -> None:
+    before = set(threading.enumerate())
     for _ in range(3):
         with http_faults(server.url) as faults, connected(faults) as client:
             end(faults, client)
             address = urlsplit(faults.url)
-    assert "http faults" not in [thread.name for thread in threading.enumerate()]
+    left = set(threading.enumerate()) - before
+    assert "http faults" not in [thread.name for thread in left]
     local = {
         connection.laddr.port
         for connection in psutil.Process().net_connections("tcp")

@@ -5,7 +5,6 @@ Start with `fsspec_file_system`; `stores` says what is known of single stores.
 
 from holdfast.locations.file_systems.fsspec.fsspec_files import fsspec_file_system
 from holdfast.locations.file_systems.fsspec.s3fs_file_system import S3fsFileSystem
-from holdfast.locations.file_systems.fsspec.sftp import Sftp
 from holdfast.locations.file_systems.fsspec.times import milliseconds
 
-__all__ = ["S3fsFileSystem", "Sftp", "fsspec_file_system", "milliseconds"]
+__all__ = ["S3fsFileSystem", "fsspec_file_system", "milliseconds"]
