@@ -9,7 +9,7 @@ import pytest
 from contracts.patience import be_patient
 from hypothesis import HealthCheck, settings
 
-from holdfast.locations import file_system_for
+from holdfast.locations.adapters import file_system_for
 from holdfast.testing import Faults, faulty_file_system
 
 for name, examples in (("dev", 50), ("ci", 200)):

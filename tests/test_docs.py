@@ -24,7 +24,7 @@ from servers.s3 import S3Bucket, S3Server, moto, settings_of
 
 from docs.generate import settings_page
 from holdfast.locations import use_s3
-from holdfast.spark import PREFIX, settings_table
+from holdfast.spark import settings_table
 
 __all__ = ["moto"]
 
@@ -126,7 +126,7 @@ def test_extras_that_pages_name_can_be_installed() -> None:
 
 
 def test_settings_that_pages_name_exist() -> None:
-    settings = {PREFIX + setting.key for setting, _ in settings_table()}
+    settings = {setting.name for setting, _ in settings_table()}
     named = {
         (page.name, key)
         for page in PAGES

@@ -12,9 +12,9 @@ from holdfast.locations.coordination.checkpoint_files import (
 )
 from holdfast.locations.coordination.checkpoints import (
     complete_checkpoint,
-    latest,
     latest_checkpoint,
     load_checkpoints,
+    load_latest_checkpoint,
 )
 from holdfast.locations.coordination.cleaner import CheckpointsCleaner
 from holdfast.locations.coordination.completed_store import CompletedCheckpointStore, RestoreMode
@@ -88,9 +88,9 @@ __all__ = [
     "is_savepoint",
     "job_histories",
     "jobs_with_savepoints",
-    "latest",
     "latest_checkpoint",
     "load_checkpoints",
+    "load_latest_checkpoint",
     "size_of",
     "stored",
     "sweep",

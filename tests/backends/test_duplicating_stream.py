@@ -6,7 +6,7 @@ from contracts.values import EXCLUSIVE, files_below, read
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends import DuplicatingCheckpointOutputStream
+from holdfast.backends.snapshot import DuplicatingCheckpointOutputStream
 from holdfast.errors import (
     CheckpointError,
     InvalidRequestError,
@@ -14,11 +14,10 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations import (
+from holdfast.locations import FileSystemCheckpointStorage, MemoryCheckpointStorage
+from holdfast.locations.adapters import (
     CheckpointStateOutputStream,
     FileStateHandle,
-    FileSystemCheckpointStorage,
-    MemoryCheckpointStorage,
     StreamStateHandle,
 )
 from holdfast.testing import ANY_CALL, Faults, faulty_file_system

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends import (
+from holdfast.backends import KeyGroupRange
+from holdfast.backends.keys import (
     MAX_PARALLELISM,
-    KeyGroupRange,
     default_max_parallelism,
     hash32,
     hash32_long,

@@ -8,17 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends import (
-    KeyGroupRange,
-    intersect,
-    key_group_range,
-    redistribute,
-    redistribute_raw,
-)
+from holdfast.backends import KeyGroupRange
+from holdfast.backends.assignment import intersect, redistribute, redistribute_raw
+from holdfast.backends.keys import key_group_range
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import (
-    ByteStreamStateHandle,
-    FileStateHandle,
+from holdfast.locations.adapters import ByteStreamStateHandle, FileStateHandle
+from holdfast.locations.handles import (
     KeyGroupsStateHandle,
     OperatorStateHandle,
     OperatorStateMode,

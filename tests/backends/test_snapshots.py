@@ -21,15 +21,12 @@ from holdfast.backends.snapshot import SnapshotStreams
 from holdfast.errors import InvalidRequestError, StorageFullError, StorageUnavailableError
 from holdfast.locations import (
     CheckpointStorageLocation,
-    CheckpointStreamFactory,
-    FileStateHandle,
     FileSystemCheckpointStorage,
-    OperatorStateHandle,
-    OperatorStateMode,
-    StatePartitions,
     checkpoint_storage,
 )
+from holdfast.locations.adapters import CheckpointStreamFactory, FileStateHandle
 from holdfast.locations.file_systems import memory as store
+from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
 from holdfast.testing import Faults, faulty_file_system
 
 LARGE = (pa.int64(), range(100_000))

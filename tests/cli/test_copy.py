@@ -15,14 +15,10 @@ from jobs.stopped import all_files, remove, replace, state_of
 from holdfast.cli.command_line import main
 from holdfast.common import parallel
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations import (
-    copy_checkpoint,
-    file_system_for,
-    files_of,
-    load_checkpoint,
-    resolve_pointer,
-)
-from holdfast.locations.coordination import copying
+from holdfast.locations import copy_checkpoint, load_checkpoint
+from holdfast.locations.adapters import file_system_for
+from holdfast.locations.coordination import copying, files_of
+from holdfast.locations.storages import resolve_pointer
 from holdfast.spark import copy_savepoint, restore_savepoint, take_savepoint
 from holdfast.testing import ANY_CALL, Faults
 

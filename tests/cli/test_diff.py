@@ -14,15 +14,14 @@ from jobs.stopped import put
 
 from holdfast.cli.command_line import main
 from holdfast.locations import (
-    ChecksumBuilder,
     CompletedCheckpoint,
-    FileStateHandle,
     FileSystemCheckpointStorage,
     OperatorState,
     complete_checkpoint,
     copy_checkpoint,
-    files_of,
 )
+from holdfast.locations.adapters import ChecksumBuilder, FileStateHandle
+from holdfast.locations.coordination import files_of
 from holdfast.spark import take_savepoint
 from holdfast.spark_progress import SPARK, SparkFile, SparkFiles, compare_spark_files, progress_of
 

@@ -17,7 +17,8 @@ from jobs.stopped import remove
 from holdfast.cli.command_line import main
 from holdfast.cli.commands import listing
 from holdfast.cli.output import print_json, print_line, print_lines, print_pairs, print_table, say
-from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint, files_of
+from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint
+from holdfast.locations.coordination import files_of
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31mred\nfake line\x9b2J\u2028\u202e"
 

@@ -13,14 +13,11 @@ from contracts.histories import HOSTILE, checkpoint_metadata, write_checkpoints
 from servers.s3 import S3Bucket, moto, moto_bucket
 
 from holdfast.cli.command_line import main
-from holdfast.locations import (
+from holdfast.locations import FileSystemCheckpointStorage, S3Settings, complete_checkpoint, use_s3
+from holdfast.locations.adapters import (
     CheckpointedStateScope,
-    FileSystemCheckpointStorage,
-    S3Settings,
-    complete_checkpoint,
     file_system_for,
     unregister_file_system,
-    use_s3,
 )
 from holdfast.testing import metadata_of
 

@@ -9,7 +9,7 @@ from jobs.kept import Kept, write_checkpoint
 from jobs.stopped import remove
 
 from holdfast.cli.command_line import main
-from holdfast.locations import files_of
+from holdfast.locations.coordination import files_of
 from holdfast.spark import take_savepoint
 
 

@@ -14,7 +14,8 @@ from holdfast.cli.command_line import main
 from holdfast.cli.commands import verify as verify_command
 from holdfast.common import crc32c
 from holdfast.errors import CheckpointNotFoundError, StorageUnavailableError
-from holdfast.locations import CompletedCheckpoint, VerifiedFile, files_of, verify
+from holdfast.locations import CompletedCheckpoint, VerifiedFile, verify
+from holdfast.locations.coordination import files_of
 from holdfast.spark import take_savepoint
 from holdfast.spark_progress import verify_checkpoints
 from holdfast.testing import Faults

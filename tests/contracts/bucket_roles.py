@@ -6,19 +6,19 @@ from contracts.values import EXCLUSIVE, read
 from servers.s3 import S3Bucket
 
 from holdfast.locations import (
-    CheckpointsCleaner,
-    CheckpointStorageLocationReference,
-    CheckpointStreamFactory,
-    CompletedCheckpointStore,
     FileSystemCheckpointStorage,
-    FileSystemCheckpointStorageAccess,
-    StreamStateHandle,
     complete_checkpoint,
-    latest,
+    latest_checkpoint,
     load_checkpoint,
-    resolve_pointer,
     sweep,
 )
+from holdfast.locations.adapters import (
+    CheckpointStorageLocationReference,
+    CheckpointStreamFactory,
+    StreamStateHandle,
+)
+from holdfast.locations.coordination import CheckpointsCleaner, CompletedCheckpointStore
+from holdfast.locations.storages import FileSystemCheckpointStorageAccess, resolve_pointer
 from holdfast.testing import metadata_of, streams_of
 
 PART = 5 << 20
@@ -55,7 +55,7 @@ def drive(directory: str, bucket: S3Bucket) -> None:
     complete_checkpoint(pending, metadata_of(_write(pending, SMALL), checkpoint_id=3), ownership)
     sweep(directory, "job", savepoint_directory=f"{directory}/savepoints")
 
-    newest = latest(directory, "job")
+    newest = latest_checkpoint(directory, "job")
     assert newest is not None
     assert newest.checkpoint_id == 2
     savepoint = load_checkpoint(resolve_pointer(pending.external_pointer))

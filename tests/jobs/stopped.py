@@ -6,15 +6,9 @@ from collections.abc import Iterable
 import pytest
 from jobs.operators import Groups
 
-from holdfast.locations import (
-    CheckpointedStateScope,
-    FileSystemCheckpointStorage,
-    OperatorStateHandle,
-    OperatorStateMode,
-    StatePartitions,
-    SubtaskState,
-    file_system_for,
-)
+from holdfast.locations import FileSystemCheckpointStorage, SubtaskState
+from holdfast.locations.adapters import CheckpointedStateScope, file_system_for
+from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
 from holdfast.spark import SparkProgress, sessions, stateful
 from holdfast.spark.checkpoint_location import LINK_FILE, Link, encode_link
 from holdfast.spark.query import CheckpointCoordinator

@@ -8,25 +8,25 @@ from contracts.values import EXCLUSIVE, read
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.locations import (
+    CheckpointStorageAccess,
+    CheckpointStorageLocation,
+    CompletedCheckpoint,
+    FileSystemCheckpointStorage,
+    complete_checkpoint,
+    load_checkpoint,
+)
+from holdfast.locations.adapters import CheckpointedStateScope, FileStateHandle, file_system_for
+from holdfast.locations.coordination import (
     NEVER_RETAIN,
     RETAIN_ON_CANCELLATION,
     RETAIN_ON_FAILURE,
     SAVEPOINT,
     SYNCHRONOUS_SAVEPOINT,
-    CheckpointedStateScope,
     CheckpointProperties,
     CheckpointsCleaner,
-    CheckpointStorageAccess,
-    CheckpointStorageLocation,
-    CompletedCheckpoint,
     CompletedCheckpointStore,
-    FileStateHandle,
-    FileSystemCheckpointStorage,
     JobStatus,
     RestoreMode,
-    complete_checkpoint,
-    file_system_for,
-    load_checkpoint,
 )
 from holdfast.testing import ANY_CALL, Faults, metadata_of, streams_of
 

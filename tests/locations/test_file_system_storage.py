@@ -14,23 +14,20 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations import (
-    METADATA_FILE,
-    NOT_EXTERNALLY_ADDRESSABLE,
-    CheckpointedStateScope,
     CheckpointMetadata,
     CheckpointStorage,
     CheckpointStorageAccess,
     CheckpointStorageLocation,
     CompletedCheckpoint,
-    FileStateHandle,
     FileSystemCheckpointStorage,
     checkpoint_storage,
     complete_checkpoint,
-    latest_checkpoint,
     load_checkpoint,
 )
-from holdfast.locations.coordination import disposed_on_failure
+from holdfast.locations.adapters import METADATA_FILE, CheckpointedStateScope, FileStateHandle
+from holdfast.locations.coordination import disposed_on_failure, load_latest_checkpoint
 from holdfast.locations.file_systems import memory as store
+from holdfast.locations.storages import NOT_EXTERNALLY_ADDRESSABLE
 from holdfast.testing import CheckpointStorageContract, Faults, metadata_of, streams_of
 
 
@@ -174,7 +171,7 @@ class TestLayout:
             completed_in(access, checkpoint_id)
         (tmp_path / "job" / "chk-2" / METADATA_FILE).write_bytes(b"HOLDFAST")
         with pytest.raises(CheckpointCorruptedError) as caught:
-            latest_checkpoint(access)
+            load_latest_checkpoint(access)
         assert caught.value.location == f"{local_directory}/job/chk-2/{METADATA_FILE}"
 
     def test_a_failed_attempt_leaves_shared_state_and_an_empty_directory(
@@ -276,7 +273,7 @@ class TestDiscard:
         theirs = completed_in(job_in(local_directory))
         trial = job_in(f"{local_directory}/trial")
         (tmp_path / "trial" / "job" / "chk-1").symlink_to(tmp_path / "job" / "chk-1")
-        found = latest_checkpoint(trial)
+        found = load_latest_checkpoint(trial)
         assert found is not None
         found.discard()
         assert trial.completed_checkpoints() == {}

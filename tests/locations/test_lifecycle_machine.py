@@ -35,22 +35,26 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations import (
-    METADATA_FILE,
-    CheckpointedStateScope,
-    CheckpointsCleaner,
     CheckpointStorageAccess,
     CheckpointStorageLocation,
     CompletedCheckpoint,
-    CompletedCheckpointStore,
-    FileStateHandle,
     FileSystemCheckpointStorage,
     JobOwnership,
-    JobStatus,
     complete_checkpoint,
-    file_system_for,
-    latest_checkpoint,
     load_checkpoint,
     sweep,
+)
+from holdfast.locations.adapters import (
+    METADATA_FILE,
+    CheckpointedStateScope,
+    FileStateHandle,
+    file_system_for,
+)
+from holdfast.locations.coordination import (
+    CheckpointsCleaner,
+    CompletedCheckpointStore,
+    JobStatus,
+    load_latest_checkpoint,
 )
 from holdfast.locations.file_systems import memory
 from holdfast.testing import ANY_CALL, faulty_file_system, metadata_of
@@ -158,7 +162,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         ownership = access.claim_job()
         found = [load_checkpoint(one) for one in access.completed_checkpoints().values()]
         self.check_lineage(found)
-        latest = latest_checkpoint(access)
+        latest = load_latest_checkpoint(access)
         assert (latest and latest.checkpoint_id) == (found[-1].checkpoint_id if found else None)
         cleaner = QueueingCleaner()
         store = CompletedCheckpointStore(num_retained, cleaner, found)
@@ -501,7 +505,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     def the_latest_is_the_last_that_succeeded_or_one_that_nobody_knows_of(self) -> None:
         if self.owner is None or not self.succeeded:
             return
-        latest = latest_checkpoint(self.owner.access)
+        latest = load_latest_checkpoint(self.owner.access)
         assert latest is not None
         assert latest.checkpoint_id >= max(self.succeeded)
 

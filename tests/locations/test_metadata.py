@@ -7,23 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
-from holdfast.locations import (
+from holdfast.locations import CheckpointMetadata, OperatorState, SubtaskState, SubtaskStatistics
+from holdfast.locations.adapters import (
     ByteStreamStateHandle,
-    CheckpointMetadata,
     Checksum,
     FileStateHandle,
+    StreamStateHandle,
+)
+from holdfast.locations.handles import (
     KeyGroupsStateHandle,
-    OperatorState,
     OperatorStateHandle,
     OperatorStateMode,
     RawOperatorStateHandle,
     StatePartitions,
-    StreamStateHandle,
-    SubtaskState,
-    SubtaskStatistics,
-    decode_metadata,
-    encode_metadata,
 )
+from holdfast.locations.metadata import decode_metadata, encode_metadata
 from holdfast.testing import metadata_of, streams_of
 
 DIRECTORY = "file:///data/job/chk-7"

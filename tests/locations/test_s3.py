@@ -34,19 +34,16 @@ from holdfast.errors import (
 )
 from holdfast.locations import (
     CheckpointStorage,
-    ExclusiveFileSystem,
     FileSystemCheckpointStorage,
-    S3FileSystem,
     S3Settings,
     checkpoint_storage,
     complete_checkpoint,
-    file_system_for,
-    latest_checkpoint,
     load_checkpoint,
-    unregister_file_system,
     use_s3,
 )
-from holdfast.locations.file_systems import check_exclusive
+from holdfast.locations.adapters import ExclusiveFileSystem, file_system_for, unregister_file_system
+from holdfast.locations.coordination import load_latest_checkpoint
+from holdfast.locations.file_systems import S3FileSystem, check_exclusive
 from holdfast.locations.file_systems import s3 as s3_package
 from holdfast.locations.file_systems.s3 import (
     multipart_upload,
@@ -209,7 +206,7 @@ def test_a_checkpoint_on_s3_is_found_loaded_and_discarded_whole(s3: S3Bucket) ->
         handle = stream.close_and_get_handle()
     assert handle is not None
     done = complete_checkpoint(location, metadata_of(handle))
-    found = latest_checkpoint(access)
+    found = load_latest_checkpoint(access)
     assert found is not None
     assert found.checkpoint_id == load_checkpoint(done.location).checkpoint_id == 1
     assert read(handle) == data
@@ -1121,7 +1118,7 @@ def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
 def test_a_spawned_process_makes_its_own_client(bucket: S3Bucket, directory: str) -> None:
     settings = settings_of(bucket.server)
     source = (
-        "import sys, pickle; from holdfast.locations import S3FileSystem;"
+        "import sys, pickle; from holdfast.locations.file_systems import S3FileSystem;"
         "settings = pickle.loads(bytes.fromhex(sys.argv[1]));"
         "S3FileSystem(settings).publish(sys.argv[2], b'spawned')"
     )

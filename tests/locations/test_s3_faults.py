@@ -26,15 +26,14 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations import (
+from holdfast.locations import S3Settings
+from holdfast.locations.adapters import (
     RetryPolicy,
-    S3FileSystem,
-    S3Settings,
     file_system_for,
     register_file_system,
     unregister_file_system,
 )
-from holdfast.locations.file_systems import RetryingExclusiveFileSystem, publish
+from holdfast.locations.file_systems import RetryingExclusiveFileSystem, S3FileSystem, publish
 from holdfast.locations.file_systems.s3 import (
     s3_client,
     s3_input_stream,

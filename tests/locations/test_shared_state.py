@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import FileStateHandle, SharedStateRegistry
+from holdfast.locations.adapters import FileStateHandle
+from holdfast.locations.coordination import SharedStateRegistry
 
 
 def handle(name: str, size: int = 1) -> FileStateHandle:

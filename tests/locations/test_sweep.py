@@ -23,25 +23,27 @@ from holdfast.errors import (
     UnsupportedFormatError,
 )
 from holdfast.locations import (
-    GRACE_S,
-    METADATA_FILE,
-    CheckpointedStateScope,
     CheckpointStorageAccess,
     CheckpointStorageLocation,
     CompletedCheckpoint,
-    FileStateHandle,
-    FileStatus,
     FileSystemCheckpointStorage,
-    MemoryFileSystem,
     SweepReport,
     checkpoint_storage,
     complete_checkpoint,
-    file_system_for,
     load_checkpoint,
-    register_file_system,
     sweep,
+)
+from holdfast.locations.adapters import (
+    METADATA_FILE,
+    CheckpointedStateScope,
+    FileStateHandle,
+    FileStatus,
+    MemoryFileSystem,
+    file_system_for,
+    register_file_system,
     unregister_file_system,
 )
+from holdfast.locations.coordination import GRACE_S
 from holdfast.locations.file_systems import memory as store
 from holdfast.testing import ANY_CALL, Faults, metadata_of, streams_of
 
@@ -277,6 +279,7 @@ class TestWhatIsSwept:
         source = """
 import sys
 from holdfast.locations import *
+from holdfast.locations.adapters import *
 storage = FileSystemCheckpointStorage(sys.argv[1], inline_threshold=0)
 access = storage.create_checkpoint_storage("job")
 location = access.initialize_location_for_checkpoint(2)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from servers.s3 import S3Bucket, settings_of
 
-from holdfast.locations import RetryPolicy, S3FileSystem
+from holdfast.locations.adapters import RetryPolicy
+from holdfast.locations.file_systems import S3FileSystem
 from holdfast.locations.file_systems.s3 import s3_client
 from holdfast.testing import HttpFaults, http_faults, s3_operation, s3_operation_of
 

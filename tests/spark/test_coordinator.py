@@ -13,15 +13,9 @@ from holdfast.errors import (
     OutcomeUnknownError,
     StorageUnavailableError,
 )
-from holdfast.locations import (
-    CheckpointedStateScope,
-    FileSystemCheckpointStorage,
-    OperatorStateHandle,
-    OperatorStateMode,
-    StatePartitions,
-    SubtaskState,
-    file_system_for,
-)
+from holdfast.locations import FileSystemCheckpointStorage, SubtaskState
+from holdfast.locations.adapters import CheckpointedStateScope, file_system_for
+from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
 from holdfast.spark import stateful
 from holdfast.spark.query import _CLEANER, CheckpointCoordinator, PendingCheckpoint
 from holdfast.spark.subtask import Acknowledgement

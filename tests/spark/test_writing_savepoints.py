@@ -16,10 +16,11 @@ from pyspark.sql import functions as F
 
 import holdfast
 from holdfast.backends import ListStateDescriptor, StateRows
+from holdfast.backends.keys import KEY_HASH
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations import OperatorState, SubtaskState, load_checkpoint, resolve_pointer
+from holdfast.locations import OperatorState, SubtaskState, load_checkpoint
+from holdfast.locations.storages import resolve_pointer
 from holdfast.spark import (
-    KEY_HASH,
     NewOperator,
     Settings,
     read_state,

@@ -12,18 +12,19 @@ from typing import Any, BinaryIO
 import pytest
 
 from holdfast.errors import CheckpointConflictError, CheckpointNotFoundError, StreamClosedError
-from holdfast.locations import (
+from holdfast.locations import FileSystemCheckpointStorage, checkpoint_storage
+from holdfast.locations.adapters import (
     BytesLike,
     FileOutputStream,
     FileStatus,
-    FileSystemCheckpointStorage,
-    FileSystemCheckpointStorageAccess,
-    FileSystemCheckpointStorageLocation,
     MemoryFileSystem,
-    checkpoint_storage,
     file_system_for,
 )
 from holdfast.locations.file_systems import memory as store
+from holdfast.locations.storages import (
+    FileSystemCheckpointStorageAccess,
+    FileSystemCheckpointStorageLocation,
+)
 from holdfast.testing import CheckpointStorageContract, ExclusiveFileSystemContract
 
 

@@ -2,7 +2,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.locations import MemoryFileSystem, check_job_id
+from holdfast.locations.adapters import MemoryFileSystem
+from holdfast.locations.storages import check_job_id
 from holdfast.testing import Interleaved, at_every_step
 
 HERE = (__file__,)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import (
+from holdfast.locations.adapters import (
     ExclusiveFileSystem,
     FileSystem,
     file_system_for,

@@ -15,7 +15,7 @@ def check_keys(keys: Iterable[str], settings: Sequence[Setting]) -> None:
     Raises:
         InvalidRequestError: There is one; the message has the right name.
     """
-    known = {PREFIX + setting.key for setting in settings}
+    known = {setting.name for setting in settings}
     for key in keys:
         if key not in known and key.lower().startswith((PREFIX, _BARE)):
             raise InvalidRequestError(f"no setting {key!r}; {_way_out(key, settings)}")
@@ -27,6 +27,6 @@ def _way_out(key: str, settings: Sequence[Setting]) -> str:
         if name == setting.key:
             return f"set {PREFIX + name!r}"
         if name and name in (setting.flink, *setting.older_flink):
-            return f"what Flink calls {name!r} is {PREFIX + setting.key!r} here"
+            return f"what Flink calls {name!r} is {setting.name!r} here"
     nearest = difflib.get_close_matches(name, [one.key for one in settings], n=1, cutoff=0.0)[0]
     return f"did you mean {PREFIX + nearest!r}?"

@@ -42,6 +42,11 @@ class Setting:
     unit: str = ""
     argument: str = ""
 
+    @property
+    def name(self) -> str:
+        """The whole key, as Spark's configuration has it."""
+        return PREFIX + self.key
+
     def value(self, key: str, text: str) -> Any:
         """What a text means that somebody has set.
 

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import S3Settings
 from holdfast.redaction import shown
-from holdfast.spark.settings.setting import PREFIX, Setting, boolean, positive, size
+from holdfast.spark.settings.setting import Setting, boolean, positive, size
 
 _S3A = "spark.hadoop.fs.s3a."
 
@@ -234,7 +234,7 @@ def _own(configuration: Mapping[str, str]) -> _Said:
     return {
         name: (key, configuration[key])
         for name, setting in _ROWS.items()
-        if (key := PREFIX + setting.key) in configuration
+        if (key := setting.name) in configuration
     }
 
 

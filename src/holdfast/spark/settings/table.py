@@ -303,7 +303,7 @@ def _own_values(configuration: Mapping[str, str]) -> dict[str, Any]:
     return {
         name: setting.value(key, configuration[key])
         for name, setting in _rows().items()
-        if (key := PREFIX + setting.key) in configuration
+        if (key := setting.name) in configuration
     }
 
 

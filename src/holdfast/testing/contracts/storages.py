@@ -19,7 +19,7 @@ from holdfast.errors import (
     InvalidRequestError,
     StreamClosedError,
 )
-from holdfast.locations.coordination import complete_checkpoint, latest_checkpoint
+from holdfast.locations.coordination import complete_checkpoint, load_latest_checkpoint
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.storages import (
@@ -113,10 +113,10 @@ class CheckpointStorageContract:
         assert handle is not None
         metadata = metadata_of(handle, checkpoint_id=7)
         assert access.completed_checkpoints() == {}
-        assert latest_checkpoint(access) is None
+        assert load_latest_checkpoint(access) is None
         done = complete_checkpoint(location, metadata)
         assert list(access.completed_checkpoints()) == [7]
-        found = latest_checkpoint(access)
+        found = load_latest_checkpoint(access)
         assert found is not None
         assert found.metadata == done.metadata == metadata
         assert (
@@ -134,7 +134,7 @@ class CheckpointStorageContract:
             location = access.initialize_location_for_checkpoint(checkpoint_id)
             complete_checkpoint(location, metadata_of(checkpoint_id=checkpoint_id))
         assert list(access.completed_checkpoints()) == [0, 9, 10, 100]
-        latest = latest_checkpoint(access)
+        latest = load_latest_checkpoint(access)
         assert latest is not None
         assert latest.metadata.checkpoint_id == 100
 
@@ -146,7 +146,7 @@ class CheckpointStorageContract:
         with pytest.raises(CheckpointConflictError):
             complete_checkpoint(second, metadata_of(commit_token="second"))
         second.dispose_on_failure()
-        latest = latest_checkpoint(access)
+        latest = load_latest_checkpoint(access)
         assert latest is not None
         assert latest.metadata.commit_token == "first"
 
@@ -161,7 +161,7 @@ class CheckpointStorageContract:
 
         won = race(attempt)
         assert won.count(True) == 1
-        latest = latest_checkpoint(access)
+        latest = load_latest_checkpoint(access)
         assert latest is not None
         assert latest.metadata.commit_token == str(won.index(True))
 
@@ -202,7 +202,7 @@ class CheckpointStorageContract:
             location = access.initialize_location_for_checkpoint(1)
             complete_checkpoint(location, metadata_of(commit_token=job, job_id=job))
         for job, access in accesses.items():
-            latest = latest_checkpoint(access)
+            latest = load_latest_checkpoint(access)
             assert latest is not None
             assert latest.metadata.commit_token == job
         accesses["a"].completed_checkpoints()[1].dispose_storage_location()
