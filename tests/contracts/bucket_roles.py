@@ -19,7 +19,7 @@ from holdfast.locations.adapters import (
 )
 from holdfast.locations.coordination import CheckpointsCleaner, CompletedCheckpointStore
 from holdfast.locations.storages import FileSystemCheckpointStorageAccess, resolve_pointer
-from holdfast.testing import metadata_of, streams_of
+from holdfast.testing import metadata_of
 
 PART = 5 << 20
 """The smallest part of an object; what is longer than the client's parts goes in parts."""
@@ -60,7 +60,7 @@ def drive(directory: str, bucket: S3Bucket) -> None:
     assert newest.checkpoint_id == 2
     savepoint = load_checkpoint(resolve_pointer(pending.external_pointer))
     for checkpoint in (newest, savepoint):
-        assert [read(stream) for stream in streams_of(checkpoint.metadata)] == [SMALL]
+        assert [read(stream) for stream in checkpoint.metadata.streams()] == [SMALL]
     access.claim_job()
 
 

@@ -43,7 +43,6 @@ from holdfast.locations.adapters import (
 from holdfast.locations.coordination import (
     CheckpointsCleaner,
     CompletedCheckpointStore,
-    RestoreMode,
     sweeping,
 )
 from holdfast.locations.file_systems import memory as store
@@ -54,7 +53,6 @@ from holdfast.testing import (
     Counts,
     counting_file_system,
     metadata_of,
-    streams_of,
 )
 
 SHARED = CheckpointedStateScope.SHARED
@@ -178,13 +176,13 @@ def completed(
 
 
 def files_of(checkpoint: CompletedCheckpoint) -> list[FileStateHandle]:
-    return [one for one in streams_of(checkpoint.metadata) if isinstance(one, FileStateHandle)]
+    return [one for one in checkpoint.metadata.streams() if isinstance(one, FileStateHandle)]
 
 
 def assert_complete(checkpoint: CompletedCheckpoint) -> None:
     found = load_checkpoint(checkpoint.location)
     assert found.metadata == checkpoint.metadata
-    for stream in streams_of(found.metadata):
+    for stream in found.metadata.streams():
         assert read(stream) == b"state"
 
 
@@ -546,23 +544,6 @@ class TestNothingIsLeft:
         cleaner.wait()
         assert len(files_in(bucket)) == 5
         assert read(shared) == b"state"
-        newest = completed(access, 3)
-        kept.add(newest)
-        cleaner.close()
-        assert len(files_in(bucket)) == 4
-        assert_complete(newest)
-
-    def test_of_a_claimed_checkpoint_once_nobody_uses_its_files(
-        self, bucket: str, access: CheckpointStorageAccess
-    ) -> None:
-        cleaner = CheckpointsCleaner()
-        claimed = completed(job_in(f"{bucket}/former/_entropy_"), 1)
-        used = files_of(claimed)[0]
-        kept = CompletedCheckpointStore(1, cleaner)
-        kept.restore(claimed, RestoreMode.CLAIM)
-        kept.add(completed(access, 2, used))
-        cleaner.wait()
-        assert_complete(claimed)
         newest = completed(access, 3)
         kept.add(newest)
         cleaner.close()

@@ -23,7 +23,8 @@ from holdfast.errors import (
     StreamClosedError,
 )
 from holdfast.locations.adapters import ExclusiveFileSystem, FileSystem, LocalFileSystem
-from holdfast.testing import ExclusiveFileSystemContract, Write, both_writes
+from holdfast.testing import ExclusiveFileSystemContract
+from holdfast.testing.contracts import Write, both_writes
 
 NOBODY = 65534
 

@@ -22,7 +22,7 @@ from holdfast.locations.handles import (
     StatePartitions,
 )
 from holdfast.locations.metadata import decode_metadata, encode_metadata
-from holdfast.testing import metadata_of, streams_of
+from holdfast.testing import metadata_of
 
 DIRECTORY = "file:///data/job/chk-7"
 URI = f"{DIRECTORY}/_metadata"
@@ -358,7 +358,7 @@ def test_only_references_into_the_directory_are_relative() -> None:
     content = encode_metadata(metadata_of(inside, *others), DIRECTORY)
     assert f"{DIRECTORY}/name".encode() not in content
     moved = decode_metadata(content, "s3://bucket/moved", uri=URI)
-    assert streams_of(moved) == [FileStateHandle("s3://bucket/moved/name", 1), *others]
+    assert moved.streams() == [FileStateHandle("s3://bucket/moved/name", 1), *others]
 
 
 def test_references_of_all_kinds_of_state_move_with_the_directory() -> None:
