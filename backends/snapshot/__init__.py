@@ -7,7 +7,6 @@ from holdfast.backends.snapshot.duplicating_stream import DuplicatingCheckpointO
 from holdfast.backends.snapshot.snapshots import (
     AsyncSnapshot,
     SnapshotResult,
-    SnapshotStrategy,
     SnapshotStreams,
 )
 
@@ -15,6 +14,5 @@ __all__ = [
     "AsyncSnapshot",
     "DuplicatingCheckpointOutputStream",
     "SnapshotResult",
-    "SnapshotStrategy",
     "SnapshotStreams",
 ]

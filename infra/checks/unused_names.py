@@ -3,7 +3,7 @@
 It looks at what modules define at their top, and at the methods of classes that users don't see. A use is any
 mention in code outside of the definition itself; imports, lists of exports, comments and docstrings are no uses. In
 pages and templates every mention counts. Names are compared as text: a name that is used somewhere hides an unused
-one that is called the same.
+one that is called the same. What the `__init__` of a package lists, somebody has to import from it, if only a test.
 
 Run it from the root: `python infra/checks/unused_names.py`.
 """
@@ -18,8 +18,10 @@ from pathlib import Path
 
 SOURCES = ("locations", "backends", "src")
 USERS = (*SOURCES, "examples", "benchmarks", "docs", "infra", "README.md")
+TESTS = ("tests", "integration_tests")
 TEXTS = {".md", ".jinja", ".toml"}
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+IMPORT = re.compile(r"from (holdfast[\w.]*) import (?:\(([^)]*)\)|([^(\n]+))")
 PROSE = re.compile(r"\w+ \w+")
 
 PUBLIC = (
@@ -53,11 +55,11 @@ def tracked(*folders: str) -> list[Path]:
     return [path for path in map(Path, names) if path.is_file() and not path.is_symlink()]
 
 
-def public_names() -> set[str]:
-    """What users import."""
+def exports(*paths: str | Path) -> set[str]:
+    """What modules list in their `__all__`."""
     return {
         name
-        for path in PUBLIC
+        for path in paths
         for node in ast.parse(Path(path).read_text("utf-8")).body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
         for name in ast.literal_eval(node.value)
@@ -112,9 +114,8 @@ def _code(tree: ast.AST) -> Iterator[ast.AST]:
             yield from _code(node)
 
 
-def main() -> int:
-    """Print each name that stands nowhere but where it is defined."""
-    public = public_names()
+def all_mentions() -> Counter[str]:
+    """How often each name stands in the code and in the pages, tests left out."""
     uses: Counter[str] = Counter()
     for path in tracked(*USERS):
         if path.samefile(__file__):
@@ -123,20 +124,46 @@ def main() -> int:
             uses += mentions(ast.parse(path.read_text("utf-8")))
         elif path.suffix in TEXTS:
             uses += Counter(NAME.findall(path.read_text("utf-8")))
-    unused, allowed = [], set(CALLED_FROM_ELSEWHERE)
+    return uses
+
+
+def unused_definitions() -> Iterator[str]:
+    """What to say of names that stand nowhere but where they are defined."""
+    uses, public = all_mentions(), exports(*PUBLIC)
+    not_needed = set(CALLED_FROM_ELSEWHERE)
     for path in tracked(*SOURCES):
         if path.suffix != ".py":
             continue
         for name, node in definitions(ast.parse(path.read_text("utf-8")), public):
             if uses[name] > mentions(node)[name]:
                 continue
-            if name in CALLED_FROM_ELSEWHERE:
-                allowed.discard(name)
-                continue
-            unused.append(
-                f"{path}:{node.lineno}: {name} is used by nothing but tests; give it a door or remove it"
-            )
-    unused += [f"{__file__}: nothing unused is called {name}; allow it no more" for name in allowed]
+            if name not in CALLED_FROM_ELSEWHERE:
+                yield f"{path}:{node.lineno}: {name} is used by nothing but tests; give it a door or remove it"
+            not_needed.discard(name)
+    for name in sorted(not_needed):
+        yield f"{__file__}: {name} need not be allowed any more"
+
+
+def unused_exports() -> Iterator[str]:
+    """What to say of names that a package lists, and that nobody imports from it."""
+    imports = "".join(
+        path.read_text("utf-8") for path in tracked(*USERS, *TESTS) if path.suffix == ".py"
+    )
+    imported: dict[str, set[str]] = {}
+    for package, several, single in IMPORT.findall(imports):
+        imported.setdefault(package, set()).update(NAME.findall(several or single))
+    for path in tracked(*SOURCES):
+        if path.name != "__init__.py" or str(path) in (*PUBLIC, "src/holdfast/__init__.py"):
+            continue
+        folders = path.parent.parts
+        package = ".".join(folders[1:] if folders[0] == "src" else ("holdfast", *folders))
+        for name in sorted(exports(path) - imported.get(package, set())):
+            yield f"{path}: {name} is listed, and nobody imports it from here; list it no more"
+
+
+def main() -> int:
+    """Print what to mend."""
+    unused = [*unused_definitions(), *unused_exports()]
     print("\n".join(unused), end="\n" if unused else "")
     return 1 if unused else 0
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from holdfast.cli.report.data import Report, report_of
 
-__all__ = ["Report", "page_maker", "report_of"]
+__all__ = ["page_maker", "report_of"]
 
 
 def page_maker() -> Callable[[Report], str]:
