@@ -168,16 +168,17 @@ class Faults:
         """
         with self._lock:
             self.calls.append(call)
-            found = [(nth, plan) for nth, plan in self._planned_for(call) if plan is not None]
-        for nth, plan in found:
+            planned = [(nth, plan) for nth, plan in self._planned_for(call) if plan is not None]
+        for nth, plan in planned:
             _do(plan.before, again=nth == "every")
         yield _Planned(
             kept_bytes=min(
-                (plan.kept_bytes for _, plan in found if plan.kept_bytes is not None), default=None
+                (plan.kept_bytes for _, plan in planned if plan.kept_bytes is not None),
+                default=None,
             ),
-            flipped_bits=[bit for _, plan in found for bit in plan.flipped_bits],
+            flipped_bits=[bit for _, plan in planned for bit in plan.flipped_bits],
         )
-        for nth, plan in found:
+        for nth, plan in planned:
             _do(plan.after, again=nth == "every")
 
     def take_room(self, count: int) -> None:

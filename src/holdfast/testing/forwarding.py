@@ -67,7 +67,7 @@ class Mirror:
 
     @property
     def scheme(self) -> str:
-        """That of the URI in front."""
+        """The scheme of the URI in front."""
         return self.directory.partition("://")[0]
 
     def to_behind(self, uri: str) -> str:
@@ -90,8 +90,9 @@ class Mirror:
             raise
 
 
-def _swapped(uri: str, one: str, other: str) -> str:
-    old, new = (f"{directory.partition('://')[0]}://" for directory in (one, other))
+def _swapped(uri: str, before: str, after: str) -> str:
+    """The URI with the scheme of one directory instead of that of another."""
+    old, new = (f"{directory.partition('://')[0]}://" for directory in (before, after))
     return new + uri.removeprefix(old) if uri.startswith(old) else uri
 
 

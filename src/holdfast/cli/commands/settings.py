@@ -33,7 +33,7 @@ def add_to(commands: "Commands") -> None:
 
 
 def settings_command(options: argparse.Namespace) -> int:
-    """Print the settings that have all the words in their text; all of them without words.
+    """Print the settings whose text has all the given words; without words, all settings.
 
     Raises:
         InvalidRequestError: PySpark is not installed.

@@ -28,5 +28,7 @@ def _way_out(key: str, settings: Sequence[Setting]) -> str:
             return f"set {PREFIX + name!r}"
         if name and name in (setting.flink, *setting.older_flink):
             return f"what Flink calls {name!r} is {setting.name!r} here"
-    nearest = difflib.get_close_matches(name, [one.key for one in settings], n=1, cutoff=0.0)[0]
+    nearest = difflib.get_close_matches(
+        name, [setting.key for setting in settings], n=1, cutoff=0.0
+    )[0]
     return f"did you mean {PREFIX + nearest!r}?"

@@ -67,17 +67,17 @@ class Setting:
 
 
 def size(text: str) -> int:
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    matched = _SIZE.fullmatch(text)
+    if matched is None:
         raise ValueError(text)
-    return int(found[1]) * _UNITS[found[2].lower()]
+    return int(matched[1]) * _UNITS[matched[2].lower()]
 
 
 def boolean(text: str) -> bool:
-    found = {"true": True, "false": False}.get(text.lower())
-    if found is None:
+    value = {"true": True, "false": False}.get(text.lower())
+    if value is None:
         raise ValueError(text)
-    return found
+    return value
 
 
 def positive(text: str) -> int:

@@ -187,7 +187,7 @@ _ROWS = {
 
 def s3_settings_table() -> list[tuple[Setting, Any]]:
     """Every setting with its default, in the order of the docs."""
-    defaults = {one.name: one.default for one in fields(S3Settings)}
+    defaults = {field.name: field.default for field in fields(S3Settings)}
     return [
         (replace(setting, argument=re.sub(r"\W", "_", setting.key)), defaults[name])
         for name, setting in _ROWS.items()
@@ -207,8 +207,8 @@ def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str
     """
     own = _own(configuration)
     # Not of one with a secret, which would be shown as its name; it is refused where it is used.
-    found = [_BUCKET.match(uri) for uri in uris if uri and shown(uri) == uri]
-    buckets = sorted({one[1] for one in found if one is not None})
+    matches = [_BUCKET.match(uri) for uri in uris if uri and shown(uri) == uri]
+    buckets = sorted({matched[1] for matched in matches if matched is not None})
     if not buckets:
         _settings("S3", own)  # tried alone: nothing of Hadoop's makes them go together
     return {

@@ -15,7 +15,7 @@ _HDFS_OPTIONS = ("dfs.", "fs.defaultFS", "fs.viewfs.", "hadoop.security.authenti
 
 def is_of_stores(key: str) -> bool:
     """Whether a setting of Spark says how a store is reached."""
-    of_hdfs = tuple(_HADOOP + one for one in _HDFS_OPTIONS)
+    of_hdfs = tuple(_HADOOP + option for option in _HDFS_OPTIONS)
     return key.startswith((f"{PREFIX}s3.", f"{_HADOOP}fs.s3a.", *of_hdfs))
 
 

@@ -270,7 +270,7 @@ class Settings:
 
 def settings_table() -> list[tuple[Setting, Any]]:
     """Every setting with its default, in the order of the docs."""
-    defaults = {one.name: one.default for one in fields(Settings)}
+    defaults = {row.name: row.default for row in fields(Settings)}
     own = [(setting, defaults[name]) for name, setting in _rows().items()]
     return own + s3_settings_table()
 
@@ -310,7 +310,7 @@ def _own_values(configuration: Mapping[str, str]) -> dict[str, Any]:
 def _rows() -> dict[str, Setting]:
     """The rows that are fields of `Settings`, by field."""
     return {
-        one.name: replace(one.metadata["setting"], argument=one.name)
-        for one in fields(Settings)
-        if one.metadata
+        row.name: replace(row.metadata["setting"], argument=row.name)
+        for row in fields(Settings)
+        if row.metadata
     }

@@ -116,16 +116,16 @@ class CheckpointStorageContract:
         assert load_latest_checkpoint(access) is None
         done = complete_checkpoint(location, metadata)
         assert list(access.completed_checkpoints()) == [7]
-        found = load_latest_checkpoint(access)
-        assert found is not None
-        assert found.metadata == done.metadata == metadata
+        latest = load_latest_checkpoint(access)
+        assert latest is not None
+        assert latest.metadata == done.metadata == metadata
         assert (
-            found.metadata_bytes == done.metadata_bytes == len(read(done.location.metadata_handle))
+            latest.metadata_bytes == done.metadata_bytes == len(read(done.location.metadata_handle))
         )
         assert done.location.external_pointer == location.external_pointer
-        found.discard()
+        latest.discard()
         assert access.completed_checkpoints() == {}
-        found.discard()
+        latest.discard()
 
     def test_completed_checkpoints_are_in_the_order_of_their_ids(
         self, access: CheckpointStorageAccess
@@ -334,8 +334,8 @@ class CheckpointStorageContract:
         for handle in handles:
             if isinstance(handle, FileStateHandle):
                 assert handle.uri.startswith(done.location.external_pointer)
-        found = storage.resolve_checkpoint(done.location.external_pointer)
-        for loaded in load_checkpoint(found).metadata.streams():
+        place = storage.resolve_checkpoint(done.location.external_pointer)
+        for loaded in load_checkpoint(place).metadata.streams():
             assert read(loaded) == bytes(size)
         assert access.completed_checkpoints() == {}
         done.discard()
@@ -366,8 +366,8 @@ class CheckpointStorageContract:
         location = access.initialize_location_for_savepoint(1, target)
         done = complete_checkpoint(location, metadata_of())
         location.dispose_on_failure()
-        found = storage.resolve_checkpoint(done.location.external_pointer)
-        assert load_checkpoint(found).metadata == done.metadata
+        place = storage.resolve_checkpoint(done.location.external_pointer)
+        assert load_checkpoint(place).metadata == done.metadata
 
     def test_what_a_task_owns_survives_failure_and_discard(
         self, access: CheckpointStorageAccess
