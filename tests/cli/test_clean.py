@@ -169,7 +169,7 @@ def test_a_job_with_a_damaged_checkpoint_keeps_everything_and_the_others_are_cle
     streams = capsys.readouterr()
     printed = json.loads(streams.out)
     assert [row["uri"] for row in printed["found"]] == [f"file://{orphan}"]
-    assert [one["job"] for one in printed["failed"]] == ["job"]
+    assert [failure["job"] for failure in printed["failed"]] == ["job"]
     assert "job/chk-10/_metadata" in printed["failed"][0]["error"]
     assert "job/chk-10/_metadata" in streams.err
     assert before - paths(directory) == {str(orphan.relative_to(root))}
@@ -259,7 +259,7 @@ def test_uploads_that_were_never_completed_are_aborted(
         moto_bucket.client.create_multipart_upload(Bucket=moto_bucket.name, Key=key)
     settings = tmp_path / "job.conf"
     options = options_for(moto_bucket)
-    settings.write_text("\n".join(one.removeprefix("--conf=") for one in options))
+    settings.write_text("\n".join(option.removeprefix("--conf=") for option in options))
     command = ["clean", directory, "--properties-file", str(settings), "--json"]
     assert main(command) == 0
     [upload] = json.loads(capsys.readouterr().out)["found"]

@@ -104,7 +104,7 @@ def test_what_nobody_has_foreseen_is_status_3_with_a_traceback(
 def test_a_reader_that_has_gone_changes_no_status(tmp_path: Path) -> None:
     directory = f"file://{tmp_path}"
     files = files_of(write_checkpoint(directory, 1, elements=100).metadata.streams())
-    remove(*(one.uri for one in files))
+    remove(*(file.uri for file in files))
     commands = {
         f"list {directory}/nothing --json": 1,
         f"show {directory}/job/chk-1": 0,

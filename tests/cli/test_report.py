@@ -188,8 +188,8 @@ def test_bytes_that_were_there_before_are_told_from_new_ones(
     assert main(["report", f"file://{directory}", "--json"]) == 0
     [job] = json.loads(capsys.readouterr().out)["jobs"]
     sizes = [
-        (one["new_bytes"] - one["metadata_bytes"], one["referenced_bytes"])
-        for one in job["checkpoints"]
+        (checkpoint["new_bytes"] - checkpoint["metadata_bytes"], checkpoint["referenced_bytes"])
+        for checkpoint in job["checkpoints"]
     ]
     assert sizes == [(1000, 0), (10, 1000)]
     assert re.search("#2: .* newly written, 1000 B referenced", page_of(directory).text)
@@ -244,7 +244,7 @@ def test_the_page_shows_subtasks_failures_gaps_savepoints_and_what_a_sweep_delet
     titles = [
         attributes for tag, attributes in page.elements if tag == "svg" and "role" in attributes
     ]
-    assert all(one["role"] == "img" and one["aria-label"] for one in titles)
+    assert all(title["role"] == "img" and title["aria-label"] for title in titles)
     assert len(titles) == 6
 
 

@@ -1,6 +1,6 @@
 """Tests for adapters that others write, and stores that fail on demand. Needs `holdfast[testing]`.
 
-Suites, written once and run on every store; subclass one in a test file and provide what its
+Suites, written once and run on every store; subclass a suite in a test file, and provide what its
 docstring asks for:
 
 - `FileSystemContract`: what every `FileSystem` must do.

@@ -16,9 +16,9 @@ class Interleaved:
     Args:
         call: What is interrupted.
         action: What the other thread does.
-        step: How many lines come before it, of those that count.
-        code: Begins the path of each source file whose lines count; by default that of
-            `holdfast.locations`, with all that is below it.
+        step: Number of counted lines before the other thread acts.
+        code: Beginnings of the paths of source files whose lines count; by default the folder of
+            `holdfast.locations`.
 
     Attributes:
         reached: Whether the call had that many lines.
@@ -74,7 +74,7 @@ def at_every_step(
 
     Args:
         prepare: Makes the call and what the other thread does.
-        check: Told the outcome of each.
+        check: Is called with the outcome of each run.
         code: Whose lines count, as `Interleaved` takes it.
     """
     step = 0

@@ -1,4 +1,4 @@
-"""Which keys are settings, and what somebody meant by one that is none."""
+"""Which keys are settings, and which setting somebody meant by another key."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -10,10 +10,10 @@ _BARE = PREFIX.removeprefix("spark.")
 
 
 def check_keys(keys: Iterable[str], settings: Sequence[Setting]) -> None:
-    """Refuse keys that look like settings and are none; those of others are passed over.
+    """Refuse keys that look like settings of Holdfast and are none; all other keys are passed over.
 
     Raises:
-        InvalidRequestError: There is one; the message has the right name.
+        InvalidRequestError: There is such a key; the message has the right name.
     """
     known = {setting.name for setting in settings}
     for key in keys:

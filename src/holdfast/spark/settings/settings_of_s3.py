@@ -195,11 +195,11 @@ def s3_settings_table() -> list[tuple[Setting, Any]]:
 
 
 def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str, S3Settings]:
-    """How to reach the buckets of some URIs, by bucket; URIs of other stores are passed over.
+    """How to reach the buckets of some URIs, by bucket; URIs of other stores don't count.
 
     Args:
         configuration: Spark's configuration.
-        uris: Where the query keeps anything.
+        uris: The places where the query keeps anything.
 
     Raises:
         InvalidRequestError: A value is of another kind, even if no URI is in S3, or some values
@@ -218,7 +218,7 @@ def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str
 
 
 def check_s3_values(configuration: Mapping[str, str]) -> None:
-    """Refuse what can't be, whatever else is set: what has to go with it may come from elsewhere.
+    """Refuse values that are wrong whatever else is set; settings that they need may come from elsewhere.
 
     Raises:
         InvalidRequestError: A value is of another kind.
@@ -257,9 +257,9 @@ def _settings(whose: str, said: _Said) -> S3Settings:
 
 
 def _from_s3a(configuration: Mapping[str, str], bucket: str, own: _Said) -> _Said:
-    """What Hadoop's settings of S3A say where ours say nothing.
+    """The values of Hadoop's settings of S3A, where ours say nothing.
 
-    Not mixed: who names an endpoint, credentials or an encryption, names all of it.
+    Endpoint, credentials and encryption are never mixed of both: each comes whole from ours or from Hadoop's.
     """
     if "endpoint_url" in own:
         return {}

@@ -38,7 +38,7 @@ class FileSystemContract:
 
     @pytest.fixture
     def directory(self) -> str:
-        """Normalized URI of a directory that is there and empty, another one for each test."""
+        """Normalized URI of an empty directory, a new one for each test."""
         raise NotImplementedError
 
     def files(self, directory: str) -> dict[str, bytes]:
@@ -46,11 +46,11 @@ class FileSystemContract:
         raise NotImplementedError
 
     def put(self, uri: str, data: bytes) -> None:
-        """Store a file in a directory that is there, behind the adapter's back."""
+        """Store a file in an existing directory, behind the adapter's back."""
         raise NotImplementedError
 
     def put_all(self, uris: Iterable[str], data: bytes) -> None:
-        """Store many of them."""
+        """Store many files with the same bytes."""
         for uri in uris:
             self.put(uri, data)
 

@@ -64,7 +64,7 @@ class CheckpointStorageContract:
     """What every `CheckpointStorage` must do.
 
     Subclass it in a test file, under a name that pytest collects, and provide the fixture
-    `storage` and the accessor `files`; set `resolvable` if it is another one.
+    `storage` and the accessor `files`; set `resolvable` if its default doesn't suit the storage.
     """
 
     resolvable = True
@@ -72,7 +72,7 @@ class CheckpointStorageContract:
 
     @pytest.fixture
     def storage(self) -> CheckpointStorage:
-        """A storage that is empty, another one for each test."""
+        """An empty storage, a new one for each test."""
         raise NotImplementedError
 
     def files(self, storage: CheckpointStorage) -> set[str]:
@@ -81,14 +81,14 @@ class CheckpointStorageContract:
 
     @pytest.fixture
     def access(self, storage: CheckpointStorage) -> CheckpointStorageAccess:
-        """The part of a job, ready for checkpoints."""
+        """The storage of a job, ready for checkpoints."""
         access = storage.create_checkpoint_storage("job")
         access.initialize_base_locations_for_checkpoint()
         return access
 
     @pytest.fixture
     def location(self, access: CheckpointStorageAccess) -> CheckpointStorageLocation:
-        """Checkpoint 1 of that job, begun."""
+        """A pending checkpoint, 1 of that job."""
         return access.initialize_location_for_checkpoint(1)
 
     @pytest.fixture
