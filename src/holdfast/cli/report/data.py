@@ -54,7 +54,7 @@ class Subtask:
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class ReportedOperator:
     """One operator's part of a checkpoint."""
 
     uid: str
@@ -98,7 +98,7 @@ class Checkpoint:
     metadata_bytes: int
     rows_in: int | None
     rows_out: int | None
-    operators: list[Operator]
+    operators: list[ReportedOperator]
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,8 +329,8 @@ def _batch_of(metadata: CheckpointMetadata) -> int | None:
         return None
 
 
-def _operator(uid: str, state: OperatorState) -> Operator:
-    return Operator(
+def _operator(uid: str, state: OperatorState) -> ReportedOperator:
+    return ReportedOperator(
         uid=uid,
         parallelism=state.parallelism,
         max_parallelism=state.max_parallelism,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from holdfast.cli.report.data import Checkpoint, Operator, Subtask
+from holdfast.cli.report.data import Checkpoint, ReportedOperator, Subtask
 from holdfast.cli.report.figures import Figure, subtask_figures
 from holdfast.cli.report.rows import SHOWN_ROWS, Rows, rows_of
 
@@ -25,7 +25,7 @@ class OperatorView:
         most: The subtask that has the most, in each column.
     """
 
-    operator: Operator
+    operator: ReportedOperator
     checkpoints: int
     figures: list[Figure]
     rows: Rows[Subtask]
@@ -33,7 +33,7 @@ class OperatorView:
     most: dict[str, float]
 
 
-def operator_view(operator: Operator, checkpoints: Sequence[Checkpoint]) -> OperatorView:
+def operator_view(operator: ReportedOperator, checkpoints: Sequence[Checkpoint]) -> OperatorView:
     """Add up what the subtasks did for all checkpoints.
 
     A single micro-batch says little of how rows are dealt. Checkpoints of another parallelism, which
@@ -64,7 +64,7 @@ def operator_view(operator: Operator, checkpoints: Sequence[Checkpoint]) -> Oper
     )
 
 
-def _totals(operator: Operator, alike: Sequence[Operator]) -> list[Subtask]:
+def _totals(operator: ReportedOperator, alike: Sequence[ReportedOperator]) -> list[Subtask]:
     """Each subtask by index: its state as in the newest checkpoint, its rows and times added up over all."""
     own = {subtask.subtask: subtask for subtask in operator.subtasks}
     did: dict[int, list[Subtask]] = defaultdict(list)
