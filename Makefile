@@ -86,6 +86,7 @@ lint: setup ## ruff: rules and format; imports; names without a use
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PYTHONPATH=. $(BIN)/lint-imports
+	$(BIN)/python infra/checks/unused_names.py
 
 .PHONY: types
 types: setup ## mypy, strict

@@ -1,4 +1,4 @@
-"""What stored bytes mean: descriptors, states, snapshots and the operator state backend."""
+"""Operator state: descriptors, states, what functions are given, and states of checkpoints looked at."""
 
 if __name__ == "backends":  # reached through the repository root: a second copy of every class
     raise ImportError("import holdfast.backends, not backends")
@@ -8,81 +8,40 @@ from holdfast.backends.api import (
     CheckpointListener,
     FunctionInitializationContext,
     FunctionSnapshotContext,
-    checkpointed_function,
-)
-from holdfast.backends.arrow import Elements, MisfitError, cast_rows
-from holdfast.backends.assignment import (
-    AssignedOperator,
-    OperatorSettings,
-    assign,
-    redistribute,
-    redistribute_raw,
 )
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends.inspection import (
     ColumnDescription,
     Difference,
     Fate,
-    FileComparison,
-    Raw,
-    RawPart,
-    Section,
     StateCheck,
     StateDescription,
     StateRows,
-    StoredState,
     check,
     compare,
-    compare_files,
     compare_subtasks,
     describe,
-    iter_state,
-    managed_state,
-    read_state,
-    state_names,
-    states,
-    stored_state,
-    write_states,
 )
-from holdfast.backends.keys import (
-    MAX_PARALLELISM,
-    KeyGroupRange,
-    default_max_parallelism,
-    key_group_range,
-    operator_index_for_key_group,
-)
+from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.operator import BroadcastState, ListState, OperatorStateBackend
 from holdfast.backends.raw import (
     KeyedStateCheckpointOutputStream,
     KeyGroupStatePartitionStream,
     OperatorStateCheckpointOutputStream,
     StatePartitionStream,
-    raw_key_groups,
-    raw_operator_partitions,
 )
-from holdfast.backends.sections import Compression, WrittenState, WrittenStates
-from holdfast.backends.serializers import ElementType, Outcome, Pickled
-from holdfast.backends.snapshot import (
-    AsyncSnapshot,
-    SnapshotResult,
-    SnapshotStrategy,
-)
-from holdfast.backends.subtask import OperatorSnapshot, OperatorStateHandler
+from holdfast.backends.serializers import ElementType, Pickled
+from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult
 
 __all__ = [
-    "MAX_PARALLELISM",
-    "AssignedOperator",
     "AsyncSnapshot",
     "BroadcastState",
     "CheckpointListener",
     "CheckpointedFunction",
     "ColumnDescription",
-    "Compression",
     "Difference",
     "ElementType",
-    "Elements",
     "Fate",
-    "FileComparison",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
     "KeyGroupRange",
@@ -91,46 +50,16 @@ __all__ = [
     "ListState",
     "ListStateDescriptor",
     "MapStateDescriptor",
-    "MisfitError",
-    "OperatorSettings",
-    "OperatorSnapshot",
     "OperatorStateBackend",
     "OperatorStateCheckpointOutputStream",
-    "OperatorStateHandler",
-    "Outcome",
     "Pickled",
-    "Raw",
-    "RawPart",
-    "Section",
     "SnapshotResult",
-    "SnapshotStrategy",
     "StateCheck",
     "StateDescription",
     "StatePartitionStream",
     "StateRows",
-    "StoredState",
-    "WrittenState",
-    "WrittenStates",
-    "assign",
-    "cast_rows",
     "check",
-    "checkpointed_function",
     "compare",
-    "compare_files",
     "compare_subtasks",
-    "default_max_parallelism",
     "describe",
-    "iter_state",
-    "key_group_range",
-    "managed_state",
-    "operator_index_for_key_group",
-    "raw_key_groups",
-    "raw_operator_partitions",
-    "read_state",
-    "redistribute",
-    "redistribute_raw",
-    "state_names",
-    "states",
-    "stored_state",
-    "write_states",
 ]

@@ -20,18 +20,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks._turns import Cost, in_fresh_process, print_times, take_turns, timed
-from holdfast.backends import ListStateDescriptor, OperatorSettings, OperatorStateBackend, assign
+from holdfast.backends import ListStateDescriptor, OperatorStateBackend
+from holdfast.backends.assignment import OperatorSettings, assign
 from holdfast.locations import (
     CheckpointMetadata,
-    FileStateHandle,
     FileSystemCheckpointStorage,
-    FileSystemCheckpointStorageAccess,
     OperatorState,
-    OperatorStateHandle,
     SubtaskState,
     complete_checkpoint,
-    latest,
+    latest_checkpoint,
 )
+from holdfast.locations.adapters import FileStateHandle
+from holdfast.locations.handles import OperatorStateHandle
+from holdfast.locations.storages import FileSystemCheckpointStorageAccess
 from holdfast.spark.warm_state import LocalCopies, WorkerMemory, owner_of
 
 _UID = "operator"
@@ -176,7 +177,7 @@ def _access(directory: str) -> FileSystemCheckpointStorageAccess:
 
 def _assigned(directory: str) -> tuple[SubtaskState, ...]:
     """What the subtasks of a restarted job are restored from."""
-    last = latest(f"file://{directory}", job_id=_JOB)
+    last = latest_checkpoint(f"file://{directory}", job_id=_JOB)
     if last is None:
         raise ValueError(f"no checkpoint in {directory}")
     parallelism = last.metadata.operators[_UID].parallelism

@@ -34,21 +34,21 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, Self
 
 from holdfast.locations import (
-    ByteStreamStateHandle,
-    CheckpointedStateScope,
     CheckpointMetadata,
     CheckpointStorageLocation,
-    Checksum,
-    FileStateHandle,
     FileSystemCheckpointStorage,
     OperatorState,
-    OperatorStateHandle,
-    OperatorStateMode,
-    StatePartitions,
     SubtaskState,
     complete_checkpoint,
     load_checkpoint,
 )
+from holdfast.locations.adapters import (
+    ByteStreamStateHandle,
+    CheckpointedStateScope,
+    Checksum,
+    FileStateHandle,
+)
+from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
 
 CHUNK_BYTES = 1 << 20
 FILES = 1000

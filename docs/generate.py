@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from holdfast.spark import PREFIX, Setting, settings_table
+from holdfast.spark import Setting, settings_table
 
 _HEAD = """# Settings
 
@@ -19,7 +19,7 @@ started, and finds fault with them in its first micro-batch. `holdfast settings`
 def settings_page() -> str:
     """The page about settings."""
     rows = [
-        f"| `{PREFIX}{setting.key}` | `{setting.argument}` | {setting.kind} | {_default(setting, default)} "
+        f"| `{setting.name}` | `{setting.argument}` | {setting.kind} | {_default(setting, default)} "
         f"| {setting.meaning} | {f'`{setting.flink}`' if setting.flink else ''} |\n"
         for setting, default in settings_table()
     ]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from examples._places import JOB_ID, Places
-from holdfast.locations import METADATA_FILE, file_system_for
+from holdfast.locations.adapters import METADATA_FILE, file_system_for
 
 _STORE_SETTLES_S = 0.5
 

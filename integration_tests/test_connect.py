@@ -11,7 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from servers.connect import ConnectServer
 
-from holdfast.locations import FileSystemCheckpointStorage, latest_checkpoint
+from holdfast.locations import FileSystemCheckpointStorage
+from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.spark import (
     SparkProgress,
     StatefulQuery,
@@ -35,7 +36,7 @@ def job(connect: ConnectServer, tmp_path: Path) -> Iterator[ConnectJob]:
 def progress_in(job: ConnectJob) -> SparkProgress:
     """What the job's last checkpoint knows of Spark."""
     storage = FileSystemCheckpointStorage(f"file://{job.checkpoints}")
-    last = latest_checkpoint(storage.create_checkpoint_storage(job.job_directory.name))
+    last = load_latest_checkpoint(storage.create_checkpoint_storage(job.job_directory.name))
     assert last is not None
     return progress_of(last.metadata)
 

@@ -28,18 +28,19 @@ from holdfast.errors import (
 )
 from holdfast.locations import (
     CheckpointStorage,
-    ExclusiveFileSystem,
     FileSystemCheckpointStorage,
-    HdfsFileSystem,
-    RetryPolicy,
     checkpoint_storage,
     complete_checkpoint,
+    sweep,
+)
+from holdfast.locations.adapters import (
+    ExclusiveFileSystem,
+    RetryPolicy,
     file_system_for,
     register_file_system,
-    sweep,
     unregister_file_system,
 )
-from holdfast.locations.file_systems import publish
+from holdfast.locations.file_systems import HdfsFileSystem, publish
 from holdfast.testing import CheckpointStorageContract, ExclusiveFileSystemContract, metadata_of
 
 MIB = 1 << 20
@@ -327,8 +328,7 @@ class TestWhereItIs:
         monkeypatch.setenv("HADOOP_CONF_DIR", str(hdfs_directory.server.conf_dir))
         source = """
 import sys
-from holdfast.locations import file_system_for
-from holdfast.locations.file_systems import publish
+from holdfast.locations.file_systems import file_system_for, publish
 publish(sys.argv[1] + "/x", b"1", single_writer=False)
 print([entry.uri for entry in file_system_for(sys.argv[1]).list(sys.argv[1])])
 """
@@ -374,8 +374,7 @@ class TestProcesses:
         source = """
 import sys
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import file_system_for
-from holdfast.locations.file_systems import publish
+from holdfast.locations.file_systems import file_system_for, publish
 uri = sys.argv[1]
 files = file_system_for(uri)
 for attempt in (
@@ -405,7 +404,7 @@ for attempt in (
         source = """
 import multiprocessing, os, sys
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import HdfsFileSystem
+from holdfast.locations.file_systems import HdfsFileSystem
 
 def act(uri):
     HdfsFileSystem().publish(uri, b"1")
@@ -448,8 +447,9 @@ if __name__ == "__main__":
         assert len(before) > 1
         source = """
 import sys
-from holdfast.locations import CheckpointedStateScope, FileSystemCheckpointStorage, HdfsFileSystem
-from holdfast.locations.file_systems import publish
+from holdfast.locations import FileSystemCheckpointStorage
+from holdfast.locations.adapters import CheckpointedStateScope
+from holdfast.locations.file_systems import HdfsFileSystem, publish
 
 def stop(*arguments):
     print("ready", flush=True)
@@ -491,6 +491,7 @@ publish(location.external_pointer + "/_metadata", b"metadata", single_writer=Fal
         source = """
 import sys
 from holdfast.locations import *
+from holdfast.locations.adapters import *
 access = FileSystemCheckpointStorage(sys.argv[1], inline_threshold=0).create_checkpoint_storage("job")
 reference = CheckpointStorageLocationReference(bytes.fromhex(sys.argv[2]))
 factory = access.resolve_checkpoint_storage_location(1, reference)

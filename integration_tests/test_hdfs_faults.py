@@ -22,15 +22,14 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations import (
+from holdfast.locations.adapters import (
     FileOutputStream,
-    HdfsFileSystem,
     RetryPolicy,
     file_system_for,
     register_file_system,
     unregister_file_system,
 )
-from holdfast.locations.file_systems import RetryingExclusiveFileSystem, publish
+from holdfast.locations.file_systems import HdfsFileSystem, RetryingExclusiveFileSystem, publish
 from holdfast.locations.file_systems.hdfs import hdfs_client, hdfs_output_stream
 
 MIB = 1 << 20
@@ -658,7 +657,7 @@ class TestNameNodeIsDown:
     ) -> None:
         source = """
 import sys
-from holdfast.locations import HdfsFileSystem
+from holdfast.locations.file_systems import HdfsFileSystem
 stream = HdfsFileSystem().create(sys.argv[1])
 stream.write(b"1" * 2_000_000)
 print("ready", flush=True)

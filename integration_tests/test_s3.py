@@ -20,12 +20,12 @@ from servers.s3 import S3Bucket, settings_of
 from holdfast.locations import (
     CheckpointStorage,
     FileSystemCheckpointStorage,
-    S3FileSystem,
     checkpoint_storage,
     sweep,
-    unregister_file_system,
     use_s3,
 )
+from holdfast.locations.adapters import unregister_file_system
+from holdfast.locations.file_systems import S3FileSystem
 from holdfast.spark.query import _CLEANER
 from holdfast.testing import CheckpointStorageContract, ExclusiveFileSystemContract
 
@@ -37,7 +37,8 @@ TESTS = Path(__file__).parents[1] / "tests"
 
 WRITE_AND_DIE = """
 import os, signal, sys
-from holdfast.locations import S3Settings, file_system_for, use_s3
+from holdfast.locations import S3Settings, use_s3
+from holdfast.locations.adapters import file_system_for
 
 use_s3(S3Settings(
     endpoint_url=sys.argv[2], region="us-east-1", path_style=True, part_bytes=5 << 20,

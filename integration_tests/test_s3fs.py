@@ -10,12 +10,11 @@ from servers.s3 import S3Bucket, settings_of
 
 from holdfast.locations import (
     CheckpointStorage,
-    FileSystem,
     FileSystemCheckpointStorage,
     checkpoint_storage,
-    unregister_file_system,
     use_s3,
 )
+from holdfast.locations.adapters import FileSystem, unregister_file_system
 from holdfast.locations.file_systems import S3fsFileSystem
 from holdfast.spark.query import _CLEANER
 from holdfast.testing import CheckpointStorageContract, FileSystemContract

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from holdfast.locations import file_system_for
+from holdfast.locations.adapters import file_system_for
 from holdfast.testing import Faults, faulty_file_system
 
 for name, examples in (("dev", 50), ("ci", 500), ("nightly", 20_000)):

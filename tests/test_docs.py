@@ -27,7 +27,7 @@ from servers.s3 import S3Bucket, settings_of
 
 from docs.generate import settings_page
 from holdfast.locations import use_s3
-from holdfast.spark import PREFIX, settings_table
+from holdfast.spark import settings_table
 
 __all__ = ["memory_s3", "spark"]
 
@@ -146,7 +146,7 @@ def test_extras_that_pages_name_can_be_installed() -> None:
 
 
 def test_settings_that_pages_name_exist() -> None:
-    settings = {PREFIX + setting.key for setting, _ in settings_table()}
+    settings = {setting.name for setting, _ in settings_table()}
     named = {
         (page.name, key)
         for page in PAGES

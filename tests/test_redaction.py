@@ -10,23 +10,22 @@ from hypothesis import strategies as st
 
 from holdfast import redaction
 from holdfast.cli.command_line import main
+from holdfast.common import checkpoint_directory
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations import (
     FileSystemCheckpointStorage,
     MemoryCheckpointStorage,
     S3Settings,
-    checkpoint_directory,
     checkpoint_storage,
-    file_system_for,
     find_checkpoint,
     find_checkpoints,
-    latest,
     latest_checkpoint,
-    resolve_pointer,
     sweep,
-    sweep_savepoints,
     use_s3,
 )
+from holdfast.locations.adapters import file_system_for
+from holdfast.locations.coordination import load_latest_checkpoint, sweep_savepoints
+from holdfast.locations.storages import resolve_pointer
 from holdfast.spark import (
     Settings,
     preview_roll_back,
@@ -128,10 +127,10 @@ ENTRIES: dict[str, Callable[[str], object]] = {
     "endpoint of S3": lambda uri: S3Settings(endpoint_url=uri),
     "sweep": lambda uri: sweep(uri, "job"),
     "sweep_savepoints": lambda uri: sweep_savepoints(uri, "job"),
-    "latest": lambda uri: latest(uri, "job"),
+    "latest_checkpoint": lambda uri: latest_checkpoint(uri, "job"),
     "find_checkpoint": find_checkpoint,
     "find_checkpoints": lambda uri: list(find_checkpoints(uri)),
-    "latest_checkpoint": lambda uri: latest_checkpoint(
+    "load_latest_checkpoint": lambda uri: load_latest_checkpoint(
         FileSystemCheckpointStorage(uri).create_checkpoint_storage("job")
     ),
     "resolve_pointer": resolve_pointer,

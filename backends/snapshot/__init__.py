@@ -8,7 +8,6 @@ A subtask's snapshot is a list of `parts`, one for each kind of state; `subtask/
 from holdfast.backends.snapshot.async_snapshot import (
     AsyncSnapshot,
     SnapshotResult,
-    SnapshotStrategy,
 )
 from holdfast.backends.snapshot.parts import SnapshotPart, WrittenPart, discard
 from holdfast.backends.snapshot.snapshot_streams import SnapshotStreams
@@ -17,7 +16,6 @@ __all__ = [
     "AsyncSnapshot",
     "SnapshotPart",
     "SnapshotResult",
-    "SnapshotStrategy",
     "SnapshotStreams",
     "WrittenPart",
     "discard",

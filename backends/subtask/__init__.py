@@ -3,6 +3,6 @@
 Spark's tasks call it; it calls the user's function, and the backends.
 """
 
-from holdfast.backends.subtask.state_handler import OperatorSnapshot, OperatorStateHandler
+from holdfast.backends.subtask.state_handler import OperatorStateHandler
 
-__all__ = ["OperatorSnapshot", "OperatorStateHandler"]
+__all__ = ["OperatorStateHandler"]

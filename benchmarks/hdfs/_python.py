@@ -9,7 +9,7 @@ from hdfs_native import Client
 
 from benchmarks._turns import Cost, LeftOutError, timed_in_threads
 from benchmarks.hdfs._works import BLOCK_BYTES, CHUNK_BYTES, Work, chunks, content
-from holdfast.locations import file_system_for
+from holdfast.locations.adapters import file_system_for
 
 
 class Store(Protocol):

@@ -28,11 +28,11 @@ from holdfast.locations import (
     FileSystemCheckpointStorage,
     MemoryCheckpointStorage,
     OperatorState,
-    OperatorStateHandle,
     SubtaskState,
     complete_checkpoint,
     load_checkpoint,
 )
+from holdfast.locations.handles import OperatorStateHandle
 
 _MAX_STATE_BYTES = 1 << 31
 """Of memory storage; its default of 5 MiB is for less state than this."""

@@ -9,17 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-FOLDERS = (
-    "locations",
-    "backends",
-    "src",
-    "tests",
-    "integration_tests",
-    "benchmarks",
-    "examples",
-    "infra",
-    "docs",
-)
+FOLDERS = ("locations", "backends", "src")
+"""The source; tests follow."""
+
 NO_SUBJECT = ("That", "Those", "Of", "Its", "Whose", "Them", "Theirs")
 NO_NOUN = {"one", "found", "taken", "tried", "it", "them"}
 

@@ -1,4 +1,9 @@
-"""Module-level names of the package that nothing but tests uses: each gets its door, or goes.
+"""Names of the package that nothing but tests uses: each gets its door, or goes.
+
+It looks at what modules define at their top, and at the methods of classes that users don't see. A use is any
+mention in code outside of the definition itself; imports, lists of exports, comments and docstrings are no uses. In
+pages and templates every mention counts. Names are compared as text: a name that is used somewhere hides an unused
+one that is called the same. What the `__init__` of a package lists, somebody has to import from it, if only a test.
 
 Run it from the root: `python infra/checks/unused_names.py`.
 """
@@ -8,11 +13,39 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 SOURCES = ("locations", "backends", "src")
 USERS = (*SOURCES, "examples", "benchmarks", "docs", "infra", "README.md")
+TESTS = ("tests", "integration_tests")
+TEXTS = {".md", ".jinja", ".toml"}
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+IMPORT = re.compile(r"from (holdfast[\w.]*) import (?:\(([^)]*)\)|([^(\n]+))")
+PROSE = re.compile(r"\w+ \w+")
+
+PUBLIC = (
+    "locations/__init__.py",
+    "locations/adapters.py",
+    "backends/__init__.py",
+    "src/holdfast/spark/__init__.py",
+    "src/holdfast/testing/__init__.py",
+)
+"""Modules whose names users import; the methods of these classes are in the API reference."""
+
+CALLED_FROM_ELSEWHERE = {
+    "DefaultSource": "Spark looks for a data source by this name",
+    "addInPlace": "PySpark's accumulators call it",
+    "handle_expect_100": "http.server calls it",
+    "handle_one_request": "http.server calls it",
+    "log_message": "http.server calls it",
+    "missing_host_key": "paramiko calls it",
+    "parse_known_args": "argparse calls it",
+    "readall": "io.RawIOBase calls it",
+    "supports_highly_available_storage": "goes with task-owned state",
+}
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
 
 def tracked(*folders: str) -> list[Path]:
@@ -22,58 +55,115 @@ def tracked(*folders: str) -> list[Path]:
     return [path for path in map(Path, names) if path.is_file() and not path.is_symlink()]
 
 
-def defined(tree: ast.Module) -> dict[str, int]:
-    """What a module defines at its top level: the line of each name."""
-    names: dict[str, int] = {}
+def exports(*paths: str | Path) -> set[str]:
+    """What modules list in their `__all__`."""
+    return {
+        name
+        for path in paths
+        for node in ast.parse(Path(path).read_text("utf-8")).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        for name in ast.literal_eval(node.value)
+    }
+
+
+def definitions(tree: ast.Module, public: set[str]) -> Iterator[tuple[str, Definition]]:
+    """What a module defines at its top, and the methods of classes that are not public."""
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names[node.name] = node.lineno
-        elif isinstance(node, ast.Assign):
-            names |= {
-                target.id: node.lineno for target in node.targets if isinstance(target, ast.Name)
-            }
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            names[node.target.id] = node.lineno
-    return {name: line for name, line in names.items() if not name.startswith("__")}
+        yield from _defined(node)
+        if isinstance(node, ast.ClassDef) and node.name not in public:
+            for inner in node.body:
+                if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+                    yield from _defined(inner)
 
 
-def is_only_export(node: ast.stmt, path: Path) -> bool:
-    """Whether a statement of an `__init__` just hands names on."""
-    if path.name != "__init__.py":
-        return False
-    is_list = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-    return is_list or isinstance(node, ast.ImportFrom)
+def _defined(node: ast.stmt) -> Iterator[tuple[str, Definition]]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        names = [node.name]
+    elif isinstance(node, ast.Assign):
+        names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        names = [node.target.id]
+    else:
+        return
+    assert isinstance(node, Definition)
+    for name in names:
+        if not name.startswith("__"):
+            yield name, node
 
 
-def words(path: Path) -> Counter[str]:
-    """How often each name stands in a file, without what only hands names on or imports them."""
-    text = path.read_text("utf-8", "replace")
-    if path.suffix != ".py":
-        return Counter(NAME.findall(text))
-    tree = ast.parse(text)
-    lines = text.splitlines()
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.stmt):
+def mentions(tree: ast.AST) -> Counter[str]:
+    """How often each name stands in code, without imports, exports and docstrings."""
+    names: Counter[str] = Counter()
+    for node in _code(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name, ctx=ast.Load()):
+                names[name] += 1
+            case ast.keyword(arg=str(name)):
+                names[name] += 1
+            case ast.Constant(value=str(text)) if not PROSE.search(text):
+                names.update(NAME.findall(text))
+    return names
+
+
+def _code(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        is_exports = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        if not is_docstring and not is_exports:
+            yield node
+            yield from _code(node)
+
+
+def all_mentions() -> Counter[str]:
+    """How often each name stands in the code and in the pages, tests left out."""
+    uses: Counter[str] = Counter()
+    for path in tracked(*USERS):
+        if path.samefile(__file__):
+            continue  # it names what it allows
+        if path.suffix == ".py":
+            uses += mentions(ast.parse(path.read_text("utf-8")))
+        elif path.suffix in TEXTS:
+            uses += Counter(NAME.findall(path.read_text("utf-8")))
+    return uses
+
+
+def unused_definitions() -> Iterator[str]:
+    """What to say of names that stand nowhere but where they are defined."""
+    uses, public = all_mentions(), exports(*PUBLIC)
+    not_needed = set(CALLED_FROM_ELSEWHERE)
+    for path in tracked(*SOURCES):
+        if path.suffix != ".py":
             continue
-        if isinstance(node, ast.ImportFrom | ast.Import) or is_only_export(node, path):
-            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
-                lines[number] = ""
-    return Counter(NAME.findall("\n".join(lines)))
+        for name, node in definitions(ast.parse(path.read_text("utf-8")), public):
+            if uses[name] > mentions(node)[name]:
+                continue
+            if name not in CALLED_FROM_ELSEWHERE:
+                yield f"{path}:{node.lineno}: {name} is used by nothing but tests; give it a door or remove it"
+            not_needed.discard(name)
+    for name in sorted(not_needed):
+        yield f"{__file__}: {name} need not be allowed any more"
+
+
+def unused_exports() -> Iterator[str]:
+    """What to say of names that a package lists, and that nobody imports from it."""
+    imports = "".join(
+        path.read_text("utf-8") for path in tracked(*USERS, *TESTS) if path.suffix == ".py"
+    )
+    imported: dict[str, set[str]] = {}
+    for package, several, single in IMPORT.findall(imports):
+        imported.setdefault(package, set()).update(NAME.findall(several or single))
+    for path in tracked(*SOURCES):
+        if path.name != "__init__.py" or str(path) in (*PUBLIC, "src/holdfast/__init__.py"):
+            continue
+        folders = path.parent.parts
+        package = ".".join(folders[1:] if folders[0] == "src" else ("holdfast", *folders))
+        for name in sorted(exports(path) - imported.get(package, set())):
+            yield f"{path}: {name} is listed, and nobody imports it from here; list it no more"
 
 
 def main() -> int:
-    """Print each name that stands nowhere but where it is defined."""
-    uses: Counter[str] = Counter()
-    for path in tracked(*USERS):
-        if path.suffix in {".py", ".md", ".jinja", ".toml"}:
-            uses += words(path)
-    unused = [
-        f"{path}:{line}: {name} is used by nothing but tests; give it a door or remove it"
-        for path in tracked(*SOURCES)
-        if path.suffix == ".py"
-        for name, line in defined(ast.parse(path.read_text("utf-8"))).items()
-        if uses[name] <= 1
-    ]
+    """Print what to mend."""
+    unused = [*unused_definitions(), *unused_exports()]
     print("\n".join(unused), end="\n" if unused else "")
     return 1 if unused else 0
 

@@ -12,12 +12,12 @@ from holdfast.locations.coordination.checkpoint_files import (
 )
 from holdfast.locations.coordination.checkpoints import (
     complete_checkpoint,
-    latest,
     latest_checkpoint,
     load_checkpoints,
+    load_latest_checkpoint,
 )
 from holdfast.locations.coordination.cleaner import CheckpointsCleaner
-from holdfast.locations.coordination.completed_store import CompletedCheckpointStore, RestoreMode
+from holdfast.locations.coordination.completed_store import CompletedCheckpointStore
 from holdfast.locations.coordination.copying import (
     chunks,
     copy_checkpoint,
@@ -37,15 +37,6 @@ from holdfast.locations.coordination.job_history import (
     Unreadable,
     job_histories,
 )
-from holdfast.locations.coordination.properties import (
-    NEVER_RETAIN,
-    RETAIN_ON_CANCELLATION,
-    RETAIN_ON_FAILURE,
-    SAVEPOINT,
-    SYNCHRONOUS_SAVEPOINT,
-    CheckpointProperties,
-    JobStatus,
-)
 from holdfast.locations.coordination.shared_state import SharedStateRegistry
 from holdfast.locations.coordination.sweeping import (
     GRACE_S,
@@ -60,19 +51,11 @@ from holdfast.locations.coordination.verification import VerifiedFile, verify
 __all__ = [
     "GRACE_S",
     "LEAST_GRACE_S",
-    "NEVER_RETAIN",
-    "RETAIN_ON_CANCELLATION",
-    "RETAIN_ON_FAILURE",
-    "SAVEPOINT",
-    "SYNCHRONOUS_SAVEPOINT",
-    "CheckpointProperties",
     "CheckpointSize",
     "CheckpointsCleaner",
     "CompletedCheckpointStore",
     "FoundCheckpoint",
     "JobHistory",
-    "JobStatus",
-    "RestoreMode",
     "SharedStateRegistry",
     "SweepReport",
     "Uncommitted",
@@ -88,9 +71,9 @@ __all__ = [
     "is_savepoint",
     "job_histories",
     "jobs_with_savepoints",
-    "latest",
     "latest_checkpoint",
     "load_checkpoints",
+    "load_latest_checkpoint",
     "size_of",
     "stored",
     "sweep",

@@ -77,7 +77,7 @@ def complete_checkpoint(
     return CompletedCheckpoint(metadata, completed, len(content))
 
 
-def latest_checkpoint(access: CompletedView) -> CompletedCheckpoint | None:
+def load_latest_checkpoint(access: CompletedView) -> CompletedCheckpoint | None:
     """A job's completed checkpoint with the highest id, or None.
 
     A damaged one is an error, not passed over: an older one would silently bring back older
@@ -110,7 +110,9 @@ def load_checkpoints(access: CompletedView) -> list[CompletedCheckpoint]:
     raise _vanishing(completed[max(completed)])
 
 
-def latest(directory: str | PathLike[str], job_id: str | None = None) -> CompletedCheckpoint | None:
+def latest_checkpoint(
+    directory: str | PathLike[str], job_id: str | None = None
+) -> CompletedCheckpoint | None:
     """The completed checkpoint with the highest id below a checkpoint directory, verified.
 
     Args:
@@ -133,7 +135,7 @@ def latest(directory: str | PathLike[str], job_id: str | None = None) -> Complet
         if not jobs:
             return None
         (job_id,) = jobs
-    return latest_checkpoint(storage.create_checkpoint_storage(job_id))
+    return load_latest_checkpoint(storage.create_checkpoint_storage(job_id))
 
 
 def _check_still_owned(

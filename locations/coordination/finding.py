@@ -6,7 +6,7 @@ from os import PathLike
 
 from holdfast.common import in_parallel, uripath
 from holdfast.errors import CheckpointError, CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations.coordination.checkpoints import latest_checkpoint
+from holdfast.locations.coordination.checkpoints import load_latest_checkpoint
 from holdfast.locations.storages import (
     CHECKPOINT,
     JOB_ID,
@@ -113,7 +113,7 @@ def _newest_below(directory: str) -> CompletedCheckpoint | None:
     pointers = [one.external_pointer for one in _locations(directory)]
     jobs = sorted({uripath.parent(one) for one in pointers if not is_savepoint(one)})
     if len(jobs) == 1:
-        return latest_checkpoint(JobDirectory(jobs[0], single_writer=False))
+        return load_latest_checkpoint(JobDirectory(jobs[0], single_writer=False))
     several = jobs or sorted(pointers)
     if len(several) > 1:
         kind = "jobs have checkpoints" if jobs else "savepoints are"

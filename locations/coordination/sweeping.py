@@ -157,10 +157,6 @@ def sweep(
 ) -> SweepReport:
     """Delete a job's orphaned files; the job may be running.
 
-    Only the job's own metadata is read: don't sweep a job of which another one has claimed a checkpoint
-    (`RestoreMode.CLAIM`), and still uses its shared files. To allow that the claim would have to be
-    noted in the directory of the job whose files they are.
-
     Args:
         directory: The checkpoint directory, in which the job has its own. With `_entropy_` in it, as
             the job has it: what is spread is found by that.

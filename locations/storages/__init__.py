@@ -41,8 +41,6 @@ from holdfast.locations.storages.file_system_storage import (
     FileSystemCheckpointStorage,
     FileSystemCheckpointStorageAccess,
     FileSystemCheckpointStorageLocation,
-    FileSystemCheckpointStreamFactory,
-    FileSystemSavepointStorageLocation,
     checkpoint_storage,
 )
 from holdfast.locations.storages.job_directory import (
@@ -53,13 +51,7 @@ from holdfast.locations.storages.job_directory import (
 )
 from holdfast.locations.storages.listings import list_all, list_each
 from holdfast.locations.storages.loading import load_checkpoint, misplaced
-from holdfast.locations.storages.memory_storage import (
-    MemoryCheckpointStorage,
-    PersistentMetadataCheckpointStorageLocation,
-)
-from holdfast.locations.storages.non_persistent_location import (
-    NonPersistentMetadataCheckpointStorageLocation,
-)
+from holdfast.locations.storages.memory_storage import MemoryCheckpointStorage
 from holdfast.locations.storages.ownership import EPOCHS, newest_epoch
 from holdfast.locations.storages.pointers import NOT_EXTERNALLY_ADDRESSABLE, resolve_pointer
 
@@ -89,13 +81,9 @@ __all__ = [
     "FileSystemCheckpointStorage",
     "FileSystemCheckpointStorageAccess",
     "FileSystemCheckpointStorageLocation",
-    "FileSystemCheckpointStreamFactory",
-    "FileSystemSavepointStorageLocation",
     "JobDirectory",
     "JobOwnership",
     "MemoryCheckpointStorage",
-    "NonPersistentMetadataCheckpointStorageLocation",
-    "PersistentMetadataCheckpointStorageLocation",
     "check_job_id",
     "checkpoint_storage",
     "common_directory",

@@ -14,5 +14,7 @@ def __getattr__(name: str) -> Any:
     """Import what is asked for, and Arrow with it, not before."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "holdfast.spark_progress.tables" if name == "subtasks" else "holdfast.backends"
+    home = (
+        "holdfast.spark_progress.tables" if name == "subtasks" else "holdfast.backends.inspection"
+    )
     return getattr(import_module(home), name)

@@ -18,7 +18,8 @@ from contracts.elements import (
     snapshot_of,
 )
 
-from holdfast.backends import OperatorStateBackend, Pickled, redistribute
+from holdfast.backends import OperatorStateBackend, Pickled
+from holdfast.backends.assignment import redistribute
 from holdfast.errors import InvalidRequestError
 
 

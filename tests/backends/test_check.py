@@ -19,7 +19,6 @@ from contracts.elements import (
 )
 
 from holdfast.backends import (
-    Compression,
     Fate,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -28,16 +27,16 @@ from holdfast.backends import (
     StateCheck,
     check,
 )
+from holdfast.backends.sections import Compression
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, StateMigrationError
 from holdfast.locations import (
     CheckpointMetadata,
-    FileStateHandle,
     FileSystemCheckpointStorage,
     OperatorState,
     SubtaskState,
     complete_checkpoint,
-    file_system_for,
 )
+from holdfast.locations.adapters import FileStateHandle, file_system_for
 from holdfast.testing import counting_file_system
 
 Backends = dict[str, Sequence[OperatorStateBackend | None]]

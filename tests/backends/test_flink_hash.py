@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends import MAX_PARALLELISM, operator_index_for_key_group
+from holdfast.backends.keys import MAX_PARALLELISM, operator_index_for_key_group
 from holdfast.backends.keys.flink_hash import (
     flink_key_group,
     flink_key_group_of_hash,

@@ -11,21 +11,21 @@ import msgspec
 import pytest
 from contracts.values import EXCLUSIVE
 
-from holdfast.backends import OperatorSettings, assign, describe
+from holdfast.backends import describe
+from holdfast.backends.assignment import OperatorSettings, assign
 from holdfast.backends.snapshot import WrittenPart
 from holdfast.locations import (
-    ByteStreamStateHandle,
     CheckpointMetadata,
     CompletedCheckpoint,
     FileSystemCheckpointStorage,
-    KeyGroupsStateHandle,
     OperatorState,
-    StreamStateHandle,
     SubtaskState,
     complete_checkpoint,
     copy_checkpoint,
     verify,
 )
+from holdfast.locations.adapters import ByteStreamStateHandle, StreamStateHandle
+from holdfast.locations.handles import KeyGroupsStateHandle
 
 
 class Runs(msgspec.Struct, frozen=True, tag="runs"):

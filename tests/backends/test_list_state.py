@@ -14,10 +14,9 @@ from holdfast.backends import (
     ListState,
     ListStateDescriptor,
     MapStateDescriptor,
-    MisfitError,
     OperatorStateBackend,
-    cast_rows,
 )
+from holdfast.backends.arrow import MisfitError, cast_rows
 from holdfast.errors import InvalidRequestError
 
 ROW = pa.struct([("id", pa.int64()), ("name", pa.string())])

@@ -38,14 +38,14 @@ from holdfast.backends import (
     ListStateDescriptor,
     MapStateDescriptor,
     OperatorStateBackend,
-    OperatorStateHandler,
-    Outcome,
     Pickled,
-    redistribute,
 )
-from holdfast.backends.serializers import NoWayError, change_of, serializer_of
+from holdfast.backends.assignment import redistribute
+from holdfast.backends.serializers import NoWayError, Outcome, change_of, serializer_of
+from holdfast.backends.subtask import OperatorStateHandler
 from holdfast.errors import InvalidRequestError, StateMigrationError
-from holdfast.locations import FileSystemCheckpointStorage, files_of
+from holdfast.locations import FileSystemCheckpointStorage
+from holdfast.locations.coordination import files_of
 
 
 def migrated(

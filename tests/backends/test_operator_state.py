@@ -19,29 +19,22 @@ from contracts.elements import (
     union_state,
 )
 
-from holdfast.backends import (
-    Compression,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    OperatorStateBackend,
-    Pickled,
-    redistribute,
-)
+from holdfast.backends import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend, Pickled
+from holdfast.backends.assignment import redistribute
+from holdfast.backends.sections import Compression
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
     InvalidRequestError,
     StateMigrationError,
 )
-from holdfast.locations import (
+from holdfast.locations import checkpoint_storage
+from holdfast.locations.adapters import (
     ByteStreamStateHandle,
     CheckpointStreamFactory,
     FileStateHandle,
-    OperatorStateHandle,
-    OperatorStateMode,
-    StatePartitions,
-    checkpoint_storage,
 )
+from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
 
 
 def on_disk(directory: str) -> CheckpointStreamFactory:

@@ -17,9 +17,8 @@ from holdfast.backends import (
     KeyGroupRange,
     OperatorStateCheckpointOutputStream,
     StatePartitionStream,
-    raw_key_groups,
-    raw_operator_partitions,
 )
+from holdfast.backends.raw import raw_key_groups, raw_operator_partitions
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -27,15 +26,14 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations import (
+from holdfast.locations import FileSystemCheckpointStorage
+from holdfast.locations.adapters import (
     ByteStreamStateHandle,
     CheckpointStateOutputStream,
     FileStateHandle,
-    FileSystemCheckpointStorage,
-    KeyGroupsStateHandle,
-    RawOperatorStateHandle,
     StreamStateHandle,
 )
+from holdfast.locations.handles import KeyGroupsStateHandle, RawOperatorStateHandle
 from holdfast.testing import Faults
 
 Make = Callable[[], CheckpointStateOutputStream]

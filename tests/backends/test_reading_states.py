@@ -30,32 +30,24 @@ from contracts.elements import (
 
 import holdfast
 from holdfast.backends import (
-    Compression,
     KeyedStateCheckpointOutputStream,
     KeyGroupRange,
     ListStateDescriptor,
     OperatorStateBackend,
     OperatorStateCheckpointOutputStream,
     Pickled,
-    RawPart,
-    Section,
-    StoredState,
-    stored_state,
 )
-from holdfast.backends.inspection import stored_states
+from holdfast.backends.inspection import RawPart, Section, StoredState, stored_state, stored_states
+from holdfast.backends.sections import Compression
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
     InvalidRequestError,
     StateMigrationError,
 )
-from holdfast.locations import (
-    ByteStreamStateHandle,
-    CheckpointedStateScope,
-    OperatorState,
-    RawOperatorStateHandle,
-    SubtaskState,
-)
+from holdfast.locations import OperatorState, SubtaskState
+from holdfast.locations.adapters import ByteStreamStateHandle, CheckpointedStateScope
+from holdfast.locations.handles import RawOperatorStateHandle
 
 EXCLUSIVE = CheckpointedStateScope.EXCLUSIVE
 

@@ -8,15 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends import (
-    key_group_range,
-    redistribute,
-    redistribute_raw,
-)
+from holdfast.backends.assignment import redistribute, redistribute_raw
+from holdfast.backends.keys import key_group_range
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import (
-    ByteStreamStateHandle,
-    FileStateHandle,
+from holdfast.locations.adapters import ByteStreamStateHandle, FileStateHandle
+from holdfast.locations.handles import (
     KeyGroupsStateHandle,
     OperatorStateHandle,
     OperatorStateMode,

@@ -9,13 +9,9 @@ from contracts.elements import list_state
 
 from holdfast.backends import OperatorStateBackend
 from holdfast.errors import CheckpointCorruptedError
-from holdfast.locations import (
-    FileStateHandle,
-    FileSystemCheckpointStorage,
-    OperatorStateHandle,
-    file_system_for,
-)
-from holdfast.locations.handles import checksum_of
+from holdfast.locations import FileSystemCheckpointStorage
+from holdfast.locations.adapters import FileStateHandle, file_system_for
+from holdfast.locations.handles import OperatorStateHandle, checksum_of
 
 ROWS = 51
 

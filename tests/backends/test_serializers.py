@@ -33,15 +33,9 @@ from contracts.elements import (
     union_state,
 )
 
-from holdfast.backends import (
-    Compression,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    OperatorStateBackend,
-    Outcome,
-    Pickled,
-)
-from holdfast.backends.serializers import serializer_of, stored_in
+from holdfast.backends import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend, Pickled
+from holdfast.backends.sections import Compression
+from holdfast.backends.serializers import Outcome, serializer_of, stored_in
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StateMigrationError
 
 BOTH = {**VALUES, **PYTHON_VALUES}

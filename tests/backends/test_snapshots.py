@@ -17,16 +17,10 @@ from contracts.patience import HANGS_S
 from holdfast.backends import AsyncSnapshot, OperatorStateBackend, SnapshotResult
 from holdfast.backends.snapshot import SnapshotStreams
 from holdfast.errors import InvalidRequestError, StorageFullError, StorageUnavailableError
-from holdfast.locations import (
-    CheckpointedStateScope,
-    CheckpointStorageLocation,
-    CheckpointStreamFactory,
-    OperatorStateHandle,
-    OperatorStateMode,
-    StatePartitions,
-    checkpoint_storage,
-)
+from holdfast.locations import CheckpointStorageLocation, checkpoint_storage
+from holdfast.locations.adapters import CheckpointedStateScope, CheckpointStreamFactory
 from holdfast.locations.file_systems import memory as store
+from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
 from holdfast.testing import Faults
 
 LARGE = (pa.int64(), range(100_000))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.backends import (
+from holdfast.backends.assignment import (
     AssignedOperator,
     OperatorSettings,
     assign,
@@ -14,17 +14,14 @@ from holdfast.backends import (
     redistribute_raw,
 )
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.locations import (
-    CheckpointMetadata,
-    FileStateHandle,
+from holdfast.locations import CheckpointMetadata, OperatorState, SubtaskState, SubtaskStatistics
+from holdfast.locations.adapters import FileStateHandle
+from holdfast.locations.handles import (
     KeyGroupsStateHandle,
-    OperatorState,
     OperatorStateHandle,
     OperatorStateMode,
     RawOperatorStateHandle,
     StatePartitions,
-    SubtaskState,
-    SubtaskStatistics,
 )
 
 STATISTICS = SubtaskStatistics(1, 1, 100, 1.0, 1.0, 1.0, 1.0)

@@ -16,9 +16,9 @@ from holdfast.backends import (
     FunctionSnapshotContext,
     KeyGroupRange,
     OperatorStateBackend,
-    OperatorStateHandler,
-    checkpointed_function,
 )
+from holdfast.backends.api import checkpointed_function
+from holdfast.backends.subtask import OperatorStateHandler
 from holdfast.errors import (
     CheckpointDeclinedError,
     InvalidRequestError,

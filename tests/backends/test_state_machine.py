@@ -23,20 +23,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from holdfast.backends import (
-    AsyncSnapshot,
-    Compression,
-    OperatorStateBackend,
-    Pickled,
-    redistribute,
-)
-from holdfast.locations import (
-    CheckpointStorage,
-    MemoryCheckpointStorage,
-    OperatorStateHandle,
-    checkpoint_storage,
-    file_system_for,
-)
+from holdfast.backends import AsyncSnapshot, OperatorStateBackend, Pickled
+from holdfast.backends.assignment import redistribute
+from holdfast.backends.sections import Compression
+from holdfast.locations import CheckpointStorage, MemoryCheckpointStorage, checkpoint_storage
+from holdfast.locations.adapters import file_system_for
+from holdfast.locations.handles import OperatorStateHandle
 
 Kind = Literal["list", "union"]
 

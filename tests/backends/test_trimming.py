@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 from contracts.elements import list_state, restored, snapshot_of
 
-from holdfast.backends import OperatorStateBackend, redistribute
+from holdfast.backends import OperatorStateBackend
 from holdfast.backends.arrow import trimmed
+from holdfast.backends.assignment import redistribute
 
 COUNT = 1000
 TEXTS = [f"{number:06}" + "x" * 500 for number in range(COUNT)]

@@ -14,9 +14,10 @@ from contracts.elements import (
     union_state,
 )
 
-from holdfast.backends import OperatorStateBackend, redistribute
+from holdfast.backends import OperatorStateBackend
+from holdfast.backends.assignment import redistribute
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import OperatorStateHandle, OperatorStateMode
+from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode
 
 
 @pytest.mark.parametrize(("element_type", "values"), VALUES.values(), ids=VALUES)

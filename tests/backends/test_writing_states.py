@@ -35,11 +35,8 @@ from holdfast.backends import (
     OperatorStateBackend,
     Pickled,
     StateRows,
-    StoredState,
-    managed_state,
-    state_names,
-    write_states,
 )
+from holdfast.backends.inspection import StoredState, managed_state, state_names, write_states
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import OperatorState, SubtaskState
 

@@ -130,7 +130,7 @@ def test_every_type_is_json(
     checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
     element_type, values = (VALUES | PYTHON_VALUES)[kind]
-    checkpoint.add("op", lambda one, _: list_state(one, "s", element_type).add_all(values))
+    checkpoint.add("op", lambda backend, _: list_state(backend, "s", element_type).add_all(values))
     pointer = checkpoint.complete()
     assert main(["cat", pointer, "op", "s", "--json", "--wide-integers"]) == 0
     assert len(lines(capsys)) == len(values)
@@ -167,7 +167,7 @@ def test_values_are_what_the_docs_say(
     expected: Any,
 ) -> None:
     elements = pa.array([value], type)
-    checkpoint.add("op", lambda one, _: list_state(one, "s", type).add_all(elements))
+    checkpoint.add("op", lambda backend, _: list_state(backend, "s", type).add_all(elements))
     assert main(["cat", checkpoint.complete(), "op", "--json"]) == 0
     assert lines(capsys) == [{"subtask": 0, "value": expected}]
 
@@ -177,9 +177,11 @@ def test_a_missing_value_of_an_extension_type_is_null(
 ) -> None:
     ids = pa.array([None, b"a" * 16], pa.binary(16)).cast(pa.uuid())
     elements = pa.StructArray.from_arrays([ids], ["id"])
-    checkpoint.add("op", lambda one, _: list_state(one, "s", elements.type).add_all(elements))
+    checkpoint.add(
+        "op", lambda backend, _: list_state(backend, "s", elements.type).add_all(elements)
+    )
     assert main(["cat", checkpoint.complete(), "op", "--json"]) == 0
-    assert [one["value"]["id"] for one in lines(capsys)] == [None, "YWFhYWFhYWFhYWFhYWFhYQ=="]
+    assert [line["value"]["id"] for line in lines(capsys)] == [None, "YWFhYWFhYWFhYWFhYWFhYQ=="]
 
 
 def test_two_fields_of_one_name_and_text_that_is_none(
@@ -187,7 +189,9 @@ def test_two_fields_of_one_name_and_text_that_is_none(
 ) -> None:
     texts = pa.array([b"\xffa"]).view(pa.string())
     elements = pa.StructArray.from_arrays([pa.array([1]), texts], ["a", "a"])
-    checkpoint.add("op", lambda one, _: list_state(one, "s", elements.type).add_all(elements))
+    checkpoint.add(
+        "op", lambda backend, _: list_state(backend, "s", elements.type).add_all(elements)
+    )
     assert main(["cat", checkpoint.complete(), "op", "--json"]) == 0
     assert lines(capsys) == [{"subtask": 0, "value": [["a", 1], ["a", "\\xffa"]]}]
 
@@ -196,7 +200,7 @@ def test_what_is_in_a_state_does_not_steer_the_terminal(
     checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = ["\x1b[31mred", "two\nlines", "\x9b31m", "\u202egnp", "x" * 1000, "-", "größe"]
-    checkpoint.add("op", lambda one, _: list_state(one, "s", pa.string()).add_all(texts))
+    checkpoint.add("op", lambda backend, _: list_state(backend, "s", pa.string()).add_all(texts))
     pointer = checkpoint.complete()
     assert main(["cat", pointer, "op"]) == 0
     _, *rows = capsys.readouterr().out.splitlines()

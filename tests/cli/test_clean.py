@@ -14,13 +14,13 @@ from servers.s3 import S3Bucket, settings_of
 from holdfast.cli.command_line import main
 from holdfast.cli.commands import clean
 from holdfast.locations import (
-    ByteStreamStateHandle,
     FileSystemCheckpointStorage,
     SweepReport,
     complete_checkpoint,
     sweep,
     use_s3,
 )
+from holdfast.locations.adapters import ByteStreamStateHandle
 from holdfast.locations.coordination import sweeping
 from holdfast.testing import metadata_of
 

@@ -88,7 +88,7 @@ def test_commands_refuse_a_key_that_is_no_setting_as_jobs_do(
 
 
 def test_every_command_with_settings_is_asked_for_wrong_ones() -> None:
-    (subparsers,) = (one for one in parser()._actions if isinstance(one.choices, dict))
+    (subparsers,) = (action for action in parser()._actions if isinstance(action.choices, dict))
     assert isinstance(subparsers.choices, dict)
     with_settings = {
         name for name, command in subparsers.choices.items() if "--conf" in command.format_help()
@@ -121,8 +121,8 @@ def test_settings_prints_every_key_to_the_width_of_the_terminal(
 
 def test_settings_prints_those_with_all_the_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["settings", "S3", "part"]) == 0
-    found = capsys.readouterr().out.split("\n\n")
-    assert [one.split("\n")[0] for one in found] == [
+    groups = capsys.readouterr().out.split("\n\n")
+    assert [group.split("\n")[0] for group in groups] == [
         "spark.holdfast.s3.part-size",
         "spark.holdfast.s3.concurrency",
     ]

@@ -15,14 +15,10 @@ from jobs.stopped import all_files, remove, replace, state_of
 from holdfast.cli.command_line import main
 from holdfast.common import parallel
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations import (
-    copy_checkpoint,
-    file_system_for,
-    files_of,
-    load_checkpoint,
-    resolve_pointer,
-)
-from holdfast.locations.coordination import copying
+from holdfast.locations import copy_checkpoint, load_checkpoint
+from holdfast.locations.adapters import file_system_for
+from holdfast.locations.coordination import copying, files_of
+from holdfast.locations.storages import resolve_pointer
 from holdfast.spark import copy_savepoint, restore_savepoint, take_savepoint
 from holdfast.testing import ANY_CALL, Faults
 
@@ -34,16 +30,16 @@ def test_a_checkpoint_with_files_of_another_becomes_a_savepoint_that_stands_alon
     second = write_checkpoint(kept.directory, 2, elements=9, before=first)
     target = f"file://{tmp_path}/archive"
     assert main(["copy", kept.directory, target, "--json", *kept.options]) == 0
-    found = json.loads(capsys.readouterr().out)
-    pointer = found.pop("pointer")
+    printed = json.loads(capsys.readouterr().out)
+    pointer = printed.pop("pointer")
     copy = load_checkpoint(resolve_pointer(pointer))
-    assert found == {
+    assert printed == {
         "from": f"{kept.directory}/job/chk-2",
         "files": 3,
         "bytes": second.metadata.state_bytes + copy.metadata_bytes,
     }
     assert pointer.startswith(f"{target}/savepoint-job-")
-    assert {one.uri.rpartition("/")[0] for one in files_of(copy.metadata.streams())} == {pointer}
+    assert {file.uri.rpartition("/")[0] for file in files_of(copy.metadata.streams())} == {pointer}
     file_system_for(kept.directory).delete_tree(kept.directory)
     assert main(["verify", pointer]) == 0
     assert main(["copy", pointer, kept.directory, *kept.options]) == 0
@@ -82,7 +78,7 @@ def test_a_copy_is_as_good_a_base_as_its_original(stopped: str, directory: str) 
     base = copy.location.external_pointer
     next_one = take_savepoint(stopped, f"{directory}/more", base=base)
     files = files_of(load_checkpoint(resolve_pointer(next_one)).metadata.streams())
-    assert {one.uri.rpartition("/")[0] for one in files} == {base}
+    assert {file.uri.rpartition("/")[0] for file in files} == {base}
 
 
 def test_a_damaged_file_is_status_3_and_nothing_is_left(

@@ -14,15 +14,14 @@ from jobs.stopped import put
 
 from holdfast.cli.command_line import main
 from holdfast.locations import (
-    ChecksumBuilder,
     CompletedCheckpoint,
-    FileStateHandle,
     FileSystemCheckpointStorage,
     OperatorState,
     complete_checkpoint,
     copy_checkpoint,
-    files_of,
 )
+from holdfast.locations.adapters import ChecksumBuilder, FileStateHandle
+from holdfast.locations.coordination import files_of
 from holdfast.spark import take_savepoint
 from holdfast.spark_progress import SPARK, SparkFile, SparkFiles, compare_spark_files, progress_of
 
@@ -30,20 +29,20 @@ from holdfast.spark_progress import SPARK, SparkFile, SparkFiles, compare_spark_
 def test_json_has_all_that_differs(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
     first = write_checkpoint(kept.directory, 1)
     second = write_checkpoint(kept.directory, 2, elements=9, before=first)
-    a, b = (one.location.external_pointer for one in (first, second))
+    a, b = (checkpoint.location.external_pointer for checkpoint in (first, second))
     assert main(["diff", a, b, "--json", *kept.options]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found.pop("first")["pointer"], found.pop("second")["pointer"]) == (a, b)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed.pop("first")["pointer"], printed.pop("second")["pointer"]) == (a, b)
     old, shared = files_of(first.metadata.streams())
     new, _ = files_of(second.metadata.streams())
     seen = [
         sum(
-            one.managed_operator[0].states["seen"].length
-            for one in checkpoint.metadata.operators["visits"].subtasks.values()
+            subtask.managed_operator[0].states["seen"].length
+            for subtask in checkpoint.metadata.operators["visits"].subtasks.values()
         )
         for checkpoint in (first, second)
     ]
-    assert found == {
+    assert printed == {
         "is_same": False,
         "progress": {
             "batch": [0, 1],
@@ -99,8 +98,8 @@ def with_other(completed: CompletedCheckpoint, directory: str, **changes: Any) -
 
 def subtasks_swapped(operator: OperatorState) -> OperatorState:
     """The same with each other's state."""
-    one, other = operator.subtasks.values()
-    return msgspec.structs.replace(operator, subtasks={0: other, 1: one})
+    first, other = operator.subtasks.values()
+    return msgspec.structs.replace(operator, subtasks={0: other, 1: first})
 
 
 def elements_of_others(operator: OperatorState) -> OperatorState:
@@ -126,9 +125,9 @@ def test_the_same_files_used_otherwise_are_a_difference(
     operators = {"visits": change(first.metadata.operators["visits"])}
     other = with_other(first, f"file://{tmp_path}", operators=operators)
     assert main(["diff", pointer, other, "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found["is_same"], found["subtasks"]) == (False, {"visits": others})
-    assert (found["files"]["only_first"], found["files"]["only_second"]) == ([], [])
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["is_same"], printed["subtasks"]) == (False, {"visits": others})
+    assert (printed["files"]["only_first"], printed["files"]["only_second"]) == ([], [])
 
 
 def test_operators_with_each_other_s_files_differ(tmp_path: Path) -> None:
@@ -190,11 +189,11 @@ def test_spark_s_side_of_savepoints_is_compared_wherever_it_is() -> None:
     moved = SparkFile("offsets/0", FileStateHandle("file:/b/2", 0, checksum))
     assert compare_spark_files(first, msgspec.structs.replace(first, files=(moved,))).is_same
     other = SparkFiles(is_committed=True, settings={}, files=(SparkFile("x", moved.handle),))
-    found = compare_spark_files(first, other)
-    assert not found.is_same
-    assert found.is_committed == (False, True)
-    assert found.settings == {"a": ("1", None)}
-    assert found.paths == ("offsets/0", "x")
+    comparison = compare_spark_files(first, other)
+    assert not comparison.is_same
+    assert comparison.is_committed == (False, True)
+    assert comparison.settings == {"a": ("1", None)}
+    assert comparison.paths == ("offsets/0", "x")
 
 
 def test_a_checkpoint_is_like_itself_and_like_its_copy(
@@ -206,9 +205,9 @@ def test_a_checkpoint_is_like_itself_and_like_its_copy(
     assert main(["diff", pointer, pointer]) == 0
     assert "alike" in capsys.readouterr().out
     assert main(["diff", pointer, copy, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["is_same"]
-    assert len(found["files"]["copies"]) == 2
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["is_same"]
+    assert len(printed["files"]["copies"]) == 2
 
 
 @pytest.mark.usefixtures("as_without_spark")
@@ -221,10 +220,10 @@ def test_a_savepoint_is_like_the_checkpoint_that_it_was_taken_of(
     put(f"{stopped}/state/0/0/4.snapshot", "whole" * 2000)
     another = take_savepoint(stopped, f"{directory}/more")
     assert main(["diff", pointer, another, "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found["progress"], found["operators"]) == ({}, [])
-    assert [one["bytes"] for one in found["files"]["only_second"]] == [10000]
-    assert found["spark_files"] == {
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["progress"], printed["operators"]) == ({}, [])
+    assert [file["bytes"] for file in printed["files"]["only_second"]] == [10000]
+    assert printed["spark_files"] == {
         "is_committed": None,
         "settings": {},
         # The deltas that it makes needless are left out.

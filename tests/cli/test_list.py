@@ -76,11 +76,11 @@ def test_any_directory_on_the_way_down_will_do(tmp_path: Path) -> None:
     savepoint = write_checkpoint(f"{root}/savepoints", 1, savepoint=True)
     pointer = savepoint.location.external_pointer
     chk = f"{root}/checkpoints/job/chk-1"
-    found = {
-        directory: [one.pointer for one in find_checkpoints(directory)]
+    pointers = {
+        directory: [checkpoint.pointer for checkpoint in find_checkpoints(directory)]
         for directory in (root, f"{root}/checkpoints", f"{root}/checkpoints/job", chk, pointer)
     }
-    assert found == {
+    assert pointers == {
         root: [chk, pointer],
         f"{root}/checkpoints": [chk],
         f"{root}/checkpoints/job": [chk],
@@ -161,7 +161,7 @@ def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_left_out(faults: Fau
     faults.before(
         "open", lambda: remove(f"{gone}/_metadata".replace(faults.directory, faults.behind))
     )
-    assert [one.pointer for one in find_checkpoints(faults.directory)] == [
+    assert [checkpoint.pointer for checkpoint in find_checkpoints(faults.directory)] == [
         f"{faults.directory}/job/chk-2"
     ]
 

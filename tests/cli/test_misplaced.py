@@ -36,7 +36,7 @@ def test_it_is_one_clear_error(
 ) -> None:
     root = Path(directory.removeprefix("file://"))
     before = sorted(root.rglob("*"))
-    assert main([one.format(directory) for one in command]) == 3
+    assert main([word.format(directory) for word in command]) == 3
     told = capsys.readouterr().err
     assert told.count("metadata is of checkpoint 1 of job 'job'") == 1
     assert f"{directory}/job/chk-9" in told

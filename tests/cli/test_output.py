@@ -17,7 +17,8 @@ from jobs.stopped import remove
 from holdfast.cli.command_line import main
 from holdfast.cli.commands import listing
 from holdfast.cli.output import print_json, print_line, print_lines, print_pairs, print_table, say
-from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint, files_of
+from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint
+from holdfast.locations.coordination import files_of
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31mred\nfake line\x9b2J\u2028\u202e"
 
@@ -103,7 +104,7 @@ def test_what_nobody_has_foreseen_is_status_3_with_a_traceback(
 def test_a_reader_that_has_gone_changes_no_status(tmp_path: Path) -> None:
     directory = f"file://{tmp_path}"
     files = files_of(write_checkpoint(directory, 1, elements=100).metadata.streams())
-    remove(*(one.uri for one in files))
+    remove(*(file.uri for file in files))
     commands = {
         f"list {directory}/nothing --json": 1,
         f"show {directory}/job/chk-1": 0,

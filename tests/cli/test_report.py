@@ -13,14 +13,11 @@ from contracts.histories import HOSTILE, checkpoint_metadata, write_checkpoints
 from servers.s3 import S3Bucket
 
 from holdfast.cli.command_line import main
-from holdfast.locations import (
+from holdfast.locations import FileSystemCheckpointStorage, S3Settings, complete_checkpoint, use_s3
+from holdfast.locations.adapters import (
     CheckpointedStateScope,
-    FileSystemCheckpointStorage,
-    S3Settings,
-    complete_checkpoint,
     file_system_for,
     unregister_file_system,
-    use_s3,
 )
 from holdfast.testing import metadata_of
 
@@ -189,8 +186,8 @@ def test_bytes_that_were_there_before_are_told_from_new_ones(
     assert main(["report", f"file://{directory}", "--json"]) == 0
     [job] = json.loads(capsys.readouterr().out)["jobs"]
     sizes = [
-        (one["new_bytes"] - one["metadata_bytes"], one["referenced_bytes"])
-        for one in job["checkpoints"]
+        (checkpoint["new_bytes"] - checkpoint["metadata_bytes"], checkpoint["referenced_bytes"])
+        for checkpoint in job["checkpoints"]
     ]
     assert sizes == [(1000, 0), (10, 1000)]
     assert re.search("#2: .* newly written, 1000 B referenced", page_of(directory).text)
@@ -245,7 +242,7 @@ def test_the_page_shows_subtasks_failures_gaps_savepoints_and_what_a_sweep_delet
     titles = [
         attributes for tag, attributes in page.elements if tag == "svg" and "role" in attributes
     ]
-    assert all(one["role"] == "img" and one["aria-label"] for one in titles)
+    assert all(title["role"] == "img" and title["aria-label"] for title in titles)
     assert len(titles) == 6
 
 

@@ -258,7 +258,7 @@ def test_rollback_lists_only_what_is_whole(
     damaged.write_bytes(b"")
     remove(f"{directory}/checkpoints/{QUERY}/chk-1/_metadata")
     assert main(["rollback", stopped, "--json"]) == 0
-    assert [one["checkpoint"] for one in json.loads(capsys.readouterr().out)] == [2, 4]
+    assert [point["checkpoint"] for point in json.loads(capsys.readouterr().out)] == [2, 4]
 
 
 def test_rollback_without_yes_prints_what_would_go(
@@ -308,7 +308,9 @@ def test_rollback_goes_back_twice_but_not_forth(
 
 def test_rollback_of_a_query_without_operators_is_by_batch(plain: str, capsys: Captured) -> None:
     assert main(["rollback", plain, "--json"]) == 0
-    assert [(one["checkpoint"], one["batch"]) for one in json.loads(capsys.readouterr().out)] == [
+    assert [
+        (point["checkpoint"], point["batch"]) for point in json.loads(capsys.readouterr().out)
+    ] == [
         (None, 0),
         (None, 1),
         (None, 2),
@@ -349,7 +351,7 @@ def test_an_interrupted_roll_back_is_finished_by_the_same_command(
         assert main(command) == 130
     assert "the same command again finishes it" in capsys.readouterr().err
     assert main(["rollback", stopped, "--json"]) == 0
-    assert [one["checkpoint"] for one in json.loads(capsys.readouterr().out)] == [2]
+    assert [point["checkpoint"] for point in json.loads(capsys.readouterr().out)] == [2]
     assert main(["rollback", stopped, "--checkpoint", "1", "--yes"]) == 2
     assert main(["savepoint", stopped, f"{directory}/savepoints"]) == 3
     assert "repeat it first" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from jobs.kept import Kept, write_checkpoint
 from jobs.stopped import remove
 
 from holdfast.cli.command_line import main
-from holdfast.locations import files_of
+from holdfast.locations.coordination import files_of
 from holdfast.spark import take_savepoint
 
 
@@ -19,13 +19,13 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["show", kept.directory, "--json", *kept.options]) == 0
     shown = json.loads(capsys.readouterr().out)
     sizes = [
-        one.managed_operator[0].size
-        for one in newest.metadata.operators["visits"].subtasks.values()
+        subtask.managed_operator[0].size
+        for subtask in newest.metadata.operators["visits"].subtasks.values()
     ]
     sections = [
         handle.states
-        for one in newest.metadata.operators["visits"].subtasks.values()
-        for handle in one.managed_operator
+        for subtask in newest.metadata.operators["visits"].subtasks.values()
+        for handle in subtask.managed_operator
     ]
     assert shown == {
         "kind": "checkpoint",
@@ -47,7 +47,7 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
                         "kind": "list",
                         "mode": "SPLIT_DISTRIBUTE",
                         "elements": 6,
-                        "state_bytes": sum(one["seen"].length for one in sections),
+                        "state_bytes": sum(section["seen"].length for section in sections),
                         "type": "int64",
                         "columns": [
                             {
@@ -65,7 +65,7 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
                         "kind": "map",
                         "mode": "BROADCAST",
                         "elements": 1,
-                        "state_bytes": sum(one["rules"].length for one in sections),
+                        "state_bytes": sum(section["rules"].length for section in sections),
                         "type": "string to dict[str, int]",
                         "columns": [
                             {
@@ -129,7 +129,7 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
         "spark_files": None,
         "coordinator_states": {"sink/visits": 4},
         "files": [
-            {"uri": one.uri, "bytes": one.size} for one in files_of(newest.metadata.streams())
+            {"uri": file.uri, "bytes": file.size} for file in files_of(newest.metadata.streams())
         ],
     }
 
@@ -190,10 +190,10 @@ def test_a_savepoint_shows_spark_s_own_files(
     assert shown["spark_files"] == {
         "is_committed": True,
         "settings": {},
-        "bytes": sum(one["bytes"] for one in files),
+        "bytes": sum(file["bytes"] for file in files),
     }
-    deltas = [one for one in files if one["path"].endswith(".delta")]
+    deltas = [file for file in files if file["path"].endswith(".delta")]
     assert deltas
-    assert all(one["uri"].startswith(f"{pointer}/") for one in deltas)
+    assert all(delta["uri"].startswith(f"{pointer}/") for delta in deltas)
     assert main(["show", pointer]) == 0
     assert "Spark's own" in capsys.readouterr().out

@@ -14,7 +14,8 @@ from holdfast.cli.command_line import main
 from holdfast.cli.commands import verify as verify_command
 from holdfast.common import crc32c
 from holdfast.errors import CheckpointNotFoundError, StorageUnavailableError
-from holdfast.locations import CompletedCheckpoint, VerifiedFile, files_of, verify
+from holdfast.locations import CompletedCheckpoint, VerifiedFile, verify
+from holdfast.locations.coordination import files_of
 from holdfast.spark import take_savepoint
 from holdfast.spark_progress import verify_checkpoints
 from holdfast.testing import Faults
@@ -43,12 +44,12 @@ def test_shared_files_are_read_once_and_all_is_well(
     assert verified(capsys, 0, "--all", kept.directory, *kept.options) == {
         "checkpoints": [f"{kept.directory}/job/chk-1", f"{kept.directory}/job/chk-2"],
         "files": 5,
-        "bytes": sum(one.size for one in files) + first.metadata_bytes + second.metadata_bytes,
+        "bytes": sum(file.size for file in files) + first.metadata_bytes + second.metadata_bytes,
         "damaged": [],
     }
-    found = verified(capsys, 0, kept.directory, *kept.options)
-    assert found["checkpoints"] == [f"{kept.directory}/job/chk-2"]
-    assert found["files"] == 3
+    printed = verified(capsys, 0, kept.directory, *kept.options)
+    assert printed["checkpoints"] == [f"{kept.directory}/job/chk-2"]
+    assert printed["files"] == 3
 
 
 def test_all_that_is_damaged_or_gone_is_named(
@@ -62,15 +63,15 @@ def test_all_that_is_damaged_or_gone_is_named(
     flip(damaged.uri)
     remove(gone.uri)
     flip(f"{kept.directory}/job/chk-3/_metadata")
-    found = verified(capsys, 3, "--all", kept.directory, *kept.options)
-    wrong = {one["uri"]: (one["problem"], one["bytes"]) for one in found["damaged"]}
+    printed = verified(capsys, 3, "--all", kept.directory, *kept.options)
+    wrong = {file["uri"]: (file["problem"], file["bytes"]) for file in printed["damaged"]}
     assert wrong == {
         damaged.uri: ("damaged", damaged.size),
         gone.uri: ("missing", gone.size),
         f"{kept.directory}/job/chk-3/_metadata": ("damaged", 0),
     }
-    assert all(one["uri"] in one["message"] for one in found["damaged"])
-    assert found["files"] == 7
+    assert all(file["uri"] in file["message"] for file in printed["damaged"])
+    assert printed["files"] == 7
     assert main(["verify", "--all", kept.directory, *kept.options]) == 3
     streams = capsys.readouterr()
     assert "2 checkpoints, 7 files" in streams.out
@@ -100,7 +101,7 @@ def test_spark_s_files_of_savepoints_are_read_too(
     pointer = take_savepoint(stopped, f"{directory}/savepoints")
     assert main(["show", pointer, "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["spark_files"]["files"]
-    delta = next(one["uri"] for one in files if one["path"].endswith(".delta"))
+    delta = next(file["uri"] for file in files if file["path"].endswith(".delta"))
     assert verified(capsys, 0, pointer)["damaged"] == []
     flip(delta)
     [wrong] = verified(capsys, 3, pointer)["damaged"]
@@ -112,10 +113,12 @@ def test_what_a_job_deletes_meanwhile_is_no_damage(tmp_path: Path) -> None:
     second = write_checkpoint(f"file://{tmp_path}", 2)
     first.discard()
     gone: list[CompletedCheckpoint] = []
-    found = list(verify_checkpoints([first, second], on_gone=gone.append))
+    results = list(verify_checkpoints([first, second], on_gone=gone.append))
     assert gone == [first]
-    assert [one.failure for one in found] == [None, None]
-    assert {one.uri for one in found} == {one.uri for one in files_of(second.metadata.streams())}
+    assert [file.failure for file in results] == [None, None]
+    assert {file.uri for file in results} == {
+        file.uri for file in files_of(second.metadata.streams())
+    }
 
 
 @pytest.mark.parametrize(("options", "told"), [([], True), (["--all"], False)])
@@ -135,11 +138,11 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read_was_not_verified(
         return verify_checkpoints(*arguments, **options)
 
     monkeypatch.setattr(verify_command, "verify_checkpoints", deleted_before)
-    pointers = [one.location.external_pointer for one in (first, second)]
+    pointers = [checkpoint.location.external_pointer for checkpoint in (first, second)]
     assert main(["verify", *options, *pointers, "--json"]) == (1 if told else 0)
     streams = capsys.readouterr()
-    found = json.loads(streams.out)
-    assert (found["checkpoints"], found["files"]) == (pointers[1:], 3)
+    printed = json.loads(streams.out)
+    assert (printed["checkpoints"], printed["files"]) == (pointers[1:], 3)
     assert ("was deleted" in streams.err) == told
 
 
@@ -154,10 +157,10 @@ def test_it_goes_on_behind_a_checkpoint_that_it_can_t_read(
     newer[-4:] = crc32c(memoryview(newer)[:-4]).to_bytes(4)
     file.unlink()
     file.write_bytes(newer)
-    found = verified(capsys, 3, *pointers)
-    assert found["checkpoints"] == pointers[1:]
-    assert [one["problem"] for one in found["damaged"]] == ["unreadable"]
-    assert found["damaged"][0]["uri"] == f"{pointers[0]}/_metadata"
+    printed = verified(capsys, 3, *pointers)
+    assert printed["checkpoints"] == pointers[1:]
+    assert [file["problem"] for file in printed["damaged"]] == ["unreadable"]
+    assert printed["damaged"][0]["uri"] == f"{pointers[0]}/_metadata"
 
 
 def test_a_store_that_fails_does_not_say_that_a_checkpoint_is_gone(faults: Faults) -> None:
@@ -165,9 +168,9 @@ def test_a_store_that_fails_does_not_say_that_a_checkpoint_is_gone(faults: Fault
     gone = files_of(completed.metadata.streams())[0].uri
     remove(gone.replace(faults.directory, faults.behind))
     faults.before("read", StorageUnavailableError("gone fishing"), "every")
-    found = {one.uri: type(one.failure) for one in verify_checkpoints([completed])}
-    assert found.pop(gone) is CheckpointNotFoundError
-    assert list(found.values()) == [StorageUnavailableError]
+    failures = {file.uri: type(file.failure) for file in verify_checkpoints([completed])}
+    assert failures.pop(gone) is CheckpointNotFoundError
+    assert list(failures.values()) == [StorageUnavailableError]
 
 
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(
@@ -186,6 +189,6 @@ def test_a_store_that_fails_leaves_it_open_whether_a_file_is_whole(faults: Fault
     streams = completed.metadata.streams()
     reported: list[int] = []
     faults.before("read", StorageUnavailableError("gone fishing"), "every")
-    found = list(verify(streams, on_bytes=reported.append))
-    assert [type(one.failure) for one in found] == [StorageUnavailableError] * 2
-    assert sum(reported) == sum(one.size for one in found) == completed.metadata.state_bytes
+    results = list(verify(streams, on_bytes=reported.append))
+    assert [type(file.failure) for file in results] == [StorageUnavailableError] * 2
+    assert sum(reported) == sum(file.size for file in results) == completed.metadata.state_bytes

@@ -6,20 +6,20 @@ from contracts.values import EXCLUSIVE, read
 from servers.s3 import S3Bucket
 
 from holdfast.locations import (
-    CheckpointsCleaner,
-    CheckpointStorageLocationReference,
-    CheckpointStreamFactory,
-    CompletedCheckpointStore,
     FileSystemCheckpointStorage,
-    FileSystemCheckpointStorageAccess,
-    StreamStateHandle,
     complete_checkpoint,
-    latest,
+    latest_checkpoint,
     load_checkpoint,
-    resolve_pointer,
     sweep,
 )
-from holdfast.testing import metadata_of, streams_of
+from holdfast.locations.adapters import (
+    CheckpointStorageLocationReference,
+    CheckpointStreamFactory,
+    StreamStateHandle,
+)
+from holdfast.locations.coordination import CheckpointsCleaner, CompletedCheckpointStore
+from holdfast.locations.storages import FileSystemCheckpointStorageAccess, resolve_pointer
+from holdfast.testing import metadata_of
 
 PART = 5 << 20
 """The smallest part of an object; what is longer than the client's parts goes in parts."""
@@ -55,12 +55,12 @@ def drive(directory: str, bucket: S3Bucket) -> None:
     complete_checkpoint(pending, metadata_of(_write(pending, SMALL), checkpoint_id=3), ownership)
     sweep(directory, "job", savepoint_directory=f"{directory}/savepoints")
 
-    newest = latest(directory, "job")
+    newest = latest_checkpoint(directory, "job")
     assert newest is not None
     assert newest.checkpoint_id == 2
     savepoint = load_checkpoint(resolve_pointer(pending.external_pointer))
     for checkpoint in (newest, savepoint):
-        assert [read(stream) for stream in streams_of(checkpoint.metadata)] == [SMALL]
+        assert [read(stream) for stream in checkpoint.metadata.streams()] == [SMALL]
     access.claim_job()
 
 

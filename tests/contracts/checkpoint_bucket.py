@@ -13,7 +13,8 @@ from servers.aws import Account, Policy, actions_of, without
 from servers.s3 import S3Bucket
 
 from holdfast.errors import CheckpointError
-from holdfast.locations import RetryPolicy, S3Settings, use_s3
+from holdfast.locations import S3Settings, use_s3
+from holdfast.locations.adapters import RetryPolicy
 
 TEMPLATE = Path(__file__).parents[2] / "infra" / "aws" / "checkpoint-bucket.yaml"
 

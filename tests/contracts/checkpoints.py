@@ -6,7 +6,8 @@ from typing import Any
 from contracts.elements import list_state
 from contracts.progress import behind_batch
 
-from holdfast.backends import Compression, OperatorStateBackend
+from holdfast.backends import OperatorStateBackend
+from holdfast.backends.sections import Compression
 from holdfast.locations import (
     CheckpointMetadata,
     CheckpointStorageLocation,

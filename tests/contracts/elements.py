@@ -13,14 +13,16 @@ import pyarrow as pa
 
 from holdfast.backends import (
     BroadcastState,
-    Compression,
     ListState,
     ListStateDescriptor,
     MapStateDescriptor,
     OperatorStateBackend,
     Pickled,
 )
-from holdfast.locations import CheckpointStreamFactory, MemoryCheckpointStorage, OperatorStateHandle
+from holdfast.backends.sections import Compression
+from holdfast.locations import MemoryCheckpointStorage
+from holdfast.locations.adapters import CheckpointStreamFactory
+from holdfast.locations.handles import OperatorStateHandle
 
 UTC = dt.UTC
 

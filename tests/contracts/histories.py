@@ -8,7 +8,6 @@ import msgspec
 from contracts.progress import behind_batch
 
 from holdfast.locations import (
-    ByteStreamStateHandle,
     CheckpointMetadata,
     FileSystemCheckpointStorage,
     OperatorState,
@@ -16,6 +15,7 @@ from holdfast.locations import (
     SubtaskStatistics,
     complete_checkpoint,
 )
+from holdfast.locations.adapters import ByteStreamStateHandle
 from holdfast.testing import metadata_of
 
 HOSTILE = (

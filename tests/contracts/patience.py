@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.locations import RetryPolicy, S3Settings
+from holdfast.locations import S3Settings
+from holdfast.locations.adapters import RetryPolicy
 from holdfast.locations.file_systems import registry
 from holdfast.locations.file_systems.fsspec import s3fs_file_system
 

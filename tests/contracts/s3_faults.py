@@ -11,15 +11,14 @@ from servers.buckets import faults_before
 from servers.s3 import S3Bucket, S3Server, settings_of
 
 from holdfast.errors import CheckpointError, OutcomeUnknownError
-from holdfast.locations import (
+from holdfast.locations import S3Settings
+from holdfast.locations.adapters import (
     RetryPolicy,
-    S3FileSystem,
-    S3Settings,
     file_system_for,
     register_file_system,
     unregister_file_system,
 )
-from holdfast.locations.file_systems import RetryingExclusiveFileSystem, publish
+from holdfast.locations.file_systems import RetryingExclusiveFileSystem, S3FileSystem, publish
 from holdfast.locations.file_systems.s3 import s3_settings
 from holdfast.testing import HttpFaults, HttpRequest, s3_operation_of
 

@@ -12,7 +12,9 @@ from servers.buckets import OF_OTHERS
 from servers.s3 import S3Bucket, settings_of
 from servers.watched import SOON
 
-from holdfast.locations import S3FileSystem, unregister_file_system, use_s3
+from holdfast.locations import use_s3
+from holdfast.locations.adapters import unregister_file_system
+from holdfast.locations.file_systems import S3FileSystem
 from holdfast.locations.file_systems.s3 import s3_settings
 
 MIB = 1 << 20

@@ -1,6 +1,6 @@
 """What several tests of storages need."""
 
-from holdfast.locations import CheckpointedStateScope, StreamStateHandle, file_system_for
+from holdfast.locations.adapters import CheckpointedStateScope, StreamStateHandle, file_system_for
 
 EXCLUSIVE = CheckpointedStateScope.EXCLUSIVE
 

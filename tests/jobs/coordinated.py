@@ -4,15 +4,9 @@ from collections.abc import Callable
 
 from jobs.operators import Groups
 
-from holdfast.locations import (
-    CheckpointedStateScope,
-    FileSystemCheckpointStorage,
-    OperatorStateHandle,
-    OperatorStateMode,
-    StatePartitions,
-    SubtaskState,
-    file_system_for,
-)
+from holdfast.locations import FileSystemCheckpointStorage, SubtaskState
+from holdfast.locations.adapters import CheckpointedStateScope, file_system_for
+from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
 from holdfast.spark import stateful
 from holdfast.spark.query import CheckpointCoordinator, PendingCheckpoint
 from holdfast.spark.subtask import Acknowledgement

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend
-from holdfast.locations import CompletedCheckpoint, FileSystemCheckpointStorage, latest_checkpoint
+from holdfast.locations import CompletedCheckpoint, FileSystemCheckpointStorage
+from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.spark import (
     Sink,
     StatefulFunction,
@@ -171,7 +172,7 @@ class Job:
     def latest(self) -> CompletedCheckpoint:
         """The newest checkpoint."""
         storage = FileSystemCheckpointStorage(f"file://{self.checkpoints}")
-        latest = latest_checkpoint(storage.create_checkpoint_storage(self.job_directory.name))
+        latest = load_latest_checkpoint(storage.create_checkpoint_storage(self.job_directory.name))
         assert latest is not None
         return latest
 

@@ -13,7 +13,9 @@ from jobs.operators import Groups
 from jobs.signals import Signals
 from pyspark.sql import SparkSession
 
-from holdfast.locations import FileStateHandle, FileSystemCheckpointStorage, load_checkpoints, sweep
+from holdfast.locations import FileSystemCheckpointStorage, sweep
+from holdfast.locations.adapters import FileStateHandle
+from holdfast.locations.coordination import load_checkpoints
 
 SETTINGS = {
     "spark.executor.extraJavaOptions": "-XX:-UsePerfData -XX:TieredStopAtLevel=1",

@@ -9,7 +9,8 @@ import msgspec
 from jobs.stopped import QUERY, all_files, put, state_of, text_of, write_job, write_query
 
 from holdfast.errors import CheckpointNotFoundError
-from holdfast.locations import FileSystemCheckpointStorage, latest_checkpoint
+from holdfast.locations import FileSystemCheckpointStorage
+from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.spark import restore_savepoint, roll_back, take_savepoint
 from holdfast.spark.checkpoint_location import UNFINISHED_FILE
 from holdfast.spark.savepoints import RESTORED_FILE, is_attempt
@@ -55,7 +56,7 @@ def can_be_started(location: str) -> bool:
 def latest_state(directory: str, job_id: str) -> list[bytes]:
     """Bytes of each state of the operator in the latest checkpoint of a job."""
     access = FileSystemCheckpointStorage(directory).create_checkpoint_storage(job_id)
-    last = latest_checkpoint(access)
+    last = load_latest_checkpoint(access)
     assert last is not None
     found = []
     for handle in last.metadata.streams():

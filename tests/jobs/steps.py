@@ -24,7 +24,7 @@ from jobs.killed import BATCH, GROUP, jvm_of, kill
 from jobs.signals import Signals
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.locations import CheckpointsCleaner
+from holdfast.locations.coordination import CheckpointsCleaner
 
 STEPS = (
     "Spark calls the operator",

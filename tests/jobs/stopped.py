@@ -8,7 +8,7 @@ import pytest
 from jobs.coordinated import acknowledged, begun, coordinator, progress
 from msgspec import structs
 
-from holdfast.locations import file_system_for
+from holdfast.locations.adapters import file_system_for
 from holdfast.spark import sessions
 from holdfast.spark.checkpoint_location import LINK_FILE, Link, encode_link
 from holdfast.testing import Faults

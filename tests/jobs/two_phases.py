@@ -26,8 +26,8 @@ from holdfast.locations import (
     CompletedCheckpoint,
     JobOwnership,
     complete_checkpoint,
-    encode_metadata,
 )
+from holdfast.locations.metadata import encode_metadata
 
 GROUP = 30
 COMMIT = "holdfast.spark.query.coordinator.complete_checkpoint"

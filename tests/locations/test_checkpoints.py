@@ -15,18 +15,16 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations import (
-    CheckpointedStateScope,
     CheckpointStorageAccess,
     CheckpointStorageLocation,
     CompletedCheckpoint,
-    StreamStateHandle,
     checkpoint_storage,
     complete_checkpoint,
-    latest,
     latest_checkpoint,
     load_checkpoint,
-    load_checkpoints,
 )
+from holdfast.locations.adapters import CheckpointedStateScope, StreamStateHandle
+from holdfast.locations.coordination import load_checkpoints, load_latest_checkpoint
 from holdfast.testing import Faults, metadata_of
 
 SHARED = CheckpointedStateScope.SHARED
@@ -61,22 +59,22 @@ class TestLatest:
         for checkpoint_id in (9, 10, 2):
             completed(access, checkpoint_id)
         for directory in (local_directory, tmp_path):
-            found = latest(directory)
+            found = latest_checkpoint(directory)
             assert found is not None
             assert found.checkpoint_id == 10
 
     def test_nothing_has_none(self, local_directory: str) -> None:
-        assert latest(local_directory) is None
+        assert latest_checkpoint(local_directory) is None
         job_in(local_directory)
-        assert latest(local_directory) is None
-        assert latest(local_directory, "other") is None
+        assert latest_checkpoint(local_directory) is None
+        assert latest_checkpoint(local_directory, "other") is None
 
     def test_of_several_jobs_one_has_to_be_named(self, local_directory: str) -> None:
         for number, job in enumerate(("a", "b")):
             completed(job_in(local_directory, job), number, job)
         with pytest.raises(InvalidRequestError, match="a, b"):
-            latest(local_directory)
-        found = latest(local_directory, "b")
+            latest_checkpoint(local_directory)
+        found = latest_checkpoint(local_directory, "b")
         assert found is not None
         assert found.checkpoint_id == 1
 
@@ -87,7 +85,7 @@ class TestLatest:
         file = tmp_path / "job" / "chk-2" / "_metadata"
         file.write_bytes(file.read_bytes()[:-1])
         with pytest.raises(CheckpointCorruptedError):
-            latest(local_directory)
+            latest_checkpoint(local_directory)
 
 
 class TestBesideARunningJob:
@@ -106,7 +104,7 @@ class TestBesideARunningJob:
         looking = job_in(faults.directory)
         faults.calls.clear()
         faults.before(call, go_on, nth=nth)
-        found = latest_checkpoint(looking)
+        found = load_latest_checkpoint(looking)
         assert found is not None
         assert found.checkpoint_id in (1, 2)
         if found.checkpoint_id == 1:  # loaded before it was deleted
@@ -154,7 +152,7 @@ class TestBesideARunningJob:
         assert max(looking.completed_checkpoints()) >= newest
         assert requests() < 2 * retained + 20
         newest = kept[-1].checkpoint_id
-        found = latest_checkpoint(looking)
+        found = load_latest_checkpoint(looking)
         assert found is not None
         assert found.checkpoint_id >= newest
         newest = kept[-1].checkpoint_id
@@ -180,7 +178,7 @@ class TestBesideARunningJob:
         looking = job_in(faults.directory)
         faults.before("open", CheckpointNotFoundError("as planned"), nth="every")
         with pytest.raises(CheckpointNotFoundError, match="time after time"):
-            latest_checkpoint(looking)
+            load_latest_checkpoint(looking)
         with pytest.raises(CheckpointNotFoundError, match="time after time"):
             load_checkpoints(looking)
 

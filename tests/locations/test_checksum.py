@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.common import crc32c
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, UnsupportedFormatError
-from holdfast.locations import Checksum, ChecksumBuilder
+from holdfast.locations.adapters import Checksum, ChecksumBuilder
 from holdfast.locations.handles import BLOCK_BYTES, VerifyingInputStream, checksum_of
 
 CONTENT = bytes(range(25))

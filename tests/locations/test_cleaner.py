@@ -7,7 +7,7 @@ import pytest
 from contracts.patience import HANGS_S
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
-from holdfast.locations import CheckpointsCleaner
+from holdfast.locations.coordination import CheckpointsCleaner
 
 
 @pytest.mark.parametrize("threads", [0, -1])

@@ -8,30 +8,21 @@ from contracts.values import EXCLUSIVE, read
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.locations import (
-    NEVER_RETAIN,
-    RETAIN_ON_CANCELLATION,
-    RETAIN_ON_FAILURE,
-    SAVEPOINT,
-    SYNCHRONOUS_SAVEPOINT,
-    CheckpointedStateScope,
-    CheckpointProperties,
-    CheckpointsCleaner,
     CheckpointStorageAccess,
     CheckpointStorageLocation,
     CompletedCheckpoint,
-    CompletedCheckpointStore,
-    FileStateHandle,
     FileSystemCheckpointStorage,
-    JobStatus,
-    RestoreMode,
     complete_checkpoint,
-    file_system_for,
     load_checkpoint,
 )
-from holdfast.testing import ANY_CALL, Faults, metadata_of, streams_of
+from holdfast.locations.adapters import CheckpointedStateScope, FileStateHandle, file_system_for
+from holdfast.locations.coordination import (
+    CheckpointsCleaner,
+    CompletedCheckpointStore,
+)
+from holdfast.testing import ANY_CALL, Faults, metadata_of
 
 SHARED = CheckpointedStateScope.SHARED
-KINDS = {"cp": RETAIN_ON_CANCELLATION, "sp": SAVEPOINT, "stop": SYNCHRONOUS_SAVEPOINT}
 
 
 def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
@@ -76,7 +67,7 @@ def completed(
 
 
 def files_of(checkpoint: CompletedCheckpoint) -> list[FileStateHandle]:
-    return [one for one in streams_of(checkpoint.metadata) if isinstance(one, FileStateHandle)]
+    return [one for one in checkpoint.metadata.streams() if isinstance(one, FileStateHandle)]
 
 
 def exists(checkpoint: CompletedCheckpoint) -> bool:
@@ -111,110 +102,40 @@ def ids(store: CompletedCheckpointStore) -> list[int]:
     return [one.checkpoint_id for one in store.checkpoints]
 
 
-@pytest.mark.parametrize(
-    ("num_retained", "added", "kept"),
-    [
-        (1, "cp cp sp sp sp", [2, 5]),
-        (1, "cp sp cp", [3]),
-        (1, "cp sp stop", [3]),
-        (3, "cp cp cp", [1, 2, 3]),
-        (3, "sp stop cp", [1, 2, 3]),
-        (1, "cp", [1]),
-        (1, "cp cp cp", [3]),
-        (2, "cp cp cp", [2, 3]),
-        (2, "cp sp sp", [1, 3]),
-        (1, "sp sp", [2]),
-        (1, "stop cp", [2]),
-        (2, "cp cp stop", [2, 3]),
-    ],
-)
-def test_the_newest_are_kept_and_the_newest_that_is_no_savepoint(
+@pytest.mark.parametrize(("num_retained", "kept"), [(1, [5]), (3, [3, 4, 5]), (9, [1, 2, 3, 4, 5])])
+def test_the_newest_are_kept(
     access: CheckpointStorageAccess,
     cleaner: CheckpointsCleaner,
     num_retained: int,
-    added: str,
     kept: list[int],
 ) -> None:
     store = CompletedCheckpointStore(num_retained, cleaner)
-    kinds = added.split()
-    made = [
-        completed(access, number, savepoint=kind != "cp") for number, kind in enumerate(kinds, 1)
-    ]
-    for one, kind in zip(made, kinds, strict=True):
-        store.add(one, KINDS[kind])
-        assert store.latest is one
+    made = [completed(access, number) for number in range(1, 6)]
+    for checkpoint in made:
+        store.add(checkpoint)
+        assert store.latest is checkpoint
     assert ids(store) == kept
-    for one, kind in zip(made, kinds, strict=True):
-        assert exists(one) == (kind != "cp" or one.checkpoint_id in kept)
+    assert [checkpoint.checkpoint_id for checkpoint in made if exists(checkpoint)] == kept
+
+
+def test_what_may_not_go_yet_goes_with_a_later_one(
+    access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
+) -> None:
+    store = CompletedCheckpointStore(1, cleaner)
+    first, second, third = (completed(access, number) for number in (1, 2, 3))
+    store.add(first)
+    store.add(second, lets_go=False)
+    assert ids(store) == [1, 2]
+    assert_whole(first)
+    store.add(third)
+    assert ids(store) == [3]
+    assert [exists(checkpoint) for checkpoint in (first, second)] == [False, False]
 
 
 @pytest.mark.parametrize("num_retained", [0, -1])
 def test_to_keep_none_is_refused(cleaner: CheckpointsCleaner, num_retained: int) -> None:
     with pytest.raises(InvalidRequestError, match="at least one"):
         CompletedCheckpointStore(num_retained, cleaner)
-
-
-ENDS = {
-    NEVER_RETAIN: {*JobStatus},
-    RETAIN_ON_FAILURE: {JobStatus.FINISHED, JobStatus.CANCELLED, JobStatus.SUSPENDED},
-    RETAIN_ON_CANCELLATION: {JobStatus.FINISHED},
-    SAVEPOINT: set(),
-    SYNCHRONOUS_SAVEPOINT: set(),
-}
-
-
-@pytest.mark.parametrize("status", JobStatus)
-@pytest.mark.parametrize("properties", ENDS, ids=range(len(ENDS)))
-def test_what_outlives_the_job_depends_on_its_kind_and_on_the_end(
-    access: CheckpointStorageAccess,
-    cleaner: CheckpointsCleaner,
-    properties: CheckpointProperties,
-    status: JobStatus,
-) -> None:
-    store = CompletedCheckpointStore(3, cleaner)
-    made = completed(access, 1, shared=1)
-    store.add(made, properties)
-    store.shutdown(status)
-    discarded = status in ENDS[properties]
-    assert exists(made) != discarded
-    assert [is_there(one) for one in files_of(made)] == [not discarded] * 2
-    assert ids(store) == []
-    store.shutdown(JobStatus.FINISHED)  # the first one counts
-    assert exists(made) != discarded
-
-
-def test_the_end_deletes_what_is_newer_than_a_savepoint_too(
-    access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
-) -> None:
-    store = CompletedCheckpointStore(3, cleaner)
-    made = [completed(access, 1), completed(access, 2, savepoint=True), completed(access, 3)]
-    for one, kind in zip(made, ("cp", "sp", "cp"), strict=True):
-        store.add(one, KINDS[kind])
-    store.shutdown(JobStatus.FINISHED)
-    assert [exists(one) for one in made] == [False, True, False]
-
-
-@pytest.mark.parametrize("properties", ENDS, ids=range(len(ENDS)))
-def test_savepoints_are_not_deleted_when_they_are_superfluous_and_others_are(
-    access: CheckpointStorageAccess, cleaner: CheckpointsCleaner, properties: CheckpointProperties
-) -> None:
-    store = CompletedCheckpointStore(1, cleaner)
-    made = completed(access, 1)
-    store.add(made, properties)
-    store.add(completed(access, 2))
-    assert ids(store) == [2]
-    assert exists(made) == properties.is_savepoint
-
-
-def test_after_the_end_nothing_is_added(
-    access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
-) -> None:
-    store = CompletedCheckpointStore(1, cleaner)
-    store.shutdown(JobStatus.SUSPENDED)
-    late = completed(access, 1)
-    with pytest.raises(InvalidRequestError, match="shut down"):
-        store.add(late)
-    assert_whole(late)
 
 
 @pytest.mark.parametrize("checkpoint_id", [1, 2])
@@ -332,112 +253,16 @@ class _Death(BaseException):
     """No handler in the code under test may run."""
 
 
-class TestRestoring:
-    @pytest.fixture
-    def savepoint(self, memory_directory: str) -> CompletedCheckpoint:
-        """Of another job."""
-        return completed(job_in(memory_directory, "old"), 5, savepoint=True, job_id="old")
-
-    def test_what_was_claimed_goes_when_it_is_superfluous(
-        self,
-        access: CheckpointStorageAccess,
-        cleaner: CheckpointsCleaner,
-        savepoint: CompletedCheckpoint,
-    ) -> None:
-        store = CompletedCheckpointStore(1, cleaner)
-        store.restore(savepoint, RestoreMode.CLAIM)
-        assert store.latest is savepoint
-        store.add(completed(access, 6))
-        assert ids(store) == [6]
-        assert not exists(savepoint)
-
-    def test_what_was_claimed_stays_while_its_files_are_used(
-        self,
-        access: CheckpointStorageAccess,
-        cleaner: CheckpointsCleaner,
-        savepoint: CompletedCheckpoint,
-    ) -> None:
-        store = CompletedCheckpointStore(1, cleaner)
-        store.restore(savepoint, RestoreMode.CLAIM)
-        for number in (6, 7):
-            made = completed(access, number, *files_of(savepoint))
-            store.add(made)
-            assert_whole(savepoint)
-            assert_whole(made)
-        store.add(completed(access, 8))
-        assert not exists(savepoint)
-
-    def test_what_was_not_claimed_is_never_deleted(
-        self,
-        access: CheckpointStorageAccess,
-        cleaner: CheckpointsCleaner,
-        savepoint: CompletedCheckpoint,
-    ) -> None:
-        store = CompletedCheckpointStore(1, cleaner)
-        store.restore(savepoint, RestoreMode.NO_CLAIM)
-        assert store.latest is None
-        store.add(completed(access, 6, *files_of(savepoint)))
-        for number in (7, 8):
-            store.add(completed(access, number))
-        store.shutdown(JobStatus.FINISHED)
-        assert_whole(savepoint)
-
-    def test_what_was_not_claimed_is_not_deleted_by_a_later_driver_either(
-        self,
-        access: CheckpointStorageAccess,
-        cleaner: CheckpointsCleaner,
-        savepoint: CompletedCheckpoint,
-    ) -> None:
-        """It finds a checkpoint that uses files of it, and knows of no claim."""
-        found = completed(access, 6, *files_of(savepoint))
-        store = CompletedCheckpointStore(1, cleaner, [found])
-        for number in (7, 8):
-            store.add(completed(access, number))
-        store.shutdown(JobStatus.FINISHED)
-        assert_whole(savepoint)
-
-    def test_what_one_job_has_claimed_is_not_deleted_for_another_one(
-        self,
-        access: CheckpointStorageAccess,
-        memory_directory: str,
-        cleaner: CheckpointsCleaner,
-        savepoint: CompletedCheckpoint,
-    ) -> None:
-        """Queries of one process share a cleaner, and their ids mean different checkpoints."""
-        store = CompletedCheckpointStore(1, cleaner)
-        store.restore(savepoint, RestoreMode.CLAIM)
-        store.add(completed(access, 6, *files_of(savepoint)))
-        other_access = job_in(memory_directory, "other")
-        other = CompletedCheckpointStore(1, cleaner)
-        for number in (8, 9):
-            other.add(completed(other_access, number, job_id="other"))
-        assert_whole(savepoint)
-
-    def test_a_job_that_has_checkpoints_goes_on_from_them(
-        self,
-        access: CheckpointStorageAccess,
-        cleaner: CheckpointsCleaner,
-        savepoint: CompletedCheckpoint,
-    ) -> None:
-        store = CompletedCheckpointStore(1, cleaner, [completed(access, 1)])
-        for mode in RestoreMode:
-            with pytest.raises(InvalidRequestError, match="of its own"):
-                store.restore(savepoint, mode)
-        assert ids(store) == [1]
-
-
-def test_ids_one_two_three_with_the_first_in_use_discard_the_second_only(
+def test_files_of_another_job_are_never_deleted(
     access: CheckpointStorageAccess, memory_directory: str, cleaner: CheckpointsCleaner
 ) -> None:
-    """Flink's vector of cleanSubsumedCheckpoints: (3, {1}) keeps 1 and discards 2."""
-    first = completed(job_in(memory_directory, "old"), 1, job_id="old")
-    store = CompletedCheckpointStore(1, cleaner)
-    store.restore(first, RestoreMode.CLAIM)
-    second = completed(access, 2, *files_of(first))
-    third = completed(access, 3, *files_of(first))
-    store.add(second)
-    store.add(third)
-    assert [exists(one) for one in (first, second, third)] == [True, False, True]
+    """A driver finds a checkpoint that uses files of a savepoint which the job began with."""
+    savepoint = completed(job_in(memory_directory, "old"), 5, savepoint=True, job_id="old")
+    store = CompletedCheckpointStore(1, cleaner, [completed(access, 6, *files_of(savepoint))])
+    store.add(completed(access, 7, *files_of(savepoint)))
+    for number in (8, 9):
+        store.add(completed(access, number))
+    assert_whole(savepoint)
 
 
 def test_ids_one_two_three_of_which_two_are_kept_discard_the_first_only(

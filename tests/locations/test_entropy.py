@@ -14,45 +14,45 @@ from servers.s3 import S3Bucket
 from holdfast.common import uripath
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError, StorageUnavailableError
 from holdfast.locations import (
-    METADATA_FILE,
-    CheckpointedStateScope,
-    CheckpointsCleaner,
     CheckpointStorage,
     CheckpointStorageAccess,
     CheckpointStorageLocation,
     CompletedCheckpoint,
-    CompletedCheckpointStore,
+    FileSystemCheckpointStorage,
+    MemoryCheckpointStorage,
+    S3Settings,
+    checkpoint_storage,
+    complete_checkpoint,
+    latest_checkpoint,
+    load_checkpoint,
+    sweep,
+    use_s3,
+)
+from holdfast.locations.adapters import (
+    METADATA_FILE,
+    CheckpointedStateScope,
     FileOutputStream,
     FileStateHandle,
     FileStatus,
-    FileSystemCheckpointStorage,
-    MemoryCheckpointStorage,
     MemoryFileSystem,
     PendingUpload,
-    RestoreMode,
-    S3Settings,
-    check_job_id,
-    checkpoint_storage,
-    complete_checkpoint,
     file_system_for,
-    latest,
-    load_checkpoint,
     register_file_system,
-    retry_deadline,
-    sweep,
     unregister_file_system,
-    use_s3,
 )
-from holdfast.locations.coordination import sweeping
+from holdfast.locations.coordination import (
+    CheckpointsCleaner,
+    CompletedCheckpointStore,
+    sweeping,
+)
 from holdfast.locations.file_systems import memory as store
-from holdfast.locations.file_systems import publish
-from holdfast.locations.storages import entropy
+from holdfast.locations.file_systems import publish, retry_deadline
+from holdfast.locations.storages import check_job_id, entropy
 from holdfast.testing import (
     CheckpointStorageContract,
     Counts,
     counting_file_system,
     metadata_of,
-    streams_of,
 )
 
 SHARED = CheckpointedStateScope.SHARED
@@ -176,13 +176,13 @@ def completed(
 
 
 def files_of(checkpoint: CompletedCheckpoint) -> list[FileStateHandle]:
-    return [one for one in streams_of(checkpoint.metadata) if isinstance(one, FileStateHandle)]
+    return [one for one in checkpoint.metadata.streams() if isinstance(one, FileStateHandle)]
 
 
 def assert_complete(checkpoint: CompletedCheckpoint) -> None:
     found = load_checkpoint(checkpoint.location)
     assert found.metadata == checkpoint.metadata
-    for stream in streams_of(found.metadata):
+    for stream in found.metadata.streams():
         assert read(stream) == b"state"
 
 
@@ -266,7 +266,7 @@ class TestWhereTheMarkerMayStand:
         for use in (
             FileSystemCheckpointStorage,
             checkpoint_storage,
-            latest,
+            latest_checkpoint,
             lambda uri: sweep(uri, "job"),
         ):
             with pytest.raises(InvalidRequestError, match=reason):
@@ -279,7 +279,7 @@ class TestWhereTheMarkerMayStand:
         for use in (
             FileSystemCheckpointStorage,
             checkpoint_storage,
-            latest,
+            latest_checkpoint,
             lambda uri: MemoryCheckpointStorage(directory=uri.replace("/_entropy_", "")),
             lambda uri: sweep(uri, "job"),
         ):
@@ -416,7 +416,7 @@ class TestLayout:
         done = [completed(access, one) for one in (1, 2)][1]
         for directory in (f"{bucket}/holdfast/_entropy_", f"{bucket}/holdfast"):
             assert checkpoint_storage(directory).jobs() == ["job"]
-            found = latest(directory)
+            found = latest_checkpoint(directory)
             assert found is not None
             assert found.metadata == done.metadata
             assert_complete(found)
@@ -544,23 +544,6 @@ class TestNothingIsLeft:
         cleaner.wait()
         assert len(files_in(bucket)) == 5
         assert read(shared) == b"state"
-        newest = completed(access, 3)
-        kept.add(newest)
-        cleaner.close()
-        assert len(files_in(bucket)) == 4
-        assert_complete(newest)
-
-    def test_of_a_claimed_checkpoint_once_nobody_uses_its_files(
-        self, bucket: str, access: CheckpointStorageAccess
-    ) -> None:
-        cleaner = CheckpointsCleaner()
-        claimed = completed(job_in(f"{bucket}/former/_entropy_"), 1)
-        used = files_of(claimed)[0]
-        kept = CompletedCheckpointStore(1, cleaner)
-        kept.restore(claimed, RestoreMode.CLAIM)
-        kept.add(completed(access, 2, used))
-        cleaner.wait()
-        assert_complete(claimed)
         newest = completed(access, 3)
         kept.add(newest)
         cleaner.close()
@@ -872,6 +855,7 @@ def test_what_a_killed_process_was_writing_into_a_bucket_is_swept(
     source = """
 import sys
 from holdfast.locations import *
+from holdfast.locations.adapters import *
 directory, endpoint, access_key, secret_key = sys.argv[1:]
 use_s3(S3Settings(endpoint_url=endpoint, region="us-east-1", path_style=True,
     access_key=access_key, secret_key=secret_key, part_bytes=5 << 20))

@@ -14,24 +14,21 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations import (
-    METADATA_FILE,
-    NOT_EXTERNALLY_ADDRESSABLE,
-    CheckpointedStateScope,
     CheckpointMetadata,
     CheckpointStorage,
     CheckpointStorageAccess,
     CheckpointStorageLocation,
     CompletedCheckpoint,
-    FileStateHandle,
     FileSystemCheckpointStorage,
     checkpoint_storage,
     complete_checkpoint,
-    latest_checkpoint,
     load_checkpoint,
 )
-from holdfast.locations.coordination import disposed_on_failure
+from holdfast.locations.adapters import METADATA_FILE, CheckpointedStateScope, FileStateHandle
+from holdfast.locations.coordination import disposed_on_failure, load_latest_checkpoint
 from holdfast.locations.file_systems import memory as store
-from holdfast.testing import CheckpointStorageContract, Faults, metadata_of, streams_of
+from holdfast.locations.storages import NOT_EXTERNALLY_ADDRESSABLE
+from holdfast.testing import CheckpointStorageContract, Faults, metadata_of
 
 
 class TestOnLocalDisk(CheckpointStorageContract):
@@ -131,7 +128,7 @@ class TestPointers:
     ) -> None:
         shutil.move(tmp_path / "job" / "chk-1", tmp_path / "moved")
         found = checkpoint_storage(local_directory).resolve_checkpoint(f"{local_directory}/moved")
-        (handle,) = streams_of(load_checkpoint(found).metadata)
+        (handle,) = load_checkpoint(found).metadata.streams()
         assert isinstance(handle, FileStateHandle)
         assert handle.uri.startswith(f"{local_directory}/moved/")
         assert read(handle) == bytes(100_000)
@@ -174,7 +171,7 @@ class TestLayout:
             completed_in(access, checkpoint_id)
         (tmp_path / "job" / "chk-2" / METADATA_FILE).write_bytes(b"HOLDFAST")
         with pytest.raises(CheckpointCorruptedError) as caught:
-            latest_checkpoint(access)
+            load_latest_checkpoint(access)
         assert caught.value.location == f"{local_directory}/job/chk-2/{METADATA_FILE}"
 
     def test_a_failed_attempt_leaves_shared_state_and_an_empty_directory(
@@ -238,7 +235,7 @@ class TestInterruptedPublishing:
         with pytest.raises(type(error)), disposed_on_failure(location):
             complete_checkpoint(location, metadata)
         completed = complete_checkpoint(location, metadata)  # the store gets to it
-        (handle,) = streams_of(load_checkpoint(completed.location).metadata)
+        (handle,) = load_checkpoint(completed.location).metadata.streams()
         assert read(handle) == bytes(100_000)
 
     @pytest.mark.parametrize("savepoint", [False, True])
@@ -249,7 +246,7 @@ class TestInterruptedPublishing:
         faults.before("publish", StorageFullError("as planned"))
         with pytest.raises(StorageFullError), disposed_on_failure(location):
             complete_checkpoint(location, metadata)
-        (handle,) = streams_of(metadata)
+        (handle,) = metadata.streams()
         with pytest.raises(CheckpointNotFoundError):
             handle.open_input_stream()
 
@@ -276,11 +273,11 @@ class TestDiscard:
         theirs = completed_in(job_in(local_directory))
         trial = job_in(f"{local_directory}/trial")
         (tmp_path / "trial" / "job" / "chk-1").symlink_to(tmp_path / "job" / "chk-1")
-        found = latest_checkpoint(trial)
+        found = load_latest_checkpoint(trial)
         assert found is not None
         found.discard()
         assert trial.completed_checkpoints() == {}
-        for stream in streams_of(load_checkpoint(theirs.location).metadata):
+        for stream in load_checkpoint(theirs.location).metadata.streams():
             assert read(stream) == bytes(100_000)
 
     def test_what_was_copied_to_a_directory_of_another_name_goes_alone(
@@ -306,7 +303,7 @@ class TestDiscard:
         with pytest.raises(StorageUnavailableError):
             done.discard()
         assert access.completed_checkpoints() == {}
-        (left,) = streams_of(done.metadata)
+        (left,) = done.metadata.streams()
         assert read(left) == bytes(100_000)
         done.discard()
         with pytest.raises(CheckpointNotFoundError):
@@ -320,11 +317,11 @@ class TestDiscard:
         with pytest.raises(StorageUnavailableError):
             done.discard()
         assert list(access.completed_checkpoints()) == [1]
-        (left,) = streams_of(done.metadata)
+        (left,) = done.metadata.streams()
         assert read(left) == bytes(100_000)
 
     def test_a_state_file_is_discarded_by_one_call(self, faults: Faults) -> None:
-        (handle,) = streams_of(completed_in(job_in(faults.directory)).metadata)
+        (handle,) = completed_in(job_in(faults.directory)).metadata.streams()
         faults.calls.clear()
         handle.discard_state()
         assert faults.calls == ["delete"]

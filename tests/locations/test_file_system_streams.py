@@ -10,12 +10,8 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations import (
-    ByteStreamStateHandle,
-    CheckpointStorageLocation,
-    FileStateHandle,
-    FileSystemCheckpointStorage,
-)
+from holdfast.locations import CheckpointStorageLocation, FileSystemCheckpointStorage
+from holdfast.locations.adapters import ByteStreamStateHandle, FileStateHandle
 from holdfast.locations.file_systems import memory as store
 from holdfast.testing import Faults
 

@@ -40,11 +40,11 @@ from holdfast.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
-from holdfast.locations import (
+from holdfast.locations import FileSystemCheckpointStorage
+from holdfast.locations.adapters import (
     ExclusiveFileSystem,
     FileStateHandle,
     FileSystem,
-    FileSystemCheckpointStorage,
     RetryPolicy,
     file_system_for,
 )

@@ -13,9 +13,9 @@ import os
 import sys
 
 from holdfast.errors import StorageFullError
-from holdfast.locations import (
-    CheckpointedStateScope, checkpoint_storage, complete_checkpoint, latest_checkpoint, sweep
-)
+from holdfast.locations import checkpoint_storage, complete_checkpoint, sweep
+from holdfast.locations.adapters import CheckpointedStateScope
+from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.testing import metadata_of
 
 directory = f"file://{sys.argv[1]}"
@@ -73,12 +73,12 @@ else:
 os.unlink(f"{sys.argv[1]}/ballast")
 assert files() == before, files()
 
-latest = latest_checkpoint(access)
+latest = load_latest_checkpoint(access)
 assert latest.checkpoint_id == 2
 assert len(latest.metadata.streams()[0].open_input_stream().read()) == 303_104
 done[0].discard()
 take(3, 300_000)
-assert latest_checkpoint(access).checkpoint_id == 3
+assert load_latest_checkpoint(access).checkpoint_id == 3
 assert sweep(directory, "job", grace_s=0).files == ()
 print("all of it")
 """

@@ -20,7 +20,8 @@ from holdfast.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
-from holdfast.locations import HdfsFileSystem, RetryPolicy
+from holdfast.locations.adapters import RetryPolicy
+from holdfast.locations.file_systems import HdfsFileSystem
 from holdfast.locations.file_systems.hdfs import hdfs_client, hdfs_errors
 
 URI = "hdfs://cluster/dir/x"

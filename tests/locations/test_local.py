@@ -22,8 +22,9 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations import ExclusiveFileSystem, FileSystem, LocalFileSystem
-from holdfast.testing import ExclusiveFileSystemContract, Write, both_writes
+from holdfast.locations.adapters import ExclusiveFileSystem, FileSystem, LocalFileSystem
+from holdfast.testing import ExclusiveFileSystemContract
+from holdfast.testing.contracts import Write, both_writes
 
 NOBODY = 65534
 
@@ -80,7 +81,7 @@ class TestLocalFileSystem(ExclusiveFileSystemContract):
         source = f"""
 import sys
 from holdfast.errors import CheckpointConflictError
-from holdfast.locations import ExclusiveFileSystem, FileSystem, LocalFileSystem
+from holdfast.locations.adapters import ExclusiveFileSystem, FileSystem, LocalFileSystem
 {inspect.getsource(write)}
 print("ready", flush=True)
 sys.stdin.readline()
@@ -342,7 +343,7 @@ def _killed_at(step: int, uri: str, content: bytes, write: Write) -> int:
     """Write in a process that kills itself before the n-th change of the disk."""
     source = f"""
 import os, signal
-from holdfast.locations import ExclusiveFileSystem, FileSystem, LocalFileSystem
+from holdfast.locations.adapters import ExclusiveFileSystem, FileSystem, LocalFileSystem
 {inspect.getsource(write)}
 left = {step}
 def deadly(real):
@@ -404,7 +405,8 @@ import os, sys, warnings
 warnings.simplefilter("ignore")
 from holdfast.errors import CheckpointError
 from holdfast.locations import *
-from holdfast.locations import LocalFileSystem
+from holdfast.locations.adapters import *
+from holdfast.locations.storages import *
 if os.getuid() == 0:
     os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 scope = CheckpointedStateScope.EXCLUSIVE

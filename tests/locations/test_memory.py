@@ -1,6 +1,6 @@
 import pytest
 
-from holdfast.locations import ExclusiveFileSystem, MemoryFileSystem
+from holdfast.locations.adapters import ExclusiveFileSystem, MemoryFileSystem
 from holdfast.locations.file_systems import memory as store
 from holdfast.testing import ExclusiveFileSystemContract
 

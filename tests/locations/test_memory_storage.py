@@ -3,12 +3,12 @@ from contracts.values import EXCLUSIVE, files_below, read
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import (
-    ByteStreamStateHandle,
     CheckpointStorage,
     FileSystemCheckpointStorage,
     MemoryCheckpointStorage,
     complete_checkpoint,
 )
+from holdfast.locations.adapters import ByteStreamStateHandle
 from holdfast.testing import CheckpointStorageContract, metadata_of
 
 

@@ -7,25 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
-from holdfast.locations import (
+from holdfast.locations import CheckpointMetadata, OperatorState, SubtaskState, SubtaskStatistics
+from holdfast.locations.adapters import (
     ByteStreamStateHandle,
-    CheckpointMetadata,
     Checksum,
     FileStateHandle,
+    StreamStateHandle,
+)
+from holdfast.locations.handles import (
     KeyGroupsStateHandle,
-    OperatorState,
     OperatorStateHandle,
     OperatorStateMode,
     RawOperatorStateHandle,
     StatePartitions,
-    StreamStateHandle,
-    SubtaskState,
-    SubtaskStatistics,
-    decode_metadata,
-    encode_metadata,
 )
+from holdfast.locations.metadata import decode_metadata, encode_metadata
 from holdfast.locations.metadata.format import READERS
-from holdfast.testing import metadata_of, streams_of
+from holdfast.testing import metadata_of
 
 DIRECTORY = "file:///data/job/chk-7"
 URI = f"{DIRECTORY}/_metadata"
@@ -398,7 +396,7 @@ def test_only_references_into_the_directory_are_relative() -> None:
     content = encode_metadata(metadata_of(inside, *others), DIRECTORY)
     assert f"{DIRECTORY}/name".encode() not in content
     moved = decode_metadata(content, "s3://bucket/moved", uri=URI)
-    assert streams_of(moved) == [FileStateHandle("s3://bucket/moved/name", 1), *others]
+    assert moved.streams() == [FileStateHandle("s3://bucket/moved/name", 1), *others]
 
 
 def test_references_of_all_kinds_of_state_move_with_the_directory() -> None:

@@ -19,30 +19,27 @@ from hypothesis import strategies as st
 from holdfast.backends import (
     KeyedStateCheckpointOutputStream,
     KeyGroupRange,
-    OperatorSettings,
     OperatorStateBackend,
     OperatorStateCheckpointOutputStream,
-    assign,
     describe,
-    iter_state,
-    raw_key_groups,
-    raw_operator_partitions,
-    states,
 )
+from holdfast.backends.assignment import OperatorSettings, assign
+from holdfast.backends.inspection import iter_state, states
+from holdfast.backends.raw import raw_key_groups, raw_operator_partitions
 from holdfast.cli.command_line import main
 from holdfast.errors import CheckpointCorruptedError, CheckpointError
 from holdfast.locations import (
-    CheckpointedStateScope,
     OperatorState,
     SubtaskState,
     SubtaskStatistics,
     find_checkpoints,
     job_histories,
     load_checkpoint,
-    resolve_pointer,
     sweep,
     verify,
 )
+from holdfast.locations.adapters import CheckpointedStateScope
+from holdfast.locations.storages import resolve_pointer
 from holdfast.spark_progress import SPARK_FILES, SparkFile, SparkFiles
 
 WRONG = (0, -1, 1, 2**31, 2**40, 2**63 - 1, 2**64 - 1)

@@ -9,20 +9,18 @@ import pytest
 
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations import (
-    CheckpointedStateScope,
     FileSystemCheckpointStorage,
-    FileSystemCheckpointStorageAccess,
     complete_checkpoint,
     copy_checkpoint,
     find_checkpoint,
     find_checkpoints,
     job_histories,
-    latest_checkpoint,
     load_checkpoint,
-    load_checkpoints,
-    resolve_pointer,
     sweep,
 )
+from holdfast.locations.adapters import CheckpointedStateScope
+from holdfast.locations.coordination import load_checkpoints, load_latest_checkpoint
+from holdfast.locations.storages import FileSystemCheckpointStorageAccess, resolve_pointer
 from holdfast.testing import metadata_of
 
 
@@ -85,7 +83,7 @@ def newest(directory: Path) -> str:
 @pytest.mark.parametrize(
     "read",
     [
-        lambda directory: latest_checkpoint(job_in(directory)),
+        lambda directory: load_latest_checkpoint(job_in(directory)),
         lambda directory: load_checkpoints(job_in(directory)),
         lambda directory: job_in(directory).claim_job(),
         lambda directory: find_checkpoint(f"file://{directory}/job"),
@@ -119,15 +117,15 @@ def test_a_job_directory_of_another_name_says_how_it_is_used_again(tmp_path: Pat
     write_checkpoint(tmp_path, 2)
     (tmp_path / "job").rename(tmp_path / "renamed")
     with pytest.raises(CheckpointCorruptedError, match="bring its directory back to job/chk-2"):
-        latest_checkpoint(job_in(tmp_path, "renamed"))
+        load_latest_checkpoint(job_in(tmp_path, "renamed"))
     (tmp_path / "renamed").rename(tmp_path / "job")
-    assert latest_checkpoint(job_in(tmp_path)) is not None
+    assert load_latest_checkpoint(job_in(tmp_path)) is not None
 
 
 def test_a_checkpoint_directory_may_be_moved_with_all_that_is_in_it(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "here", 2)
     (tmp_path / "here").rename(tmp_path / "there")
-    found = latest_checkpoint(job_in(tmp_path / "there"))
+    found = load_latest_checkpoint(job_in(tmp_path / "there"))
     assert found is not None
     assert found.checkpoint_id == 2
 
@@ -171,7 +169,7 @@ class TestLinksToNowhere:
         return tmp_path
 
     def test_the_older_checkpoint_is_not_used_instead(self, directory: Path) -> None:
-        for read in (latest_checkpoint, load_checkpoints):
+        for read in (load_latest_checkpoint, load_checkpoints):
             with pytest.raises(CheckpointCorruptedError, match="link to nowhere"):
                 read(job_in(directory))
         with pytest.raises(CheckpointCorruptedError, match="link to nowhere"):

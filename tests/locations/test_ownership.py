@@ -24,19 +24,16 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations import (
-    METADATA_FILE,
     CheckpointStorageAccess,
     CheckpointStorageLocation,
     CompletedCheckpoint,
     JobOwnership,
-    LocalFileSystem,
-    RetryPolicy,
     checkpoint_storage,
     complete_checkpoint,
-    file_system_for,
-    latest_checkpoint,
     load_checkpoint,
 )
+from holdfast.locations.adapters import METADATA_FILE, LocalFileSystem, RetryPolicy, file_system_for
+from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.testing import Faults, faulty_file_system, metadata_of
 
 RACERS = 8
@@ -433,7 +430,7 @@ class TestCommits:
     def test_the_owner_completes_a_checkpoint(self, memory_directory: str) -> None:
         access = job_in(memory_directory)
         run(access, access.claim_job(), 1)
-        found = latest_checkpoint(access)
+        found = load_latest_checkpoint(access)
         assert found is not None
         assert found.checkpoint_id == 1
 
@@ -627,7 +624,7 @@ class TestCommits:
 
         faults.before("open", go_on)
         try:
-            found = latest_checkpoint(access)
+            found = load_latest_checkpoint(access)
         except CheckpointNotFoundError:
             pytest.fail("the job had a completed checkpoint at every moment")
         assert found is not None
@@ -648,11 +645,8 @@ class _Overwriting(LocalFileSystem):
 def test_a_single_writer_claims_and_commits_where_nothing_is_exclusive(
     local_directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.locations import (
-        FileSystemCheckpointStorage,
-        register_file_system,
-        unregister_file_system,
-    )
+    from holdfast.locations import FileSystemCheckpointStorage
+    from holdfast.locations.adapters import register_file_system, unregister_file_system
 
     register_file_system("overwriting", _Overwriting)
     try:

@@ -15,17 +15,19 @@ from holdfast.errors import (
 )
 from holdfast.locations import (
     CheckpointStorageAccess,
+    FileSystemCheckpointStorage,
+    complete_checkpoint,
+)
+from holdfast.locations.adapters import (
     FileOutputStream,
     FileStatus,
     FileSystem,
-    FileSystemCheckpointStorage,
     MemoryFileSystem,
-    complete_checkpoint,
     file_system_for,
-    latest_checkpoint,
     register_file_system,
     unregister_file_system,
 )
+from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.locations.file_systems import publish
 from holdfast.testing import Faults, faulty_file_system, metadata_of
 
@@ -153,7 +155,7 @@ def test_a_declared_single_writer_works_there_and_sees_what_it_has_written(
         commit(access, 1, "second")
     commit(access, 1, "first")  # its own bytes: an answer that was lost, and asked for again
     commit(access, 2, "third")
-    found = latest_checkpoint(access)
+    found = load_latest_checkpoint(access)
     assert found is not None
     assert (found.checkpoint_id, found.metadata.commit_token) == (2, "third")
     assert probes_in(directory) == []

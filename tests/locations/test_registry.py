@@ -12,18 +12,16 @@ from servers.buckets import faults_before, memory_server
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
-from holdfast.locations import (
+from holdfast.locations import S3Settings, use_s3
+from holdfast.locations.adapters import (
     LocalFileSystem,
     MemoryFileSystem,
     RetryPolicy,
-    S3FileSystem,
-    S3Settings,
     file_system_for,
     register_file_system,
     unregister_file_system,
-    use_s3,
 )
-from holdfast.locations.file_systems import memory, registry
+from holdfast.locations.file_systems import S3FileSystem, memory, registry
 from holdfast.testing import s3_operation
 
 SCHEMES = ("s3", "s3a")

@@ -20,7 +20,7 @@ from holdfast.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
-from holdfast.locations import FileStatus, MemoryFileSystem, RetryPolicy, file_system_for
+from holdfast.locations.adapters import FileStatus, MemoryFileSystem, RetryPolicy, file_system_for
 from holdfast.locations.file_systems import (
     Retrier,
     RetryingExclusiveFileSystem,

@@ -14,18 +14,15 @@ from servers.watched import Watched, empty
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations import (
     CheckpointStorage,
-    ExclusiveFileSystem,
-    S3FileSystem,
     S3Settings,
     checkpoint_storage,
     complete_checkpoint,
-    file_system_for,
-    latest_checkpoint,
     load_checkpoint,
-    unregister_file_system,
     use_s3,
 )
-from holdfast.locations.file_systems import check_exclusive
+from holdfast.locations.adapters import ExclusiveFileSystem, file_system_for, unregister_file_system
+from holdfast.locations.coordination import load_latest_checkpoint
+from holdfast.locations.file_systems import S3FileSystem, check_exclusive
 from holdfast.testing import (
     CheckpointStorageContract,
     ExclusiveFileSystemContract,
@@ -122,7 +119,7 @@ def test_a_checkpoint_on_s3_is_found_loaded_and_discarded_whole(s3: S3Bucket) ->
         handle = stream.close_and_get_handle()
     assert handle is not None
     done = complete_checkpoint(location, metadata_of(handle))
-    found = latest_checkpoint(access)
+    found = load_latest_checkpoint(access)
     assert found is not None
     assert found.checkpoint_id == load_checkpoint(done.location).checkpoint_id == 1
     assert read(handle) == data

@@ -8,16 +8,18 @@ from contracts.values import EXCLUSIVE, read
 from servers.s3 import S3Bucket
 
 from holdfast.locations import (
-    CheckpointedStateScope,
     CheckpointStorageAccess,
-    FileStateHandle,
     S3Settings,
     checkpoint_storage,
     complete_checkpoint,
-    file_system_for,
     sweep,
-    unregister_file_system,
     use_s3,
+)
+from holdfast.locations.adapters import (
+    CheckpointedStateScope,
+    FileStateHandle,
+    file_system_for,
+    unregister_file_system,
 )
 from holdfast.locations.coordination import sweeping
 from holdfast.testing import metadata_of

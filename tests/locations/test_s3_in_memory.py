@@ -11,7 +11,7 @@ from servers.buckets import MemoryS3Server, faults_before
 from servers.s3 import S3Bucket, settings_of
 from urllib3.exceptions import HTTPError
 
-from holdfast.locations import S3FileSystem
+from holdfast.locations.file_systems import S3FileSystem
 from holdfast.testing import HttpRequest
 
 DATA = bytes(range(250)) * 14

@@ -28,7 +28,8 @@ from servers.s3 import S3Bucket, settings_of
 from servers.watched import SOON, Watched
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError, StreamClosedError
-from holdfast.locations import S3FileSystem, S3Settings, checkpoint_storage
+from holdfast.locations import S3Settings, checkpoint_storage
+from holdfast.locations.file_systems import S3FileSystem
 from holdfast.locations.file_systems.s3 import multipart_upload, s3_client
 from holdfast.testing import s3_operation
 

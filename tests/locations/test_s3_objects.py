@@ -28,7 +28,8 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
 )
-from holdfast.locations import FileSystemCheckpointStorage, S3FileSystem
+from holdfast.locations import FileSystemCheckpointStorage
+from holdfast.locations.file_systems import S3FileSystem
 from holdfast.locations.file_systems.s3 import s3_input_stream
 from holdfast.testing import s3_operation, s3_operation_of
 

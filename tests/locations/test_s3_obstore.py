@@ -24,8 +24,8 @@ from holdfast.errors import (
     InvalidRequestError,
     StorageUnavailableError,
 )
-from holdfast.locations import S3FileSystem, S3Settings
-from holdfast.locations.file_systems import connection_for
+from holdfast.locations import S3Settings
+from holdfast.locations.file_systems import S3FileSystem, connection_for
 from holdfast.locations.file_systems.s3 import s3_input_stream, through_obstore
 from holdfast.testing import s3_operation
 
@@ -393,7 +393,7 @@ def test_a_forked_process_uses_boto3_and_does_not_hang(watched: Watched) -> None
 
 def test_it_is_not_imported_where_boto3_was_asked_for(bucket: S3Bucket) -> None:
     source = (
-        "import sys; from holdfast.locations import S3FileSystem, S3Settings;"
+        "import sys; from holdfast.locations.file_systems import S3FileSystem, S3Settings;"
         "stream = S3FileSystem(S3Settings(endpoint_url=sys.argv[1], region='us-east-1',"
         "path_style=True, access_key=sys.argv[2], secret_key=sys.argv[3],"
         "state_files=sys.argv[4])).create(sys.argv[5]);"

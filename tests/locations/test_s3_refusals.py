@@ -14,13 +14,8 @@ from servers.s3 import S3Bucket, settings_of
 from servers.watched import Watched
 
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import (
-    S3FileSystem,
-    S3Settings,
-    checkpoint_storage,
-    complete_checkpoint,
-    use_s3,
-)
+from holdfast.locations import S3Settings, checkpoint_storage, complete_checkpoint, use_s3
+from holdfast.locations.file_systems import S3FileSystem
 from holdfast.testing import metadata_of
 
 __all__ = ["directory", "file_system", "s3"]

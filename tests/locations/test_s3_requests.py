@@ -27,8 +27,7 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
 )
-from holdfast.locations import S3FileSystem
-from holdfast.locations.file_systems import publish
+from holdfast.locations.file_systems import S3FileSystem, publish
 from holdfast.locations.file_systems.s3 import s3_client, s3_input_stream, through_obstore
 from holdfast.testing import s3_operation
 

@@ -28,7 +28,8 @@ from holdfast.errors import (
     OutcomeUnknownError,
     StreamClosedError,
 )
-from holdfast.locations import S3FileSystem, file_system_for
+from holdfast.locations.adapters import file_system_for
+from holdfast.locations.file_systems import S3FileSystem
 from holdfast.testing import s3_operation
 
 

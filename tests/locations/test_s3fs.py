@@ -34,15 +34,17 @@ from holdfast.errors import (
 )
 from holdfast.locations import (
     CheckpointStorage,
-    ExclusiveFileSystem,
-    FileSystem,
     FileSystemCheckpointStorage,
-    RetryPolicy,
     S3Settings,
     checkpoint_storage,
+    use_s3,
+)
+from holdfast.locations.adapters import (
+    ExclusiveFileSystem,
+    FileSystem,
+    RetryPolicy,
     file_system_for,
     unregister_file_system,
-    use_s3,
 )
 from holdfast.locations.file_systems import S3fsFileSystem, abort_uploads, pending_uploads, publish
 from holdfast.locations.file_systems.fsspec import s3fs_client
@@ -486,7 +488,8 @@ def test_sixteen_threads_share_a_file_system(watched: Watched) -> None:
 
 def test_a_spawned_process_reaches_it_by_the_settings_and_without_boto3(used: S3Bucket) -> None:
     source = (
-        "import sys, pickle; sys.modules['boto3'] = None; from holdfast.locations import file_system_for, use_s3;"
+        "import sys, pickle; sys.modules['boto3'] = None;"
+        "from holdfast.locations.file_systems import file_system_for, use_s3;"
         "use_s3(pickle.loads(bytes.fromhex(sys.argv[1])));"
         "stream = file_system_for(sys.argv[2]).create(sys.argv[2]);"
         "stream.write(b'spawned'); stream.commit()"

@@ -6,16 +6,15 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import CheckpointNotFoundError
-from holdfast.locations import (
-    FileStateHandle,
+from holdfast.locations.adapters import FileStateHandle, StreamStateHandle
+from holdfast.locations.handles import (
     KeyGroupsStateHandle,
     OperatorStateHandle,
     OperatorStateMode,
     RawOperatorStateHandle,
+    StateHandle,
     StatePartitions,
-    StreamStateHandle,
 )
-from holdfast.locations.handles import StateHandle
 
 FILE = FileStateHandle("file:///a", 10)
 OTHER = FileStateHandle("file:///b", 20)

@@ -23,27 +23,29 @@ from holdfast.errors import (
     UnsupportedFormatError,
 )
 from holdfast.locations import (
-    GRACE_S,
-    METADATA_FILE,
-    CheckpointedStateScope,
     CheckpointStorageAccess,
     CheckpointStorageLocation,
     CompletedCheckpoint,
-    FileStateHandle,
-    FileStatus,
     FileSystemCheckpointStorage,
-    MemoryFileSystem,
     SweepReport,
     checkpoint_storage,
     complete_checkpoint,
-    file_system_for,
     load_checkpoint,
-    register_file_system,
     sweep,
+)
+from holdfast.locations.adapters import (
+    METADATA_FILE,
+    CheckpointedStateScope,
+    FileStateHandle,
+    FileStatus,
+    MemoryFileSystem,
+    file_system_for,
+    register_file_system,
     unregister_file_system,
 )
+from holdfast.locations.coordination import GRACE_S
 from holdfast.locations.file_systems import memory as store
-from holdfast.testing import ANY_CALL, Faults, metadata_of, streams_of
+from holdfast.testing import ANY_CALL, Faults, metadata_of
 
 SHARED = CheckpointedStateScope.SHARED
 GRACE = 3600.0
@@ -105,7 +107,7 @@ def completed(
 def shared_of(checkpoint: CompletedCheckpoint) -> FileStateHandle:
     (found,) = [
         one
-        for one in streams_of(checkpoint.metadata)
+        for one in checkpoint.metadata.streams()
         if isinstance(one, FileStateHandle) and "/shared/" in one.uri
     ]
     return found
@@ -149,7 +151,7 @@ def assert_complete(checkpoint: CompletedCheckpoint) -> None:
     """It is found, and all its files are what was written."""
     found = load_checkpoint(checkpoint.location)
     assert found.metadata == checkpoint.metadata
-    for stream in streams_of(found.metadata):
+    for stream in found.metadata.streams():
         assert len(read(stream)) == stream.size
 
 
@@ -200,7 +202,7 @@ class TestWhatIsSwept:
         sweep(memory_directory, "job", grace_s=GRACE)
         assert cut_short.location.external_pointer not in directories_below(memory_directory)
         assert not files_below(memory_directory) & {
-            one.uri for one in streams_of(cut_short.metadata) if isinstance(one, FileStateHandle)
+            one.uri for one in cut_short.metadata.streams() if isinstance(one, FileStateHandle)
         }
         assert_complete(kept)
 
@@ -277,6 +279,7 @@ class TestWhatIsSwept:
         source = """
 import sys
 from holdfast.locations import *
+from holdfast.locations.adapters import *
 storage = FileSystemCheckpointStorage(sys.argv[1], inline_threshold=0)
 access = storage.create_checkpoint_storage("job")
 location = access.initialize_location_for_checkpoint(2)

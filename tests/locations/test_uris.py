@@ -3,12 +3,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import (
-    FileSystemCheckpointStorage,
-    MemoryFileSystem,
-    checkpoint_storage,
-    file_system_for,
-)
+from holdfast.locations import FileSystemCheckpointStorage, checkpoint_storage
+from holdfast.locations.adapters import MemoryFileSystem, file_system_for
 
 
 @pytest.mark.parametrize(

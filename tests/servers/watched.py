@@ -9,7 +9,8 @@ import pytest
 from servers.buckets import faults_before
 from servers.s3 import S3Bucket, settings_of
 
-from holdfast.locations import RetryPolicy, S3FileSystem
+from holdfast.locations.adapters import RetryPolicy
+from holdfast.locations.file_systems import S3FileSystem
 from holdfast.testing import HttpFaults, s3_operation, s3_operation_of
 
 SOON = RetryPolicy(deadline_s=0.05, first_wait_s=0.001, longest_wait_s=0.002)

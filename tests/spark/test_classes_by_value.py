@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from holdfast.backends import ListStateDescriptor, OperatorStateBackend, Outcome
+from holdfast.backends import ListStateDescriptor, OperatorStateBackend
+from holdfast.backends.serializers import Outcome
 from holdfast.errors import InvalidRequestError
 
 SCRIPT = """

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import PREFIX, Settings, configure, settings_table
-from holdfast.spark.settings import SettingArguments
+from holdfast.spark import Settings, configure, settings_table
+from holdfast.spark.settings import PREFIX, SettingArguments
 
 SECRET = "the-secret-of-a-test"
 
@@ -182,7 +182,8 @@ def test_a_session_that_is_there_already_gets_the_settings(spark: SparkSession) 
 
 SUBMITTED = f"""
 import json
-from holdfast.spark import PREFIX, configure
+from holdfast.spark import configure
+from holdfast.spark.settings import PREFIX
 from pyspark.sql import SparkSession
 
 builder = SparkSession.builder.config("{PREFIX}s3.region", "builder")

@@ -16,7 +16,8 @@ from holdfast.errors import (
     CheckpointError,
     InvalidRequestError,
 )
-from holdfast.locations import OperatorState, SubtaskState, file_system_for
+from holdfast.locations import OperatorState, SubtaskState
+from holdfast.locations.adapters import file_system_for
 from holdfast.testing import Faults
 
 

@@ -20,7 +20,8 @@ from holdfast.errors import (
     OutcomeUnknownError,
     StorageUnavailableError,
 )
-from holdfast.locations import OperatorStateMode, file_system_for
+from holdfast.locations.adapters import file_system_for
+from holdfast.locations.handles import OperatorStateMode
 from holdfast.spark.query import _CLEANER, PendingCheckpoint
 from holdfast.testing import Faults
 

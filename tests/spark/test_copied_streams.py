@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import StorageUnavailableError, StreamClosedError
-from holdfast.locations import (
+from holdfast.locations import FileSystemCheckpointStorage
+from holdfast.locations.adapters import (
     BytesLike,
     CheckpointStateOutputStream,
     CheckpointStreamFactory,
     FileStateHandle,
-    FileSystemCheckpointStorage,
 )
 from holdfast.spark.warm_state import LocalCopies
 from holdfast.testing import Faults

@@ -27,7 +27,8 @@ from servers.s3 import S3Bucket, settings_of
 import holdfast
 from holdfast.backends import OperatorStateBackend, Pickled
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import unregister_file_system, use_s3
+from holdfast.locations import use_s3
+from holdfast.locations.adapters import unregister_file_system
 from holdfast.spark import read_state, take_savepoint
 from holdfast.spark.data_source import StateReader, StateView
 

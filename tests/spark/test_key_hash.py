@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from holdfast.backends import key_group_range
+from holdfast.backends.keys import KEY_HASH, key_group_of, key_group_range, key_hash
 from holdfast.errors import InvalidRequestError
-from holdfast.spark import KEY_HASH, key_group_of, key_hash, subtask_of_key
+from holdfast.spark import subtask_of_key
 
 
 def integers(bits: int) -> st.SearchStrategy[int]:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, rule
 
 from holdfast.errors import CheckpointNotFoundError
-from holdfast.locations import (
+from holdfast.locations import checkpoint_storage
+from holdfast.locations.adapters import (
     ByteStreamStateHandle,
     CheckpointedStateScope,
     CheckpointStreamFactory,
     FileStateHandle,
-    checkpoint_storage,
 )
 from holdfast.spark.warm_state import LocalCopies, local_directory, owner_of
 

@@ -11,7 +11,7 @@ from jobs.operators import AllKinds, AsksForNothing, Groups
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from holdfast.backends import states
+from holdfast.backends.inspection import states
 from holdfast.spark import Sink, StatefulOperator
 
 steps = st.lists(

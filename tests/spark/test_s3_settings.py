@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from servers.s3 import S3Bucket
 
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import S3Settings, unregister_file_system
+from holdfast.locations import S3Settings
+from holdfast.locations.adapters import unregister_file_system
 from holdfast.spark import Settings
 from holdfast.spark.settings import s3_settings_table
 

@@ -26,14 +26,10 @@ from holdfast.errors import (
     InvalidRequestError,
     StorageUnavailableError,
 )
-from holdfast.locations import (
-    FileStateHandle,
-    FileSystemCheckpointStorage,
-    file_system_for,
-    latest_checkpoint,
-    load_checkpoint,
-    resolve_pointer,
-)
+from holdfast.locations import FileSystemCheckpointStorage, load_checkpoint
+from holdfast.locations.adapters import FileStateHandle, file_system_for
+from holdfast.locations.coordination import load_latest_checkpoint
+from holdfast.locations.storages import resolve_pointer
 from holdfast.spark import progress_of, restore_savepoint, roll_back, take_savepoint
 from holdfast.spark_progress import spark_files_of
 from holdfast.testing import Faults
@@ -69,7 +65,7 @@ def test_the_state_of_operators_becomes_a_checkpoint_of_the_new_query(
     pointer = take_savepoint(stopped, f"{directory}/savepoints")
     restored = restore_savepoint(pointer, f"{directory}/fork", checkpoint_dir=other)
     access = FileSystemCheckpointStorage(other).create_checkpoint_storage(restored.query_id)
-    last = latest_checkpoint(access)
+    last = load_latest_checkpoint(access)
     assert last is not None
     progress = progress_of(last.metadata)
     assert (last.checkpoint_id, progress.batch_id, restored.batch_id) == (4, 3, 3)

@@ -28,15 +28,10 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
 )
-from holdfast.locations import (
-    FileStateHandle,
-    FileSystemCheckpointStorage,
-    file_system_for,
-    latest_checkpoint,
-    load_checkpoint,
-    resolve_pointer,
-    use_s3,
-)
+from holdfast.locations import FileSystemCheckpointStorage, load_checkpoint, use_s3
+from holdfast.locations.adapters import FileStateHandle, file_system_for
+from holdfast.locations.coordination import load_latest_checkpoint
+from holdfast.locations.storages import resolve_pointer
 from holdfast.spark import restore_savepoint, roll_back, sessions, take_savepoint
 from holdfast.spark.checkpoint_location import (
     UNFINISHED_FILE,
@@ -368,7 +363,7 @@ def test_a_damaged_checkpoint_can_be_rolled_back_past(stopped: str, directory: s
     access = FileSystemCheckpointStorage(f"{directory}/checkpoints").create_checkpoint_storage(
         QUERY
     )
-    last = latest_checkpoint(access)
+    last = load_latest_checkpoint(access)
     assert last is not None
     assert last.checkpoint_id == 2
 

@@ -22,12 +22,10 @@ from jobs.stopped import (
 )
 
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
-from holdfast.locations import (
-    FileSystemCheckpointStorage,
-    FileSystemCheckpointStorageAccess,
-    file_system_for,
-    latest_checkpoint,
-)
+from holdfast.locations import FileSystemCheckpointStorage
+from holdfast.locations.adapters import file_system_for
+from holdfast.locations.coordination import load_latest_checkpoint
+from holdfast.locations.storages import FileSystemCheckpointStorageAccess
 from holdfast.spark import (
     RestoredQuery,
     preview_roll_back,
@@ -204,7 +202,9 @@ def test_a_job_that_another_restore_takes_meanwhile_is_not_shared(
         with pytest.raises(InvalidRequestError, match="job one has checkpoints already"):
             restore(f"{directory}/second")
     assert not can_be_started(f"{directory}/second")
-    last = latest_checkpoint(FileSystemCheckpointStorage(forks).create_checkpoint_storage("one"))
+    last = load_latest_checkpoint(
+        FileSystemCheckpointStorage(forks).create_checkpoint_storage("one")
+    )
     assert last is not None
     assert progress_of(last.metadata).checkpoint_location == f"{directory}/first"
 

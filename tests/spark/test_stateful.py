@@ -23,7 +23,8 @@ from jobs.operators import (
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.locations import OperatorState, OperatorStateHandle
+from holdfast.locations import OperatorState
+from holdfast.locations.handles import OperatorStateHandle
 from holdfast.spark import progress_of
 from holdfast.spark.query import _CLEANER
 

@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from servers.s3 import S3Bucket
 
-from holdfast.locations import unregister_file_system
+from holdfast.locations.adapters import unregister_file_system
 from holdfast.testing import HttpFaults, http_faults
 
 FILES = 3

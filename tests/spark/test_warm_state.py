@@ -9,7 +9,8 @@ from jobs.job import Job
 from jobs.operators import CountsLongs, DiesOnce, Groups, local_directories
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.locations import CheckpointMetadata, decode_metadata
+from holdfast.locations import CheckpointMetadata
+from holdfast.locations.metadata import decode_metadata
 from holdfast.spark import StatefulFunction, StatefulOperator
 
 ROWS = 100

@@ -4,18 +4,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.backends import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    OperatorStateBackend,
-    WrittenStates,
-)
+from holdfast.backends import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend
+from holdfast.backends.sections import WrittenStates
 from holdfast.errors import StateMigrationError
-from holdfast.locations import (
-    CheckpointStreamFactory,
-    FileSystemCheckpointStorage,
-    OperatorStateHandle,
-)
+from holdfast.locations import FileSystemCheckpointStorage
+from holdfast.locations.adapters import CheckpointStreamFactory
+from holdfast.locations.handles import OperatorStateHandle
 from holdfast.spark.warm_state import WorkerMemory
 
 LONGS = ListStateDescriptor("longs", pa.int64())

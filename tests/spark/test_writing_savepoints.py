@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 
 import holdfast
 from holdfast.backends import ListStateDescriptor, StateRows
+from holdfast.backends.keys import KEY_HASH
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
 from holdfast.spark import (
-    KEY_HASH,
     NewOperator,
     Settings,
     read_state,

@@ -12,18 +12,19 @@ from typing import Any, BinaryIO
 import pytest
 
 from holdfast.errors import CheckpointConflictError, CheckpointNotFoundError, StreamClosedError
-from holdfast.locations import (
+from holdfast.locations import FileSystemCheckpointStorage, checkpoint_storage
+from holdfast.locations.adapters import (
     BytesLike,
     FileOutputStream,
     FileStatus,
-    FileSystemCheckpointStorage,
-    FileSystemCheckpointStorageAccess,
-    FileSystemCheckpointStorageLocation,
     MemoryFileSystem,
-    checkpoint_storage,
     file_system_for,
 )
 from holdfast.locations.file_systems import memory as store
+from holdfast.locations.storages import (
+    FileSystemCheckpointStorageAccess,
+    FileSystemCheckpointStorageLocation,
+)
 from holdfast.testing import CheckpointStorageContract, ExclusiveFileSystemContract
 
 
@@ -295,9 +296,9 @@ class TestListGivesNames(OnMemory):
 class TestListGoesDeeper(OnMemory):
     class Adapter(MemoryFileSystem):
         def list(self, uri: str, /) -> Iterable[FileStatus]:
-            found = list(super().list(uri))
-            below = [self.list(entry.uri) for entry in found if entry.is_directory]
-            return [*found, *(entry for entries in below for entry in entries)]
+            entries = list(super().list(uri))
+            below = [self.list(entry.uri) for entry in entries if entry.is_directory]
+            return [*entries, *(entry for entries in below for entry in entries)]
 
 
 class TestListEndsAfterThePage(OnMemory):
@@ -342,8 +343,8 @@ class TestDeleteTreeTakesWhatBeginsTheSame(OnMemory):
     class Adapter(MemoryFileSystem):
         def delete_tree(self, uri: str, /) -> None:
             for entries in (store._FILES, store._DIRECTORIES):
-                for found in [found for found in entries if found.startswith(uri)]:
-                    del entries[found]
+                for entry in [entry for entry in entries if entry.startswith(uri)]:
+                    del entries[entry]
 
 
 class TestDeleteEmptyDirectoryTakesFullOnes(OnMemory):
@@ -378,10 +379,10 @@ class TestOpenSharesOnePosition(OnMemory):
 
         def open(self, uri: str, /) -> BinaryIO:
             with self.lock:
-                found = self.opened.get(uri)
-                if found is None or found.closed:
-                    found = self.opened[uri] = super().open(uri)
-                return found
+                opened = self.opened.get(uri)
+                if opened is None or opened.closed:
+                    opened = self.opened[uri] = super().open(uri)
+                return opened
 
 
 # Storages

@@ -4,13 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from holdfast.errors import CheckpointConflictError
-from holdfast.locations import (
-    CheckpointedStateScope,
-    ExclusiveFileSystem,
-    checkpoint_storage,
-    complete_checkpoint,
-    file_system_for,
-)
+from holdfast.locations import checkpoint_storage, complete_checkpoint
+from holdfast.locations.adapters import CheckpointedStateScope, ExclusiveFileSystem, file_system_for
 from holdfast.testing import counting_file_system, metadata_of
 
 

@@ -14,14 +14,9 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations import (
-    ExclusiveFileSystem,
-    RetryPolicy,
-    checkpoint_storage,
-    complete_checkpoint,
-    file_system_for,
-    latest_checkpoint,
-)
+from holdfast.locations import checkpoint_storage, complete_checkpoint
+from holdfast.locations.adapters import ExclusiveFileSystem, RetryPolicy, file_system_for
+from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.testing import ANY_CALL, Faults, faulty_file_system, metadata_of
 
 BROKEN = StorageUnavailableError("as planned")
@@ -338,7 +333,7 @@ def test_a_failure_at_any_call_leaves_a_whole_checkpoint_or_none(
                 completed = True
             reached = len(faults.calls) >= step
         access = checkpoint_storage(memory_directory).create_checkpoint_storage("job")
-        latest = latest_checkpoint(access)
+        latest = load_latest_checkpoint(access)
         if completed:
             assert latest is not None
             assert latest.metadata.checkpoint_id == step

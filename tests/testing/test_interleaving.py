@@ -2,7 +2,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.locations import MemoryFileSystem, check_job_id
+from holdfast.locations.adapters import MemoryFileSystem
+from holdfast.locations.storages import check_job_id
 from holdfast.testing import Interleaved, at_every_step
 
 HERE = (__file__,)
@@ -42,13 +43,15 @@ def test_each_line_is_a_step_and_the_outcome_is_told() -> None:
         return value  # noqa: RET504
 
     at_every_step(lambda: (call, list), outcomes.append, code=HERE)
-    assert [(one.reached, one.result, one.error) for one in outcomes] == [(True, "done", None)] * 2
+    assert [(outcome.reached, outcome.result, outcome.error) for outcome in outcomes] == [
+        (True, "done", None)
+    ] * 2
 
 
 def test_an_error_is_an_outcome() -> None:
     outcomes: list[Interleaved] = []
     at_every_step(lambda: ((lambda: 1 // 0), list), outcomes.append, code=HERE)
-    assert [type(one.error) for one in outcomes] == [ZeroDivisionError]
+    assert [type(outcome.error) for outcome in outcomes] == [ZeroDivisionError]
 
 
 def test_the_code_of_locations_counts_with_its_folders(memory_directory: str) -> None:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import pytest
 
 from holdfast.errors import CheckpointConflictError, CheckpointNotFoundError, StreamClosedError
-from holdfast.locations import BytesLike, ExclusiveFileSystem, FileOutputStream, FileStatus
+from holdfast.locations.adapters import BytesLike, ExclusiveFileSystem, FileOutputStream, FileStatus
 from holdfast.testing import ExclusiveFileSystemContract
 
 Objects = dict[str, tuple[bytes, int]]

@@ -26,7 +26,7 @@ def test_a_request_is_called_as_s3_calls_it(
 ) -> None:
     request = HttpRequest(method, path, query, headers)
     assert s3_operation_of(request) == name
-    assert [one for one in S3_OPERATIONS if s3_operation(one)(request)] == [name]
+    assert [operation for operation in S3_OPERATIONS if s3_operation(operation)(request)] == [name]
 
 
 def test_an_operation_that_there_is_not_is_refused() -> None:

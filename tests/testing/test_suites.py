@@ -61,12 +61,12 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
         [*command, f"{BROKEN}::TestNothing", *tests], capture_output=True, text=True, check=False
     )
     assert ran.returncode == pytest.ExitCode.TESTS_FAILED, ran.stdout
-    found: dict[str, dict[str, str]] = defaultdict(dict)
+    outcomes: dict[str, dict[str, str]] = defaultdict(dict)
     for case in ET.parse(report).iter("testcase"):
         assert case.find("error") is None, "a fixture is broken, not an adapter"
         bug = case.attrib["classname"].rpartition(".")[2].removeprefix("Test")
-        found[bug][case.attrib["name"].removeprefix("test_")] = case.findtext("failure", "")
-    return found
+        outcomes[bug][case.attrib["name"].removeprefix("test_")] = case.findtext("failure", "")
+    return outcomes
 
 
 def test_an_adapter_without_bugs_passes(failures: dict[str, dict[str, str]]) -> None:

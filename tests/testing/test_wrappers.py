@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import (
+from holdfast.locations.adapters import (
     ExclusiveFileSystem,
     FileSystem,
     file_system_for,
@@ -104,15 +104,15 @@ class TestCountingFileSystemForOneWriter(ForOneWriterContract):
 def test_several_can_be_used_at_a_time_and_their_schemes_end_with_them(
     memory_directory: str, wrapped: Wrapped
 ) -> None:
-    with wrapped(memory_directory) as one, wrapped(memory_directory) as other:
-        assert one.directory != other.directory
-        assert one.behind == other.behind == memory_directory
-        file_system_for(one.directory).prepare_directory(f"{one.directory}/a")
+    with wrapped(memory_directory) as first, wrapped(memory_directory) as other:
+        assert first.directory != other.directory
+        assert first.behind == other.behind == memory_directory
+        file_system_for(first.directory).prepare_directory(f"{first.directory}/a")
         (entry,) = file_system_for(other.directory).list(other.directory)
         assert entry.uri == f"{other.directory}/a"
-        assert list(one.calls) == ["prepare_directory"]
+        assert list(first.calls) == ["prepare_directory"]
         assert list(other.calls) == ["list"]
-    for directory in (one.directory, other.directory):
+    for directory in (first.directory, other.directory):
         with pytest.raises(InvalidRequestError):
             file_system_for(directory)
 

@@ -1,4 +1,4 @@
-"""What commands about checkpoints have in common: how one is found, and told in a line."""
+"""What commands about checkpoints have in common: they look for one, and tell it in a line."""
 
 import argparse
 from typing import Any
@@ -16,11 +16,11 @@ POINTER_HELP = (
 
 
 def pointed(options: argparse.Namespace, pointer: str) -> CompletedCheckpoint:
-    """The checkpoint that somebody means; the stores of all its files can be reached after it.
+    """The checkpoint that a pointer means; afterwards the stores of all its files can be reached.
 
     Raises:
         CheckpointNotFoundError: There is none.
-        CheckpointError: It can't be read.
+        CheckpointError: The checkpoint can't be read.
     """
     use_stores(options, pointer)
     checkpoint = find_checkpoint(pointer)
@@ -29,21 +29,21 @@ def pointed(options: argparse.Namespace, pointer: str) -> CompletedCheckpoint:
 
 
 def reach(options: argparse.Namespace, *checkpoints: CompletedCheckpoint) -> None:
-    """Let the stores be reached that files of checkpoints are in."""
+    """Make the stores reachable that have files of these checkpoints."""
     use_stores(options, *directories_of(*checkpoints))
 
 
 def progress_in(checkpoint: CompletedCheckpoint) -> SparkProgress | None:
-    """Spark's side of it; None if Spark hasn't written it."""
+    """What Spark adds to a checkpoint; None if the checkpoint isn't one of Spark's."""
     is_there = SPARK in checkpoint.metadata.coordinator_states
     return progress_of(checkpoint.metadata) if is_there else None
 
 
 def summary(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
-    """What a checkpoint is, in a few words; the same in the JSON of all commands.
+    """A checkpoint in a few values, which are the same in the JSON of all commands.
 
     Raises:
-        CheckpointCorruptedError: Spark's side of it can't be read.
+        CheckpointCorruptedError: Spark's part of the checkpoint can't be read.
     """
     metadata = checkpoint.metadata
     pointer = checkpoint.location.external_pointer

@@ -19,12 +19,12 @@ def add_command(
     description: str,
     examples: str,
 ) -> argparse.ArgumentParser:
-    """Add a command; its options are added to what is returned.
+    """Add a command, and return it, so that its options can be added.
 
     Args:
-        commands: Where to.
-        name: The word by which it is called.
-        run: Does it, and returns the exit status.
+        commands: The command line's list of commands.
+        name: The word that calls the command.
+        run: Does the work, and returns the exit status.
         help: One line, in the help of all commands.
         description: What it does, in its own help.
         examples: Whole command lines, one a line, shown behind the options.
@@ -46,7 +46,7 @@ def add_json(command: argparse.ArgumentParser, what: str) -> None:
 
     Args:
         command: The command.
-        what: What is printed then, as in `one object a checkpoint`.
+        what: What the command prints with this option, as in `one object a checkpoint`.
     """
     command.add_argument("--json", action="store_true", help=f"print JSON, {what}")
 

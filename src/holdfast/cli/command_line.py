@@ -26,7 +26,7 @@ exit status:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Of the whole, and of each command."""
+    """Parses the whole command line, or the words of one command."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._words = list(sys.argv[1:] if args is None else args)

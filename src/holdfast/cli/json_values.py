@@ -1,8 +1,8 @@
-"""Values of Arrow as JSON has them, nothing lost: bytes in base64, times in ISO 8601.
+"""Arrow's values as JSON, without loss: bytes in base64, times in ISO 8601.
 
-Decimals are texts, as is what JSON has no number for (`NaN`). Structs and maps with texts as keys are
-objects, lists of pairs where a name is there twice; other maps are lists of pairs. Days and times of
-years that have no four digits are numbers.
+Decimals are texts, and so are numbers that JSON doesn't have (`NaN`). Structs and maps with texts as keys are
+objects, or lists of pairs if a name stands there twice; other maps are lists of pairs. Days and times in
+years without four digits are numbers.
 """
 
 import base64
@@ -29,10 +29,10 @@ def json_value(scalar: pa.Scalar) -> Any:
         numbered = enumerate(scalar.type)
         return _object([[field.name, json_value(scalar[number])] for number, field in numbered])
     if isinstance(scalar, pa.MapScalar):
-        pairs = [[json_value(one) for one in pair.values()] for pair in scalar.values]
+        pairs = [[json_value(value) for value in pair.values()] for pair in scalar.values]
         return _object(pairs) if scalar.type.key_type in _TEXTS else pairs
     if isinstance(scalar, pa.ListScalar):
-        return [json_value(one) for one in scalar.values]
+        return [json_value(value) for value in scalar.values]
     return _leaf(scalar)
 
 
@@ -49,9 +49,9 @@ def _leaf(scalar: pa.Scalar) -> Any:
 
 
 def _object(pairs: list[list[Any]]) -> dict[str, Any] | list[list[Any]]:
-    """The pairs as an object, if each name is there once."""
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else pairs
+    """The pairs as an object, or as they are if a name stands there twice."""
+    values = dict(pairs)
+    return values if len(values) == len(pairs) else pairs
 
 
 def _simple(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How commands print: data on stdout, as a table or JSON; all else on stderr."""
+"""How commands print: data on stdout, as a table or JSON; everything else on stderr."""
 
 import io
 import json
@@ -15,11 +15,12 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def printable(text: str) -> str:
-    """The text with what can't be printed escaped: it may be of a file, and steer the terminal."""
+    """The text with unprintable characters escaped: text from a file could steer the terminal."""
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
     )
 
 
@@ -29,7 +30,7 @@ def print_line(text: str = "") -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print it so that people can read it too."""
+    """Print JSON with line breaks, so that people can read it too."""
     # JSON leaves characters from U+0080 on as they are, and some of these steer terminals.
     print(json.dumps(value, indent=2, ensure_ascii=sys.stdout.isatty()))
 
@@ -38,7 +39,7 @@ def print_table(rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = ())
     """Print rows with columns below each other; nothing if there are none.
 
     Args:
-        rows: All with the same columns in the same order, named as in the first one.
+        rows: All have the same columns in the same order; the first row names them.
         right: Columns of numbers.
     """
     if not rows:
@@ -68,7 +69,7 @@ def print_table(rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = ())
 def print_lines(rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = ()) -> None:
     """Print rows with columns below each other, each in one line, however wide the terminal is.
 
-    So what is in the last column can be copied as a whole. Arguments as of `print_table`.
+    The last column can so be copied as a whole. Arguments are those of `print_table`.
     """
     if not rows:
         return
@@ -81,7 +82,7 @@ def print_lines(rows: Sequence[Mapping[str, str]], *, right: Sequence[str] = ())
 
 
 def print_pairs(pairs: Mapping[str, str]) -> None:
-    """Print what something is called and what it is, one below the other; lines stay whole."""
+    """Print names and their values, a line each, however wide the terminal is."""
     width = max((len(printable(name)) for name in pairs), default=0)
     for name, text in pairs.items():
         for number, line in enumerate(text.splitlines()):
@@ -89,13 +90,13 @@ def print_pairs(pairs: Mapping[str, str]) -> None:
 
 
 def say(message: str) -> None:
-    """Tell something that is not data."""
+    """Tell people something on stderr."""
     print(printable(f"holdfast: {message}"), file=sys.stderr)
 
 
 @contextmanager
 def told_when_interrupted(way_out: str) -> Iterator[None]:
-    """Say what there is to do if the block is interrupted from the keyboard."""
+    """If the block is interrupted from the keyboard, say what to do then."""
     try:
         yield
     except KeyboardInterrupt:
@@ -127,21 +128,21 @@ def age_text(seconds: float) -> str:
     return f"{whole} s"
 
 
-def count_text(count: int, one: str) -> str:
-    """So many of something, such as `3 files`."""
-    return f"{count} {one}" if count == 1 else f"{count} {one}s"
+def count_text(count: int, noun: str) -> str:
+    """A count with its noun, such as `3 files`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 @contextmanager
 def progress(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Show how far something is while the block runs, where somebody looks at stderr.
+    """Show a progress bar while the block runs, if stderr is a terminal.
 
     Args:
         what: What is being done.
         total_bytes: How much there is to do.
 
     Yields:
-        Tells of so many bytes more; from any thread.
+        A function that is told of each number of bytes that were done; any thread may call it.
     """
     # Not at the top: it takes a while to load.
     from rich.console import Console  # noqa: PLC0415

@@ -1,6 +1,6 @@
 """Files of settings such as spark-defaults.conf, read and written as Spark does: by Java's rules.
 
-Spark cuts spaces off the ends of a value; that is all that can't be written.
+Spark cuts spaces off the ends of a value: these alone can't be written.
 """
 
 import re
@@ -13,8 +13,8 @@ _SHORT = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parsed(text: str) -> dict[str, str]:
-    """The settings in such a text: a key and a value a line, between them a space, `=` or `:`."""
-    found: dict[str, str] = {}
+    """The settings in the text of such a file: each line has a key and a value, with a space, `=` or `:` between."""
+    settings: dict[str, str] = {}
     lines = iter(text.split("\n"))
     for first in lines:
         line = first.lstrip(_SPACE)
@@ -24,21 +24,21 @@ def parsed(text: str) -> dict[str, str]:
             line = line[:-1] + next(lines, "").lstrip(_SPACE)
         separator = _SEPARATOR.match(line)
         if separator is not None:
-            found[_unescaped(separator[1])] = _unescaped(line[separator.end() :]).strip(_SPACE)
-    return found
+            settings[_unescaped(separator[1])] = _unescaped(line[separator.end() :]).strip(_SPACE)
+    return settings
 
 
 def line_of(key: str, value: str) -> str:
-    """A line of it, with nothing in it that can't be printed."""
+    """A setting as a line of such a file; unprintable characters are escaped."""
     escaped = value.replace("\\", "\\\\")
     if escaped.startswith(("=", ":")):
         escaped = f"\\{escaped}"
-    return f"{key} {''.join(one if one.isprintable() else _code(one) for one in escaped)}"
+    return f"{key} {''.join(character if character.isprintable() else _code(character) for character in escaped)}"
 
 
 def _unescaped(text: str) -> str:
-    def meant(found: re.Match[str]) -> str:
-        what = found[1]
+    def meant(escape: re.Match[str]) -> str:
+        what = escape[1]
         return chr(int(what[1:], 16)) if len(what) > 1 else _SHORT.get(what, what)
 
     # Java has two codes for a character beyond U+FFFF.

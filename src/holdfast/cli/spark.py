@@ -11,7 +11,7 @@ from holdfast.errors import InvalidRequestError
 def spark_needed() -> Iterator[None]:
     """Say what to install if an import in the block fails.
 
-    It is made where a command runs, and not at the top: the other commands need no PySpark.
+    Commands import PySpark in such a block, and not at the top: the other commands need none.
 
     Raises:
         InvalidRequestError: PySpark is not installed.
@@ -27,11 +27,11 @@ def spark_needed() -> Iterator[None]:
 
 
 def add_job(command: argparse.ArgumentParser, where: str) -> None:
-    """Add where the operators of a query have their checkpoints.
+    """Add options that say where the operators of a query have their checkpoints.
 
     Args:
         command: The command.
-        where: Where that is without the options.
+        where: Text for the help: where checkpoints are looked for without the options.
     """
     group = command.add_argument_group("state of operators", where)
     group.add_argument("--checkpoint-dir", metavar="URI", help="directory of their checkpoints")

@@ -34,39 +34,39 @@ def configuration(options: argparse.Namespace) -> dict[str, str]:
     """Spark's configuration as the options give it.
 
     Raises:
-        InvalidRequestError: One is no KEY=VALUE, or no setting of Holdfast's though it looks like
-            one; the file can't be read; or PySpark isn't there to say which settings there are.
+        InvalidRequestError: An option is no KEY=VALUE, or looks like a setting of Holdfast and is none;
+            the file can't be read; or PySpark, which knows the settings, isn't installed.
     """
-    found = {} if options.properties_file is None else _properties(Path(options.properties_file))
-    for one in options.conf:
-        key, equals, value = one.partition("=")
+    settings = {} if options.properties_file is None else _properties(Path(options.properties_file))
+    for pair in options.conf:
+        key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             # Not the text itself: it may be a secret.
             raise InvalidRequestError("--conf takes KEY=VALUE, such as --conf spark.key=value")
-        found[key.strip()] = value.strip()
-    if found:
+        settings[key.strip()] = value.strip()
+    if settings:
         with spark_needed():
             from holdfast.spark.settings import check_known  # noqa: PLC0415
-        check_known(found)
-    return found
+        check_known(settings)
+    return settings
 
 
 def use_stores(options: argparse.Namespace, *uris: str | None) -> dict[str, str]:
-    """Reach the stores of some URIs as the options say; the configuration.
+    """Reach the stores of some URIs as the options say, and return the configuration.
 
     Raises:
         InvalidRequestError: As `configuration`, or a value can't be used.
     """
-    found = configuration(options)
-    if found:
+    settings = configuration(options)
+    if settings:
         from holdfast.spark.settings import Stores  # noqa: PLC0415  # needs PySpark
 
-        Stores.parse(found, *uris).use()
-    return found
+        Stores.parse(settings, *uris).use()
+    return settings
 
 
 def _properties(file: Path) -> dict[str, str]:
-    """Settings in a file of Spark's."""
+    """The settings in a file such as spark-defaults.conf."""
     try:
         return parsed(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -1,6 +1,6 @@
-"""Runs operators with state in PySpark's Structured Streaming."""
+"""Runs operators with state in PySpark's Structured Streaming; savepoints, and settings of queries."""
 
-from holdfast.backends.keys import KEY_HASH, key_group_of, key_hash, subtask_of_key
+from holdfast.backends.keys import subtask_of_key
 from holdfast.spark.data_source import read_state
 from holdfast.spark.operators import (
     Broadcast,
@@ -23,12 +23,10 @@ from holdfast.spark.savepoints import (
     take_savepoint,
     write_savepoint,
 )
-from holdfast.spark.settings import PREFIX, Setting, Settings, configure, settings_table
-from holdfast.spark_progress import SparkProgress, copy_savepoint, progress_of
+from holdfast.spark.settings import Setting, Settings, configure, settings_table
+from holdfast.spark_progress import SparkProgress, copy_savepoint, progress_of, verify_checkpoints
 
 __all__ = [
-    "KEY_HASH",
-    "PREFIX",
     "Broadcast",
     "BroadcastProcessFunction",
     "CheckpointedSink",
@@ -46,8 +44,6 @@ __all__ = [
     "checkpointed",
     "configure",
     "copy_savepoint",
-    "key_group_of",
-    "key_hash",
     "preview_roll_back",
     "progress_of",
     "read_state",
@@ -59,5 +55,6 @@ __all__ = [
     "stop_with_savepoint",
     "subtask_of_key",
     "take_savepoint",
+    "verify_checkpoints",
     "write_savepoint",
 ]

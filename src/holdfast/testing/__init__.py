@@ -1,6 +1,6 @@
 """Tests for adapters that others write, and stores that fail on demand. Needs `holdfast[testing]`.
 
-Suites, written once and run on every store; subclass one in a test file and provide what its
+Suites, written once and run on every store; subclass a suite in a test file, and provide what its
 docstring asks for:
 
 - `FileSystemContract`: what every `FileSystem` must do.
@@ -12,6 +12,9 @@ Stores for tests of what stands on a file system, each below its own scheme whil
 - `faulty_file_system`: fails, loses answers, cuts off, fills up or stands still when told to.
 - `counting_file_system`: counts calls and bytes.
 
+Before a real server: `http_faults`, a proxy that fails, delays or changes chosen requests. Against races:
+`at_every_step`, which lets another thread act at each line of a call.
+
 Importing it needs pytest.
 """
 
@@ -19,17 +22,10 @@ from holdfast.testing.contracts import (
     CheckpointStorageContract,
     ExclusiveFileSystemContract,
     FileSystemContract,
-    Write,
-    both_writes,
 )
-from holdfast.testing.counting import (
-    CountingExclusiveFileSystem,
-    CountingFileSystem,
-    Counts,
-    counting_file_system,
-)
+from holdfast.testing.counting import Counts, counting_file_system
 from holdfast.testing.faults import ANY_CALL, Action, Faults, Nth
-from holdfast.testing.faulty import FaultyExclusiveFileSystem, FaultyFileSystem, faulty_file_system
+from holdfast.testing.faulty import faulty_file_system
 from holdfast.testing.http import (
     S3_OPERATIONS,
     HttpFaults,
@@ -39,33 +35,26 @@ from holdfast.testing.http import (
     s3_operation_of,
 )
 from holdfast.testing.interleaving import Interleaved, at_every_step
-from holdfast.testing.values import metadata_of, streams_of
+from holdfast.testing.values import metadata_of
 
 __all__ = [
     "ANY_CALL",
     "S3_OPERATIONS",
     "Action",
     "CheckpointStorageContract",
-    "CountingExclusiveFileSystem",
-    "CountingFileSystem",
     "Counts",
     "ExclusiveFileSystemContract",
     "Faults",
-    "FaultyExclusiveFileSystem",
-    "FaultyFileSystem",
     "FileSystemContract",
     "HttpFaults",
     "HttpRequest",
     "Interleaved",
     "Nth",
-    "Write",
     "at_every_step",
-    "both_writes",
     "counting_file_system",
     "faulty_file_system",
     "http_faults",
     "metadata_of",
     "s3_operation",
     "s3_operation_of",
-    "streams_of",
 ]

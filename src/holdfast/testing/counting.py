@@ -1,4 +1,4 @@
-"""A file system that counts what it is asked for."""
+"""A file system that counts its calls."""
 
 import threading
 from collections import Counter
@@ -27,7 +27,7 @@ from holdfast.testing.forwarding import (
 
 @dataclass(slots=True)
 class Counts:
-    """What was asked of a directory so far; calls that failed count too.
+    """The calls of a directory's file system so far; calls that failed count too.
 
     Attributes:
         directory: URI of the directory whose file system counts.
@@ -65,7 +65,7 @@ class CountingFileSystem(ForwardingFileSystem):
 
     Args:
         inner: The file system behind.
-        counts: Where they are counted, and which two URIs of a directory belong together.
+        counts: Where calls are counted, and which two URIs of a directory belong together.
     """
 
     def __init__(self, inner: FileSystem, counts: Counts) -> None:
@@ -133,7 +133,7 @@ def counting_file_system(
 
     Args:
         directory: Normalized URI of the directory.
-        retries: When calls that fail are given up; by default at once. What is repeated counts.
+        retries: When calls that fail are given up; by default at once. Repeated calls count.
     """
     mirror = Mirror.under_new_scheme("counting", directory)
     counts = Counts(mirror.directory, mirror.behind)

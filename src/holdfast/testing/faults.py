@@ -54,7 +54,7 @@ class Faults:
     A call is named by its method: one of `FileSystem`, `publish`, one of `FileOutputStream`, `read`
     for each read of an open file, or `ANY_CALL`. `nth` picks which of the calls of that name: the
     `"next"` one, `"every"` one, or the one with that number, counted from 1 since the beginning or
-    the last `calls.clear()`. What is planned for one call adds up.
+    the last `calls.clear()`. Several plans for a call add up.
 
     Attributes:
         directory: URI of a directory whose file system obeys.
@@ -83,7 +83,7 @@ class Faults:
     def lose_answer(self, call: str, nth: Nth = "next") -> None:
         """Let the call take effect, and its caller not learn of it.
 
-        It gets `OutcomeUnknownError` from `publish` and `commit`, else `StorageUnavailableError`.
+        The caller gets `OutcomeUnknownError` from `publish` and `commit`, else `StorageUnavailableError`.
         Use `after` for another error.
         """
         kind = OutcomeUnknownError if call in ("publish", "commit") else StorageUnavailableError
@@ -134,9 +134,8 @@ class Faults:
     def run_out_of_space(self, after_bytes: int) -> None:
         """Leave room for so many bytes, counted from now over all files.
 
-        The `write` or `publish` that would exceed them raises `StorageFullError`, and what was
-        written of its file is gone. So does every one after it until `make_room`; deleting files
-        makes none.
+        The `write` or `publish` that needs more raises `StorageFullError`, and its file is gone. So does every such call until `make_room`; deleting files
+        makes no room.
         """
         with self._lock:
             self._room_bytes, self._is_full = after_bytes, False
@@ -164,20 +163,21 @@ class Faults:
     def around(self, call: str) -> Iterator[_Planned]:
         """For the file system: note a call, and do what is planned for it.
 
-        Says what is planned for its data.
+        Yields what is planned for the call's data.
         """
         with self._lock:
             self.calls.append(call)
-            found = [(nth, plan) for nth, plan in self._planned_for(call) if plan is not None]
-        for nth, plan in found:
+            planned = [(nth, plan) for nth, plan in self._planned_for(call) if plan is not None]
+        for nth, plan in planned:
             _do(plan.before, again=nth == "every")
         yield _Planned(
             kept_bytes=min(
-                (plan.kept_bytes for _, plan in found if plan.kept_bytes is not None), default=None
+                (plan.kept_bytes for _, plan in planned if plan.kept_bytes is not None),
+                default=None,
             ),
-            flipped_bits=[bit for _, plan in found for bit in plan.flipped_bits],
+            flipped_bits=[bit for _, plan in planned for bit in plan.flipped_bits],
         )
-        for nth, plan in found:
+        for nth, plan in planned:
             _do(plan.after, again=nth == "every")
 
     def take_room(self, count: int) -> None:
@@ -191,12 +191,12 @@ class Faults:
             self._room_bytes -= count
 
     def adopt(self, stream: Abortable) -> None:
-        """For the file system: keep what was begun, and never reached its caller, until `close`."""
+        """For the file system: keep a file that was begun, and never reached its caller, until `close`."""
         with self._lock:
             self._orphans.append(stream)
 
     def _planned_for(self, call: str) -> Iterator[tuple[Nth, _Planned | None]]:
-        """What is planned for the call that `calls` ends with."""
+        """The plans for the last of `calls`."""
         numbers = {call: self.calls.count(call)}
         if call != "abort":
             numbers[ANY_CALL] = len(self.calls) - self.calls.count("abort")

@@ -85,8 +85,8 @@ class _FaultyOutputStream(ForwardingOutputStream):
 
     Args:
         inner: The file behind.
-        begin: Begins it once more.
-        file_system: What it belongs to.
+        begin: Begins the file once more.
+        file_system: The file system that the file belongs to.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class _FaultyOutputStream(ForwardingOutputStream):
 def _damaged(
     stream: BinaryIO, kept_bytes: int | None, flipped_bits: list[tuple[int, int]]
 ) -> BinaryIO:
-    """What is in the file, cut off and with bits flipped."""
+    """The file's bytes, cut off and with bits flipped."""
     with stream:
         content = bytearray(stream.read())
     if kept_bytes is not None:

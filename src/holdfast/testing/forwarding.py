@@ -1,4 +1,4 @@
-"""The same directory under another scheme, so that somebody can stand in between."""
+"""The same directory under another scheme, so that a test can stand in between."""
 
 import io
 import itertools
@@ -49,7 +49,7 @@ class Mirror:
     """A directory under two URIs that differ in their schemes.
 
     Attributes:
-        directory: The URI in front, where somebody stands in between.
+        directory: The URI in front, which leads through the test's file system.
         behind: The URI behind, which leads to the store itself.
     """
 
@@ -67,15 +67,15 @@ class Mirror:
 
     @property
     def scheme(self) -> str:
-        """That of the URI in front."""
+        """The scheme of the URI in front."""
         return self.directory.partition("://")[0]
 
     def to_behind(self, uri: str) -> str:
-        """A URI in front as the store knows it."""
+        """The URI behind, for a URI in front."""
         return _swapped(uri, self.directory, self.behind)
 
     def to_front(self, uri: str) -> str:
-        """A URI of the store as it is seen in front."""
+        """The URI in front, for a URI behind."""
         return _swapped(uri, self.behind, self.directory)
 
     @contextmanager
@@ -90,8 +90,9 @@ class Mirror:
             raise
 
 
-def _swapped(uri: str, one: str, other: str) -> str:
-    old, new = (f"{directory.partition('://')[0]}://" for directory in (one, other))
+def _swapped(uri: str, before: str, after: str) -> str:
+    """The URI with the scheme of one directory instead of that of another."""
+    old, new = (f"{directory.partition('://')[0]}://" for directory in (before, after))
     return new + uri.removeprefix(old) if uri.startswith(old) else uri
 
 
@@ -104,7 +105,7 @@ def registered(
     Args:
         mirror: The directory.
         factory: Puts something in front of the store's own adapter, which repeats nothing.
-        retries: What stands in front of that.
+        retries: When calls that fail are given up, in front of both.
     """
     inner = file_system_for(mirror.behind).inner
     register_file_system(mirror.scheme, lambda: factory(inner), retries=retries)

@@ -16,9 +16,9 @@ class Interleaved:
     Args:
         call: What is interrupted.
         action: What the other thread does.
-        step: How many lines come before it, of those that count.
-        code: Begins the path of each source file whose lines count; by default that of
-            `holdfast.locations`, with all that is below it.
+        step: Number of counted lines before the other thread acts.
+        code: Beginnings of the paths of source files whose lines count; by default the folder of
+            `holdfast.locations`.
 
     Attributes:
         reached: Whether the call had that many lines.
@@ -74,7 +74,7 @@ def at_every_step(
 
     Args:
         prepare: Makes the call and what the other thread does.
-        check: Told the outcome of each.
+        check: Is called with the outcome of each run.
         code: Whose lines count, as `Interleaved` takes it.
     """
     step = 0
@@ -89,15 +89,15 @@ def at_every_step(
 
 def code_of(*objects: object) -> tuple[str, ...]:
     """Our code, and that of the objects' classes: the folder of their package, or their module."""
-    found = list(_OURS)
-    for one in objects:
-        for base in type(one).__mro__:
+    paths = list(_OURS)
+    for value in objects:
+        for base in type(value).__mro__:
             module = sys.modules.get(base.__module__)
             file = getattr(module, "__file__", None)
             if file and base.__module__.partition(".")[0] not in sys.stdlib_module_names:
                 in_package = bool(getattr(module, "__package__", ""))
-                found.append(os.path.dirname(file) + os.sep if in_package else file)
-    return tuple(dict.fromkeys(found))
+                paths.append(os.path.dirname(file) + os.sep if in_package else file)
+    return tuple(dict.fromkeys(paths))
 
 
 _OURS = tuple(folder + os.sep for folder in holdfast.locations.__path__)

@@ -45,13 +45,3 @@ def metadata_of(
         },
         coordinator_states={"spark": b"\x00\xff"},
     )
-
-
-def streams_of(metadata: CheckpointMetadata) -> list[StreamStateHandle]:
-    """The stream handles in metadata, in order."""
-    return [
-        handle.stream
-        for operator in metadata.operators.values()
-        for subtask in operator.subtasks.values()
-        for handle in subtask.managed_operator
-    ]

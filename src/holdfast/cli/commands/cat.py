@@ -69,7 +69,7 @@ def cat_command(options: argparse.Namespace) -> int:
 
     Raises:
         InvalidRequestError: There is no such state.
-        CheckpointError: It can't be read.
+        CheckpointError: The state can't be read.
     """
     try:
         pointer = pointed(options, options.pointer).location.external_pointer
@@ -79,7 +79,7 @@ def cat_command(options: argparse.Namespace) -> int:
     limit = options.limit
     if limit is None and not options.json:
         limit = _LIMIT
-    is_there, batches = _found(options, pointer)
+    is_there, batches = _asked_for(options, pointer)
     # One row more, to know whether there are more.
     rows = itertools.islice(_rows(batches), None if limit is None else limit + 1)
     if options.json:
@@ -87,9 +87,9 @@ def cat_command(options: argparse.Namespace) -> int:
         for count, row in enumerate(itertools.islice(rows, limit), 1):  # noqa: B007
             print(json.dumps(row))  # in ASCII: other characters may steer the terminal
     else:
-        found = list(rows)
-        count = len(found)
-        print_table([_text(row) for row in found[:limit]], right=_NUMBERS)
+        shown = list(rows)
+        count = len(shown)
+        print_table([_text(row) for row in shown[:limit]], right=_NUMBERS)
         if limit is not None and count > limit:
             say(f"there are more than these {limit} rows; --limit shows more of them")
     if is_there and not count:
@@ -97,15 +97,17 @@ def cat_command(options: argparse.Namespace) -> int:
     return 0 if is_there else 1
 
 
-def _found(options: argparse.Namespace, pointer: str) -> "tuple[bool, Iterable[pa.RecordBatch]]":
-    """Whether what is asked for is there, be it empty, and its rows."""
+def _asked_for(
+    options: argparse.Namespace, pointer: str
+) -> "tuple[bool, Iterable[pa.RecordBatch]]":
+    """Whether the state or checkpoint that is asked for exists, and its rows, which may be none."""
     # Not at the top: the other commands need no Arrow.
     from holdfast.backends.inspection import states, stored_state  # noqa: PLC0415
 
     if options.operator is None and options.raw is None:
         table = states(pointer)
         return table.num_rows > 0, table.to_batches()
-    found = stored_state(
+    stored = stored_state(
         pointer,
         options.operator,
         options.state,
@@ -113,12 +115,14 @@ def _found(options: argparse.Namespace, pointer: str) -> "tuple[bool, Iterable[p
         wide_integers=options.wide_integers,
     )
     # A broadcast state is the same in every subtask; one copy of it is read.
-    is_any = options.subtask is None or found.kind == "broadcast"
-    parts = [one for one in found.parts if is_any or one.subtask == options.subtask]
-    if not parts and found.parts:
-        there = ", ".join(str(one) for one in dict.fromkeys(one.subtask for one in found.parts))
+    is_any = options.subtask is None or stored.kind == "broadcast"
+    parts = [part for part in stored.parts if is_any or part.subtask == options.subtask]
+    if not parts and stored.parts:
+        there = ", ".join(
+            str(subtask) for subtask in dict.fromkeys(part.subtask for part in stored.parts)
+        )
         say(f"nothing of subtask {options.subtask}; there are {there}")
-    return bool(parts), found.batches(parts)
+    return bool(parts), stored.batches(parts)
 
 
 def _rows(batches: "Iterable[pa.RecordBatch]") -> Iterator[dict[str, Any]]:
@@ -126,11 +130,13 @@ def _rows(batches: "Iterable[pa.RecordBatch]") -> Iterator[dict[str, Any]]:
 
     for batch in batches:
         for row in zip(*batch.columns, strict=True):
-            yield {name: json_value(one) for name, one in zip(batch.schema.names, row, strict=True)}
+            yield {
+                name: json_value(value) for name, value in zip(batch.schema.names, row, strict=True)
+            }
 
 
 def _text(row: dict[str, Any]) -> dict[str, str]:
-    return {name: _cell(name, one) for name, one in row.items()}
+    return {name: _cell(name, value) for name, value in row.items()}
 
 
 def _cell(name: str, value: Any) -> str:

@@ -88,13 +88,13 @@ def add_to(commands: "Commands") -> None:
 
 
 def clean_command(options: argparse.Namespace) -> int:
-    """Sweep jobs one after another, and print what went, or would go.
+    """Sweep one job after another, and print what was deleted, or would be.
 
     Raises:
         InvalidRequestError: The grace period is too short for jobs that may be running, or there is
             no directory.
-        CheckpointError: The last of those that kept a job from being swept; the others are swept
-            all the same.
+        CheckpointError: Some job could not be swept; this is the last job's error. The other jobs are
+            swept all the same.
     """
     if options.yes and options.grace < LEAST_GRACE_S and not options.stopped:
         message = (
@@ -117,26 +117,26 @@ def clean_command(options: argparse.Namespace) -> int:
             say(f"no job {options.job!r} here; there are: {', '.join(jobs) or 'none'}")
             return 1
         jobs = [options.job]
-    found = _Found(dry_run=not options.yes)
+    sweeps = _Sweeps(dry_run=not options.yes)
     try:
         for job in jobs:
-            found.sweep(job, options, has_checkpoints=job in with_checkpoints)
+            sweeps.sweep(job, options, has_checkpoints=job in with_checkpoints)
     except KeyboardInterrupt:
         say("interrupted; the same command again deletes what is left of it")
-        found.print(as_json=options.json)  # what is gone is told
+        sweeps.print(as_json=options.json)  # what is gone is told
         raise
-    found.print(as_json=options.json)
-    failures = list(found.failures.values())
+    sweeps.print(as_json=options.json)
+    failures = list(sweeps.failures.values())
     for failure in failures[:-1]:
         say(str(failure))
     if failures:
         raise failures[-1]
-    return 0 if found.rows else 1
+    return 0 if sweeps.rows else 1
 
 
 @dataclass(slots=True)
-class _Found:
-    """What went, or would go, of all jobs so far."""
+class _Sweeps:
+    """What was deleted, or would be, of all jobs so far."""
 
     dry_run: bool
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -165,7 +165,7 @@ class _Found:
             self.swept += 1
 
     def print(self, *, as_json: bool) -> None:
-        failed = [{"job": job, "error": str(one)} for job, one in self.failures.items()]
+        failed = [{"job": job, "error": str(failure)} for job, failure in self.failures.items()]
         if as_json:
             print_json(
                 {
@@ -211,9 +211,9 @@ def _grace_s(text: str) -> float:
 
 
 def _rows(job: str, report: SweepReport) -> Iterator[dict[str, Any]]:
-    for file in sorted(report.files, key=lambda one: one.uri):
+    for file in sorted(report.files, key=lambda file: file.uri):
         yield _row(job, "file", file.uri, file.size, file.modified_ms)
-    for upload in sorted(report.uploads, key=lambda one: one.uri):
+    for upload in sorted(report.uploads, key=lambda upload: upload.uri):
         yield _row(job, "upload", upload.uri, None, upload.started_ms)
     for directory in sorted(report.directories):
         yield _row(job, "directory", directory, None, None)

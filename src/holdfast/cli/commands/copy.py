@@ -47,7 +47,7 @@ def add_to(commands: "Commands") -> None:
 
 
 def copy_command(options: argparse.Namespace) -> int:
-    """Copy it, and print the URI of the copy."""
+    """Copy the checkpoint or savepoint, and print the URI of the copy."""
     use_stores(options, options.target)
     try:
         checkpoint = pointed(options, options.pointer)

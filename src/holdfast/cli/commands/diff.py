@@ -1,4 +1,4 @@
-"""`holdfast diff`: what is not the same in two checkpoints."""
+"""`holdfast diff`: how two checkpoints differ."""
 
 import argparse
 import json
@@ -57,13 +57,13 @@ def add_to(commands: "Commands") -> None:
 
 
 def diff_command(options: argparse.Namespace) -> int:
-    """Print what differs; status 0 if nothing does, 1 if something does."""
-    found = _compared(pointed(options, options.first), pointed(options, options.second))
+    """Print the differences; the status is 0 if there are none, else 1."""
+    comparison = _compared(pointed(options, options.first), pointed(options, options.second))
     if options.json:
-        print_json(found)
+        print_json(comparison)
     else:
-        _print(found)
-    return 0 if found["is_same"] else 1
+        _print(comparison)
+    return 0 if comparison["is_same"] else 1
 
 
 def _compared(first: CompletedCheckpoint, second: CompletedCheckpoint) -> dict[str, Any]:
@@ -76,9 +76,14 @@ def _compared(first: CompletedCheckpoint, second: CompletedCheckpoint) -> dict[s
     coordinator_states = _other_coordinator_states(*metadata)
     # Where only one is a savepoint, it is the state of operators that both have.
     both = (first, second)
-    are_savepoints = all(SPARK_FILES in one.metadata.coordinator_states for one in both)
+    are_savepoints = all(
+        SPARK_FILES in checkpoint.metadata.coordinator_states for checkpoint in both
+    )
     spark_files = _compared_spark_files(*both) if are_savepoints else None
-    streams = [all_streams(one) if are_savepoints else one.metadata.streams() for one in both]
+    streams = [
+        all_streams(checkpoint) if are_savepoints else checkpoint.metadata.streams()
+        for checkpoint in both
+    ]
     files = compare_files(*streams)
     progress = {
         name: [before, after]
@@ -94,7 +99,7 @@ def _compared(first: CompletedCheckpoint, second: CompletedCheckpoint) -> dict[s
         "first": summary(first),
         "second": summary(second),
         "progress": progress,
-        "operators": [asdict(one) for one in differences],
+        "operators": [asdict(difference) for difference in differences],
         "subtasks": subtasks,
         "coordinator_states": coordinator_states,
         "spark_files": None if spark_files is None else asdict(spark_files),
@@ -103,7 +108,7 @@ def _compared(first: CompletedCheckpoint, second: CompletedCheckpoint) -> dict[s
 
 
 def _other_coordinator_states(first: CheckpointMetadata, second: CheckpointMetadata) -> list[str]:
-    """Names of those that are not the same; what Spark has of them is compared by itself."""
+    """Names of the coordinator's states that differ; Spark's own are left out, as they are compared apart."""
     old, new = first.coordinator_states, second.coordinator_states
     names = sorted((old.keys() | new.keys()) - {SPARK, SPARK_FILES})
     return [name for name in names if old.get(name) != new.get(name)]
@@ -113,13 +118,14 @@ def _compared_spark_files(
     first: CompletedCheckpoint, second: CompletedCheckpoint
 ) -> SparkFilesComparison:
     old, new = (
-        spark_files_of(one.metadata, one.location.external_pointer) for one in (first, second)
+        spark_files_of(checkpoint.metadata, checkpoint.location.external_pointer)
+        for checkpoint in (first, second)
     )
     return compare_spark_files(old, new)
 
 
 def _stood(checkpoint: CompletedCheckpoint) -> tuple[Any, ...]:
-    """Where a query was."""
+    """Where a query stood: its job, and its batch, id and offsets if it was one of Spark's."""
     progress = progress_in(checkpoint)
     job = checkpoint.metadata.job_id
     if progress is None:
@@ -129,7 +135,7 @@ def _stood(checkpoint: CompletedCheckpoint) -> tuple[Any, ...]:
 
 def _files(files: "FileComparison") -> dict[str, Any]:
     def listed(some: tuple[FileStateHandle, ...]) -> list[dict[str, Any]]:
-        return [{"uri": one.uri, "bytes": one.size} for one in some]
+        return [{"uri": file.uri, "bytes": file.size} for file in some]
 
     return {
         "only_first": listed(files.only_first),
@@ -140,37 +146,43 @@ def _files(files: "FileComparison") -> dict[str, Any]:
     }
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(comparison: dict[str, Any]) -> None:
     for side in ("first", "second"):
-        one = found[side]
-        print_line(f"{side}: {one['kind']} {one['checkpoint']}, {one['pointer']}")
-    if found["is_same"]:
+        checkpoint = comparison[side]
+        print_line(
+            f"{side}: {checkpoint['kind']} {checkpoint['checkpoint']}, {checkpoint['pointer']}"
+        )
+    if comparison["is_same"]:
         print_line("alike: the same states, bytes and progress")
         return
     kinds = ("progress", "operators", "subtasks", "coordinator_states", "spark_files")
-    if any(found[kind] for kind in kinds):
+    if any(comparison[kind] for kind in kinds):
         print_line()
-    for name, (before, after) in found["progress"].items():
+    for name, (before, after) in comparison["progress"].items():
         if name == "offsets" and before and after:
             _print_offsets(before, after)
         else:
             _print_change(name.removesuffix("_id"), before, after)
-    _print_operators(found["operators"])
-    for uid, indices in found["subtasks"].items():
+    _print_operators(comparison["operators"])
+    for uid, indices in comparison["subtasks"].items():
         print_line(f"operator {uid}: other state in {_subtasks_text(indices)}")
-    for name in found["coordinator_states"]:
+    for name in comparison["coordinator_states"]:
         print_line(f"{name}: not the same")
-    if found["spark_files"] is not None:
-        _print_spark_files(found["spark_files"])
-    _print_files(found["files"])
+    if comparison["spark_files"] is not None:
+        _print_spark_files(comparison["spark_files"])
+    _print_files(comparison["files"])
 
 
-def _print_operators(found: list[dict[str, Any]]) -> None:
-    for one in found:
-        what = f"state {one['state']} of {one['uid']}" if one["state"] else f"operator {one['uid']}"
-        if one["what"] != "changed":
-            print_line(f"{what}: {one['what']}")
-        for name, (before, after) in one["changes"].items():
+def _print_operators(operators: list[dict[str, Any]]) -> None:
+    for operator in operators:
+        what = (
+            f"state {operator['state']} of {operator['uid']}"
+            if operator["state"]
+            else f"operator {operator['uid']}"
+        )
+        if operator["what"] != "changed":
+            print_line(f"{what}: {operator['what']}")
+        for name, (before, after) in operator["changes"].items():
             _print_change(f"{what}: {name.replace('_', ' ')}", before, after)
 
 
@@ -180,17 +192,17 @@ def _subtasks_text(indices: list[int]) -> str:
     return f"{'subtask' if len(indices) == 1 else 'subtasks'} {shown}{more}"
 
 
-def _print_spark_files(found: dict[str, Any]) -> None:
-    if found["is_committed"] is not None:
-        _print_change("Spark has noted the batch as done", *found["is_committed"])
-    for name, (before, after) in found["settings"].items():
+def _print_spark_files(files: dict[str, Any]) -> None:
+    if files["is_committed"] is not None:
+        _print_change("Spark has noted the batch as done", *files["is_committed"])
+    for name, (before, after) in files["settings"].items():
         _print_change(name, before, after)
-    if found["paths"]:
-        print_line(f"Spark's own: {count_text(len(found['paths']), 'file')} not the same")
+    if files["paths"]:
+        print_line(f"Spark's own: {count_text(len(files['paths']), 'file')} not the same")
 
 
 def _print_offsets(before: str, after: str) -> None:
-    """What differs in entries of Spark's offset log; the time only if nothing else does."""
+    """Print how two entries of Spark's offset log differ; the time only if nothing else does."""
     try:
         old, new = _entry(before), _entry(after)
     except (ValueError, TypeError, AttributeError):  # no entry as Spark writes it
@@ -205,15 +217,15 @@ def _print_offsets(before: str, after: str) -> None:
 
 
 def _entry(offsets: str) -> dict[str, Any]:
-    """Version, settings, time, watermark and offsets of sources, by name.
+    """The version, settings, time, watermark and offsets of an entry of the log, by name.
 
     Raises:
-        ValueError: It is something else; so say `TypeError` and `AttributeError`.
+        ValueError: The text is no such entry; `TypeError` and `AttributeError` mean the same.
     """
     log_version, *lines = offsets.splitlines()
-    found = json.loads(lines[0]) if lines else {}
-    sources = {f"offsets of source {number}": one for number, one in enumerate(lines[1:])}
-    return {"version of the log": log_version, **found.pop("conf", {}), **found, **sources}
+    settings = json.loads(lines[0]) if lines else {}
+    sources = {f"offsets of source {number}": source for number, source in enumerate(lines[1:])}
+    return {"version of the log": log_version, **settings.pop("conf", {}), **settings, **sources}
 
 
 def _print_change(what: str, before: Any, after: Any) -> None:
@@ -243,7 +255,7 @@ def _print_files(files: dict[str, Any]) -> None:
     }
     pairs = {}
     for key, title in kinds.items():
-        size = sum(one["bytes"] for one in files[key])
+        size = sum(file["bytes"] for file in files[key])
         pairs[title] = f"{count_text(len(files[key]), 'file')}, {bytes_text(size)}"
     pairs["state in metadata"] = "differs" if files["inline_differs"] else "is the same"
     print_pairs(pairs)

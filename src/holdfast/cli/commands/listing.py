@@ -52,16 +52,16 @@ def add_to(commands: "Commands") -> None:
 def list_command(options: argparse.Namespace) -> int:
     """Print one line for each completed checkpoint, oldest first within its job.
 
-    Status 3 if one can't be read; the others are printed all the same.
+    The status is 3 if a checkpoint can't be read; the others are printed all the same.
     """
     use_stores(options, options.directory)
     failures: list[CheckpointError] = []
     rows = []
-    for found in find_checkpoints(options.directory):
-        if options.job is not None and not _may_be_of(found, options.job):
+    for checkpoint in find_checkpoints(options.directory):
+        if options.job is not None and not _may_be_of(checkpoint, options.job):
             continue
         try:
-            rows.append(_row(found))
+            rows.append(_row(checkpoint))
         except CheckpointError as error:
             failures.append(error)
     if options.json:
@@ -78,21 +78,21 @@ def list_command(options: argparse.Namespace) -> int:
     return 0 if rows else 1
 
 
-def _may_be_of(found: FoundCheckpoint, job: str) -> bool:
-    if found.checkpoint is not None:
-        return found.checkpoint.metadata.job_id == job
+def _may_be_of(checkpoint: FoundCheckpoint, job: str) -> bool:
+    if checkpoint.checkpoint is not None:
+        return checkpoint.checkpoint.metadata.job_id == job
     # A savepoint's metadata alone says for sure.
-    return found.is_savepoint or uripath.name(uripath.parent(found.pointer)) == job
+    return checkpoint.is_savepoint or uripath.name(uripath.parent(checkpoint.pointer)) == job
 
 
-def _row(found: FoundCheckpoint) -> dict[str, Any]:
-    if isinstance(found.outcome, CheckpointError):
-        raise found.outcome
-    return summary(found.outcome)
+def _row(checkpoint: FoundCheckpoint) -> dict[str, Any]:
+    if isinstance(checkpoint.outcome, CheckpointError):
+        raise checkpoint.outcome
+    return summary(checkpoint.outcome)
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    """A table for each directory; above it what all in it have in common."""
+    """Print a table for each directory; above it stands what all its checkpoints have in common."""
     now_s = time.time()
     tables: dict[str, list[dict[str, str]]] = {}
     for row in rows:

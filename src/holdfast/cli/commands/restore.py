@@ -65,7 +65,7 @@ def add_to(commands: "Commands") -> None:
 
 
 def restore_command(options: argparse.Namespace) -> int:
-    """Restore it and print the settings that the query needs.
+    """Restore the savepoint, and print the settings that the query needs.
 
     Raises:
         InvalidRequestError: Input files have moved to two places.

@@ -69,7 +69,7 @@ def rollback_command(options: argparse.Namespace) -> int:
     """List where the query can go back to, print what that would delete, or do it.
 
     Raises:
-        InvalidRequestError: It is to be done, but not said where to.
+        InvalidRequestError: The query is to go back, and nobody said to which checkpoint.
     """
     with spark_needed():
         from holdfast.spark.savepoints import preview_roll_back, roll_back, roll_back_points  # noqa: PLC0415
@@ -86,8 +86,12 @@ def rollback_command(options: argparse.Namespace) -> int:
             raise InvalidRequestError("name where to go back to, with --checkpoint or --batch")
         return _print_points(
             [
-                {"checkpoint": one.checkpoint, "batch": one.batch_id, "begun": _time(one.begun_ms)}
-                for one in roll_back_points(location, **query)
+                {
+                    "checkpoint": point.checkpoint,
+                    "batch": point.batch_id,
+                    "begun": _time(point.begun_ms),
+                }
+                for point in roll_back_points(location, **query)
             ],
             as_json=options.json,
         )

@@ -55,7 +55,7 @@ def add_to(commands: "Commands") -> None:
 
 
 def savepoint_command(options: argparse.Namespace) -> int:
-    """Take it and print the pointer to it."""
+    """Take a savepoint, and print the pointer to it."""
     with spark_needed():
         from holdfast.spark.savepoints import take_savepoint  # noqa: PLC0415
         from holdfast.spark_progress import progress_of  # noqa: PLC0415

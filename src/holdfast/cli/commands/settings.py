@@ -33,7 +33,7 @@ def add_to(commands: "Commands") -> None:
 
 
 def settings_command(options: argparse.Namespace) -> int:
-    """Print the settings that have all the words in their text; all of them without words.
+    """Print the settings whose text has all the given words; without words, all settings.
 
     Raises:
         InvalidRequestError: PySpark is not installed.
@@ -50,10 +50,10 @@ def settings_command(options: argparse.Namespace) -> int:
 
 def _rows() -> list[dict[str, Any]]:
     with spark_needed():
-        from holdfast.spark.settings import PREFIX, settings_table  # noqa: PLC0415
+        from holdfast.spark.settings import settings_table  # noqa: PLC0415
     return [
         {
-            "key": PREFIX + setting.key,
+            "key": setting.name,
             "value": setting.kind,
             "default": None if default is None else setting.default_text or str(default),
             "meaning": setting.meaning,

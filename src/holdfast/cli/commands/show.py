@@ -65,7 +65,7 @@ def add_to(commands: "Commands") -> None:
 
 
 def show_command(options: argparse.Namespace) -> int:
-    """Print it."""
+    """Print what the checkpoint holds."""
     try:
         checkpoint = pointed(options, options.pointer)
     except CheckpointNotFoundError as error:
@@ -99,8 +99,8 @@ def _shown(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
             name: len(metadata.coordinator_states[name]) for name in sorted(others)
         },
         "operators": {
-            uid: _operator(one, [state for state in states if state.uid == uid])
-            for uid, one in metadata.operators.items()
+            uid: _operator(operator, [state for state in states if state.uid == uid])
+            for uid, operator in metadata.operators.items()
         },
         "files": [
             {"uri": file.uri, "bytes": file.size} for file in files_of(all_streams(checkpoint))
@@ -115,14 +115,14 @@ def _spark_files(checkpoint: CompletedCheckpoint) -> dict[str, Any] | None:
     return {
         "is_committed": content.is_committed,
         "settings": content.settings,
-        "bytes": sum(one.handle.size for one in content.files),
+        "bytes": sum(file.handle.size for file in content.files),
         "files": [
             {
-                "path": one.path,
-                "bytes": one.handle.size,
-                "uri": one.handle.uri if isinstance(one.handle, FileStateHandle) else None,
+                "path": file.path,
+                "bytes": file.handle.size,
+                "uri": file.handle.uri if isinstance(file.handle, FileStateHandle) else None,
             }
-            for one in content.files
+            for file in content.files
         ],
     }
 
@@ -134,8 +134,8 @@ def _operator(operator: OperatorState, states: "list[StateDescription]") -> dict
         "key": list(operator.key),
         "key_hash": operator.key_hash,
         "key_types": list(operator.key_types),
-        "states": [_state(one) for one in states],
-        "subtasks": {str(index): _subtask(one) for index, one in operator.subtasks.items()},
+        "states": [_state(state) for state in states],
+        "subtasks": {str(index): _subtask(state) for index, state in operator.subtasks.items()},
     }
 
 
@@ -239,7 +239,9 @@ def _print_operator(uid: str, operator: dict[str, Any], *, subtasks: bool) -> No
 
 def _print_statistics(each: dict[str, Any], *, subtasks: bool) -> None:
     counted = {
-        index: one["statistics"] for index, one in each.items() if one["statistics"] is not None
+        index: subtask["statistics"]
+        for index, subtask in each.items()
+        if subtask["statistics"] is not None
     }
     if not counted:
         return
@@ -248,16 +250,16 @@ def _print_statistics(each: dict[str, Any], *, subtasks: bool) -> None:
         rows = [
             {
                 "subtask": index,
-                **{_title(field): _measure(field, one[field]) for field in _MEASURED},
-                "restored from": one["restored_from"] or "-",
+                **{_title(field): _measure(field, statistics[field]) for field in _MEASURED},
+                "restored from": statistics["restored_from"] or "-",
             }
-            for index, one in counted.items()
+            for index, statistics in counted.items()
         ]
         print_table(rows, right=("subtask", *map(_title, _MEASURED)))
         return
     rows = []
     for field in _MEASURED:
-        values = [one[field] for one in counted.values()]
+        values = [statistics[field] for statistics in counted.values()]
         spread = {"least": min(values), "median": statistics.median(values), "most": max(values)}
         texts = {name: _measure(field, value) for name, value in spread.items()}
         most = max(counted, key=lambda index: counted[index][field])

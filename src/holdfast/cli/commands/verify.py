@@ -62,17 +62,17 @@ def add_to(commands: "Commands") -> None:
 
 
 @dataclass(slots=True)
-class _Found:
-    """What is to be verified, and what is known to be wrong already."""
+class _ToVerify:
+    """The checkpoints to verify, and those of which something is known to be wrong already."""
 
     checkpoints: dict[str, CompletedCheckpoint] = field(default_factory=dict)
     failed: list[VerifiedFile] = field(default_factory=list)
     missing: int = 0
 
     def leave_out(self, gone: list[CompletedCheckpoint], *, are_named: bool) -> None:
-        """Take out what jobs have deleted; who named it is told."""
-        for one in gone:
-            pointer = one.location.external_pointer
+        """Take out checkpoints that their jobs have deleted; users who named them are told."""
+        for checkpoint in gone:
+            pointer = checkpoint.location.external_pointer
             del self.checkpoints[pointer]
             if are_named:
                 say(f"{pointer} was deleted while it was read")
@@ -80,21 +80,23 @@ class _Found:
 
 
 def verify_command(options: argparse.Namespace) -> int:
-    """Verify, and print what is wrong; status 0 if nothing is, 3 if something is."""
-    found = _found(options)
-    loaded = list(found.checkpoints.values())
-    total = sum(file.size for file in files_of(s for one in loaded for s in all_streams(one)))
+    """Verify, and print what is wrong; the status is 0 if nothing is, else 3."""
+    task = _to_verify(options)
+    loaded = list(task.checkpoints.values())
+    total = sum(
+        file.size for file in files_of(s for checkpoint in loaded for s in all_streams(checkpoint))
+    )
     gone: list[CompletedCheckpoint] = []
     with progress("verifying", total) as advance:
         verified = verify_checkpoints(loaded, on_bytes=advance, on_gone=gone.append)
-        files = [*found.failed, *verified]
-    found.leave_out(gone, are_named=not options.all)
-    checkpoints = list(found.checkpoints.values())
-    wrong = sorted((one for one in files if one.failure is not None), key=lambda one: one.uri)
-    size = sum(one.size for one in files) + sum(one.metadata_bytes for one in checkpoints)
-    damaged = [_damage(one) for one in wrong]
+        files = [*task.failed, *verified]
+    task.leave_out(gone, are_named=not options.all)
+    checkpoints = list(task.checkpoints.values())
+    wrong = sorted((file for file in files if file.failure is not None), key=lambda file: file.uri)
+    size = sum(item.size for item in files) + sum(item.metadata_bytes for item in checkpoints)
+    damaged = [_damage(file) for file in wrong]
     result = {
-        "checkpoints": sorted(found.checkpoints),
+        "checkpoints": sorted(task.checkpoints),
         "files": len(files) + len(checkpoints),
         "bytes": size,
         "damaged": damaged,
@@ -102,68 +104,68 @@ def verify_command(options: argparse.Namespace) -> int:
     if options.json:
         print_json(result)
     else:
-        print_lines([{key: str(one[key]) for key in ("problem", "uri")} for one in damaged])
-        for one in wrong:
-            say(str(one.failure))
+        print_lines([{key: str(damage[key]) for key in ("problem", "uri")} for damage in damaged])
+        for file in wrong:
+            say(str(file.failure))
         if checkpoints or wrong:
             print_line(_summary(result))
     if wrong:
         return _DAMAGED
-    if not checkpoints and not found.missing:
+    if not checkpoints and not task.missing:
         say(f"no completed checkpoint or savepoint below {', '.join(options.pointers)}")
-    return _NOTHING_FOUND if found.missing or not checkpoints else 0
+    return _NOTHING_FOUND if task.missing or not checkpoints else 0
 
 
-def _found(options: argparse.Namespace) -> _Found:
-    """Load what is to be verified; a `_metadata` that is damaged is one of the results."""
-    found = _Found()
+def _to_verify(options: argparse.Namespace) -> _ToVerify:
+    """Load the checkpoints to verify; a damaged `_metadata` counts as a file that is wrong."""
+    task = _ToVerify()
     for pointer in options.pointers:
         loaded: Sequence[CompletedCheckpoint | VerifiedFile]
         try:
             loaded = list(_below(options, pointer)) if options.all else [pointed(options, pointer)]
         except CheckpointNotFoundError as error:
             say(str(error))
-            found.missing += 1
+            task.missing += 1
             continue
         except InvalidRequestError:
             raise
         except CheckpointError as error:
             loaded = [VerifiedFile(error.location or pointer, 0, error)]
-        for one in loaded:
-            if isinstance(one, VerifiedFile):
-                found.failed.append(one)
+        for result in loaded:
+            if isinstance(result, VerifiedFile):
+                task.failed.append(result)
             else:
-                found.checkpoints[one.location.external_pointer] = one
-    return found
+                task.checkpoints[result.location.external_pointer] = result
+    return task
 
 
 def _below(
     options: argparse.Namespace, directory: str
 ) -> Iterator[CompletedCheckpoint | VerifiedFile]:
     use_stores(options, directory)
-    for one in find_checkpoints(directory):
-        metadata = uripath.join(one.pointer, METADATA_FILE)
-        if one.checkpoint is None:
-            yield VerifiedFile(metadata, 0, one.failure)
+    for listed in find_checkpoints(directory):
+        metadata = uripath.join(listed.pointer, METADATA_FILE)
+        if listed.checkpoint is None:
+            yield VerifiedFile(metadata, 0, listed.failure)
             continue
         try:
-            reach(options, one.checkpoint)
+            reach(options, listed.checkpoint)
         except InvalidRequestError:
             raise
         except CheckpointError as failure:  # Spark's side
-            yield VerifiedFile(metadata, one.checkpoint.metadata_bytes, failure)
+            yield VerifiedFile(metadata, listed.checkpoint.metadata_bytes, failure)
         else:
-            yield one.checkpoint
+            yield listed.checkpoint
 
 
-def _damage(one: VerifiedFile) -> dict[str, Any]:
-    if isinstance(one.failure, CheckpointNotFoundError):
+def _damage(file: VerifiedFile) -> dict[str, Any]:
+    if isinstance(file.failure, CheckpointNotFoundError):
         problem = "missing"
-    elif isinstance(one.failure, CheckpointCorruptedError):
+    elif isinstance(file.failure, CheckpointCorruptedError):
         problem = "damaged"
     else:
         problem = "unreadable"
-    return {"uri": one.uri, "bytes": one.size, "problem": problem, "message": str(one.failure)}
+    return {"uri": file.uri, "bytes": file.size, "problem": problem, "message": str(file.failure)}
 
 
 def _summary(result: dict[str, Any]) -> str:

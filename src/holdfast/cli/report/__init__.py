@@ -1,17 +1,17 @@
 """The page of `holdfast report`: what it shows as values, and the page made of them.
 
-`data` gathers it from checkpoints, `page` draws it. Start with `data`.
+`data` gathers the values from checkpoints, `page` draws them. Start with `data`.
 """
 
 from collections.abc import Callable
 
 from holdfast.cli.report.data import Report, report_of
 
-__all__ = ["Report", "page_maker", "report_of"]
+__all__ = ["page_maker", "report_of"]
 
 
 def page_maker() -> Callable[[Report], str]:
-    """What makes the page of a report, as HTML.
+    """The function that makes the page of a report, as HTML.
 
     Raises:
         ModuleNotFoundError: Jinja is not installed.

@@ -14,11 +14,11 @@ _LEAST_HEIGHT = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What a chart is asked to show in one place.
+    """A bar that a chart is asked to show.
 
     Attributes:
         parts: Sizes, from the bottom up; or side by side.
-        title: What they are, for who points at it.
+        title: What they are; shown when the mouse is over the bar.
         is_marked: Whether something is wrong there; it is then as high as the chart.
     """
 
@@ -55,8 +55,8 @@ class Chart:
     Attributes:
         width: Its width.
         places: From left to right.
-        level: Where a line across it is, from the top; None if there is none.
-        together: Number of bars that were made one, of which the highest is shown.
+        level: Height of a line across the chart, from the top; None if there is no line.
+        together: Number of neighbouring bars of which only the highest is shown.
         is_full: Whether the last bar is at the right end.
     """
 

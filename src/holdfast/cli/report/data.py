@@ -1,4 +1,4 @@
-"""What the report shows, as plain values: the page and the JSON are made of them."""
+"""The values that the report shows: the page and the JSON are made of them."""
 
 import re
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ class Subtask:
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class ReportedOperator:
     """One operator's part of a checkpoint."""
 
     uid: str
@@ -98,7 +98,7 @@ class Checkpoint:
     metadata_bytes: int
     rows_in: int | None
     rows_out: int | None
-    operators: list[Operator]
+    operators: list[ReportedOperator]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,23 +230,23 @@ def public_text(text: str) -> str:
 
 
 def _job(history: JobHistory, now_ms: int) -> Job:
-    checkpoints = [_checkpoint(one) for one in history.checkpoints]
+    checkpoints = [_checkpoint(checkpoint) for checkpoint in history.checkpoints]
     distances = [
         later.completed_ms - earlier.completed_ms for earlier, later in pairwise(checkpoints)
     ]
     usual = median(distances) if len(distances) > 1 else None
     failures = [
-        *(_unreadable(one) for one in history.unreadable),
+        *(_unreadable(unreadable) for unreadable in history.unreadable),
         *(
             Failure(
-                one.checkpoint_id,
-                public_text(one.uri),
+                begun.checkpoint_id,
+                public_text(begun.uri),
                 "uncommitted",
-                files=one.files,
-                bytes=one.total_bytes,
-                modified=_time(one.modified_ms) if one.modified_ms else None,
+                files=begun.files,
+                bytes=begun.total_bytes,
+                modified=_time(begun.modified_ms) if begun.modified_ms else None,
             )
-            for one in history.uncommitted
+            for begun in history.uncommitted
         ),
     ]
     return Job(
@@ -254,10 +254,12 @@ def _job(history: JobHistory, now_ms: int) -> Job:
         state=_state(history, usual, now_ms),
         usual_distance_ms=usual,
         checkpoints=checkpoints,
-        failures=sorted(failures, key=lambda one: one.checkpoint or 0),
+        failures=sorted(failures, key=lambda failure: failure.checkpoint or 0),
         gaps=history.gaps,
-        savepoints=[_checkpoint(one) for one in history.savepoints],
-        unreadable_savepoints=[_unreadable(one) for one in history.unreadable_savepoints],
+        savepoints=[_checkpoint(savepoint) for savepoint in history.savepoints],
+        unreadable_savepoints=[
+            _unreadable(unreadable) for unreadable in history.unreadable_savepoints
+        ],
         sweep=None if history.leftovers is None else _sweep(history.leftovers),
     )
 
@@ -271,26 +273,26 @@ def _state(history: JobHistory, usual_ms: float | None, now_ms: int) -> str:
         return "damaged"
     quiet_after_ms = max(QUIET_LEAST_MS, QUIET_FACTOR * (usual_ms or 0))
     begun_ms = [
-        one.modified_ms
-        for one in history.uncommitted
-        if one.checkpoint_id > newest.checkpoint_id and one.modified_ms
+        begun.modified_ms
+        for begun in history.uncommitted
+        if begun.checkpoint_id > newest.checkpoint_id and begun.modified_ms
     ]
     # What was begun just now goes on, as far as one can tell.
-    if history.unreadable or any(now_ms - one > quiet_after_ms for one in begun_ms):
+    if history.unreadable or any(now_ms - modified_ms > quiet_after_ms for modified_ms in begun_ms):
         return "attention"
     if usual_ms is not None and now_ms - newest.created_ms > quiet_after_ms:
         return "quiet"
     return "healthy"
 
 
-def _checkpoint(one: CompletedCheckpoint) -> Checkpoint:
-    metadata = one.metadata
-    size = size_of(one, _streams(one))
+def _checkpoint(completed: CompletedCheckpoint) -> Checkpoint:
+    metadata = completed.metadata
+    size = size_of(completed, _streams(completed))
     operators = [_operator(uid, state) for uid, state in sorted(metadata.operators.items())]
     subtasks = [subtask for operator in operators for subtask in operator.subtasks]
     return Checkpoint(
         checkpoint=metadata.checkpoint_id,
-        pointer=public_text(one.location.external_pointer),
+        pointer=public_text(completed.location.external_pointer),
         batch=_batch_of(metadata),
         completed=_time(metadata.created_ms),
         completed_ms=metadata.created_ms,
@@ -299,9 +301,9 @@ def _checkpoint(one: CompletedCheckpoint) -> Checkpoint:
         new_bytes=size.new_bytes,
         referenced_bytes=size.referenced_bytes,
         total_bytes=size.total_bytes,
-        metadata_bytes=one.metadata_bytes,
-        rows_in=_total(one.rows_in for one in subtasks),
-        rows_out=_total(one.rows_out for one in subtasks),
+        metadata_bytes=completed.metadata_bytes,
+        rows_in=_total(subtask.rows_in for subtask in subtasks),
+        rows_out=_total(subtask.rows_out for subtask in subtasks),
         operators=operators,
     )
 
@@ -311,39 +313,39 @@ def _total(counts: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _streams(one: CompletedCheckpoint) -> list[StreamStateHandle]:
-    """All that it leads to, or what can be told of that."""
+def _streams(completed: CompletedCheckpoint) -> list[StreamStateHandle]:
+    """All streams that the checkpoint leads to; without Spark's files if their list can't be read."""
     try:
-        return all_streams(one)
+        return all_streams(completed)
     except CheckpointError:
-        return one.metadata.streams()
+        return completed.metadata.streams()
 
 
 def _batch_of(metadata: CheckpointMetadata) -> int | None:
-    """What is not of Spark's making is no failure of the page."""
+    """The micro-batch; None if the checkpoint is not one of Spark's, which is no failure of the page."""
     try:
         return progress_of(metadata).batch_id
     except CheckpointError:
         return None
 
 
-def _operator(uid: str, state: OperatorState) -> Operator:
-    return Operator(
+def _operator(uid: str, state: OperatorState) -> ReportedOperator:
+    return ReportedOperator(
         uid=uid,
         parallelism=state.parallelism,
         max_parallelism=state.max_parallelism,
         key=list(state.key),
-        subtasks=[_subtask(index, one) for index, one in sorted(state.subtasks.items())],
+        subtasks=[_subtask(index, subtask) for index, subtask in sorted(state.subtasks.items())],
     )
 
 
 def _subtask(index: int, state: SubtaskState) -> Subtask:
     streams = state.streams()
-    inline = sum(one.size for one in streams if not isinstance(one, FileStateHandle))
+    inline = sum(stream.size for stream in streams if not isinstance(stream, FileStateHandle))
     did = state.statistics
     return Subtask(
         subtask=index,
-        state_bytes=inline + sum(one.size for one in files_of(streams)),
+        state_bytes=inline + sum(file.size for file in files_of(streams)),
         rows_in=did.rows_in if did else None,
         rows_out=did.rows_out if did else None,
         restore_ms=did.restore_ms if did else None,
@@ -353,10 +355,10 @@ def _subtask(index: int, state: SubtaskState) -> Subtask:
     )
 
 
-def _unreadable(one: Unreadable) -> Failure:
+def _unreadable(unreadable: Unreadable) -> Failure:
     # The message without the place, which stands beside it.
-    error = public_text(str(one.error.args[0]))
-    return Failure(one.checkpoint_id, public_text(one.uri), "unreadable", error=error)
+    error = public_text(str(unreadable.error.args[0]))
+    return Failure(unreadable.checkpoint_id, public_text(unreadable.uri), "unreadable", error=error)
 
 
 def _sweep(leftovers: SweepReport | CheckpointError) -> Sweep:
@@ -365,10 +367,10 @@ def _sweep(leftovers: SweepReport | CheckpointError) -> Sweep:
     return Sweep(
         error="",
         files=[
-            *(Leftover(public_text(one.uri), one.size) for one in leftovers.files),
-            *(Leftover(public_text(one.uri), None) for one in leftovers.uploads),
+            *(Leftover(public_text(file.uri), file.size) for file in leftovers.files),
+            *(Leftover(public_text(upload.uri), None) for upload in leftovers.uploads),
         ],
-        directories=[public_text(one) for one in leftovers.directories],
+        directories=[public_text(directory) for directory in leftovers.directories],
         bytes=leftovers.total_bytes,
         too_young=leftovers.too_young,
     )

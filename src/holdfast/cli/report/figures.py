@@ -17,7 +17,7 @@ class Figure:
     Attributes:
         name: What it shows.
         summary: The same in numbers.
-        label: Both, for who can't see it.
+        label: Name and summary, for readers who can't see the chart.
         chart: The bars.
         first: What stands below its first bar.
         last: What stands below its last bar.
@@ -34,17 +34,17 @@ class Figure:
 
 
 def job_figures(job: Job) -> list[Figure]:
-    """What can be seen over the checkpoints of a job; none if none can be read."""
+    """Charts over the checkpoints of a job; none if no checkpoint can be read."""
     if not job.checkpoints:
         return []
-    durations = [one.duration_ms for one in job.checkpoints]
-    sizes = [one.total_bytes for one in job.checkpoints]
-    found = [
+    durations = [checkpoint.duration_ms for checkpoint in job.checkpoints]
+    sizes = [checkpoint.total_bytes for checkpoint in job.checkpoints]
+    measures = [
         _figure(
             job,
             "Duration",
             f"median {ms_text(median(durations))}, longest {ms_text(max(durations))}",
-            lambda one: Bar((one.duration_ms,), ms_text(one.duration_ms)),
+            lambda checkpoint: Bar((checkpoint.duration_ms,), ms_text(checkpoint.duration_ms)),
             level=median(durations),
         ),
         _figure(
@@ -55,25 +55,25 @@ def job_figures(job: Job) -> list[Figure]:
             legend=("newly written", "referenced"),
         ),
     ]
-    counted = [one for one in job.checkpoints if one.rows_in is not None]
+    counted = [checkpoint for checkpoint in job.checkpoints if checkpoint.rows_in is not None]
     if counted:
-        rows_in = sum(one.rows_in or 0 for one in counted)
-        rows_out = sum(one.rows_out or 0 for one in counted)
+        rows_in = sum(checkpoint.rows_in or 0 for checkpoint in counted)
+        rows_out = sum(checkpoint.rows_out or 0 for checkpoint in counted)
         summary = f"{count_text(rows_in)} in, {count_text(rows_out)} out"
-        found.append(
+        measures.append(
             _figure(job, "Rows", summary, _rows_bar, legend=("in", "out"), side_by_side=True)
         )
-    return found
+    return measures
 
 
 def subtask_figures(subtasks: Sequence[Subtask]) -> list[Figure]:
     """How evenly an operator's subtasks share the work; none for a single one, or for no work."""
     measures = (
-        _spread("State", subtasks, lambda one: one.state_bytes, bytes_text),
-        _spread("Rows in", subtasks, lambda one: one.rows_in, count_text),
-        _spread("Process time", subtasks, lambda one: one.process_ms, ms_text),
+        _spread("State", subtasks, lambda subtask: subtask.state_bytes, bytes_text),
+        _spread("Rows in", subtasks, lambda subtask: subtask.rows_in, count_text),
+        _spread("Process time", subtasks, lambda subtask: subtask.process_ms, ms_text),
     )
-    return [one for one in measures if one is not None]
+    return [measure for measure in measures if measure is not None]
 
 
 def _figure(
@@ -86,8 +86,8 @@ def _figure(
     side_by_side: bool = False,
     level: float | None = None,
 ) -> Figure:
-    bars = {one.checkpoint: bar_of(one) for one in job.checkpoints}
-    unreadable = [one.checkpoint for one in job.failures if one.reason == "unreadable"]
+    bars = {checkpoint.checkpoint: bar_of(checkpoint) for checkpoint in job.checkpoints}
+    unreadable = [failure.checkpoint for failure in job.failures if failure.reason == "unreadable"]
     for checkpoint in unreadable:
         if checkpoint is not None:
             bars[checkpoint] = Bar((), "can't be read", is_marked=True)
@@ -106,14 +106,14 @@ def _figure(
     )
 
 
-def _size_bar(one: Checkpoint) -> Bar:
-    written, referenced = bytes_text(one.new_bytes), bytes_text(one.referenced_bytes)
+def _size_bar(checkpoint: Checkpoint) -> Bar:
+    written, referenced = bytes_text(checkpoint.new_bytes), bytes_text(checkpoint.referenced_bytes)
     title = f"{written} newly written, {referenced} referenced"
-    return Bar((one.new_bytes, one.referenced_bytes), title)
+    return Bar((checkpoint.new_bytes, checkpoint.referenced_bytes), title)
 
 
-def _rows_bar(one: Checkpoint) -> Bar:
-    rows_in, rows_out = one.rows_in or 0, one.rows_out or 0
+def _rows_bar(checkpoint: Checkpoint) -> Bar:
+    rows_in, rows_out = checkpoint.rows_in or 0, checkpoint.rows_out or 0
     return Bar((rows_in, rows_out), f"{count_text(rows_in)} in, {count_text(rows_out)} out")
 
 
@@ -123,7 +123,7 @@ def _spread(
     measure: Callable[[Subtask], float | None],
     text: Callable[..., str],
 ) -> Figure | None:
-    values = [measure(one) or 0 for one in subtasks]
+    values = [measure(subtask) or 0 for subtask in subtasks]
     if len(values) < 2 or not any(values):
         return None
     index = max(range(len(values)), key=values.__getitem__)
@@ -132,8 +132,8 @@ def _spread(
     uneven = f"subtask {subtasks[index].subtask}: {factor_text(factor)} the mean"
     summary = uneven if factor >= 1.2 else "even"
     bars = [
-        Bar((value,), f"subtask {one.subtask}: {text(value)}")
-        for one, value in zip(subtasks, values, strict=True)
+        Bar((value,), f"subtask {subtask.subtask}: {text(value)}")
+        for subtask, value in zip(subtasks, values, strict=True)
     ]
     return Figure(
         name,

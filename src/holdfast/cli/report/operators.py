@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from holdfast.cli.report.data import Checkpoint, Operator, Subtask
+from holdfast.cli.report.data import Checkpoint, ReportedOperator, Subtask
 from holdfast.cli.report.figures import Figure, subtask_figures
 from holdfast.cli.report.rows import SHOWN_ROWS, Rows, rows_of
 
@@ -25,7 +25,7 @@ class OperatorView:
         most: The subtask that has the most, in each column.
     """
 
-    operator: Operator
+    operator: ReportedOperator
     checkpoints: int
     figures: list[Figure]
     rows: Rows[Subtask]
@@ -33,21 +33,23 @@ class OperatorView:
     most: dict[str, float]
 
 
-def operator_view(operator: Operator, checkpoints: Sequence[Checkpoint]) -> OperatorView:
+def operator_view(operator: ReportedOperator, checkpoints: Sequence[Checkpoint]) -> OperatorView:
     """Add up what the subtasks did for all checkpoints.
 
     A single micro-batch says little of how rows are dealt. Checkpoints of another parallelism, which
     dealt them otherwise, don't count.
     """
     alike = [
-        one
+        earlier
         for checkpoint in checkpoints
-        for one in checkpoint.operators
-        if one.uid == operator.uid and one.parallelism == operator.parallelism
+        for earlier in checkpoint.operators
+        if earlier.uid == operator.uid and earlier.parallelism == operator.parallelism
     ]
     subtasks = _totals(operator, alike)
     is_by_size = len(subtasks) > SHOWN_ROWS
-    in_order = sorted(subtasks, key=lambda one: -one.state_bytes) if is_by_size else subtasks
+    in_order = (
+        sorted(subtasks, key=lambda subtask: -subtask.state_bytes) if is_by_size else subtasks
+    )
     columns = ("state_bytes", "rows_in", "rows_out", "process_ms", "snapshot_ms")
     return OperatorView(
         operator=operator,
@@ -56,28 +58,28 @@ def operator_view(operator: Operator, checkpoints: Sequence[Checkpoint]) -> Oper
         rows=rows_of(in_order),
         is_by_size=is_by_size,
         most={
-            column: max((getattr(one, column) or 0 for one in subtasks), default=0)
+            column: max((getattr(subtask, column) or 0 for subtask in subtasks), default=0)
             for column in columns
         },
     )
 
 
-def _totals(operator: Operator, alike: Sequence[Operator]) -> list[Subtask]:
-    """State as the newest has it, the rest added up; by index, those without state too."""
-    own = {one.subtask: one for one in operator.subtasks}
+def _totals(operator: ReportedOperator, alike: Sequence[ReportedOperator]) -> list[Subtask]:
+    """Each subtask by index: its state as in the newest checkpoint, its rows and times added up over all."""
+    own = {subtask.subtask: subtask for subtask in operator.subtasks}
     did: dict[int, list[Subtask]] = defaultdict(list)
-    for one in alike:
-        for subtask in one.subtasks:
+    for earlier in alike:
+        for subtask in earlier.subtasks:
             did[subtask.subtask].append(subtask)
     return [
         Subtask(
             subtask=index,
             state_bytes=own[index].state_bytes if index in own else 0,
-            rows_in=_sum(one.rows_in for one in did[index]),
-            rows_out=_sum(one.rows_out for one in did[index]),
-            restore_ms=_sum(one.restore_ms for one in did[index]),
-            process_ms=_sum(one.process_ms for one in did[index]),
-            snapshot_ms=_sum(one.snapshot_ms for one in did[index]),
+            rows_in=_sum(part.rows_in for part in did[index]),
+            rows_out=_sum(part.rows_out for part in did[index]),
+            restore_ms=_sum(part.restore_ms for part in did[index]),
+            process_ms=_sum(part.process_ms for part in did[index]),
+            snapshot_ms=_sum(part.snapshot_ms for part in did[index]),
             restored_from=own[index].restored_from if index in own else "",
         )
         for index in range(operator.parallelism)

@@ -25,7 +25,7 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job, with what is made of it for the page.
+    """A job, and what the page shows of it.
 
     Attributes:
         job: The job.
@@ -103,10 +103,10 @@ def _view(job: Job, anchor: str, report: Report) -> JobView:
         first_id=job.checkpoints[0].checkpoint if job.checkpoints else 0,
         figures=job_figures(job),
         checkpoints=rows_of(job.checkpoints[::-1]),
-        operators=[operator_view(one, job.checkpoints) for one in newest.operators]
+        operators=[operator_view(operator, job.checkpoints) for operator in newest.operators]
         if newest
         else [],
-        files=rows_of(sorted(files, key=lambda one: -(one.bytes or 0))),
+        files=rows_of(sorted(files, key=lambda file: -(file.bytes or 0))),
         savepoints=rows_of(job.savepoints[::-1]),
     )
 
@@ -124,7 +124,7 @@ def _headline(job: Job, newest: Checkpoint | None, made_ms: int) -> str:
     if job.state == "quiet" and job.usual_distance_ms is not None:
         return f"{last}; before that, one every {ms_text(job.usual_distance_ms)}"
     if job.state == "attention":
-        bad = sum(one.reason == "unreadable" for one in job.failures)
+        bad = sum(failure.reason == "unreadable" for failure in job.failures)
         why = f"{bad} older can't be read" if bad else "a newer one was begun and not completed"
         return f"{last}; {why}"
     return last

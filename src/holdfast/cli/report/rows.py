@@ -1,4 +1,4 @@
-"""Long tables: what of them is shown, unfolded, left out."""
+"""Long tables: which rows are shown, folded and left out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ class Rows(Generic[Row]):
 
     Attributes:
         shown: The first of them.
-        folded: The next ones, for who unfolds them.
-        left_out: Number of those that are not on the page.
+        folded: The next rows, shown when a reader unfolds them.
+        left_out: Number of rows that are not on the page.
     """
 
     shown: list[Row]

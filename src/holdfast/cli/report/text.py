@@ -29,12 +29,12 @@ def span_text(ms: float) -> str:
 
 
 def count_text(count: int) -> str:
-    """A count, with its thousands apart."""
+    """A count, with its thousands set apart."""
     return f"{count:,}"
 
 
 def factor_text(factor: float) -> str:
-    """How many times as much, such as `1.9 times`."""
+    """A ratio, such as `1.9 times`."""
     return f"{factor:.1f} times" if factor < 100 else f"{factor:,.0f} times"
 
 

@@ -17,7 +17,7 @@ from holdfast.locations.coordination import (
     CheckpointsCleaner,
     CompletedCheckpointStore,
     complete_checkpoint,
-    latest_checkpoint,
+    load_latest_checkpoint,
 )
 from holdfast.locations.file_systems import retry_deadline
 from holdfast.locations.metadata import CheckpointMetadata, OperatorState, SubtaskState
@@ -148,7 +148,7 @@ class CheckpointCoordinator:
         started = time.monotonic()
         if self._ownership is None:
             # Not before it is sure that this query can go on: it stops the one that runs the job.
-            last = latest_checkpoint(self._access)
+            last = load_latest_checkpoint(self._access)
             if last is not None:
                 self._continuation.check(last)
             was_completed(batch_id, last, job_id=self._job_id)

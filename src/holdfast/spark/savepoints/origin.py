@@ -10,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.common import checkpoint_directory
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations.coordination import latest_checkpoint
+from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.locations.storages import CheckpointStorageAccess, CompletedCheckpoint
 from holdfast.spark import sessions
 from holdfast.spark.checkpoint_location import (
@@ -81,7 +81,7 @@ class Origin:
         """
         if self.access is None:
             return None
-        last = latest_checkpoint(self.access)
+        last = load_latest_checkpoint(self.access)
         if last is None:
             message = (
                 f"operators of the query have no completed checkpoint in job {self.job_id}. With "

@@ -1,4 +1,4 @@
-"""The settings of a query under `spark.holdfast.*`: what there is, what is set, the stores that follow.
+"""The settings of a query under `spark.holdfast.*`: the table of all, the values that are set, and the stores that follow from them.
 
 `table` has them all; a new setting is a line there. Start with `setting`.
 """

@@ -11,7 +11,7 @@ from holdfast.spark.settings.table import check_settings, settings_table
 
 
 class SettingArguments(TypedDict, total=False):
-    """The arguments of `configure`. What they mean stands in the table of settings."""
+    """The arguments of `configure`; the table of settings says what they mean."""
 
     checkpoint_dir: str | None
     checkpoint_storage: Literal["filesystem", "memory"] | None
@@ -54,21 +54,21 @@ def configure(
 
     Every setting is an argument, named in docs/settings.md. Its value is a number, a truth value or
     the text that one would write into `spark-defaults.conf`: a size is in bytes or such as `64k`, a
-    duration in seconds or such as `24h`. What is None, or not there, stays as it is.
+    duration in seconds or such as `24h`. A setting that is None, or not given, stays as it is.
 
-    What a builder has wins over `--conf`, and that over `spark-defaults.conf`; of two calls on one
-    builder the later one wins, be it this one or `config`. All is checked before anything is set.
+    The builder's settings win over `--conf`, and these over `spark-defaults.conf`; of two calls on a
+    builder, be it of this function or `config`, the later wins. All values are checked before any is set.
 
     Args:
         builder: `SparkSession.builder`, also one for Spark Connect.
-        settings: By name.
+        settings: Values by argument.
 
     Returns:
         The builder.
 
     Raises:
-        InvalidRequestError: `builder` is none, there is no such setting, or a value is of another
-            kind; of this call, or of an earlier one.
+        InvalidRequestError: `builder` is no builder, there is no such setting, or a value of this
+            call or an earlier one is of another kind.
     """
     if not isinstance(builder, SparkSession.Builder):
         message = (

@@ -1,4 +1,4 @@
-"""One row of the table of settings, and how the text of one is read."""
+"""A row of the table of settings, and how its text becomes a value."""
 
 import re
 from collections.abc import Callable
@@ -15,20 +15,20 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table.
+    """A row of the table of settings.
 
     Attributes:
         key: Spark configuration key without `spark.holdfast.`.
-        kind: What its text has to be, for people.
-        meaning: What it does, for people.
+        kind: What the text of a value has to be, for people.
+        meaning: What the setting does, for people.
         flink: Flink's key for the same, or empty.
-        parse: Makes a value of its text; raises ValueError or `InvalidRequestError`.
-        default_text: The default as one would write it, where that is not its value.
-        s3a: Hadoop's key for the same, behind `spark.hadoop.fs.s3a.`, which is taken where this one
+        parse: Makes a value of a text; raises ValueError or `InvalidRequestError`.
+        default_text: The default as people write it, where its value doesn't show that.
+        s3a: Hadoop's key for the same, behind `spark.hadoop.fs.s3a.`, which counts where this setting
             is not set; or empty.
         older_flink: What older versions of Flink called it.
-        unit: What a number stands for that is given without one, as text that `parse` knows.
-        argument: What it is called as an argument of `configure`.
+        unit: The unit of a number that is given without a unit, as `parse` knows it.
+        argument: Its name as an argument of `configure`.
     """
 
     key: str
@@ -42,15 +42,20 @@ class Setting:
     unit: str = ""
     argument: str = ""
 
+    @property
+    def name(self) -> str:
+        """The whole key, as Spark's configuration has it."""
+        return PREFIX + self.key
+
     def value(self, key: str, text: str) -> Any:
-        """What a text means that somebody has set.
+        """The value of a text that somebody has set.
 
         Args:
             key: The whole key that it was set by, for the error.
             text: The text.
 
         Raises:
-            InvalidRequestError: It has to be something else.
+            InvalidRequestError: The text is no such value.
         """
         try:
             return self.parse(text.strip())
@@ -62,17 +67,17 @@ class Setting:
 
 
 def size(text: str) -> int:
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    matched = _SIZE.fullmatch(text)
+    if matched is None:
         raise ValueError(text)
-    return int(found[1]) * _UNITS[found[2].lower()]
+    return int(matched[1]) * _UNITS[matched[2].lower()]
 
 
 def boolean(text: str) -> bool:
-    found = {"true": True, "false": False}.get(text.lower())
-    if found is None:
+    value = {"true": True, "false": False}.get(text.lower())
+    if value is None:
         raise ValueError(text)
-    return found
+    return value
 
 
 def positive(text: str) -> int:

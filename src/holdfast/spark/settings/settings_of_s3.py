@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import S3Settings
 from holdfast.redaction import shown
-from holdfast.spark.settings.setting import PREFIX, Setting, boolean, positive, size
+from holdfast.spark.settings.setting import Setting, boolean, positive, size
 
 _S3A = "spark.hadoop.fs.s3a."
 
@@ -187,7 +187,7 @@ _ROWS = {
 
 def s3_settings_table() -> list[tuple[Setting, Any]]:
     """Every setting with its default, in the order of the docs."""
-    defaults = {one.name: one.default for one in fields(S3Settings)}
+    defaults = {field.name: field.default for field in fields(S3Settings)}
     return [
         (replace(setting, argument=re.sub(r"\W", "_", setting.key)), defaults[name])
         for name, setting in _ROWS.items()
@@ -195,11 +195,11 @@ def s3_settings_table() -> list[tuple[Setting, Any]]:
 
 
 def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str, S3Settings]:
-    """How to reach the buckets of some URIs, by bucket; URIs of other stores are passed over.
+    """How to reach the buckets of some URIs, by bucket; URIs of other stores don't count.
 
     Args:
         configuration: Spark's configuration.
-        uris: Where the query keeps anything.
+        uris: The places where the query keeps anything.
 
     Raises:
         InvalidRequestError: A value is of another kind, even if no URI is in S3, or some values
@@ -207,8 +207,8 @@ def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str
     """
     own = _own(configuration)
     # Not of one with a secret, which would be shown as its name; it is refused where it is used.
-    found = [_BUCKET.match(uri) for uri in uris if uri and shown(uri) == uri]
-    buckets = sorted({one[1] for one in found if one is not None})
+    matches = [_BUCKET.match(uri) for uri in uris if uri and shown(uri) == uri]
+    buckets = sorted({matched[1] for matched in matches if matched is not None})
     if not buckets:
         _settings("S3", own)  # tried alone: nothing of Hadoop's makes them go together
     return {
@@ -218,7 +218,7 @@ def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str
 
 
 def check_s3_values(configuration: Mapping[str, str]) -> None:
-    """Refuse what can't be, whatever else is set: what has to go with it may come from elsewhere.
+    """Refuse values that are wrong whatever else is set; settings that they need may come from elsewhere.
 
     Raises:
         InvalidRequestError: A value is of another kind.
@@ -234,7 +234,7 @@ def _own(configuration: Mapping[str, str]) -> _Said:
     return {
         name: (key, configuration[key])
         for name, setting in _ROWS.items()
-        if (key := PREFIX + setting.key) in configuration
+        if (key := setting.name) in configuration
     }
 
 
@@ -257,9 +257,9 @@ def _settings(whose: str, said: _Said) -> S3Settings:
 
 
 def _from_s3a(configuration: Mapping[str, str], bucket: str, own: _Said) -> _Said:
-    """What Hadoop's settings of S3A say where ours say nothing.
+    """The values of Hadoop's settings of S3A, where ours say nothing.
 
-    Not mixed: who names an endpoint, credentials or an encryption, names all of it.
+    Endpoint, credentials and encryption are never mixed of both: each comes whole from ours or from Hadoop's.
     """
     if "endpoint_url" in own:
         return {}

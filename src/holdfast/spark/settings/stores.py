@@ -1,4 +1,4 @@
-"""How a query's driver and tasks reach the stores that it keeps anything in."""
+"""How a query's driver and tasks reach its stores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,14 +14,14 @@ _HDFS_OPTIONS = ("dfs.", "fs.defaultFS", "fs.viewfs.", "hadoop.security.authenti
 
 
 def is_of_stores(key: str) -> bool:
-    """Whether a setting of Spark says how a store is reached."""
-    of_hdfs = tuple(_HADOOP + one for one in _HDFS_OPTIONS)
+    """Whether a key of Spark's configuration says how to reach a store."""
+    of_hdfs = tuple(_HADOOP + option for option in _HDFS_OPTIONS)
     return key.startswith((f"{PREFIX}s3.", f"{_HADOOP}fs.s3a.", *of_hdfs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """Values only, so that they compare and pickle.
+    """How to reach the stores of a query; values only, so that they compare and pickle.
 
     Attributes:
         s3: How to reach S3, for each bucket in which the query keeps anything.
@@ -33,7 +33,7 @@ class Stores:
 
     @classmethod
     def parse(cls, configuration: Mapping[str, str], *uris: str | None) -> "Stores":
-        """What Spark's configuration says of the stores of some URIs.
+        """How to reach the stores of some URIs by Spark's configuration.
 
         Raises:
             InvalidRequestError: A setting of S3 is of another kind, or some don't go together.
@@ -48,7 +48,7 @@ class Stores:
         return cls(s3=s3_settings(configuration, *uris), hdfs=hdfs if is_hdfs else {})
 
     def use(self) -> None:
-        """Reach them this way from now on, in this process."""
+        """Reach the stores this way from now on, in this process."""
         for bucket, settings in self.s3.items():
             use_s3(settings, bucket)
         if self.hdfs:

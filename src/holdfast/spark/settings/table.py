@@ -71,7 +71,7 @@ class Settings:
     """The settings of one query; values only, so that they compare and pickle.
 
     Attributes:
-        stores: How to reach what the query keeps anything in. The others are what the table says.
+        stores: How to reach the stores of the query. For the others see the table.
     """
 
     checkpoint_dir: str | None = _setting(
@@ -238,10 +238,10 @@ class Settings:
         )
 
     def open_storage(self) -> CheckpointStorage:
-        """The checkpoint storage that they describe; touches nothing yet.
+        """The checkpoint storage that the settings describe; it is not touched yet.
 
         Raises:
-            InvalidRequestError: No directory, or one that can't be used.
+            InvalidRequestError: There is no directory, or it can't be used.
         """
         if self.checkpoint_storage == "memory" and self.checkpoint_dir is None:
             return _MEMORY
@@ -270,13 +270,13 @@ class Settings:
 
 def settings_table() -> list[tuple[Setting, Any]]:
     """Every setting with its default, in the order of the docs."""
-    defaults = {one.name: one.default for one in fields(Settings)}
+    defaults = {row.name: row.default for row in fields(Settings)}
     own = [(setting, defaults[name]) for name, setting in _rows().items()]
     return own + s3_settings_table()
 
 
 def check_settings(configuration: Mapping[str, str]) -> None:
-    """Refuse what can't be in some settings, though others may be set elsewhere.
+    """Refuse settings that are wrong whatever is set elsewhere.
 
     Raises:
         InvalidRequestError: An unknown key, a value of another kind, or a directory that can't be
@@ -289,10 +289,10 @@ def check_settings(configuration: Mapping[str, str]) -> None:
 
 
 def check_known(configuration: Mapping[str, str]) -> None:
-    """Refuse keys that look like settings of Holdfast and are none, whatever their values.
+    """Refuse keys that look like settings of Holdfast and are none; values don't count.
 
     Raises:
-        InvalidRequestError: There is one; the message has the right name.
+        InvalidRequestError: There is such a key; the message has the right name.
     """
     check_keys(configuration, [setting for setting, _ in settings_table()])
 
@@ -303,14 +303,14 @@ def _own_values(configuration: Mapping[str, str]) -> dict[str, Any]:
     return {
         name: setting.value(key, configuration[key])
         for name, setting in _rows().items()
-        if (key := PREFIX + setting.key) in configuration
+        if (key := setting.name) in configuration
     }
 
 
 def _rows() -> dict[str, Setting]:
     """The rows that are fields of `Settings`, by field."""
     return {
-        one.name: replace(one.metadata["setting"], argument=one.name)
-        for one in fields(Settings)
-        if one.metadata
+        row.name: replace(row.metadata["setting"], argument=row.name)
+        for row in fields(Settings)
+        if row.metadata
     }

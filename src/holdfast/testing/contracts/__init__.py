@@ -1,4 +1,4 @@
-"""The suites, a module each; their names are in `holdfast.testing`, too."""
+"""The suites, a module each; `holdfast.testing` has them too."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a file system must do besides, if it tells two writers of one name apart."""
+"""What a file system must do in addition if it tells two writers of a name apart."""
 
 from contextlib import suppress
 

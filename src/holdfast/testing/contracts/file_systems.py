@@ -38,7 +38,7 @@ class FileSystemContract:
 
     @pytest.fixture
     def directory(self) -> str:
-        """Normalized URI of a directory that is there and empty, another one for each test."""
+        """Normalized URI of an empty directory, a new one for each test."""
         raise NotImplementedError
 
     def files(self, directory: str) -> dict[str, bytes]:
@@ -46,11 +46,11 @@ class FileSystemContract:
         raise NotImplementedError
 
     def put(self, uri: str, data: bytes) -> None:
-        """Store a file in a directory that is there, behind the adapter's back."""
+        """Store a file in an existing directory, behind the adapter's back."""
         raise NotImplementedError
 
     def put_all(self, uris: Iterable[str], data: bytes) -> None:
-        """Store many of them."""
+        """Store many files with the same bytes."""
         for uri in uris:
             self.put(uri, data)
 
@@ -116,10 +116,10 @@ class FileSystemContract:
         create_and_commit(file_system, f"{directory}/file", b"12345")
         create_and_commit(file_system, f"{directory}/inner/hidden from above", b"1")
         entries = list(file_system.list(directory))
-        found = {entry.uri: entry for entry in entries}
-        assert found.keys() == {f"{directory}/inner", f"{directory}/file"}
-        assert len(entries) == len(found)
-        inner, file = found[f"{directory}/inner"], found[f"{directory}/file"]
+        by_uri = {entry.uri: entry for entry in entries}
+        assert by_uri.keys() == {f"{directory}/inner", f"{directory}/file"}
+        assert len(entries) == len(by_uri)
+        inner, file = by_uri[f"{directory}/inner"], by_uri[f"{directory}/file"]
         assert (inner.is_directory, inner.size) == (True, 0)
         assert (file.is_directory, file.size) == (False, 5)
         milliseconds = range(1_600_000_000_000, 10_000_000_000_000)  # the years 2020 to 2286
@@ -348,10 +348,13 @@ class FileSystemContract:
 
     def test_readers_of_one_file_do_not_meet(self, file_system: FileSystem, directory: str) -> None:
         self.put(f"{directory}/x", b"0123456789")
-        with file_system.open(f"{directory}/x") as one, file_system.open(f"{directory}/x") as other:
-            assert one.read(5) == b"01234"
+        with (
+            file_system.open(f"{directory}/x") as first,
+            file_system.open(f"{directory}/x") as other,
+        ):
+            assert first.read(5) == b"01234"
             assert other.read(2) == b"01"
-            assert one.read() == b"56789"
+            assert first.read() == b"56789"
 
     def test_names_are_taken_as_they_are(self, file_system: FileSystem, directory: str) -> None:
         for name in ("%2F", "a b", "é", "x?y#z", "*", "-rf"):

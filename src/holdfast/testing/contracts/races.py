@@ -10,7 +10,7 @@ RACERS = 8
 
 
 def race(attempt: Callable[[int], object]) -> list[bool]:
-    """Let all racers attempt the same; by racer, whether it did not meet a conflict."""
+    """Let all racers attempt the same, and say of each whether it won, that is, met no conflict."""
     start = threading.Barrier(RACERS)
 
     def wins(racer: int) -> bool:

@@ -19,7 +19,7 @@ from holdfast.errors import (
     InvalidRequestError,
     StreamClosedError,
 )
-from holdfast.locations.coordination import complete_checkpoint, latest_checkpoint
+from holdfast.locations.coordination import complete_checkpoint, load_latest_checkpoint
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.storages import (
@@ -64,7 +64,7 @@ class CheckpointStorageContract:
     """What every `CheckpointStorage` must do.
 
     Subclass it in a test file, under a name that pytest collects, and provide the fixture
-    `storage` and the accessor `files`; set `resolvable` if it is another one.
+    `storage` and the accessor `files`; set `resolvable` if its default doesn't suit the storage.
     """
 
     resolvable = True
@@ -72,7 +72,7 @@ class CheckpointStorageContract:
 
     @pytest.fixture
     def storage(self) -> CheckpointStorage:
-        """A storage that is empty, another one for each test."""
+        """An empty storage, a new one for each test."""
         raise NotImplementedError
 
     def files(self, storage: CheckpointStorage) -> set[str]:
@@ -81,14 +81,14 @@ class CheckpointStorageContract:
 
     @pytest.fixture
     def access(self, storage: CheckpointStorage) -> CheckpointStorageAccess:
-        """The part of a job, ready for checkpoints."""
+        """The storage of a job, ready for checkpoints."""
         access = storage.create_checkpoint_storage("job")
         access.initialize_base_locations_for_checkpoint()
         return access
 
     @pytest.fixture
     def location(self, access: CheckpointStorageAccess) -> CheckpointStorageLocation:
-        """Checkpoint 1 of that job, begun."""
+        """A pending checkpoint, 1 of that job."""
         return access.initialize_location_for_checkpoint(1)
 
     @pytest.fixture
@@ -113,19 +113,19 @@ class CheckpointStorageContract:
         assert handle is not None
         metadata = metadata_of(handle, checkpoint_id=7)
         assert access.completed_checkpoints() == {}
-        assert latest_checkpoint(access) is None
+        assert load_latest_checkpoint(access) is None
         done = complete_checkpoint(location, metadata)
         assert list(access.completed_checkpoints()) == [7]
-        found = latest_checkpoint(access)
-        assert found is not None
-        assert found.metadata == done.metadata == metadata
+        latest = load_latest_checkpoint(access)
+        assert latest is not None
+        assert latest.metadata == done.metadata == metadata
         assert (
-            found.metadata_bytes == done.metadata_bytes == len(read(done.location.metadata_handle))
+            latest.metadata_bytes == done.metadata_bytes == len(read(done.location.metadata_handle))
         )
         assert done.location.external_pointer == location.external_pointer
-        found.discard()
+        latest.discard()
         assert access.completed_checkpoints() == {}
-        found.discard()
+        latest.discard()
 
     def test_completed_checkpoints_are_in_the_order_of_their_ids(
         self, access: CheckpointStorageAccess
@@ -134,7 +134,7 @@ class CheckpointStorageContract:
             location = access.initialize_location_for_checkpoint(checkpoint_id)
             complete_checkpoint(location, metadata_of(checkpoint_id=checkpoint_id))
         assert list(access.completed_checkpoints()) == [0, 9, 10, 100]
-        latest = latest_checkpoint(access)
+        latest = load_latest_checkpoint(access)
         assert latest is not None
         assert latest.metadata.checkpoint_id == 100
 
@@ -146,7 +146,7 @@ class CheckpointStorageContract:
         with pytest.raises(CheckpointConflictError):
             complete_checkpoint(second, metadata_of(commit_token="second"))
         second.dispose_on_failure()
-        latest = latest_checkpoint(access)
+        latest = load_latest_checkpoint(access)
         assert latest is not None
         assert latest.metadata.commit_token == "first"
 
@@ -161,7 +161,7 @@ class CheckpointStorageContract:
 
         won = race(attempt)
         assert won.count(True) == 1
-        latest = latest_checkpoint(access)
+        latest = load_latest_checkpoint(access)
         assert latest is not None
         assert latest.metadata.commit_token == str(won.index(True))
 
@@ -202,7 +202,7 @@ class CheckpointStorageContract:
             location = access.initialize_location_for_checkpoint(1)
             complete_checkpoint(location, metadata_of(commit_token=job, job_id=job))
         for job, access in accesses.items():
-            latest = latest_checkpoint(access)
+            latest = load_latest_checkpoint(access)
             assert latest is not None
             assert latest.metadata.commit_token == job
         accesses["a"].completed_checkpoints()[1].dispose_storage_location()
@@ -334,8 +334,8 @@ class CheckpointStorageContract:
         for handle in handles:
             if isinstance(handle, FileStateHandle):
                 assert handle.uri.startswith(done.location.external_pointer)
-        found = storage.resolve_checkpoint(done.location.external_pointer)
-        for loaded in load_checkpoint(found).metadata.streams():
+        place = storage.resolve_checkpoint(done.location.external_pointer)
+        for loaded in load_checkpoint(place).metadata.streams():
             assert read(loaded) == bytes(size)
         assert access.completed_checkpoints() == {}
         done.discard()
@@ -366,8 +366,8 @@ class CheckpointStorageContract:
         location = access.initialize_location_for_savepoint(1, target)
         done = complete_checkpoint(location, metadata_of())
         location.dispose_on_failure()
-        found = storage.resolve_checkpoint(done.location.external_pointer)
-        assert load_checkpoint(found).metadata == done.metadata
+        place = storage.resolve_checkpoint(done.location.external_pointer)
+        assert load_checkpoint(place).metadata == done.metadata
 
     def test_what_a_task_owns_survives_failure_and_discard(
         self, access: CheckpointStorageAccess

@@ -111,12 +111,12 @@ class HttpFaults:
 
     A fault is for the requests that `when` matches; `nth` picks which of those, counted from 1
     since the fault was planned: the `"next"` one, the one with that number, or `"every"` one. With
-    `times` it is so many in a row from there on. What is planned for one request happens in the
-    order in which it was planned, until something ends the request.
+    `times` the fault is for so many in a row from there on. Several faults of a request happen in the
+    order in which they were planned, until one ends the request.
 
     Attributes:
         url: Where clients reach the server through the proxy.
-        requests: What arrived, in order; those that failed too.
+        requests: All requests that arrived, in order; those that failed too.
     """
 
     url: str

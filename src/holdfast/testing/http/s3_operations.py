@@ -52,7 +52,7 @@ def s3_operation(name: str) -> Callable[[HttpRequest], bool]:
     """Match the requests of one of S3's operations, for `HttpFaults`.
 
     Raises:
-        InvalidRequestError: There is none of that name.
+        InvalidRequestError: S3 has no operation of that name.
     """
     if name not in S3_OPERATIONS:
         raise InvalidRequestError(

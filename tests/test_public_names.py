@@ -1,0 +1,72 @@
+"""The names that users can learn: the pages of the API reference list them, and nothing else is public."""
+
+import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+PAGES = {
+    "holdfast": "api-holdfast.md",
+    "holdfast.backends": "api-backends.md",
+    "holdfast.errors": "api-errors.md",
+    "holdfast.locations": "api-locations.md",
+    "holdfast.locations.adapters": "api-adapters.md",
+    "holdfast.spark": "api-spark.md",
+    "holdfast.testing": "api-testing.md",
+}
+MOST_NAMES = {"holdfast.backends": 30, "holdfast.locations": 40, "holdfast.spark": 30}
+
+
+def listed(module: str) -> list[str]:
+    """The names that a module's page shows."""
+    page = (ROOT / "docs" / PAGES[module]).read_text()
+    return re.findall(rf"^::: {re.escape(module)}\.(\w+)$", page, re.MULTILINE)
+
+
+def public(module: str) -> list[str]:
+    """The names that a module says are for users."""
+    if module == "holdfast.errors":  # all its classes
+        errors = vars(import_module(module)).values()
+        return [error.__name__ for error in errors if getattr(error, "__module__", "") == module]
+    names: list[str] = import_module(module).__all__
+    return names
+
+
+def has_docstring(value: object) -> bool:
+    """Whether a value can have one: aliases of types and constants can't."""
+    return inspect.isclass(value) or inspect.isfunction(value)
+
+
+@pytest.mark.parametrize("module", PAGES)
+def test_the_page_of_a_module_shows_exactly_its_public_names(module: str) -> None:
+    assert sorted(listed(module)) == sorted(public(module))
+
+
+@pytest.mark.parametrize("module", PAGES)
+def test_every_public_name_says_what_it_is(module: str) -> None:
+    values = {name: getattr(import_module(module), name) for name in public(module)}
+    assert [
+        name for name, value in values.items() if has_docstring(value) and not value.__doc__
+    ] == []
+
+
+@pytest.mark.parametrize("module", MOST_NAMES)
+def test_a_module_has_no_more_names_than_one_can_learn(module: str) -> None:
+    assert len(public(module)) <= MOST_NAMES[module]
+
+
+def test_no_name_is_public_in_two_modules_with_two_meanings() -> None:
+    meanings: dict[str, set[int]] = {}
+    for module in PAGES:
+        for name in public(module):
+            meanings.setdefault(name, set()).add(id(getattr(import_module(module), name)))
+    # An Arrow table without Spark, and a DataFrame with it.
+    assert [name for name, values in meanings.items() if len(values) > 1] == ["read_state"]
+
+
+def test_every_page_of_the_reference_is_of_a_module() -> None:
+    assert {page.name for page in (ROOT / "docs").glob("api-*.md")} == set(PAGES.values())
