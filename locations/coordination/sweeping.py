@@ -315,7 +315,7 @@ def _look_everywhere(place: _Place, spread: str) -> None:
 
 
 def _holds_state(name: str) -> bool:
-    """Whether state files are in a directory of that name that are not their tasks' own."""
+    """Whether state files are in a directory of that name."""
     return name == SHARED or CHECKPOINT.fullmatch(name) is not None
 
 

@@ -255,16 +255,6 @@ class JobOwnership(Protocol):
 class CheckpointStorageCoordinatorView(Protocol):
     """What the driver does with a job's storage."""
 
-    @property
-    def supports_highly_available_storage(self) -> bool:
-        """Whether checkpoints outlive the driver."""
-        ...
-
-    @property
-    def has_default_savepoint_location(self) -> bool:
-        """Whether a savepoint needs no target."""
-        ...
-
     def initialize_base_locations_for_checkpoint(self) -> None:
         """Make what all checkpoints of the job need. May be repeated.
 
@@ -311,10 +301,6 @@ class CheckpointStorageWorkerView(Protocol):
 
         What is written by the default reference belongs to no attempt that could dispose of it.
         """
-        ...
-
-    def create_task_owned_state_stream(self) -> CheckpointStateOutputStream:
-        """A stream of state that its task deletes, and no coordinator."""
         ...
 
 

@@ -143,14 +143,6 @@ class FileSystemCheckpointStorageAccess:
             self.storage.directory, self.job_id, single_writer=self.storage.single_writer
         )
 
-    @property
-    def supports_highly_available_storage(self) -> bool:
-        return True
-
-    @property
-    def has_default_savepoint_location(self) -> bool:
-        return self.storage.savepoint_directory is not None
-
     def initialize_base_locations_for_checkpoint(self) -> None:
         self.directory.prepare()
 
@@ -193,22 +185,15 @@ class FileSystemCheckpointStorageAccess:
         is_checkpoint = uripath.parent(prefix) == directory
         return self._factory(prefix, shared=self._shared if is_checkpoint else prefix)
 
-    def create_task_owned_state_stream(self) -> FileSystemCheckpointStateOutputStream:
-        prefix = self.directory.task_owned + "/"
-        factory = self._factory(prefix, shared=prefix, is_committed=False)
-        return factory.create_checkpoint_state_output_stream(CheckpointedStateScope.EXCLUSIVE)
-
     @property
     def _shared(self) -> str:
         return self.directory.shared + "/"
 
-    def _factory(
-        self, exclusive: str, *, shared: str, is_committed: bool = True
-    ) -> "FileSystemCheckpointStreamFactory":
+    def _factory(self, exclusive: str, *, shared: str) -> "FileSystemCheckpointStreamFactory":
         return FileSystemCheckpointStreamFactory(
             exclusive_prefix=exclusive,
             shared_prefix=shared,
-            committed_in=without_marker(uripath.parent(exclusive)) if is_committed else "",
+            committed_in=without_marker(uripath.parent(exclusive)),
             inline_threshold=self.storage.inline_threshold,
             write_buffer_bytes=self.storage.write_buffer_bytes,
         )
@@ -221,7 +206,7 @@ class FileSystemCheckpointStreamFactory:
     Attributes:
         exclusive_prefix: That of state that belongs to one checkpoint.
         shared_prefix: That of state that several may refer to.
-        committed_in: The directory that will hold `_metadata`; empty if there will be none.
+        committed_in: The directory that will hold `_metadata`.
         inline_threshold: As in the storage.
         write_buffer_bytes: As in the storage.
     """

@@ -5,7 +5,6 @@ State files may be spread over many such directories; `_entropy` says where they
 <directory>/<job>/chk-<N>/_metadata      the commit marker, written last
 <directory>/<job>/chk-<N>/<attempt>-<…>  exclusive state files, of one attempt at checkpoint N
 <directory>/<job>/shared/<…>             state files that several checkpoints refer to
-<directory>/<job>/taskowned/<…>          files that belong to tasks
 <directory>/<job>/_epoch/<n>             who owns the job
 <savepoints>/savepoint-<job>-<random>/   a savepoint: all its files, and its `_metadata`
 """
@@ -44,7 +43,6 @@ from holdfast.locations.storages.file_system_completed import (
 from holdfast.locations.storages.ownership import EPOCHS, DirectoryOwnership
 
 SHARED = "shared"
-TASK_OWNED = "taskowned"
 
 _MOST_LISTINGS = 100
 
@@ -76,11 +74,6 @@ class JobDirectory:
         """Where files go that several checkpoints refer to."""
         return uripath.join(self.state_uri, SHARED)
 
-    @property
-    def task_owned(self) -> str:
-        """Where files go that belong to tasks."""
-        return uripath.join(self.state_uri, TASK_OWNED)
-
     def checkpoint(self, checkpoint_id: int) -> str:
         """Directory of a checkpoint. Raises `InvalidRequestError` for a negative id."""
         return without_marker(self.exclusive(checkpoint_id))
@@ -94,7 +87,7 @@ class JobDirectory:
         """Make what all checkpoints of the job need, and try the store. May be repeated."""
         if has_marker(self.state_uri):
             self._check_spreads()
-        for name in (SHARED, TASK_OWNED, EPOCHS):
+        for name in (SHARED, EPOCHS):
             file_system_for(self.uri).prepare_directory(uripath.join(self.uri, name))
         if not self.single_writer:
             check_exclusive(self.uri)

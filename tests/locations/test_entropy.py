@@ -357,14 +357,11 @@ class TestLayout:
         access.claim_job()
         location = access.initialize_location_for_checkpoint(7)
         handles = [write(location), write(location, SHARED)]
-        with access.create_task_owned_state_stream() as stream:
-            stream.write(b"theirs")
-            handles.append(stream.close_and_get_handle())  # type: ignore[arg-type]
         done = complete_checkpoint(location, metadata_of(*handles, checkpoint_id=7))
         assert done.location.external_pointer == f"{bucket}/{plain}/job/chk-7"
         by_name = {f"{plain}/job/chk-7/{METADATA_FILE}", f"{plain}/job/_epoch/1"}
         expected = set(by_name)
-        for handle, place in zip(handles, ("chk-7", "shared", "taskowned"), strict=True):
+        for handle, place in zip(handles, ("chk-7", "shared"), strict=True):
             name = uripath.name(handle.uri)
             random = f".{name.rpartition('-')[2][:2]}"
             expected.add(f"{spread.format(random)}/job/{place}/{name}")
@@ -638,7 +635,6 @@ class TestSweep:
         [
             f"holdfast/.a3/job-2/chk-1/01234567-{RANDOM}",
             f"holdfast/.a3/other/chk-1/01234567-{RANDOM}",
-            f"holdfast/.a3/job/taskowned/{RANDOM}",
             f"holdfast/.a3/job/elsewhere/{RANDOM}",
             f"holdfast/.a3/job/{RANDOM}",
             "holdfast/.a3/job/chk-1/notes.txt",

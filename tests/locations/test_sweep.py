@@ -340,7 +340,6 @@ class TestWhatIsLeft:
             "chk-1.bak/0123456789abcdef0123456789abcdef",
             "shared/notes.txt",
             "shared/below/0123456789abcdef0123456789abcdef",
-            "taskowned/0123456789abcdef0123456789abcdef",
             "_epoch/notes.txt",
             "_epoch/17",
             "other/0123456789abcdef0123456789abcdef",
@@ -367,17 +366,6 @@ class TestWhatIsLeft:
         )
         assert uri in files_below(memory_directory)
         assert_complete(kept)
-
-    def test_state_that_belongs_to_tasks(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
-    ) -> None:
-        with access.create_task_owned_state_stream() as stream:
-            stream.write(b"theirs")
-            handle = stream.close_and_get_handle()
-        clock.advance(2 * GRACE)
-        assert sweep(memory_directory, "job", grace_s=0).files == ()
-        assert handle is not None
-        assert read(handle) == b"theirs"
 
     def test_the_claim(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
