@@ -112,7 +112,7 @@ def job_histories(
 
     Args:
         directory: URI, or a `pathlib.Path`, of the directory that jobs have their directories in,
-            as the jobs have it: with `_entropy_` if there is one.
+            as the jobs have it: with `_entropy_` if they have that.
         savepoint_directory: Where to look for savepoints, besides in `directory`.
         grace_s: As in `sweep`, which is asked what it would delete.
 

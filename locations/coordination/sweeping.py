@@ -162,7 +162,7 @@ def sweep(
     noted in the directory of the job whose files they are.
 
     Args:
-        directory: The checkpoint directory, in which the job has its own. With `_entropy_` in it, as
+        directory: The checkpoint directory, in which the job has its own. With `_entropy_` at its end, as
             the job has it: what is spread is found by that.
         job_id: The job.
         savepoint_directory: Where its unfinished savepoints are swept too.

@@ -52,8 +52,8 @@ class FileSystemCheckpointStorage:
     """Checkpoints as directories with state files and a `_metadata` file.
 
     Args:
-        directory: URI of the directory below which every job gets its own. On an object store one
-            of its parts may be `_entropy_`: state files have random characters there, so that the
+        directory: URI of the directory below which every job gets its own. On an object store its
+            last part may be `_entropy_`: state files have random characters there, so that the
             store can spread them; all else is where it would be without that part.
         inline_threshold: Most bytes of a state that travel in its handle instead of in a file;
             0 to 1 MiB.
