@@ -198,7 +198,7 @@ def sweep(
     reports = [place.report(names, highest, grace_s, dry_run=dry_run) for place in places]
     if newest_epoch(job.uri) != epoch:
         message = "a driver took over the job while it was looked through; sweep again"
-        raise CheckpointConflictError(message, job.uri)
+        raise CheckpointConflictError(message, job.uri, kind="contended")
     return _carried_out(reports, dry_run=dry_run)
 
 

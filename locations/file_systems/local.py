@@ -386,8 +386,7 @@ def _error_for(error: OSError, uri: str) -> CheckpointError:
     if isinstance(error, FileNotFoundError):
         return CheckpointNotFoundError("no such file or directory", uri)
     if isinstance(error, FileExistsError):
-        message = "file exists already; somebody else has written it"
-        return CheckpointConflictError(message, uri)
+        return CheckpointConflictError.exists(uri)
     if error.errno in _NOT_ALLOWED:
         return InvalidRequestError(f"not possible here ({error.strerror})", uri)
     if error.errno in _NO_ROOM:

@@ -43,8 +43,7 @@ class MemoryFileSystem:
         with _LOCK.current:
             _require_directory(uri)
             if uri in _FILES or uri in _DIRECTORIES:
-                message = "file exists already; somebody else has written it"
-                raise CheckpointConflictError(message, uri)
+                raise CheckpointConflictError.exists(uri)
             now_ms = _now_ms()
             _FILES[uri] = (bytes(data), now_ms)
             _DIRECTORIES[uripath.parent(uri)] = now_ms

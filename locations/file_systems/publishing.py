@@ -105,7 +105,7 @@ def _exclusive(file_system: RetryingFileSystem, uri: str) -> RetryingExclusiveFi
 def _publish_unless_seen(file_system: RetryingFileSystem, uri: str, data: bytes) -> None:
     def attempt() -> None:
         if any(entry.uri == uri for entry in file_system.list(uripath.parent(uri))):
-            raise CheckpointConflictError("file exists already; somebody else has written it", uri)
+            raise CheckpointConflictError.exists(uri)
         if isinstance(file_system, RetryingExclusiveFileSystem):
             file_system.inner.publish(uri, data)
             return

@@ -123,7 +123,7 @@ class DirectoryOwnership:
                 return cls(directory, list_completed, claim, completed)
             time.sleep(random.uniform(0, _LONGEST_WAIT_S))  # noqa: S311  # no secret
         message = f"job was claimed or went on {_MOST_ATTEMPTS} times while this driver claimed it"
-        raise CheckpointConflictError(message, directory)
+        raise CheckpointConflictError(message, directory, kind="contended")
 
     def check(self) -> None:
         status = _newest_status(self._directory)
@@ -132,16 +132,12 @@ class DirectoryOwnership:
             status = _newest_status(self._directory)
         newest = _number(status.uri)
         if newest > self.epoch:
-            message = (
-                f"another driver has taken over this job (its epoch is {newest}, this driver's is "
-                f"{self.epoch}); stop this one, or start it again to take the job back"
-            )
-            raise CheckpointConflictError(message, self._directory)
+            raise CheckpointConflictError.taken_over(self._directory, newest=newest, own=self.epoch)
         # The same file has the same time; who owns another one has to be read.
         is_known = newest == self.epoch and status.modified_ms == self._modified_ms
         if not is_known and (newest < self.epoch or self._newest_claim().owner != self._owner):
             message = "the claim to this job is gone: its directory was deleted while it ran"
-            raise CheckpointConflictError(message, self._directory)
+            raise CheckpointConflictError(message, self._directory, kind="claim-lost")
 
     def is_past(self, checkpoint_id: int, commit_token: str, /) -> bool:
         known = self._newest_claim().completed

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from contracts.errors import of_kind
 from contracts.processes import python
 from contracts.values import EXCLUSIVE, read
 
@@ -634,7 +635,7 @@ class TestMeanwhile:
             one for one in files_below(f"{faults.behind}/job") if not one.endswith("/_epoch/1")
         }
         faults.before(call, access.claim_job)
-        with pytest.raises(CheckpointConflictError, match="sweep again"):
+        with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             sweep(faults.directory, "job", grace_s=GRACE)
         assert before <= files_below(f"{faults.behind}/job")
 

@@ -43,7 +43,7 @@ def _error_for(error: Exception, uri: str) -> CheckpointError:
     if isinstance(error, FileNotFoundError):
         return CheckpointNotFoundError("no such file or directory", uri)
     if isinstance(error, FileExistsError):
-        return CheckpointConflictError("file exists already; somebody else has written it", uri)
+        return CheckpointConflictError.exists(uri)
     if (
         isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError)
         or number in _NOT_ALLOWED

@@ -107,8 +107,7 @@ class FsspecOutputStream:
                 message = f"store has {there} bytes of the {self._size} written"
                 raise StorageUnavailableError(message, self._uri)
             if stores.kind(self._store, self._path) is not None:
-                message = "file exists already; somebody else has written it"
-                raise CheckpointConflictError(message, self._uri)
+                raise CheckpointConflictError.exists(self._uri)
 
     def _rename(self) -> None:
         try:

@@ -84,7 +84,7 @@ def error_for(error: Exception, uri: str) -> CheckpointError:
     if isinstance(error, FileNotFoundError) or name in _GONE:
         return CheckpointNotFoundError("no such file or directory", uri)
     if isinstance(error, FileExistsError) or name in _TAKEN:
-        return CheckpointConflictError("file exists already; somebody else has written it", uri)
+        return CheckpointConflictError.exists(uri)
     text = _text(error)
     if name in _FULL:
         return StorageFullError(f"quota is used up ({text})", uri)

@@ -152,8 +152,7 @@ class HdfsFileSystem:
                 self._client(target).run(lambda raw: raw.rename(*paths, overwrite=False))
         except StorageUnavailableError as error:
             if "must both be directories" in str(error.__cause__):
-                message = "a directory stands where a file is wanted"
-                raise CheckpointConflictError(message, target) from error
+                raise CheckpointConflictError.exists(target, "directory of that name") from error
             if was_refused(error):
                 raise
             message = "HDFS did not say whether the file was renamed"

@@ -75,8 +75,7 @@ def error_for_code(code: str, status: int, uri: str) -> CheckpointError:
     if code in _MISSING:
         return CheckpointNotFoundError("no such object", uri)
     if code in _TAKEN:
-        message = "file exists already; somebody else has written it"
-        return CheckpointConflictError(message, uri)
+        return CheckpointConflictError.exists(uri)
     if code in _FULL or status == 507:
         return StorageFullError(f"store has no room left ({code})", uri)
     if code == "NoSuchBucket":
