@@ -5,12 +5,11 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import BinaryIO
 
-from holdfast.common import raise_first, tried, uripath
+from holdfast.common import ContextPool, raise_first, tried, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointCorruptedError,
@@ -329,9 +328,9 @@ def _unlink_all(uris: Sequence[str]) -> list[CheckpointError]:
     if len(uris) < _WORTH_THREADS:
         return tried(_unlink, uris)
     parts = [uris[first::_UNLINK_THREADS] for first in range(_UNLINK_THREADS)]
-    with ThreadPoolExecutor(_UNLINK_THREADS, thread_name_prefix="holdfast-unlink") as pool:
-        found = pool.map(partial(tried, _unlink), parts)
-        return [failure for failures in found for failure in failures]
+    with ContextPool(_UNLINK_THREADS, thread_name_prefix="holdfast-unlink") as pool:
+        failed = pool.map(partial(tried, _unlink), parts)
+        return [failure for failures in failed for failure in failures]
 
 
 def _unlink(uri: str) -> None:

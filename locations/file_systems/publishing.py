@@ -2,10 +2,9 @@
 
 import threading
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from holdfast.common import uripath
+from holdfast.common import in_parallel, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
@@ -73,8 +72,7 @@ def check_exclusive(directory: str) -> None:
 
     candidates = [b"%d" % number for number in range(_RACERS)]
     try:
-        with ThreadPoolExecutor(_RACERS, thread_name_prefix="holdfast-probe") as pool:
-            wins = list(pool.map(race, candidates))
+        wins = in_parallel(race, candidates, at_a_time=_RACERS)
         won = [data for data, wins_it in zip(candidates, wins, strict=True) if wins_it]
         with file_system.open(uri) as stream:
             found = stream.read()

@@ -2,12 +2,12 @@
 
 import logging
 import threading
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from contextvars import copy_context
 from functools import partial
 from typing import Any
 
+from holdfast.common import ContextPool
 from holdfast.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -38,9 +38,7 @@ class MultipartUpload:
         self._id = ""
         self._begun = 0
         self._id = self._begin({**parameters, **target.settings.for_writing()})
-        self._pool = ThreadPoolExecutor(
-            target.settings.concurrency, thread_name_prefix="holdfast-s3-part"
-        )
+        self._pool = ContextPool(target.settings.concurrency, thread_name_prefix="holdfast-s3-part")
         self._room = threading.BoundedSemaphore(target.settings.concurrency)
         self._parts: list[Future[dict[str, Any]]] = []
         self._part_bytes = target.settings.part_bytes
@@ -74,8 +72,7 @@ class MultipartUpload:
         self._room.acquire()
         try:
             self._check()
-            # In this context, so that a deadline that stands holds for the part as well.
-            sent = self._pool.submit(copy_context().run, self._upload, count + 1, part)
+            sent = self._pool.submit(self._upload, count + 1, part)
         except BaseException as error:
             self._room.release()
             if isinstance(error, RuntimeError):  # the pool was shut down by `abort`

@@ -16,7 +16,7 @@ from holdfast.common.bounds import (
 )
 from holdfast.common.crc import crc32c
 from holdfast.common.durations import duration_s
-from holdfast.common.parallel import check_wanted, in_parallel
+from holdfast.common.parallel import ContextPool, as_they_end, check_wanted, in_parallel
 from holdfast.common.process_lock import ProcessLock
 from holdfast.common.reading import fill, read_exactly, read_into
 from holdfast.common.uripath import checkpoint_directory
@@ -24,12 +24,14 @@ from holdfast.common.uripath import checkpoint_directory
 __all__ = [
     "MOST",
     "BlockBytes",
+    "ContextPool",
     "Count",
     "DurationMs",
     "KeyGroup",
     "Parallelism",
     "ProcessLock",
     "TimeMs",
+    "as_they_end",
     "check_wanted",
     "checkpoint_directory",
     "crc32c",
