@@ -3,7 +3,7 @@
 if __name__ == "locations":  # reached through the repository root: a second copy of every class
     raise ImportError("import holdfast.locations, not locations")
 
-from holdfast.common import checkpoint_directory, raise_first, read_exactly, read_into, tried
+from holdfast.common import checkpoint_directory, failures_of, raise_first, read_exactly, read_into
 from holdfast.locations.coordination import (
     GRACE_S,
     LEAST_GRACE_S,
@@ -196,6 +196,7 @@ __all__ = [
     "copy_checkpoint",
     "decode_metadata",
     "encode_metadata",
+    "failures_of",
     "file_system_for",
     "files_of",
     "find_checkpoint",
@@ -216,7 +217,6 @@ __all__ = [
     "size_of",
     "sweep",
     "sweep_savepoints",
-    "tried",
     "unregister_file_system",
     "use_hdfs",
     "use_s3",

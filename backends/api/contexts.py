@@ -15,7 +15,7 @@ from holdfast.backends.raw import (
     OperatorStateCheckpointOutputStream,
     StatePartitionStream,
 )
-from holdfast.common import tried
+from holdfast.common import failures_of
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import KeyGroupsStateHandle, RawOperatorStateHandle
 from holdfast.locations.storages import (
@@ -73,7 +73,7 @@ class RawState:
     def discard_state(self) -> None:
         """Delete the bytes, as far as possible. Never raises."""
         handles: list[RawOperatorStateHandle | KeyGroupsStateHandle] = [*self.operator, *self.keyed]
-        tried(lambda handle: handle.discard_state(), handles)
+        failures_of(lambda handle: handle.discard_state(), handles)
 
 
 class FunctionSnapshotContext:

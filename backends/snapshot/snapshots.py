@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from holdfast.backends.sections import WrittenStates
 from holdfast.backends.snapshot.duplicating_stream import DuplicatingCheckpointOutputStream
-from holdfast.common import raise_first, tried
+from holdfast.common import failures_of, raise_first
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.locations.handles import OperatorStateHandle, StreamStateHandle
 from holdfast.locations.storages import (
@@ -73,7 +73,7 @@ class SnapshotResult:
         """
         found = [(one.job_manager_owned, one.task_local) for one in (self, *self.further)]
         parts = [part for pair in found for part in pair if part is not None]
-        raise_first(tried(OperatorStateHandle.discard_state, parts))
+        raise_first(failures_of(OperatorStateHandle.discard_state, parts))
 
 
 class SnapshotResources(Protocol):
@@ -176,7 +176,7 @@ class SnapshotStreams:
     def discard(self) -> None:
         """Give up what is open, and delete what was finished, as far as possible."""
         self.close()
-        tried(lambda handle: handle.discard_state(), self._finished)
+        failures_of(lambda handle: handle.discard_state(), self._finished)
 
 
 class AsyncSnapshot(Generic[Resources]):

@@ -49,7 +49,7 @@ def verify(
         One for each file, in the order in which they are done.
     """
     # Two that disagree about a file can't both be right.
-    files = list(dict.fromkeys(one for one in streams if isinstance(one, FileStateHandle)))
+    files = list(dict.fromkeys(stream for stream in streams if isinstance(stream, FileStateHandle)))
 
     def check(file: FileStateHandle) -> VerifiedFile:
         done = 0

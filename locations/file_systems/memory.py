@@ -83,8 +83,12 @@ class MemoryFileSystem:
             below = uri.rstrip("/") + "/"
             for file in [file for file in _FILES if file.startswith(below)]:
                 del _FILES[file]
-            for one in [one for one in _DIRECTORIES if one == uri or one.startswith(below)]:
-                del _DIRECTORIES[one]
+            for directory in [
+                directory
+                for directory in _DIRECTORIES
+                if directory == uri or directory.startswith(below)
+            ]:
+                del _DIRECTORIES[directory]
 
 
 class _MemoryOutputStream:

@@ -1,4 +1,4 @@
-"""Make a small file appear once and for all, on stores that can do it and on those that can't."""
+"""Make a small file appear once and for all, also on stores that don't offer this themselves."""
 
 import threading
 import uuid
@@ -51,7 +51,7 @@ def publish(uri: str, data: bytes, *, single_writer: bool) -> None:
 
 
 def check_exclusive(directory: str) -> None:
-    """See for ourselves that of several writers of one name in a directory exactly one wins.
+    """Try whether of several writers of the same name in a directory exactly one wins.
 
     Some stores ignore the condition, and replace what is there without a word. This can show
     that a store is one of them; it can't prove that it is none. Once per process and directory.
@@ -75,12 +75,12 @@ def check_exclusive(directory: str) -> None:
         wins = in_parallel(race, candidates, at_a_time=_RACERS)
         won = [data for data, wins_it in zip(candidates, wins, strict=True) if wins_it]
         with file_system.open(uri) as stream:
-            found = stream.read()
+            stored = stream.read()
         late = _wins(file_system, uri, b"late")
     finally:
         file_system.delete([uri])
     # None may have won: an answer that is lost makes the winner's own repetition lose.
-    if late or len(won) > 1 or (won and won != [found]):
+    if late or len(won) > 1 or (won and won != [stored]):
         message = f"this store lets a writer replace another one's file; {_ONE_WRITER}"
         raise InvalidRequestError(message, directory)
     file_system.found_exclusive.add(directory)
@@ -118,7 +118,7 @@ def _publish_unless_seen(file_system: RetryingFileSystem, uri: str, data: bytes)
 
 
 def _holds(file_system: RetryingFileSystem, uri: str, data: bytes) -> bool:
-    """Whether the file is our own write, whose answer was lost on the way."""
+    """Whether the file is what we have written ourselves, and the answer was lost on the way."""
     try:
         with file_system.open(uri) as stored:
             return stored.read() == data

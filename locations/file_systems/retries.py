@@ -101,7 +101,7 @@ class Retrier:
             return Counter(self._counts)
 
     def publish(self, attempt: Callable[[], None]) -> None:
-        """The same as `call` for making a file appear, whose outcome may be unknown.
+        """Repeat as `call` does what makes a file appear, of which the outcome may be unknown.
 
         A second attempt can meet the file of one whose answer was lost: a conflict, which whoever
         knows what is unique about the data has to look into.
@@ -131,7 +131,7 @@ class Retrier:
         *,
         is_transient: Callable[[BaseException], bool] | None = None,
     ) -> _Result:
-        """Do it until it is done, fails for good, or takes too long; its last error comes out."""
+        """Repeat a call until it is done, fails for good, or takes too long; the last error is raised."""
         is_transient = is_transient or _changed_nothing
         end = min(self._clock() + self._policy.deadline_s, _UNTIL.get())
         try:

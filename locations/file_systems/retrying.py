@@ -84,7 +84,7 @@ class RetryingFileSystem:
 
 @dataclass(eq=False)
 class RetryingExclusiveFileSystem(RetryingFileSystem):
-    """The same for a store that can publish.
+    """Repeats the calls of a store that can publish.
 
     Attributes:
         found_exclusive: Directories in which that was tried, and found to be so.

@@ -204,8 +204,8 @@ class FileSystemCheckpointStreamFactory:
     """Makes state streams whose files begin with a prefix, a URI; the marker in it spreads them.
 
     Attributes:
-        exclusive_prefix: That of state that belongs to one checkpoint.
-        shared_prefix: That of state that several may refer to.
+        exclusive_prefix: The prefix of state that belongs to one checkpoint.
+        shared_prefix: The prefix of state that several may refer to.
         committed_in: The directory that will hold `_metadata`.
         inline_threshold: As in the storage.
         write_buffer_bytes: As in the storage.
@@ -232,7 +232,7 @@ class FileSystemCheckpointStreamFactory:
 
 @dataclass(frozen=True, slots=True)
 class _PendingDirectory:
-    """What pending checkpoints and savepoints have in common."""
+    """A directory in which a checkpoint or savepoint is in the making."""
 
     directory: str
     factory: FileSystemCheckpointStreamFactory
@@ -260,7 +260,7 @@ class _PendingDirectory:
         )
 
     def _may_be_completed(self) -> bool:
-        """Whether the store may still complete it, however long after this."""
+        """Whether the store may still complete the checkpoint, however long after this."""
         if self.publication.is_under_way:
             _log.warning(
                 "%s may still be completed by the store; it is left alone, and swept later if not",
@@ -296,13 +296,13 @@ class FileSystemCheckpointStorageLocation(_PendingDirectory):
             entries = list_all(everywhere)
         file_system.delete([entry.uri for entry in entries if self._is_ours(entry.uri)])
         abort_uploads(
-            one
-            for one in pending_uploads(common_directory(exclusive))
-            if self._is_ours(one.uri) and uripath.parent(one.uri) in everywhere
+            upload
+            for upload in pending_uploads(common_directory(exclusive))
+            if self._is_ours(upload.uri) and uripath.parent(upload.uri) in everywhere
         )
 
     def _is_ours(self, uri: str) -> bool:
-        # The second: still being written.
+        # The second is the name of a file that is still being written.
         return uripath.name(uri).startswith((f"{self.attempt}-", f".{self.attempt}-"))
 
     def _is_committed(self, metadata: str) -> bool:
@@ -320,7 +320,9 @@ class FileSystemSavepointStorageLocation(_PendingDirectory):
         if self._may_be_completed():
             return
         file_system = file_system_for(self.directory)
-        if any(uripath.name(one.uri) == METADATA_FILE for one in file_system.list(self.directory)):
+        if any(
+            uripath.name(entry.uri) == METADATA_FILE for entry in file_system.list(self.directory)
+        ):
             _log.warning("savepoint %s was completed after all; it is left alone", self.directory)
             return
         file_system.delete_tree(self.directory)

@@ -91,7 +91,7 @@ class MemoryCheckpointStorage:
 
 @dataclass(frozen=True, slots=True)
 class _InlineStateAccess:
-    """What both kinds have in common: tasks need no location, savepoints are directories."""
+    """Storage of one job whose tasks need no location; its savepoints are directories."""
 
     storage: MemoryCheckpointStorage
     job_id: str

@@ -50,7 +50,7 @@ class CompletedInMemory:
             self.epoch += 1
             self._adopted = dict(self._metadata)
             locations = self._locations()
-            completed = {one: load_checkpoint(locations[one]) for one in locations}
+            completed = {number: load_checkpoint(locations[number]) for number in locations}
             return MemoryOwnership(self, self.epoch, completed)
 
     def is_past(self, checkpoint_id: int) -> bool:

@@ -48,7 +48,7 @@ ListCompleted = Callable[[], Mapping[int, CompletedCheckpointStorageLocation]]
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What a claim's file says.
+    """The content of a claim's file.
 
     Attributes:
         epoch: Its number, 1 or more.
@@ -103,14 +103,14 @@ class DirectoryOwnership:
         for _ in range(_MOST_ATTEMPTS):
             locations = list_completed()
             try:
-                completed = {one: load_checkpoint(locations[one]) for one in locations}
+                completed = {number: load_checkpoint(locations[number]) for number in locations}
             except CheckpointNotFoundError:
                 continue  # the former owner has gone on, and deleted it
             claim = Claim(
                 epoch=newest_epoch(directory) + 1,
                 owner=uuid.uuid4().hex,
                 claimed_ms=time.time_ns() // 1_000_000,
-                completed={one: completed[one].metadata.commit_token for one in completed},
+                completed={number: completed[number].metadata.commit_token for number in completed},
             )
             content = msgspec.json.encode(claim)
             try:
@@ -168,8 +168,8 @@ def _newest_status(directory: str) -> FileStatus:
     """The file of the claim that counts, or the directory of claims."""
     claims = uripath.join(directory, EPOCHS)
     nothing = FileStatus(claims, 0, 0, is_directory=True)
-    found = file_system_for(claims).list(claims)
-    return max(found, key=lambda one: _number(one.uri), default=nothing)
+    statuses = file_system_for(claims).list(claims)
+    return max(statuses, key=lambda status: _number(status.uri), default=nothing)
 
 
 def _number(uri: str) -> int:
@@ -186,7 +186,7 @@ def _forget_below(directory: str, epoch: int) -> None:
     """Delete the claims that don't count any more; the newest stays, so that numbers go up."""
     try:
         claims = uripath.join(directory, EPOCHS)
-        found = [one.uri for one in file_system_for(claims).list(claims)]
-        file_system_for(claims).delete(uri for uri in found if 0 < _number(uri) < epoch)
+        uris = [status.uri for status in file_system_for(claims).list(claims)]
+        file_system_for(claims).delete(uri for uri in uris if 0 < _number(uri) < epoch)
     except CheckpointError:
         _log.warning("could not delete older claims to a job", exc_info=True)

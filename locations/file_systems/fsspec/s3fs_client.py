@@ -136,10 +136,10 @@ def _uri(parameters: dict[str, Any]) -> str:
 
 
 def _options(settings: S3Settings) -> dict[str, Any]:
-    """What s3fs is to be told.
+    """The options of s3fs that say what the settings say.
 
     Raises:
-        InvalidRequestError: It can't do it.
+        InvalidRequestError: s3fs can't do what the settings want.
     """
     if settings.role_arn is not None:
         message = (

@@ -69,7 +69,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def options_of(options: Mapping[str, str]) -> Options:
-    """The same as a key."""
+    """Hadoop's options in a form that can be the key of a dictionary."""
     return tuple(sorted(options.items()))
 
 
@@ -105,7 +105,7 @@ def client_for(uri: str, options: Options, *, for_streams: bool = False) -> Hdfs
 
 
 def _active_alone(authority: str) -> dict[str, str]:
-    """Not to ask observers, which may not know yet what another process has written."""
+    """The option not to ask observers, which may not know yet what another process has written."""
     provider = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
     return {f"dfs.client.failover.proxy.provider.{authority}": provider}
 

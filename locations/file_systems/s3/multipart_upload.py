@@ -54,11 +54,11 @@ class MultipartUpload:
         while data:
             if not self._filled:
                 self._part = self._buffer()
-            taken = data[: len(self._part) - self._filled]
-            end = self._filled + len(taken)
+            piece = data[: len(self._part) - self._filled]
+            end = self._filled + len(piece)
             with memoryview(self._part) as part:  # to a bytearray itself it goes by a copy
-                part[self._filled : end] = taken
-            data = data[len(taken) :]
+                part[self._filled : end] = piece
+            data = data[len(piece) :]
             self._filled = end
             if end == len(self._part):
                 self._filled = 0
@@ -86,7 +86,7 @@ class MultipartUpload:
         sent.add_done_callback(partial(_note, self._room, self._failures))
 
     def _buffer(self) -> bytearray:
-        """Room for a part: that of one that was sent, since new room costs time and memory."""
+        """Room for a part: that of a part which was sent, if there is any, since new room costs time and memory."""
         while self._free:
             free = self._free.pop()
             if len(free) == self._part_bytes:
@@ -106,15 +106,15 @@ class MultipartUpload:
             raise
 
     def _abort_twins(self) -> None:
-        """Give up uploads that were begun for this file, and of which the answer got lost."""
+        """Give up other uploads that were begun for this file: the answer to each got lost."""
         target = self._target
         with suppress(CheckpointError), translated(target.uri):
             answer = target.client.list_multipart_uploads(
                 Bucket=target.bucket, Prefix=target.key, **target.settings.for_all()
             )
-            for one in answer.get("Uploads", ()):
-                if one["Key"] == target.key and one["UploadId"] != self._id:
-                    target.request("abort_multipart_upload", UploadId=one["UploadId"])
+            for upload in answer.get("Uploads", ()):
+                if upload["Key"] == target.key and upload["UploadId"] != self._id:
+                    target.request("abort_multipart_upload", UploadId=upload["UploadId"])
 
     def complete(self) -> None:
         """Make the object of the parts, once they are there."""

@@ -1,4 +1,4 @@
-"""What S3's answers mean: the one table of them."""
+"""The meaning of S3's answers, in one table."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,7 +61,7 @@ def translated(uri: str) -> Iterator[None]:
 
 
 def error_for(error: Exception, uri: str) -> CheckpointError:
-    """Our error for one of botocore's, whose text holds no secrets."""
+    """The error of ours for an error of botocore's; its text holds no secrets."""
     answer = getattr(error, "response", None)
     if answer is None:
         return _without_answer(error, uri)
@@ -71,7 +71,7 @@ def error_for(error: Exception, uri: str) -> CheckpointError:
 
 
 def error_for_code(code: str, status: int, uri: str) -> CheckpointError:
-    """Our error for a code of S3's, and the HTTP status that it came with, 0 if with none."""
+    """The error of ours for a code of S3's and the HTTP status that it came with, 0 if there is none."""
     if code in _MISSING:
         return CheckpointNotFoundError("no such object", uri)
     if code in _TAKEN:
@@ -101,7 +101,7 @@ def changed_nothing(error: CheckpointError) -> bool:
 
 
 def code_of(error: CheckpointError) -> str:
-    """S3's code of what failed, or empty."""
+    """S3's code for a failure, or empty."""
     answer = getattr(error.__cause__, "response", None) or {}
     return str(answer.get("Error", {}).get("Code", ""))
 

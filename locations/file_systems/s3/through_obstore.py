@@ -92,7 +92,7 @@ def obstore_for(settings: S3Settings, bucket: str) -> "ObstoreBucket | None":
 
 
 class Outcome(Enum):
-    """What came of a request."""
+    """The outcome of a request."""
 
     DONE = "done"
     NOT_DONE = "surely not done"
@@ -230,7 +230,7 @@ def _endpoint(client: Any, bucket: str) -> tuple[str, bool]:
 
 
 class _Credentials:
-    """What botocore has found, asked for anew before it ends."""
+    """The credentials that botocore finds, asked for anew before they end."""
 
     def __init__(self, credentials: Any) -> None:
         self._credentials = credentials
@@ -246,7 +246,7 @@ class _Credentials:
 
 
 def _changed_nothing(error: Exception) -> bool:
-    """As `_errors.changed_nothing`; what can't be told counts as unknown."""
+    """Whether a request was surely not performed; what can't be told counts as unknown."""
     if type(error).__name__ in _CHANGED_NOTHING:
         return True
     status = _STATUS.search(str(error))

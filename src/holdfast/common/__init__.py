@@ -4,7 +4,7 @@ URIs as paths, durations as text, pools, checksums of bytes, what is kept once i
 nothing else of Holdfast but its errors.
 """
 
-from holdfast.common.best_effort import raise_first, tried
+from holdfast.common.best_effort import failures_of, raise_first
 from holdfast.common.bounds import (
     MOST,
     BlockBytes,
@@ -36,10 +36,10 @@ __all__ = [
     "checkpoint_directory",
     "crc32c",
     "duration_s",
+    "failures_of",
     "fill",
     "in_parallel",
     "raise_first",
     "read_exactly",
     "read_into",
-    "tried",
 ]
