@@ -107,8 +107,9 @@ def bucket(s3_bucket: S3Bucket) -> Iterator[S3Bucket]:
     yield s3_bucket
     for scheme in SCHEMES:
         unregister_file_system(scheme)
-    while s3fs_client._CLIENTS:
-        s3fs_client._CLIENTS.popitem()[1].close()
+    clients = s3fs_client._CLIENTS._values
+    while clients:
+        clients.popitem()[1].close()
 
 
 @pytest.fixture

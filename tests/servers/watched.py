@@ -16,8 +16,9 @@ SOON = RetryPolicy(deadline_s=0.05, first_wait_s=0.001, longest_wait_s=0.002)
 
 
 def forget_clients(url: str | None) -> None:
-    for key in [key for key in s3_client._CONNECTIONS if key[1].endpoint_url == url]:
-        s3_client._CONNECTIONS.pop(key).client.close()
+    connections = s3_client._CONNECTIONS._values
+    for settings in [settings for settings in connections if settings.endpoint_url == url]:
+        connections.pop(settings).client.close()
 
 
 def empty(bucket: S3Bucket) -> None:

@@ -17,6 +17,7 @@ from holdfast.common.bounds import (
 from holdfast.common.crc import crc32c
 from holdfast.common.durations import duration_s
 from holdfast.common.parallel import ContextPool, as_they_end, check_wanted, in_parallel
+from holdfast.common.process_cache import ProcessCache
 from holdfast.common.process_lock import ProcessLock
 from holdfast.common.reading import fill, read_exactly, read_into
 from holdfast.common.uripath import checkpoint_directory
@@ -29,6 +30,7 @@ __all__ = [
     "DurationMs",
     "KeyGroup",
     "Parallelism",
+    "ProcessCache",
     "ProcessLock",
     "TimeMs",
     "as_they_end",
