@@ -14,13 +14,12 @@ Source:
 import logging
 import random
 import re
-import time
 import uuid
 from collections.abc import Callable, Mapping
 
 import msgspec
 
-from holdfast.common import uripath
+from holdfast.common import SYSTEM_CLOCK, Clock, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointCorruptedError,
@@ -87,7 +86,12 @@ class DirectoryOwnership:
 
     @classmethod
     def claim(
-        cls, directory: str, list_completed: ListCompleted, *, single_writer: bool
+        cls,
+        directory: str,
+        list_completed: ListCompleted,
+        *,
+        single_writer: bool,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> "DirectoryOwnership":
         """Publish the next number.
 
@@ -95,6 +99,7 @@ class DirectoryOwnership:
             directory: The job's directory.
             list_completed: Lists the job's completed checkpoints.
             single_writer: Whether the store can't do it exclusively.
+            clock: Dates the claim, and waits for other drivers.
 
         Raises:
             CheckpointConflictError: Other drivers go on claiming the job at the same time.
@@ -109,7 +114,7 @@ class DirectoryOwnership:
             claim = Claim(
                 epoch=newest_epoch(directory) + 1,
                 owner=uuid.uuid4().hex,
-                claimed_ms=time.time_ns() // 1_000_000,
+                claimed_ms=clock.now_ms(),
                 completed={number: completed[number].metadata.commit_token for number in completed},
             )
             content = msgspec.json.encode(claim)
@@ -121,7 +126,7 @@ class DirectoryOwnership:
             if newest_epoch(directory) == claim.epoch and list_completed() == locations:
                 _forget_below(directory, claim.epoch)
                 return cls(directory, list_completed, claim, completed)
-            time.sleep(random.uniform(0, _LONGEST_WAIT_S))  # noqa: S311  # no secret
+            clock.sleep(random.uniform(0, _LONGEST_WAIT_S))  # noqa: S311  # no secret
         message = f"job was claimed or went on {_MOST_ATTEMPTS} times while this driver claimed it"
         raise CheckpointConflictError(message, directory, kind="contended")
 

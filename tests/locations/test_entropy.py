@@ -50,6 +50,7 @@ from holdfast.locations.storages import entropy
 from holdfast.testing import (
     CheckpointStorageContract,
     Counts,
+    ManualClock,
     counting_file_system,
     metadata_of,
     streams_of,
@@ -86,32 +87,18 @@ class ObjectStore(MemoryFileSystem):
             self.uploads.remove(one)
 
 
-class Clock:
-    """The store's; it moves when it is told to."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-    def advance(self, seconds: float) -> None:
-        self.now_ms += int(seconds * 1000)
+@pytest.fixture
+def clock() -> ManualClock:
+    """The store's clock."""
+    return ManualClock()
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(store, "_now_ms", clock)
-    return clock
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def bucket(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> Iterator[str]:
     """URI of an empty bucket."""
     monkeypatch.setattr(ObjectStore, "uploads", [])
     monkeypatch.setattr(ObjectStore, "listed", [])
-    register_file_system("objects", ObjectStore)
+    register_file_system("objects", lambda: ObjectStore(clock))
     bucket = f"objects://{uuid.uuid4().hex}"
     yield bucket
     MemoryFileSystem().delete_tree(bucket)
@@ -558,7 +545,7 @@ class TestNothingIsLeft:
 
 class TestSweep:
     def test_finds_what_killed_tasks_have_left_everywhere(
-        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: Clock
+        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
         shared = write(access.initialize_location_for_checkpoint(1), SHARED)
         kept = completed(access, 1, shared, files=20)
@@ -569,7 +556,7 @@ class TestSweep:
             for number in (1, 2, 2, 3)
             for scope in CheckpointedStateScope
         }
-        upload = PendingUpload(f"{bucket}/holdfast/.a3/job/shared/{RANDOM}", "1", clock.now_ms)
+        upload = PendingUpload(f"{bucket}/holdfast/.a3/job/shared/{RANDOM}", "1", clock.now_ms())
         ObjectStore.uploads.append(upload)
         young = sweep(directory, "job", grace_s=GRACE)
         assert (young.files, young.uploads, young.too_young) == ((), (), len(orphans) + 1)
@@ -585,7 +572,7 @@ class TestSweep:
         assert_complete(kept)
 
     def test_takes_what_is_left_of_a_checkpoint_whose_deletion_was_cut_short(
-        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: Clock
+        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
         done = completed(access, 1)
         done.location.dispose_storage_location()
@@ -595,7 +582,7 @@ class TestSweep:
         assert files_in(bucket) == set()
 
     def test_finds_what_was_left_before_the_marker_went(
-        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: Clock
+        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
         shared = write(access.initialize_location_for_checkpoint(1), SHARED)
         completed(access, 1, shared)
@@ -627,7 +614,7 @@ class TestSweep:
         bucket: str,
         directory: str,
         access: CheckpointStorageAccess,
-        clock: Clock,
+        clock: ManualClock,
         path: str,
     ) -> None:
         kept = completed(access, 1)
@@ -644,7 +631,7 @@ class TestSweep:
         assert_complete(kept)
 
     def test_lists_each_of_256_directories_once_and_those_in_it_that_are_there(
-        self, directory: str, access: CheckpointStorageAccess, clock: Clock
+        self, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
         completed(access, 1, files=2)
         ObjectStore.listed.clear()
@@ -657,7 +644,7 @@ class TestSweep:
         bucket: str,
         directory: str,
         access: CheckpointStorageAccess,
-        clock: Clock,
+        clock: ManualClock,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         completed(access, 1)
@@ -697,7 +684,7 @@ class TestSweep:
         assert len(spread) == len(set(spread))
 
     def test_refuses_savepoints_where_none_can_be(
-        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: Clock
+        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
         write(access.initialize_location_for_checkpoint(2))
         clock.advance(GRACE + 1)
@@ -715,7 +702,7 @@ class TestSweep:
         bucket: str,
         directory: str,
         access: CheckpointStorageAccess,
-        clock: Clock,
+        clock: ManualClock,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         given_up = access.initialize_location_for_checkpoint(2)

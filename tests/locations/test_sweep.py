@@ -43,33 +43,26 @@ from holdfast.locations import (
     sweep,
     unregister_file_system,
 )
-from holdfast.locations.file_systems import memory as store
-from holdfast.testing import ANY_CALL, Faults, metadata_of, streams_of
+from holdfast.testing import (
+    ANY_CALL,
+    Faults,
+    ManualClock,
+    metadata_of,
+    streams_of,
+)
 
 SHARED = CheckpointedStateScope.SHARED
 GRACE = 3600.0
-"""Seconds, of the store's clock; the fake one below moves when it is told to."""
-
-
-class Clock:
-    """The clock of `memory://`; each look at it takes a millisecond."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        self.now_ms += 1
-        return self.now_ms
-
-    def advance(self, seconds: float) -> None:
-        self.now_ms += int(seconds * 1000)
+"""Seconds, of the store's clock; which moves when it is told to."""
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(store, "_now_ms", clock)
-    return clock
+def clock() -> Iterator[ManualClock]:
+    """The clock of `memory://`; each look at it takes a millisecond."""
+    clock = ManualClock(tick_ms=1)
+    register_file_system("memory", lambda: MemoryFileSystem(clock))
+    yield clock
+    unregister_file_system("memory")
 
 
 def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
@@ -165,7 +158,7 @@ def access(memory_directory: str) -> CheckpointStorageAccess:
 
 class TestWhatIsSwept:
     def test_files_of_an_attempt_that_was_never_completed(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         kept = completed(access, 1)
         before = files_below(memory_directory)
@@ -179,7 +172,7 @@ class TestWhatIsSwept:
         assert_complete(kept)
 
     def test_files_that_a_lost_attempt_has_left_beside_those_of_the_winner(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         loser = access.initialize_location_for_checkpoint(1)
         orphans = {write(loser).uri for _ in range(3)}
@@ -191,7 +184,7 @@ class TestWhatIsSwept:
         assert_complete(kept)
 
     def test_what_is_left_of_a_checkpoint_whose_deletion_was_cut_short(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         cut_short, kept = completed(access, 1), completed(access, 2)
         file_system_for(memory_directory).delete(
@@ -206,7 +199,7 @@ class TestWhatIsSwept:
         assert_complete(kept)
 
     def test_hidden_files_and_probes_of_a_process_that_died(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         kept = completed(access, 1)
         before = files_below(memory_directory)
@@ -230,7 +223,7 @@ class TestWhatIsSwept:
         assert_complete(kept)
 
     def test_empty_directories_of_older_checkpoints_at_once_and_others_after_the_grace_period(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         for number in (1, 2, 4, 5):
             access.initialize_location_for_checkpoint(number)
@@ -242,7 +235,7 @@ class TestWhatIsSwept:
         assert {f"{job}/chk-{number}" for number in (3, 4, 5)} <= directories_below(job)
 
     def test_unfinished_savepoints_of_this_job_only(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         other = job_in(memory_directory, "job-2")
         savepoints = f"{memory_directory}/savepoints"
@@ -263,7 +256,7 @@ class TestWhatIsSwept:
         assert_complete(kept)
 
     def test_savepoints_are_left_alone_unless_asked_for(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         orphan = write(access.initialize_location_for_savepoint(1))
         clock.advance(GRACE + 1)
@@ -353,7 +346,7 @@ class TestWhatIsLeft:
         ],
     )
     def test_what_has_no_name_of_ours_or_stands_elsewhere(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock, name: str
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock, name: str
     ) -> None:
         kept = completed(access, 1)
         uri = f"{memory_directory}/job/{name}".replace("/job/../", "/")
@@ -369,7 +362,7 @@ class TestWhatIsLeft:
         assert_complete(kept)
 
     def test_the_claim(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         owner = access.claim_job()
         clock.advance(2 * GRACE)
@@ -377,7 +370,7 @@ class TestWhatIsLeft:
         owner.check()
 
     def test_what_is_younger_than_the_grace_period_is_counted(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         location = access.initialize_location_for_checkpoint(1)
         old = write(location)
@@ -389,7 +382,7 @@ class TestWhatIsLeft:
         assert young <= files_below(memory_directory)
 
     def test_directories_that_hold_something_are_not_said_to_be_empty(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         foreign = put(f"{memory_directory}/job/chk-1/notes.txt")
         location = access.initialize_location_for_checkpoint(2)
@@ -413,7 +406,7 @@ class TestWhatIsLeft:
         complete_checkpoint(pending, metadata_of(write(pending), checkpoint_id=2))
 
     def test_the_grace_period_is_a_day_unless_told(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         orphan = write(access.initialize_location_for_checkpoint(1))
         clock.advance(24 * 3600 - 60)
@@ -441,7 +434,9 @@ class TestWhatIsLeft:
         assert (outside / name[::-1]).read_bytes() == b"theirs"
         assert_complete(kept)
 
-    def test_shared_files_that_are_known_by_another_uri(self, faults: Faults, clock: Clock) -> None:
+    def test_shared_files_that_are_known_by_another_uri(
+        self, faults: Faults, clock: ManualClock
+    ) -> None:
         """As when a job writes to s3a:// and is swept at s3://: all of its metadata names s3a."""
         kept = completed(job_in(faults.directory), 1)
         clock.advance(2 * GRACE)
@@ -461,7 +456,7 @@ class TestWhatIsLeft:
 
 class TestReports:
     def test_a_dry_run_deletes_nothing_and_says_what_a_run_deletes(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         completed(access, 3)
         for number in (1, 2, 5):
@@ -482,7 +477,7 @@ class TestReports:
         assert young.uri in files_below(memory_directory)
 
     def test_a_second_run_finds_nothing(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         write(access.initialize_location_for_checkpoint(1))
         clock.advance(2 * GRACE)
@@ -511,7 +506,7 @@ class TestReports:
 class TestUnreadableMetadata:
     @pytest.fixture(params=["first", "middle", "last"])
     def damaged(
-        self, request: pytest.FixtureRequest, access: CheckpointStorageAccess, clock: Clock
+        self, request: pytest.FixtureRequest, access: CheckpointStorageAccess, clock: ManualClock
     ) -> str:
         """URI of the metadata of one of three checkpoints, beside orphans."""
         number = ["first", "middle", "last"].index(request.param)
@@ -575,7 +570,7 @@ class _SkewedFileSystem(MemoryFileSystem):
 
 class TestTheClock:
     @pytest.fixture
-    def directory(self, memory_directory: str) -> Iterator[str]:
+    def directory(self, memory_directory: str, clock: ManualClock) -> Iterator[str]:
         name = memory_directory.removeprefix("memory:///")
 
         def behind(method: str) -> Callable[..., object]:
@@ -599,7 +594,7 @@ class TestTheClock:
             "delete_tree",
         )
         kind = type("Skewed", (_SkewedFileSystem,), {name: behind(name) for name in methods})
-        register_file_system("skewed", kind)
+        register_file_system("skewed", lambda: kind(clock))
         try:
             yield f"skewed:///{name}"
         finally:
@@ -608,23 +603,21 @@ class TestTheClock:
 
     @pytest.mark.parametrize("hours", [-30, -5, 0, 5, 30])
     def test_that_counts_is_the_stores_and_not_the_local_one(
-        self, directory: str, monkeypatch: pytest.MonkeyPatch, hours: int
+        self, directory: str, clock: ManualClock, hours: int
     ) -> None:
-        offset_ms = 0
-        monkeypatch.setattr(store, "_now_ms", lambda: time.time_ns() // 1_000_000 + offset_ms)
         _SkewedFileSystem.skew_ms = hours * 3_600_000
         access = job_in(directory)
         orphan = write(access.initialize_location_for_checkpoint(1))
         report = sweep(directory, "job", grace_s=3600)
         assert (report.files, report.too_young) == ((), 1)
-        offset_ms = 3_601_000
+        clock.advance(3601)
         assert uris(sweep(directory, "job", grace_s=3600)) == {orphan.uri}
 
 
 class TestMeanwhile:
     @pytest.mark.parametrize("call", ["create", "open", "delete"])
     def test_a_driver_that_claims_the_job_stops_it(
-        self, faults: Faults, clock: Clock, call: str
+        self, faults: Faults, clock: ManualClock, call: str
     ) -> None:
         access = job_in(faults.behind)
         access.claim_job()
@@ -641,7 +634,7 @@ class TestMeanwhile:
 
     @pytest.mark.parametrize("number", range(1, 12))
     def test_a_checkpoint_that_is_completed_survives_it(
-        self, faults: Faults, clock: Clock, number: int
+        self, faults: Faults, clock: ManualClock, number: int
     ) -> None:
         """Whenever it is completed; its files are as old as they may be."""
         access = job_in(faults.directory)
@@ -665,7 +658,7 @@ class TestMeanwhile:
             assert_complete(one)
 
     def test_a_checkpoint_that_takes_over_shared_files_from_one_that_is_deleted_survives_it(
-        self, memory_directory: str, clock: Clock
+        self, memory_directory: str, clock: ManualClock
     ) -> None:
         """With one that is retained: the sweep lists the old one, which goes before it is read."""
         from holdfast.testing import faulty_file_system
@@ -700,7 +693,7 @@ class TestMeanwhile:
 
     @pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
     def test_a_store_that_fails_anywhere_loses_nothing_that_matters(
-        self, memory_directory: str, clock: Clock, *, lands: bool
+        self, memory_directory: str, clock: ManualClock, *, lands: bool
     ) -> None:
         from holdfast.testing import faulty_file_system
 
@@ -736,7 +729,7 @@ class TestMeanwhile:
         assert number > 10
 
     def test_a_checkpoint_whose_metadata_is_deleted_meanwhile_does_not_stop_it(
-        self, faults: Faults, clock: Clock
+        self, faults: Faults, clock: ManualClock
     ) -> None:
         access = job_in(faults.directory)
         old, kept = completed(access, 1), completed(access, 2)
@@ -749,7 +742,7 @@ class TestMeanwhile:
 
 
 def test_the_metadata_that_a_sweep_reads_is_what_keeps_files(
-    access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+    access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
 ) -> None:
     """Take it away, and the same files go: the tests above would pass on a sweep that is blind."""
     kept = completed(access, 1)

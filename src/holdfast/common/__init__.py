@@ -14,6 +14,7 @@ from holdfast.common.bounds import (
     Parallelism,
     TimeMs,
 )
+from holdfast.common.clock import SYSTEM_CLOCK, Clock
 from holdfast.common.crc import crc32c
 from holdfast.common.durations import duration_s
 from holdfast.common.parallel import ContextPool, as_they_end, check_wanted, in_parallel
@@ -24,7 +25,9 @@ from holdfast.common.uripath import checkpoint_directory
 
 __all__ = [
     "MOST",
+    "SYSTEM_CLOCK",
     "BlockBytes",
+    "Clock",
     "ContextPool",
     "Count",
     "DurationMs",

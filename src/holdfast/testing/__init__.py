@@ -12,6 +12,8 @@ Stores for tests of what stands on a file system, each below its own scheme whil
 - `faulty_file_system`: fails, loses answers, cuts off, fills up or stands still when told to.
 - `counting_file_system`: counts calls and bytes.
 
+`ManualClock` moves when it is told to, for whatever takes a clock.
+
 Importing it needs pytest.
 """
 
@@ -39,6 +41,7 @@ from holdfast.testing.http import (
     s3_operation_of,
 )
 from holdfast.testing.interleaving import Interleaved, at_every_step
+from holdfast.testing.manual_clock import ManualClock
 from holdfast.testing.values import metadata_of, streams_of
 
 __all__ = [
@@ -57,6 +60,7 @@ __all__ = [
     "HttpFaults",
     "HttpRequest",
     "Interleaved",
+    "ManualClock",
     "Nth",
     "Write",
     "at_every_step",
