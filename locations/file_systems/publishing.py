@@ -82,7 +82,7 @@ def check_exclusive(directory: str) -> None:
     # None may have won: an answer that is lost makes the winner's own repetition lose.
     if late or len(won) > 1 or (won and won != [stored]):
         message = f"this store lets a writer replace another one's file; {_ONE_WRITER}"
-        raise InvalidRequestError(message, directory)
+        raise InvalidRequestError(message, directory, kind="not-exclusive")
     file_system.found_exclusive.add(directory)
 
 
@@ -97,7 +97,8 @@ def _wins(file_system: RetryingExclusiveFileSystem, uri: str, data: bytes) -> bo
 def _exclusive(file_system: RetryingFileSystem, uri: str) -> RetryingExclusiveFileSystem:
     if isinstance(file_system, RetryingExclusiveFileSystem):
         return file_system
-    raise InvalidRequestError(f"this store can't keep two drivers apart; {_ONE_WRITER}", uri)
+    message = f"this store can't keep two drivers apart; {_ONE_WRITER}"
+    raise InvalidRequestError(message, uri, kind="not-exclusive")
 
 
 def _publish_unless_seen(file_system: RetryingFileSystem, uri: str, data: bytes) -> None:

@@ -16,10 +16,13 @@ CheckpointError
 
 Some errors of a class have a `kind`, where a program may want to tell them from the others of that class:
 
-CheckpointConflictError    exists        what was to be made is there already
-                           taken-over    another driver has claimed the job since
-                           claim-lost    the claim to the job was deleted with the job's directory
-                           contended     somebody else does the same right now; repeat it
+InvalidRequestError        not-exclusive  the store can't tell two writers of one name apart; promise a single one
+                           no-bucket      the bucket of the location does not exist
+                           refused        the store lets nobody in with these credentials, or not there
+CheckpointConflictError    exists         what was to be made is there already
+                           taken-over     another driver has claimed the job since
+                           claim-lost     the claim to the job was deleted with the job's directory
+                           contended      somebody else does the same right now; repeat it
 """
 
 from typing import Self

@@ -210,6 +210,7 @@ class Flaky(MemoryFileSystem):
     """Fails some calls, and hands out streams and listings that fail half way."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.opens = 0
         self.failing_opens: set[int] = set()
         self.read_fails_at: list[int] = []

@@ -79,14 +79,14 @@ def error_for_code(code: str, status: int, uri: str) -> CheckpointError:
     if code in _FULL or status == 507:
         return StorageFullError(f"store has no room left ({code})", uri)
     if code == "NoSuchBucket":
-        return InvalidRequestError("bucket does not exist; create it first", uri)
+        return InvalidRequestError("bucket does not exist; create it first", uri, kind="no-bucket")
     if status == 501 or code == "NotImplemented":
         return InvalidRequestError(f"this store can't do it ({code or status})", uri)
     if status >= 500 or status in (408, 429) or code in _TRANSIENT or "Throttl" in code:
         return StorageUnavailableError(f"S3 failed ({code or status})", uri)
     if status in (301, 307, 400, 401, 403, 405, 411, 416) or code:
         message = f"S3 refuses this ({code or status}); check credentials, permissions, region"
-        return InvalidRequestError(message, uri)
+        return InvalidRequestError(message, uri, kind="refused")
     return StorageUnavailableError(f"S3 failed ({code or status})", uri)
 
 
