@@ -61,8 +61,8 @@ def use() -> Iterator[Use]:
 def proxy(hdfs: HdfsServer) -> Iterator[NameNodeProxy]:
     with name_node_proxy(hdfs) as proxy:
         yield proxy
-    for key in [key for key in hdfs_client._CLIENTS if key[0] == proxy.uri]:
-        del hdfs_client._CLIENTS[key]
+    for key in [key for key in hdfs_client._CLIENTS._values if key[0] == proxy.uri]:
+        hdfs_client._CLIENTS.drop(key)
 
 
 @pytest.fixture

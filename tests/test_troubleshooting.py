@@ -12,14 +12,7 @@ from holdfast import errors
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 MESSAGES = [" ".join(bold.split()) for bold in re.findall(r"\*\*(.+?)\*\*", PAGE, re.DOTALL)]
-SOURCES = (
-    "locations",
-    "backends",
-    "src/holdfast/common",
-    "src/holdfast/spark",
-    "src/holdfast/spark_progress",
-    "src/holdfast/cli",
-)
+SOURCES = ("locations", "backends", "src/holdfast")
 
 
 @cache

@@ -13,7 +13,7 @@ import threading
 from concurrent.futures import CancelledError
 from typing import Protocol
 
-from holdfast.common import tried
+from holdfast.common import failures_of
 from holdfast.locations.metadata import SubtaskState
 
 
@@ -68,4 +68,4 @@ class WrittenPart:
 
 def discard(state: SubtaskState) -> None:
     """Delete the bytes of state that nobody will store, as far as possible. Never raises."""
-    tried(lambda handle: handle.discard_state(), state.handles())
+    failures_of(lambda handle: handle.discard_state(), state.handles())

@@ -3,7 +3,7 @@
 import threading
 from concurrent.futures import CancelledError
 
-from holdfast.common import tried
+from holdfast.common import failures_of
 from holdfast.locations.handles import StreamStateHandle
 from holdfast.locations.storages import (
     CheckpointedStateScope,
@@ -59,4 +59,4 @@ class SnapshotStreams:
     def discard(self) -> None:
         """Give up what is open, and delete what was finished, as far as possible."""
         self.close()
-        tried(lambda handle: handle.discard_state(), self._finished)
+        failures_of(lambda handle: handle.discard_state(), self._finished)

@@ -42,7 +42,6 @@ CALLED_FROM_ELSEWHERE = {
     "missing_host_key": "paramiko calls it",
     "parse_known_args": "argparse calls it",
     "readall": "io.RawIOBase calls it",
-    "supports_highly_available_storage": "goes with task-owned state",
 }
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign

@@ -23,17 +23,19 @@ class CheckpointSize:
 
     @property
     def total_bytes(self) -> int:
-        """Both together: what a copy of it takes."""
+        """Length of all its files: the room that a copy takes."""
         return self.new_bytes + self.referenced_bytes
 
 
 def files_of(streams: Iterable[StreamStateHandle]) -> list[FileStateHandle]:
     """The files that handles lead to, each once."""
-    return list({one.uri: one for one in streams if isinstance(one, FileStateHandle)}.values())
+    return list(
+        {stream.uri: stream for stream in streams if isinstance(stream, FileStateHandle)}.values()
+    )
 
 
 def without_place(stream: StreamStateHandle) -> StreamStateHandle:
-    """The handle without where its file is: equal for the same bytes, as their checksums say it."""
+    """The handle without the place of its file: handles of the same bytes, by their checksums, are equal then."""
     if isinstance(stream, FileStateHandle) and stream.checksum is not None:
         return msgspec.structs.replace(stream, uri="")
     return stream
@@ -42,7 +44,7 @@ def without_place(stream: StreamStateHandle) -> StreamStateHandle:
 def size_of(
     checkpoint: CompletedCheckpoint, streams: Iterable[StreamStateHandle] | None = None
 ) -> CheckpointSize:
-    """What a checkpoint takes; no file is looked at for it.
+    """The room that a checkpoint takes, by what its metadata says; no file is looked at.
 
     Args:
         checkpoint: The checkpoint.
@@ -50,5 +52,5 @@ def size_of(
     """
     directory = checkpoint.location.external_pointer
     files = files_of(checkpoint.metadata.streams() if streams is None else streams)
-    own = sum(one.size for one in files if lies_in(one.uri, directory))
-    return CheckpointSize(checkpoint.metadata_bytes + own, sum(one.size for one in files) - own)
+    own = sum(file.size for file in files if lies_in(file.uri, directory))
+    return CheckpointSize(checkpoint.metadata_bytes + own, sum(file.size for file in files) - own)

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterable
 
-from holdfast.common import raise_first, tried, uripath
+from holdfast.common import failures_of, raise_first, uripath
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination.cleaner import CheckpointsCleaner
 from holdfast.locations.coordination.shared_state import SharedStateRegistry
@@ -97,10 +97,10 @@ class CompletedCheckpointStore:
         with self._deleting:
             with self._lock:
                 doomed = list(self._doomed)
-            failures = tried(self._discard, doomed)
+            failures = failures_of(self._discard, doomed)
             with self._lock:
                 unused = [] if self._doomed else list(self._unused)
-            failures += tried(self._delete_file, unused)
+            failures += failures_of(self._delete_file, unused)
             raise_first(failures)
 
     def _discard(self, checkpoint: CompletedCheckpoint) -> None:

@@ -66,7 +66,7 @@ def copy_checkpoint(
     with disposed_on_failure(location):
         copied, copies = with_copies(
             metadata,
-            lambda one: stored(one.open_input_stream, location, on_bytes=on_bytes),
+            lambda file: stored(file.open_input_stream, location, on_bytes=on_bytes),
             also=also,
         )
         if coordinator_states is not None:
@@ -100,15 +100,15 @@ def with_copies(
     *,
     also: Iterable[StreamStateHandle] = (),
 ) -> tuple[CheckpointMetadata, dict[str, StreamStateHandle]]:
-    """The same with copies of all files of state, each copied once; and the copies by old URI.
+    """Metadata that leads to copies of all files of state, each copied once; and the copies by old URI.
 
     Args:
         metadata: What leads to the files.
-        copy: Copies one.
+        copy: Copies a file.
         also: What else is to be copied.
     """
     files = files_of([*metadata.streams(), *also])
-    copied = dict(zip((one.uri for one in files), in_parallel(copy, files), strict=True))
+    copied = dict(zip((file.uri for file in files), in_parallel(copy, files), strict=True))
 
     def change(handle: StreamStateHandle) -> StreamStateHandle:
         return copied[handle.uri] if isinstance(handle, FileStateHandle) else handle

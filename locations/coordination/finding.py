@@ -40,7 +40,7 @@ class FoundCheckpoint:
 
     @property
     def checkpoint(self) -> CompletedCheckpoint | None:
-        """What it holds; None if its metadata can't be read."""
+        """The checkpoint with what it holds; None if its metadata can't be read."""
         return self.outcome if isinstance(self.outcome, CompletedCheckpoint) else None
 
     @property
@@ -50,7 +50,7 @@ class FoundCheckpoint:
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether it belongs to the user, and not to a job."""
+        """Whether this is a savepoint, which belongs to the user, and not to a job."""
         return is_savepoint(self.pointer)
 
 
@@ -67,15 +67,15 @@ def find_checkpoints(directory: str | PathLike[str]) -> list[FoundCheckpoint]:
             holds such directories, or of a checkpoint or savepoint itself.
 
     Returns:
-        By job, and oldest first within it. What a job has deleted meanwhile is left out.
+        Sorted by job, and oldest first within a job. What a job has deleted meanwhile is left out.
 
     Raises:
         InvalidRequestError: It can't be such a directory.
         StorageUnavailableError: The store can't be read.
     """
     uri = _directory(directory)
-    found = in_parallel(loaded, list(_locations(uri)))
-    return sorted((one for one in found if one is not None), key=_order)
+    checkpoints = in_parallel(loaded, list(_locations(uri)))
+    return sorted((checkpoint for checkpoint in checkpoints if checkpoint is not None), key=_order)
 
 
 def find_checkpoint(pointer: str | PathLike[str]) -> CompletedCheckpoint:
@@ -110,20 +110,20 @@ def _directory(directory: str | PathLike[str]) -> str:
 
 
 def _newest_below(directory: str) -> CompletedCheckpoint | None:
-    pointers = [one.external_pointer for one in _locations(directory)]
-    jobs = sorted({uripath.parent(one) for one in pointers if not is_savepoint(one)})
+    pointers = [location.external_pointer for location in _locations(directory)]
+    jobs = sorted({uripath.parent(pointer) for pointer in pointers if not is_savepoint(pointer)})
     if len(jobs) == 1:
         return load_latest_checkpoint(JobDirectory(jobs[0], single_writer=False))
     several = jobs or sorted(pointers)
     if len(several) > 1:
         kind = "jobs have checkpoints" if jobs else "savepoints are"
-        names = ", ".join(one.removeprefix(f"{directory}/") for one in several)
+        names = ", ".join(pointer.removeprefix(f"{directory}/") for pointer in several)
         raise InvalidRequestError(f"several {kind} here, name one of: {names}", directory)
     return load_checkpoint(resolve_pointer(several[0])) if several else None
 
 
 def _locations(directory: str) -> Iterator[CompletedCheckpointStorageLocation]:
-    """Everything that is completed, as far down as somebody would put it."""
+    """All completed checkpoints and savepoints, as many directories down as people put them."""
     level = [directory]
     for _ in range(_LEVELS):
         inside = list_each(level)
@@ -133,14 +133,14 @@ def _locations(directory: str) -> Iterator[CompletedCheckpointStorageLocation]:
             below = [entry.uri for entry in entries if entry.is_directory]
             if METADATA_FILE in names:
                 yield metadata_at(names[METADATA_FILE].uri, names[METADATA_FILE].size)
-            elif any(CHECKPOINT.fullmatch(uripath.name(one)) for one in below):
+            elif any(CHECKPOINT.fullmatch(uripath.name(entry)) for entry in below):
                 yield from JobDirectory(uri, single_writer=False).completed_checkpoints().values()
             else:
-                level += [one for one in below if JOB_ID.fullmatch(uripath.name(one))]
+                level += [entry for entry in below if JOB_ID.fullmatch(uripath.name(entry))]
 
 
 def loaded(location: CompletedCheckpointStorageLocation) -> FoundCheckpoint | None:
-    """What is there; None if it is gone since it was listed."""
+    """The checkpoint at a location, readable or not; None if it is gone since it was listed."""
     pointer = location.external_pointer
     try:
         return FoundCheckpoint(pointer, load_checkpoint(location))
@@ -150,11 +150,11 @@ def loaded(location: CompletedCheckpointStorageLocation) -> FoundCheckpoint | No
         return FoundCheckpoint(pointer, failure)
 
 
-def _order(found: FoundCheckpoint) -> tuple[str, int, str]:
-    if found.checkpoint is not None:
-        metadata = found.checkpoint.metadata
-        return metadata.job_id, metadata.checkpoint_id, found.pointer
-    matched = CHECKPOINT.fullmatch(uripath.name(found.pointer))
+def _order(entry: FoundCheckpoint) -> tuple[str, int, str]:
+    if entry.checkpoint is not None:
+        metadata = entry.checkpoint.metadata
+        return metadata.job_id, metadata.checkpoint_id, entry.pointer
+    matched = CHECKPOINT.fullmatch(uripath.name(entry.pointer))
     if matched is None:
-        return "", -1, found.pointer
-    return uripath.name(uripath.parent(found.pointer)), int(matched[1]), found.pointer
+        return "", -1, entry.pointer
+    return uripath.name(uripath.parent(entry.pointer)), int(matched[1]), entry.pointer

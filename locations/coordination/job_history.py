@@ -92,9 +92,9 @@ class JobHistory:
     @property
     def retained_ids(self) -> list[int]:
         """Ids of all completed checkpoints, also of those that can't be read."""
-        unreadable = (one.checkpoint_id for one in self.unreadable)
-        known = {one.checkpoint_id for one in self.checkpoints}
-        return sorted(known.union(one for one in unreadable if one is not None))
+        unreadable = (checkpoint.checkpoint_id for checkpoint in self.unreadable)
+        known = {checkpoint.checkpoint_id for checkpoint in self.checkpoints}
+        return sorted(known.union(number for number in unreadable if number is not None))
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
@@ -112,7 +112,7 @@ def job_histories(
 
     Args:
         directory: URI, or a `pathlib.Path`, of the directory that jobs have their directories in,
-            as the jobs have it: with `_entropy_` if there is one.
+            as the jobs have it: with `_entropy_` if they have that.
         savepoint_directory: Where to look for savepoints, besides in `directory`.
         grace_s: As in `sweep`, which is asked what it would delete.
 
@@ -122,8 +122,11 @@ def job_histories(
     """
     storage = FileSystemCheckpointStorage(uripath.text(directory))
     jobs = [job for job in storage.jobs() if not SAVEPOINT_NAME.fullmatch(job)]
-    found = [_history(storage.directory, job, savepoint_directory, grace_s) for job in jobs]
-    histories = {one.job_id: one for one in found if one is not None}
+    histories = {
+        job: history
+        for job in jobs
+        if (history := _history(storage.directory, job, savepoint_directory, grace_s)) is not None
+    }
     here = JobDirectory.below(storage.directory, "job", single_writer=True)
     places = {uripath.parent(here.uri)}
     if savepoint_directory is not None:
@@ -143,19 +146,19 @@ def _history(
     savepoint_directory: str | PathLike[str] | None,
     grace_s: float,
 ) -> JobHistory | None:
-    """All but its savepoints; None if the directory is not one of a job."""
+    """The history of a job but its savepoints; None if the directory is not that of a job."""
     job = JobDirectory.below(directory, job_id, single_writer=True)
-    entries = [one for one in file_system_for(job.uri).list(job.uri) if one.is_directory]
-    if not any(_is_of_a_job(uripath.name(one.uri)) for one in entries):
+    entries = [entry for entry in file_system_for(job.uri).list(job.uri) if entry.is_directory]
+    if not any(_is_of_a_job(uripath.name(entry.uri)) for entry in entries):
         return None  # nothing to look at, and nothing for a sweep to write into
     checkpoints, unreadable = [], []
     locations = job.completed_checkpoints()
-    found = in_parallel(loaded, list(locations.values()))
-    for checkpoint_id, one in zip(locations, found, strict=True):
-        if one is not None and one.checkpoint is not None:
-            checkpoints.append(one.checkpoint)
-        elif one is not None and one.failure is not None:
-            unreadable.append(Unreadable(checkpoint_id, one.pointer, one.failure))
+    candidates = in_parallel(loaded, list(locations.values()))
+    for checkpoint_id, candidate in zip(locations, candidates, strict=True):
+        if candidate is not None and candidate.checkpoint is not None:
+            checkpoints.append(candidate.checkpoint)
+        elif candidate is not None and candidate.failure is not None:
+            unreadable.append(Unreadable(checkpoint_id, candidate.pointer, candidate.failure))
     leftovers: SweepReport | CheckpointError
     try:
         leftovers = sweep(
@@ -181,8 +184,8 @@ def _is_of_a_job(name: str) -> bool:
 
 
 def _uncommitted(entries: Sequence[FileStatus]) -> list[Uncommitted]:
-    """Those among the entries of a job's directory that are of checkpoints without metadata."""
-    found = []
+    """The checkpoints without metadata among the entries of a job's directory."""
+    uncommitted = []
     matches = {entry.uri: CHECKPOINT.fullmatch(uripath.name(entry.uri)) for entry in entries}
     contents = list_each([uri for uri, matched in matches.items() if matched])
     for entry in entries:
@@ -190,12 +193,14 @@ def _uncommitted(entries: Sequence[FileStatus]) -> list[Uncommitted]:
         if matched is None:
             continue
         inside = contents[entry.uri]
-        if any(uripath.name(one.uri) == METADATA_FILE for one in inside):
+        if any(uripath.name(file.uri) == METADATA_FILE for file in inside):
             continue
-        modified_ms = max([one.modified_ms for one in inside], default=entry.modified_ms)
-        total_bytes = sum(one.size for one in inside)
-        found.append(Uncommitted(int(matched[1]), entry.uri, len(inside), total_bytes, modified_ms))
-    return sorted(found, key=lambda one: one.checkpoint_id)
+        modified_ms = max([file.modified_ms for file in inside], default=entry.modified_ms)
+        total_bytes = sum(file.size for file in inside)
+        uncommitted.append(
+            Uncommitted(int(matched[1]), entry.uri, len(inside), total_bytes, modified_ms)
+        )
+    return sorted(uncommitted, key=lambda checkpoint: checkpoint.checkpoint_id)
 
 
 def _savepoints(
@@ -205,13 +210,17 @@ def _savepoints(
     readable: dict[str, list[CompletedCheckpoint]] = defaultdict(list)
     unreadable: dict[str, list[Unreadable]] = defaultdict(list)
     named = {entry.uri: job_id for place in places for entry, job_id in savepoints_in(place)}
-    for one in in_parallel(_savepoint, list(named)):
-        if one is not None and one.checkpoint is not None:
-            readable[one.checkpoint.metadata.job_id].append(one.checkpoint)
-        elif one is not None and one.failure is not None:
-            unreadable[named[one.pointer]].append(Unreadable(None, one.pointer, one.failure))
+    for savepoint in in_parallel(_savepoint, list(named)):
+        if savepoint is not None and savepoint.checkpoint is not None:
+            readable[savepoint.checkpoint.metadata.job_id].append(savepoint.checkpoint)
+        elif savepoint is not None and savepoint.failure is not None:
+            unreadable[named[savepoint.pointer]].append(
+                Unreadable(None, savepoint.pointer, savepoint.failure)
+            )
     for job_id in readable.keys() | unreadable.keys():
-        oldest_first = sorted(readable[job_id], key=lambda one: one.metadata.created_ms)
+        oldest_first = sorted(
+            readable[job_id], key=lambda checkpoint: checkpoint.metadata.created_ms
+        )
         yield job_id, tuple(oldest_first), tuple(unreadable[job_id])
 
 

@@ -112,31 +112,33 @@ class _Place:
                 continue  # it belongs to the user, with all that is in it
             self.add_ours(inside)
             if not is_committed:
-                self.uncommitted[directory] = [one.uri for one in inside]
+                self.uncommitted[directory] = [file.uri for file in inside]
             if are_savepoints:
                 self.add_uploads(pending_uploads(directory))
 
     def add_ours(self, entries: Iterable[FileStatus]) -> None:
         """Add the files among them that have names of state files."""
         self.files += [
-            one
-            for one in entries
-            if not (one.is_directory or one.is_link)
-            and _STATE_FILE.fullmatch(uripath.name(one.uri))
+            entry
+            for entry in entries
+            if not (entry.is_directory or entry.is_link)
+            and _STATE_FILE.fullmatch(uripath.name(entry.uri))
         ]
 
     def add_uploads(self, uploads: Iterable[PendingUpload]) -> None:
         """Add those among them that were begun under names of state files."""
-        self.uploads += [one for one in uploads if _STATE_FILE.fullmatch(uripath.name(one.uri))]
+        self.uploads += [
+            upload for upload in uploads if _STATE_FILE.fullmatch(uripath.name(upload.uri))
+        ]
 
     def report(
         self, names: set[str], highest: int, grace_s: float, *, dry_run: bool
     ) -> SweepReport:
-        """What can go, when those names are reachable and that is the newest checkpoint."""
+        """What can go, by the names of the files that are needed and the number of the newest checkpoint."""
         orphans = [file for file in self.files if uripath.name(file.uri) not in names]
         oldest_kept_ms = self.now_ms - grace_s * 1000
-        old = tuple(one for one in orphans if one.modified_ms < oldest_kept_ms)
-        uploads = tuple(one for one in self.uploads if one.started_ms < oldest_kept_ms)
+        old = tuple(file for file in orphans if file.modified_ms < oldest_kept_ms)
+        uploads = tuple(upload for upload in self.uploads if upload.started_ms < oldest_kept_ms)
         going = {file.uri for file in old}
         directories = tuple(
             directory
@@ -158,7 +160,7 @@ def sweep(
     """Delete a job's orphaned files; the job may be running.
 
     Args:
-        directory: The checkpoint directory, in which the job has its own. With `_entropy_` in it, as
+        directory: The checkpoint directory, in which the job has its own. With `_entropy_` at its end, as
             the job has it: what is spread is found by that.
         job_id: The job.
         savepoint_directory: Where its unfinished savepoints are swept too.
@@ -184,17 +186,17 @@ def sweep(
     if savepoints is not None:
         places.append(_look_for_savepoints(savepoints, job_id))
     checkpoints = load_checkpoints(job)
-    highest = max((one.checkpoint_id for one in checkpoints), default=-1)
+    highest = max((checkpoint.checkpoint_id for checkpoint in checkpoints), default=-1)
     names = {
         uripath.name(stream.uri)
-        for one in checkpoints
-        for stream in one.metadata.streams()
+        for checkpoint in checkpoints
+        for stream in checkpoint.metadata.streams()
         if isinstance(stream, FileStateHandle)
     }
     reports = [place.report(names, highest, grace_s, dry_run=dry_run) for place in places]
     if newest_epoch(job.uri) != epoch:
         message = "a driver took over the job while it was looked through; sweep again"
-        raise CheckpointConflictError(message, job.uri)
+        raise CheckpointConflictError(message, job.uri, kind="contended")
     return _carried_out(reports, dry_run=dry_run)
 
 
@@ -235,13 +237,13 @@ def _check_grace(grace_s: float) -> None:
 
 
 def _carried_out(reports: Sequence[SweepReport], *, dry_run: bool) -> SweepReport:
-    """All of it as one, and deleted."""
+    """All reports as one, after what they list was deleted."""
     if not dry_run:
         for report in reports:
             _delete(report)
     return SweepReport(
         tuple(file for report in reports for file in report.files),
-        tuple(one for report in reports for one in report.directories),
+        tuple(directory for report in reports for directory in report.directories),
         sum(report.too_young for report in reports),
         dry_run,
         tuple(upload for report in reports for upload in report.uploads),
@@ -259,7 +261,7 @@ def _delete(report: SweepReport) -> None:
 
 
 def _store_clock_ms(directory: str) -> int:
-    """What time the store has: that of a file it has just written."""
+    """The store's own time: that of a file which it has just written."""
     file_system = file_system_for(directory)
     probe = uripath.join(directory, f"{PROBE_PREFIX}{uuid.uuid4().hex}")
     stream = file_system.create(probe)
@@ -305,13 +307,13 @@ def _look_everywhere(place: _Place, spread: str) -> None:
     ]
     place.add_ours(list_all(inside))
     # Asked for once, and not in each of them: few are unfinished at any time.
-    below = tuple(f"{one}/" for one in directories)
-    found = pending_uploads(common_directory(spread))
-    place.add_uploads(one for one in found if one.uri.startswith(below))
+    below = tuple(f"{directory}/" for directory in directories)
+    uploads = pending_uploads(common_directory(spread))
+    place.add_uploads(upload for upload in uploads if upload.uri.startswith(below))
 
 
 def _holds_state(name: str) -> bool:
-    """Whether state files are in a directory of that name that are not their tasks' own."""
+    """Whether state files are in a directory of that name."""
     return name == SHARED or CHECKPOINT.fullmatch(name) is not None
 
 
@@ -327,9 +329,9 @@ def _look_for_savepoints(directory: str, job_id: str) -> _Place:
 
 
 def _is_dead(directory: str, highest: int) -> bool:
-    """Whether nobody will write into it any more: an older checkpoint's, or a savepoint's.
+    """Whether nobody will write into a directory any more: it is an older checkpoint's, or a savepoint's.
 
     A directory of a higher checkpoint is left, however old: the next driver uses it again.
     """
-    found = CHECKPOINT.fullmatch(uripath.name(directory))
-    return found is None or int(found[1]) < highest
+    matched = CHECKPOINT.fullmatch(uripath.name(directory))
+    return matched is None or int(matched[1]) < highest

@@ -1,11 +1,9 @@
 """Read every byte of files, and see whether it is what was written."""
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextvars import copy_context
 from dataclasses import dataclass
 
+from holdfast.common import as_they_end, check_wanted
 from holdfast.errors import CheckpointError
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 
@@ -51,14 +49,14 @@ def verify(
         One for each file, in the order in which they are done.
     """
     # Two that disagree about a file can't both be right.
-    files = list(dict.fromkeys(one for one in streams if isinstance(one, FileStateHandle)))
-    is_given_up = threading.Event()
+    files = list(dict.fromkeys(stream for stream in streams if isinstance(stream, FileStateHandle)))
 
     def check(file: FileStateHandle) -> VerifiedFile:
         done = 0
         try:
             with file.open_input_stream() as stream:
-                while not is_given_up.is_set() and (chunk := stream.read(_CHUNK_BYTES)):
+                while chunk := stream.read(_CHUNK_BYTES):
+                    check_wanted()
                     done += len(chunk)
                     on_bytes(len(chunk))
         except CheckpointError as failure:
@@ -66,12 +64,4 @@ def verify(
             return VerifiedFile(file.uri, file.size, failure)
         return VerifiedFile(file.uri, file.size)
 
-    pool = ThreadPoolExecutor(at_a_time, thread_name_prefix="holdfast-verify")
-    try:
-        # In a copy of the context: the deadline of retries is in it.
-        running = [pool.submit(copy_context().run, check, file) for file in files]
-        for one in as_completed(running):
-            yield one.result()
-    finally:
-        is_given_up.set()
-        pool.shutdown(cancel_futures=True)
+    yield from as_they_end(check, files, at_a_time=at_a_time)

@@ -5,12 +5,11 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import BinaryIO
 
-from holdfast.common import raise_first, tried, uripath
+from holdfast.common import ContextPool, failures_of, raise_first, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointCorruptedError,
@@ -121,7 +120,7 @@ class LocalFileSystem:
                 raise
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
-        found = []
+        statuses = []
         with _translated(uri), suppress(FileNotFoundError, NotADirectoryError):
             with os.scandir(uripath.local_path(uri)) as entries:
                 for entry in entries:
@@ -130,7 +129,7 @@ class LocalFileSystem:
                         continue
                     is_directory = stat.S_ISDIR(status.st_mode)
                     has_bytes = not (is_directory or stat.S_ISLNK(status.st_mode))
-                    found.append(
+                    statuses.append(
                         FileStatus(
                             uri=uripath.join(uri, entry.name),
                             size=status.st_size if has_bytes else 0,
@@ -139,14 +138,14 @@ class LocalFileSystem:
                             is_link=entry.is_symlink(),
                         )
                     )
-        return found
+        return statuses
 
     def delete(self, uris: Iterable[str], /) -> None:
         files = list(uris)
         failures = _unlink_all(files)
         # A deleted name must not come back after a power cut, when what it led to is gone. Also if
         # it was missing: whoever deleted it may have failed before it had synced.
-        failures += tried(_sync_if_there, dict.fromkeys(map(uripath.parent, files)))
+        failures += failures_of(_sync_if_there, dict.fromkeys(map(uripath.parent, files)))
         raise_first(failures)
 
     def delete_empty_directory(self, uri: str, /) -> None:
@@ -174,7 +173,7 @@ class LocalFileSystem:
 
 
 class _LocalOutputStream:
-    """A file under its name from the beginning; O_EXCL keeps others away from it.
+    """A file that has its name from the beginning; O_EXCL keeps others away from it.
 
     Written for thousands of small files: what is called for each of them is kept short.
     """
@@ -269,7 +268,7 @@ def _open_file(path: str, flags: int) -> int:
 
 
 def _status_of(entry: os.DirEntry[str]) -> os.stat_result | None:
-    """What an entry leads to; the link itself if that is nowhere; None if it has vanished."""
+    """The status of what an entry leads to; of the link itself if it leads nowhere; None if it has vanished."""
     for follows_links in (True, False):
         try:
             return entry.stat(follow_symlinks=follows_links)
@@ -308,9 +307,9 @@ def _link(in_progress: str, path: str, uri: str) -> None:
         raise
 
 
-def _is_same(one: str, other: str) -> bool:
+def _is_same(path: str, other: str) -> bool:
     try:
-        return os.path.samefile(one, other)
+        return os.path.samefile(path, other)
     except FileNotFoundError:  # whoever took the name has deleted it since
         return False
 
@@ -327,11 +326,11 @@ def _sync_name(path: str, uri: str) -> None:
 def _unlink_all(uris: Sequence[str]) -> list[CheckpointError]:
     """Delete files; the system does several at a time faster than one after the other."""
     if len(uris) < _WORTH_THREADS:
-        return tried(_unlink, uris)
+        return failures_of(_unlink, uris)
     parts = [uris[first::_UNLINK_THREADS] for first in range(_UNLINK_THREADS)]
-    with ThreadPoolExecutor(_UNLINK_THREADS, thread_name_prefix="holdfast-unlink") as pool:
-        found = pool.map(partial(tried, _unlink), parts)
-        return [failure for failures in found for failure in failures]
+    with ContextPool(_UNLINK_THREADS, thread_name_prefix="holdfast-unlink") as pool:
+        failed = pool.map(partial(failures_of, _unlink), parts)
+        return [failure for failures in failed for failure in failures]
 
 
 def _unlink(uri: str) -> None:
@@ -365,7 +364,7 @@ def _sync_directory(path: str) -> None:
 
 
 class _translated:  # noqa: N801  # read as a verb: with _translated(uri)
-    """Turns the operating system's errors into ours; a class, because generators take longer."""
+    """Turn the operating system's errors into ours; a class, because generators take longer."""
 
     __slots__ = ("_uri",)
 
@@ -386,8 +385,7 @@ def _error_for(error: OSError, uri: str) -> CheckpointError:
     if isinstance(error, FileNotFoundError):
         return CheckpointNotFoundError("no such file or directory", uri)
     if isinstance(error, FileExistsError):
-        message = "file exists already; somebody else has written it"
-        return CheckpointConflictError(message, uri)
+        return CheckpointConflictError.exists(uri)
     if error.errno in _NOT_ALLOWED:
         return InvalidRequestError(f"not possible here ({error.strerror})", uri)
     if error.errno in _NO_ROOM:

@@ -2,11 +2,10 @@
 
 import io
 import threading
-import time
 from collections.abc import Iterable
 from typing import BinaryIO
 
-from holdfast.common import ProcessLock, uripath
+from holdfast.common import SYSTEM_CLOCK, Clock, ProcessLock, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointNotFoundError,
@@ -23,7 +22,14 @@ _DIRECTORIES: dict[str, int] = {}
 
 
 class MemoryFileSystem:
-    """A store in memory that behaves like a disk: files live in directories that were prepared."""
+    """A store in memory that behaves like a disk: files live in directories that were prepared.
+
+    Args:
+        clock: Tells when files and directories were changed.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._now_ms = clock.now_ms
 
     def prepare_directory(self, uri: str, /) -> None:
         with _LOCK.current:
@@ -34,18 +40,17 @@ class MemoryFileSystem:
                 directory = "/".join((root, *parts[:depth]))
                 if directory in _FILES:
                     raise InvalidRequestError("not possible here (a file has that name)", uri)
-                _DIRECTORIES.setdefault(directory, _now_ms())
+                _DIRECTORIES.setdefault(directory, self._now_ms())
 
     def create(self, uri: str, /) -> FileOutputStream:
-        return _MemoryOutputStream(uri)
+        return _MemoryOutputStream(self, uri)
 
     def publish(self, uri: str, data: bytes, /) -> None:
         with _LOCK.current:
             _require_directory(uri)
             if uri in _FILES or uri in _DIRECTORIES:
-                message = "file exists already; somebody else has written it"
-                raise CheckpointConflictError(message, uri)
-            now_ms = _now_ms()
+                raise CheckpointConflictError.exists(uri)
+            now_ms = self._now_ms()
             _FILES[uri] = (bytes(data), now_ms)
             _DIRECTORIES[uripath.parent(uri)] = now_ms
 
@@ -84,14 +89,19 @@ class MemoryFileSystem:
             below = uri.rstrip("/") + "/"
             for file in [file for file in _FILES if file.startswith(below)]:
                 del _FILES[file]
-            for one in [one for one in _DIRECTORIES if one == uri or one.startswith(below)]:
-                del _DIRECTORIES[one]
+            for directory in [
+                directory
+                for directory in _DIRECTORIES
+                if directory == uri or directory.startswith(below)
+            ]:
+                del _DIRECTORIES[directory]
 
 
 class _MemoryOutputStream:
-    def __init__(self, uri: str) -> None:
+    def __init__(self, file_system: MemoryFileSystem, uri: str) -> None:
         with _LOCK.current:
             _require_directory(uri)
+        self._file_system = file_system
         self._uri = uri
         self._data: bytearray | None = bytearray()
         self._lock = threading.Lock()
@@ -108,7 +118,7 @@ class _MemoryOutputStream:
         with self._lock:
             data = bytes(self._unfinished())
             self._data = None
-        MemoryFileSystem().publish(self._uri, data)
+        self._file_system.publish(self._uri, data)
 
     def abort(self) -> None:
         with self._lock:
@@ -118,10 +128,6 @@ class _MemoryOutputStream:
         if self._data is None:
             raise StreamClosedError("stream is finished or discarded", self._uri)
         return self._data
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _require_directory(uri: str) -> None:

@@ -132,11 +132,11 @@ class UploadingFileSystem(FileSystem, Protocol):
     """A store where a file that is never finished takes room, and is not listed."""
 
     def list_uploads(self, uri: str, /) -> Iterable[PendingUpload]:
-        """What was begun directly in a directory, or below it; nothing if the store won't say."""
+        """The uploads begun in a directory or below it; none if the store won't say."""
         ...
 
     def abort_uploads(self, uploads: Iterable[PendingUpload], /) -> None:
-        """Give them up, as many as possible; missing ones count as given up.
+        """Give uploads up, as many as possible; missing ones count as given up.
 
         Raises the first failure after all were tried.
         """

@@ -1,4 +1,4 @@
-"""What the input streams share that know their length and where they are."""
+"""The part that input streams share which know their length and position."""
 
 import io
 
@@ -6,7 +6,7 @@ from holdfast.errors import InvalidRequestError
 
 
 class PositionedInputStream(io.RawIOBase):
-    """Moving it asks for nothing; the next read goes to where it stands."""
+    """A stream of which moving costs no request; the next read goes to where it stands."""
 
     _uri: str
     _size: int

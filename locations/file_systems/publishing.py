@@ -1,11 +1,10 @@
-"""Make a small file appear once and for all, on stores that can do it and on those that can't."""
+"""Make a small file appear once and for all, also on stores that don't offer this themselves."""
 
 import threading
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from holdfast.common import uripath
+from holdfast.common import in_parallel, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
@@ -52,7 +51,7 @@ def publish(uri: str, data: bytes, *, single_writer: bool) -> None:
 
 
 def check_exclusive(directory: str) -> None:
-    """See for ourselves that of several writers of one name in a directory exactly one wins.
+    """Try whether of several writers of the same name in a directory exactly one wins.
 
     Some stores ignore the condition, and replace what is there without a word. This can show
     that a store is one of them; it can't prove that it is none. Once per process and directory.
@@ -73,18 +72,17 @@ def check_exclusive(directory: str) -> None:
 
     candidates = [b"%d" % number for number in range(_RACERS)]
     try:
-        with ThreadPoolExecutor(_RACERS, thread_name_prefix="holdfast-probe") as pool:
-            wins = list(pool.map(race, candidates))
+        wins = in_parallel(race, candidates, at_a_time=_RACERS)
         won = [data for data, wins_it in zip(candidates, wins, strict=True) if wins_it]
         with file_system.open(uri) as stream:
-            found = stream.read()
+            stored = stream.read()
         late = _wins(file_system, uri, b"late")
     finally:
         file_system.delete([uri])
     # None may have won: an answer that is lost makes the winner's own repetition lose.
-    if late or len(won) > 1 or (won and won != [found]):
+    if late or len(won) > 1 or (won and won != [stored]):
         message = f"this store lets a writer replace another one's file; {_ONE_WRITER}"
-        raise InvalidRequestError(message, directory)
+        raise InvalidRequestError(message, directory, kind="not-exclusive")
     file_system.found_exclusive.add(directory)
 
 
@@ -99,13 +97,14 @@ def _wins(file_system: RetryingExclusiveFileSystem, uri: str, data: bytes) -> bo
 def _exclusive(file_system: RetryingFileSystem, uri: str) -> RetryingExclusiveFileSystem:
     if isinstance(file_system, RetryingExclusiveFileSystem):
         return file_system
-    raise InvalidRequestError(f"this store can't keep two drivers apart; {_ONE_WRITER}", uri)
+    message = f"this store can't keep two drivers apart; {_ONE_WRITER}"
+    raise InvalidRequestError(message, uri, kind="not-exclusive")
 
 
 def _publish_unless_seen(file_system: RetryingFileSystem, uri: str, data: bytes) -> None:
     def attempt() -> None:
         if any(entry.uri == uri for entry in file_system.list(uripath.parent(uri))):
-            raise CheckpointConflictError("file exists already; somebody else has written it", uri)
+            raise CheckpointConflictError.exists(uri)
         if isinstance(file_system, RetryingExclusiveFileSystem):
             file_system.inner.publish(uri, data)
             return
@@ -120,7 +119,7 @@ def _publish_unless_seen(file_system: RetryingFileSystem, uri: str, data: bytes)
 
 
 def _holds(file_system: RetryingFileSystem, uri: str, data: bytes) -> bool:
-    """Whether the file is our own write, whose answer was lost on the way."""
+    """Whether the file is what we have written ourselves, and the answer was lost on the way."""
     try:
         with file_system.open(uri) as stored:
             return stored.read() == data

@@ -128,7 +128,7 @@ def use_hdfs(options: Mapping[str, str], *, retries: RetryPolicy = _DEFAULT_POLI
 
 
 def _use(root: str, scheme: str, factory: _S3 | _Hdfs) -> None:
-    """Register it for the scheme, or for a bucket of it; under the lock."""
+    """Register a factory for a scheme, or for a bucket of the scheme; under the lock."""
     registered: _Registered = (factory, factory.retries)
     is_ours = isinstance(_FACTORIES[scheme][0], type(factory))
     if is_ours and _FACTORIES.get(root) != registered:

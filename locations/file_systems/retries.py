@@ -3,7 +3,6 @@
 import logging
 import math
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
+from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
@@ -60,12 +60,12 @@ _UNTIL: ContextVar[float] = ContextVar("_UNTIL", default=math.inf)
 
 
 @contextmanager
-def retry_deadline(seconds: float) -> Iterator[None]:
+def retry_deadline(seconds: float, *, clock: Clock = SYSTEM_CLOCK) -> Iterator[None]:
     """Repeat nothing in this block, on this thread, after that many seconds from now.
 
     For work that makes many calls: each has a deadline of its own otherwise, and they add up.
     """
-    token = _UNTIL.set(min(_UNTIL.get(), time.monotonic() + seconds))
+    token = _UNTIL.set(min(_UNTIL.get(), clock.monotonic_s() + seconds))
     try:
         yield
     finally:
@@ -77,20 +77,12 @@ class Retrier:
 
     Args:
         policy: When to give up.
-        clock: Seconds that only go up.
-        sleep: Waits that many seconds.
+        clock: Tells how much time is left, and waits.
     """
 
-    def __init__(
-        self,
-        policy: RetryPolicy,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, policy: RetryPolicy, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._policy = policy
         self._clock = clock
-        self._sleep = sleep
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
 
@@ -101,7 +93,7 @@ class Retrier:
             return Counter(self._counts)
 
     def publish(self, attempt: Callable[[], None]) -> None:
-        """The same as `call` for making a file appear, whose outcome may be unknown.
+        """Repeat as `call` does what makes a file appear, of which the outcome may be unknown.
 
         A second attempt can meet the file of one whose answer was lost: a conflict, which whoever
         knows what is unique about the data has to look into.
@@ -131,9 +123,9 @@ class Retrier:
         *,
         is_transient: Callable[[BaseException], bool] | None = None,
     ) -> _Result:
-        """Do it until it is done, fails for good, or takes too long; its last error comes out."""
+        """Repeat a call until it is done, fails for good, or takes too long; the last error is raised."""
         is_transient = is_transient or _changed_nothing
-        end = min(self._clock() + self._policy.deadline_s, _UNTIL.get())
+        end = min(self._clock.monotonic_s() + self._policy.deadline_s, _UNTIL.get())
         try:
             return attempt()
         except CheckpointError as error:
@@ -147,7 +139,7 @@ class Retrier:
             return attempt()
 
         def deadline_is_near(state: RetryCallState) -> bool:
-            return self._clock() + state.upcoming_sleep >= end
+            return self._clock.monotonic_s() + state.upcoming_sleep >= end
 
         def note(state: RetryCallState) -> None:
             with self._lock:
@@ -164,7 +156,7 @@ class Retrier:
                 multiplier=self._policy.first_wait_s, max=self._policy.longest_wait_s
             ),
             before_sleep=note,
-            sleep=self._sleep,
+            sleep=self._clock.sleep,
             reraise=True,
         )
         return retrying(next_attempt)

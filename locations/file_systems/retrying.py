@@ -1,13 +1,13 @@
 """A file system in front of another one that repeats what fails."""
 
 import io
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import BinaryIO, TypeVar, cast
 
+from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import (
     CheckpointError,
     InvalidRequestError,
@@ -37,21 +37,17 @@ class RetryingFileSystem:
     Args:
         inner: The store's adapter, which must not repeat anything itself.
         policy: When to give up.
-        clock: Seconds that only go up.
-        sleep: Waits that many seconds.
+        clock: Tells how much time is left, and waits.
     """
 
     inner: FileSystem
     policy: InitVar[RetryPolicy]
     _: KW_ONLY
-    clock: InitVar[Callable[[], float]] = time.monotonic
-    sleep: InitVar[Callable[[float], None]] = time.sleep
+    clock: InitVar[Clock] = SYSTEM_CLOCK
     retrier: Retrier = field(init=False)
 
-    def __post_init__(
-        self, policy: RetryPolicy, clock: Callable[[], float], sleep: Callable[[float], None]
-    ) -> None:
-        self.retrier = Retrier(policy, clock=clock, sleep=sleep)
+    def __post_init__(self, policy: RetryPolicy, clock: Clock) -> None:
+        self.retrier = Retrier(policy, clock=clock)
 
     @property
     def retries(self) -> Counter[str]:
@@ -84,7 +80,7 @@ class RetryingFileSystem:
 
 @dataclass(eq=False)
 class RetryingExclusiveFileSystem(RetryingFileSystem):
-    """The same for a store that can publish.
+    """Repeats the calls of a store that can publish.
 
     Attributes:
         found_exclusive: Directories in which that was tried, and found to be so.

@@ -7,7 +7,7 @@ from holdfast.locations.file_systems.registry import file_system_for
 
 
 def pending_uploads(uri: str) -> list[PendingUpload]:
-    """What was begun in a directory or below it; nothing on stores that leave nothing."""
+    """The uploads begun in a directory or below it; none on stores where nothing can be left."""
     file_system = file_system_for(uri)
     inner = file_system.inner
     if not isinstance(inner, UploadingFileSystem):
@@ -17,10 +17,10 @@ def pending_uploads(uri: str) -> list[PendingUpload]:
 
 def abort_uploads(uploads: Iterable[PendingUpload]) -> None:
     """Give up what `pending_uploads` has found in one store."""
-    found = list(uploads)
-    if not found:
+    pending = list(uploads)
+    if not pending:
         return
-    file_system = file_system_for(found[0].uri)
+    file_system = file_system_for(pending[0].uri)
     inner = file_system.inner
     if isinstance(inner, UploadingFileSystem):
-        file_system.retrier.call("abort_uploads", lambda: inner.abort_uploads(found))
+        file_system.retrier.call("abort_uploads", lambda: inner.abort_uploads(pending))

@@ -121,18 +121,18 @@ class CompletedCheckpointStorageLocation(Protocol):
 
     @property
     def external_pointer(self) -> str:
-        """Text by which `resolve_checkpoint` finds it again."""
+        """Text by which `resolve_checkpoint` finds the checkpoint again."""
         ...
 
     @property
     def metadata_handle(self) -> StreamStateHandle:
-        """Leads to the metadata."""
+        """The handle that leads to the metadata."""
         ...
 
     def dispose_storage_location(self) -> None:
-        """Delete it, the metadata first; a missing one counts as deleted.
+        """Delete the checkpoint, the metadata first; a missing one counts as deleted.
 
-        Not state files in other places, which only the metadata leads to; nor those beside it in a
+        State files in other places, which only the metadata leads to, stay; so do those beside it in a
         directory whose name says nothing of a checkpoint or savepoint, which may hold anything.
         """
         ...
@@ -154,11 +154,11 @@ class CompletedCheckpoint:
 
     @property
     def checkpoint_id(self) -> int:
-        """Its number."""
+        """The checkpoint's number."""
         return self.metadata.checkpoint_id
 
     def discard(self) -> None:
-        """Delete it, the metadata first. What it shares with others is not touched."""
+        """Delete the checkpoint, the metadata first. What it shares with others is not touched."""
         self.location.dispose_storage_location()
         directory = self.location.external_pointer
         is_deleted = holds_nothing_else(directory)
@@ -202,12 +202,12 @@ class CheckpointStorageLocation(CheckpointStreamFactory, Protocol):
 
     @property
     def external_pointer(self) -> str:
-        """Text by which `resolve_checkpoint` will find it once it is completed."""
+        """Text by which `resolve_checkpoint` will find the checkpoint once it is completed."""
         ...
 
     @property
     def location_reference(self) -> CheckpointStorageLocationReference:
-        """What tasks need to find it."""
+        """What tasks need to find this location."""
         ...
 
     def create_metadata_output_stream(self) -> CheckpointMetadataOutputStream:
@@ -217,9 +217,9 @@ class CheckpointStorageLocation(CheckpointStreamFactory, Protocol):
     def dispose_on_failure(self) -> None:
         """Delete what was written through this location for it alone, also by tasks.
 
-        Not shared state, which others may refer to by now, and not the directory of a checkpoint:
-        another driver may be about to write into it. Nothing at all if publishing the metadata was
-        interrupted, or its outcome is unknown: the store may still complete it.
+        Shared state stays, because others may refer to it by now; so does the directory of a checkpoint,
+        because another driver may be about to write into it. Nothing is deleted if publishing the
+        metadata was interrupted, or its outcome is unknown: the store may still complete it.
         """
         ...
 
@@ -255,16 +255,6 @@ class JobOwnership(Protocol):
 class CheckpointStorageCoordinatorView(Protocol):
     """What the driver does with a job's storage."""
 
-    @property
-    def supports_highly_available_storage(self) -> bool:
-        """Whether checkpoints outlive the driver."""
-        ...
-
-    @property
-    def has_default_savepoint_location(self) -> bool:
-        """Whether a savepoint needs no target."""
-        ...
-
     def initialize_base_locations_for_checkpoint(self) -> None:
         """Make what all checkpoints of the job need. May be repeated.
 
@@ -293,7 +283,7 @@ class CheckpointStorageCoordinatorView(Protocol):
         ...
 
     def completed_checkpoints(self) -> Mapping[int, CompletedCheckpointStorageLocation]:
-        """The job's completed checkpoints by id, oldest first; savepoints are none of them."""
+        """The job's completed checkpoints by id, oldest first, without savepoints."""
         ...
 
     def resolve_checkpoint(self, pointer: str, /) -> CompletedCheckpointStorageLocation:
@@ -311,10 +301,6 @@ class CheckpointStorageWorkerView(Protocol):
 
         What is written by the default reference belongs to no attempt that could dispose of it.
         """
-        ...
-
-    def create_task_owned_state_stream(self) -> CheckpointStateOutputStream:
-        """A stream of state that its task deletes, and no coordinator."""
         ...
 
 

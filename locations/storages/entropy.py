@@ -1,21 +1,21 @@
 """Random characters in the paths of state files, for object stores that partition by prefix.
 
-    s3://bucket/holdfast/_entropy_               what the user names
-    s3://bucket/holdfast/job/chk-7/_metadata     whatever is looked for by its name: no marker
-    s3://bucket/holdfast/.a3/job/chk-7/…         a state file: one of 256 directories instead of it
+    s3://bucket/holdfast/_entropy_               what the user names: the marker is the last part
+    s3://bucket/holdfast/job/chk-7/_metadata     what is looked for by its name stands where it would without
+    s3://bucket/holdfast/.a3/job/chk-7/…         a state file: it is in one of 256 directories
 
 The two digits are the first ones of the file's own random name. There are no more of them, and their
-number can't be set, so that whoever looks for files that nobody knows of by name can list all of these
-directories. The dot keeps them apart from jobs, whose ids never begin with one. No checkpoint directory
-has such a part itself, or files of a checkpoint could be taken for those of another one.
+number can't be set, so that whoever looks for files whose names nobody knows can list all of these
+directories. The dot keeps them apart from jobs, whose ids never begin with a dot. No checkpoint directory
+has such a part itself, or its files could not be told from those of another checkpoint.
 
 Source:
-    Flink, EntropyInjector; there the marker and the number of characters are set, 4 by default, and
-    what nobody knows of by name stays for ever. Two are what Delta Lake takes.
+    Flink, EntropyInjector; there the marker and the number of characters are set, 4 by default, the
+    marker may stand anywhere, and files whose names nobody knows stay for ever. Delta Lake has two
+    characters, too.
 """
 
 import re
-from collections.abc import Iterator
 
 from holdfast.common import uripath
 from holdfast.errors import InvalidRequestError
@@ -24,6 +24,7 @@ MARKER = "_entropy_"
 LEAVE_OUT = f"leave {MARKER} out"
 
 _RANDOM = re.compile(r"\.[0-9a-f]{2}")
+_RANDOM_ABOVE_JOB = re.compile(rf"/{_RANDOM.pattern}(?=(?:/[^/]+){{3}}\Z)")
 _DIRECTORIES = 256
 
 
@@ -31,25 +32,24 @@ def check_marker(directory: str) -> str:
     """Refuse a checkpoint directory in which the marker can't mean what it should.
 
     Raises:
-        InvalidRequestError: It is a part of a longer name, is there twice, or on a local disk, or
-            nothing is left without it; or a part of the directory looks like what replaces it.
+        InvalidRequestError: The marker is not the last part, or only a piece of a name, or on a local
+            disk, or nothing is left without it; or a part of the directory looks like what replaces it.
     """
-    _, names = _split(directory)
-    for one in names:
-        if _RANDOM.fullmatch(one):
+    *parts, last = directory.split("/")
+    if last != MARKER:
+        parts.append(last)
+    for part in parts:
+        if _RANDOM.fullmatch(part):
             message = (
-                f"{one!r} in the path is what {MARKER} becomes; give that directory another name"
+                f"{part!r} in the path is what {MARKER} becomes; give that directory another name"
             )
             raise InvalidRequestError(message, directory)
     if uripath.scheme(directory) == "file":
-        refuse_marker(directory, "disks don't partition by prefix")
-        return directory
-    # In the middle of a name, as in cross_entropy_loss, it is a name.
-    if any(one != MARKER and (one.startswith(MARKER) or one.endswith(MARKER)) for one in names):
-        message = f"{MARKER} must be a whole part of the path, between two slashes"
+        return refuse_marker(directory, "disks don't partition by prefix")
+    # In the middle of a name, as in cross_entropy_loss, it belongs to the name.
+    if any(part.startswith(MARKER) or part.endswith(MARKER) for part in parts):
+        message = f"{MARKER} must be the last part of the directory, behind a slash, and there once"
         raise InvalidRequestError(message, directory)
-    if names.count(MARKER) > 1:
-        raise InvalidRequestError(f"{MARKER} is there twice; once is enough", directory)
     uripath.checkpoint_directory(without_marker(directory))
     return directory
 
@@ -62,28 +62,22 @@ def refuse_marker(directory: str, reason: str) -> str:
 
 
 def has_marker(uri: str) -> bool:
-    """Whether files below it are to be spread."""
-    return MARKER in _split(uri)[1]
+    """Whether files below a URI are to be spread."""
+    return f"/{MARKER}/" in f"{uri}/"
 
 
 def without_marker(uri: str) -> str:
-    """Where things are that are looked for by name."""
-    head, names = _split(uri)
-    if MARKER in names:
-        names.remove(MARKER)  # the first
-    return head + ("/".join(names) or "/")
+    """The place of everything that is looked for by its name."""
+    return f"{uri}/".replace(f"/{MARKER}/", "/", 1).removesuffix("/")
 
 
 def spread(uri: str, name: str) -> str:
-    """Where the file of that random name is, of those that are spread below a directory."""
-    head, names = _split(uri)
-    if MARKER in names:
-        names[names.index(MARKER)] = f".{name[:2]}"
-    return head + "/".join(names)
+    """Replace the marker above a job by digits of the random name of a file."""
+    return uri.replace(f"/{MARKER}/", f"/.{name[:2]}/", 1)
 
 
 def spread_everywhere(uri: str) -> list[str]:
-    """All directories that a directory is spread over; itself if it is not."""
+    """All directories that a directory of a job is spread over; itself if it is not."""
     if not has_marker(uri):
         return [uri]
     return [spread(uri, f"{number:02x}") for number in range(_DIRECTORIES)]
@@ -91,30 +85,19 @@ def spread_everywhere(uri: str) -> list[str]:
 
 def common_directory(uri: str) -> str:
     """The directory below which all of these are."""
-    head, names = _split(uri)
-    return head + ("/".join(names[: names.index(MARKER)]) or "/") if MARKER in names else uri
+    return uri.partition(f"/{MARKER}/")[0]
 
 
 def lies_in(uri: str, directory: str) -> bool:
-    """Whether a file lies directly in a directory, spread or not."""
-    return directory in _without_random(uripath.parent(uri))
+    """Whether a state file lies directly in the directory of a checkpoint, spread or not."""
+    return directory in (uripath.parent(uri), uripath.parent(_without_random(uri)))
 
 
 def is_below(uri: str, directory: str) -> bool:
-    """Whether a file lies somewhere below a directory, spread or not."""
-    return any(one.startswith(f"{directory}/") for one in _without_random(uri))
+    """Whether a state file lies somewhere below the directory of a job, spread or not."""
+    return any(file.startswith(f"{directory}/") for file in (uri, _without_random(uri)))
 
 
-def _without_random(uri: str) -> Iterator[str]:
-    """The URI itself, and what it may have been spread from."""
-    yield uri
-    head, names = _split(uri)
-    for index, name in enumerate(names):
-        if _RANDOM.fullmatch(name):
-            yield head + "/".join(names[:index] + names[index + 1 :])
-
-
-def _split(uri: str) -> tuple[str, list[str]]:
-    """Scheme and authority, and the names in the path; the first is empty."""
-    path = uripath.local_path(uri)
-    return uri.removesuffix(path), path.split("/")
+def _without_random(uri: str) -> str:
+    """Where a state file would be if it was not spread: `<job>/<chk-N or shared>/<file>` follow."""
+    return _RANDOM_ABOVE_JOB.sub("", uri)

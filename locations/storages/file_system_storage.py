@@ -52,8 +52,8 @@ class FileSystemCheckpointStorage:
     """Checkpoints as directories with state files and a `_metadata` file.
 
     Args:
-        directory: URI of the directory below which every job gets its own. On an object store one
-            of its parts may be `_entropy_`: state files have random characters there, so that the
+        directory: URI of the directory below which every job gets its own. On an object store its
+            last part may be `_entropy_`: state files have random characters there, so that the
             store can spread them; all else is where it would be without that part.
         inline_threshold: Most bytes of a state that travel in its handle instead of in a file;
             0 to 1 MiB.
@@ -143,14 +143,6 @@ class FileSystemCheckpointStorageAccess:
             self.storage.directory, self.job_id, single_writer=self.storage.single_writer
         )
 
-    @property
-    def supports_highly_available_storage(self) -> bool:
-        return True
-
-    @property
-    def has_default_savepoint_location(self) -> bool:
-        return self.storage.savepoint_directory is not None
-
     def initialize_base_locations_for_checkpoint(self) -> None:
         self.directory.prepare()
 
@@ -193,22 +185,15 @@ class FileSystemCheckpointStorageAccess:
         is_checkpoint = uripath.parent(prefix) == directory
         return self._factory(prefix, shared=self._shared if is_checkpoint else prefix)
 
-    def create_task_owned_state_stream(self) -> FileSystemCheckpointStateOutputStream:
-        prefix = self.directory.task_owned + "/"
-        factory = self._factory(prefix, shared=prefix, is_committed=False)
-        return factory.create_checkpoint_state_output_stream(CheckpointedStateScope.EXCLUSIVE)
-
     @property
     def _shared(self) -> str:
         return self.directory.shared + "/"
 
-    def _factory(
-        self, exclusive: str, *, shared: str, is_committed: bool = True
-    ) -> "FileSystemCheckpointStreamFactory":
+    def _factory(self, exclusive: str, *, shared: str) -> "FileSystemCheckpointStreamFactory":
         return FileSystemCheckpointStreamFactory(
             exclusive_prefix=exclusive,
             shared_prefix=shared,
-            committed_in=without_marker(uripath.parent(exclusive)) if is_committed else "",
+            committed_in=without_marker(uripath.parent(exclusive)),
             inline_threshold=self.storage.inline_threshold,
             write_buffer_bytes=self.storage.write_buffer_bytes,
         )
@@ -219,9 +204,9 @@ class FileSystemCheckpointStreamFactory:
     """Makes state streams whose files begin with a prefix, a URI; the marker in it spreads them.
 
     Attributes:
-        exclusive_prefix: That of state that belongs to one checkpoint.
-        shared_prefix: That of state that several may refer to.
-        committed_in: The directory that will hold `_metadata`; empty if there will be none.
+        exclusive_prefix: The prefix of state that belongs to one checkpoint.
+        shared_prefix: The prefix of state that several may refer to.
+        committed_in: The directory that will hold `_metadata`.
         inline_threshold: As in the storage.
         write_buffer_bytes: As in the storage.
     """
@@ -247,7 +232,7 @@ class FileSystemCheckpointStreamFactory:
 
 @dataclass(frozen=True, slots=True)
 class _PendingDirectory:
-    """What pending checkpoints and savepoints have in common."""
+    """A directory in which a checkpoint or savepoint is in the making."""
 
     directory: str
     factory: FileSystemCheckpointStreamFactory
@@ -275,7 +260,7 @@ class _PendingDirectory:
         )
 
     def _may_be_completed(self) -> bool:
-        """Whether the store may still complete it, however long after this."""
+        """Whether the store may still complete the checkpoint, however long after this."""
         if self.publication.is_under_way:
             _log.warning(
                 "%s may still be completed by the store; it is left alone, and swept later if not",
@@ -311,13 +296,13 @@ class FileSystemCheckpointStorageLocation(_PendingDirectory):
             entries = list_all(everywhere)
         file_system.delete([entry.uri for entry in entries if self._is_ours(entry.uri)])
         abort_uploads(
-            one
-            for one in pending_uploads(common_directory(exclusive))
-            if self._is_ours(one.uri) and uripath.parent(one.uri) in everywhere
+            upload
+            for upload in pending_uploads(common_directory(exclusive))
+            if self._is_ours(upload.uri) and uripath.parent(upload.uri) in everywhere
         )
 
     def _is_ours(self, uri: str) -> bool:
-        # The second: still being written.
+        # The second is the name of a file that is still being written.
         return uripath.name(uri).startswith((f"{self.attempt}-", f".{self.attempt}-"))
 
     def _is_committed(self, metadata: str) -> bool:
@@ -335,7 +320,9 @@ class FileSystemSavepointStorageLocation(_PendingDirectory):
         if self._may_be_completed():
             return
         file_system = file_system_for(self.directory)
-        if any(uripath.name(one.uri) == METADATA_FILE for one in file_system.list(self.directory)):
+        if any(
+            uripath.name(entry.uri) == METADATA_FILE for entry in file_system.list(self.directory)
+        ):
             _log.warning("savepoint %s was completed after all; it is left alone", self.directory)
             return
         file_system.delete_tree(self.directory)

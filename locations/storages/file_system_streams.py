@@ -115,7 +115,7 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
 
     @contextmanager
     def _closed_on_failure(self) -> Iterator[None]:
-        """After a failure nobody knows how much is in the file."""
+        """Write in this block; the stream is closed after a failure: nobody knows how much is in the file."""
         try:
             yield
         except BaseException:
@@ -156,7 +156,7 @@ class Publication:
 
     @contextmanager
     def begun(self) -> Iterator[None]:
-        """Ask the store in this block."""
+        """Note in this block that the store was asked to publish."""
         self.is_under_way = True
         try:
             yield

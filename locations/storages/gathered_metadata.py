@@ -12,7 +12,7 @@ Completed = TypeVar("Completed")
 
 
 class GatheredMetadataOutputStream(DiscardedUnlessKept, Generic[Completed]):
-    """Metadata is small: it fits into memory, and into one request to any store."""
+    """Metadata that is gathered in memory: it is small, and fits into one request to any store."""
 
     def __init__(self) -> None:
         self._content = bytearray()

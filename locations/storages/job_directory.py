@@ -1,11 +1,10 @@
 """A job's directory: what is in it, and under which names.
 
-State files may be spread over many such directories; `_entropy` says where they are then.
+State files may be spread over many such directories; `entropy` says where they are then.
 
 <directory>/<job>/chk-<N>/_metadata      the commit marker, written last
 <directory>/<job>/chk-<N>/<attempt>-<…>  exclusive state files, of one attempt at checkpoint N
 <directory>/<job>/shared/<…>             state files that several checkpoints refer to
-<directory>/<job>/taskowned/<…>          files that belong to tasks
 <directory>/<job>/_epoch/<n>             who owns the job
 <savepoints>/savepoint-<job>-<random>/   a savepoint: all its files, and its `_metadata`
 """
@@ -44,7 +43,6 @@ from holdfast.locations.storages.file_system_completed import (
 from holdfast.locations.storages.ownership import EPOCHS, DirectoryOwnership
 
 SHARED = "shared"
-TASK_OWNED = "taskowned"
 
 _MOST_LISTINGS = 100
 
@@ -54,7 +52,7 @@ class JobDirectory:
     """The directory of one job.
 
     Attributes:
-        state_uri: Its normalized URI for state files, with the marker in it if they are to be spread.
+        state_uri: The normalized URI for state files, with the marker in it if they are to be spread.
         single_writer: Whether its user promises that one driver at a time runs the job.
     """
 
@@ -63,23 +61,18 @@ class JobDirectory:
 
     @classmethod
     def below(cls, directory: str, job_id: str, *, single_writer: bool) -> "JobDirectory":
-        """That of a job in a normalized checkpoint directory. Raises `InvalidRequestError`."""
+        """The directory of a job in a normalized checkpoint directory. Raises `InvalidRequestError`."""
         return cls(uripath.join(check_marker(directory), check_job_id(job_id)), single_writer)
 
     @property
     def uri(self) -> str:
-        """Its URI for all else."""
+        """The URI of the directory for all but state files."""
         return without_marker(self.state_uri)
 
     @property
     def shared(self) -> str:
         """Where files go that several checkpoints refer to."""
         return uripath.join(self.state_uri, SHARED)
-
-    @property
-    def task_owned(self) -> str:
-        """Where files go that belong to tasks."""
-        return uripath.join(self.state_uri, TASK_OWNED)
 
     def checkpoint(self, checkpoint_id: int) -> str:
         """Directory of a checkpoint. Raises `InvalidRequestError` for a negative id."""
@@ -94,7 +87,7 @@ class JobDirectory:
         """Make what all checkpoints of the job need, and try the store. May be repeated."""
         if has_marker(self.state_uri):
             self._check_spreads()
-        for name in (SHARED, TASK_OWNED, EPOCHS):
+        for name in (SHARED, EPOCHS):
             file_system_for(self.uri).prepare_directory(uripath.join(self.uri, name))
         if not self.single_writer:
             check_exclusive(self.uri)
@@ -116,44 +109,51 @@ class JobDirectory:
         )
 
     def completed_checkpoints(self) -> dict[int, FileSystemCompletedCheckpointStorageLocation]:
-        """What has a `_metadata` file, by id, oldest first; the newest is never missed.
+        """The checkpoints that have a `_metadata` file, by id, oldest first; the newest is never missed.
 
         Raises:
             StorageUnavailableError: The job completes and deletes them faster than they are listed.
         """
         # A running job completes checkpoints, and deletes older ones, while this looks. Whatever
         # is gone when it is looked into has a newer one, and directories are looked into from the
-        # oldest on: so the newest is missed only if its directory was not there yet. What was found
-        # is not looked into again, so that from the second time on there are few, and this takes
+        # oldest on: so the newest is missed only if its directory was not there yet. What has been
+        # seen is not looked into again, so that from the second time on there are few, and this takes
         # less time than a checkpoint.
         directories: dict[int, FileStatus] = {}
-        found: dict[int, FileSystemCompletedCheckpointStorageLocation] = {}
+        completed: dict[int, FileSystemCompletedCheckpointStorageLocation] = {}
         for _ in range(_MOST_LISTINGS):
             known, directories = directories, self._checkpoint_directories()
-            has_newest = not found or max(found) in directories
-            if has_newest and directories.keys() - found.keys() == known.keys() - found.keys():
-                return found
-            found = {one: found[one] for one in found if one in directories}
-            for checkpoint_id in sorted(directories.keys() - found.keys()):
+            has_newest = not completed or max(completed) in directories
+            if (
+                has_newest
+                and directories.keys() - completed.keys() == known.keys() - completed.keys()
+            ):
+                return completed
+            completed = {
+                checkpoint_id: completed[checkpoint_id]
+                for checkpoint_id in completed
+                if checkpoint_id in directories
+            }
+            for checkpoint_id in sorted(directories.keys() - completed.keys()):
                 directory = directories[checkpoint_id]
                 for file in file_system_for(directory.uri).list(directory.uri):
                     if uripath.name(file.uri) == METADATA_FILE:
-                        found[checkpoint_id] = metadata_at(
+                        completed[checkpoint_id] = metadata_at(
                             file.uri, file.size, is_link=directory.is_link
                         )
-            found = dict(sorted(found.items()))
-            if known and found and max(found) >= max(known):
-                return found  # whatever is newer was completed since the last listing but one
+            completed = dict(sorted(completed.items()))
+            if known and completed and max(completed) >= max(known):
+                return completed  # whatever is newer was completed since the last listing but one
         message = "job completes and deletes checkpoints faster than they are listed; try again"
         raise StorageUnavailableError(message, self.uri)
 
     def _checkpoint_directories(self) -> dict[int, FileStatus]:
-        found = {}
+        directories = {}
         for entry in file_system_for(self.uri).list(self.uri):
             matched = CHECKPOINT.fullmatch(uripath.name(entry.uri))
             if matched is not None and entry.is_directory:
-                found[int(matched[1])] = entry
-        return found
+                directories[int(matched[1])] = entry
+        return directories
 
 
 def new_savepoint_directory(
@@ -162,7 +162,7 @@ def new_savepoint_directory(
     """Make the directory of a new savepoint; its name is used by nobody else.
 
     Raises:
-        InvalidRequestError: Neither a target nor a default, or one that can't be used.
+        InvalidRequestError: There is neither a target nor a default, or it can't be used.
     """
     if target is None and default is None:
         message = "no savepoint directory: name one, or set a default savepoint directory"
@@ -177,7 +177,7 @@ def savepoint_base(directory: str | PathLike[str]) -> str:
     """Normalize a directory that is to hold savepoints.
 
     Raises:
-        InvalidRequestError: As for checkpoints; or its files would be spread.
+        InvalidRequestError: The directory can't hold checkpoints, or its files would be spread.
     """
     base = uripath.checkpoint_directory(directory)
     return refuse_marker(base, "a savepoint has all its files in one directory, to be moved")

@@ -23,7 +23,6 @@ from holdfast.locations.storages.job_directory import (
     savepoint_base,
 )
 from holdfast.locations.storages.memory_streams import (
-    MemoryCheckpointOutputStream,
     MemoryCheckpointStreamFactory,
 )
 from holdfast.locations.storages.non_persistent_location import (
@@ -92,14 +91,10 @@ class MemoryCheckpointStorage:
 
 @dataclass(frozen=True, slots=True)
 class _InlineStateAccess:
-    """What both kinds have in common: tasks need no location, savepoints are directories."""
+    """Storage of one job whose tasks need no location; its savepoints are directories."""
 
     storage: MemoryCheckpointStorage
     job_id: str
-
-    @property
-    def has_default_savepoint_location(self) -> bool:
-        return self.storage.savepoint_directory is not None
 
     def initialize_location_for_savepoint(
         self, checkpoint_id: int, /, target: str | PathLike[str] | None = None
@@ -120,9 +115,6 @@ class _InlineStateAccess:
             raise InvalidRequestError(message)
         return MemoryCheckpointStreamFactory(self.storage.max_state_bytes)
 
-    def create_task_owned_state_stream(self) -> MemoryCheckpointOutputStream:
-        return MemoryCheckpointOutputStream(self.storage.max_state_bytes)
-
     def _in_directory(
         self, directory: str, *, is_savepoint: bool
     ) -> "PersistentMetadataCheckpointStorageLocation":
@@ -136,10 +128,6 @@ class MemoryCheckpointStorageAccess(_InlineStateAccess):
     """One job's checkpoints in this process."""
 
     _completed: CompletedInMemory
-
-    @property
-    def supports_highly_available_storage(self) -> bool:
-        return False
 
     def initialize_base_locations_for_checkpoint(self) -> None:
         """Nothing to make."""
@@ -166,10 +154,6 @@ class PersistentMetadataCheckpointStorageAccess(_InlineStateAccess):
     """One job's checkpoints as files that hold everything."""
 
     directory: JobDirectory
-
-    @property
-    def supports_highly_available_storage(self) -> bool:
-        return True
 
     def initialize_base_locations_for_checkpoint(self) -> None:
         self.directory.prepare()

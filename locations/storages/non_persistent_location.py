@@ -33,8 +33,8 @@ class CompletedInMemory:
     def add(self, checkpoint_id: int, metadata: bytes) -> None:
         with self._lock:
             if checkpoint_id in self._metadata:
-                message = f"checkpoint {checkpoint_id} exists already"
-                raise CheckpointConflictError(message, NOT_EXTERNALLY_ADDRESSABLE)
+                what = f"checkpoint {checkpoint_id}"
+                raise CheckpointConflictError.exists(NOT_EXTERNALLY_ADDRESSABLE, what)
             self._metadata[checkpoint_id] = metadata
 
     def remove(self, checkpoint_id: int) -> None:
@@ -50,7 +50,7 @@ class CompletedInMemory:
             self.epoch += 1
             self._adopted = dict(self._metadata)
             locations = self._locations()
-            completed = {one: load_checkpoint(locations[one]) for one in locations}
+            completed = {number: load_checkpoint(locations[number]) for number in locations}
             return MemoryOwnership(self, self.epoch, completed)
 
     def is_past(self, checkpoint_id: int) -> bool:
@@ -95,11 +95,9 @@ class MemoryOwnership:
     def check(self) -> None:
         newest = self._job.epoch
         if newest != self.epoch:
-            message = (
-                f"another query has taken over this job (its epoch is {newest}, this one's is "
-                f"{self.epoch})"
+            raise CheckpointConflictError.taken_over(
+                NOT_EXTERNALLY_ADDRESSABLE, newest=newest, own=self.epoch
             )
-            raise CheckpointConflictError(message, NOT_EXTERNALLY_ADDRESSABLE)
 
     def is_past(self, checkpoint_id: int, _commit_token: str, /) -> bool:
         return self._job.is_past(checkpoint_id)

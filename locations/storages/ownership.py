@@ -14,13 +14,12 @@ Source:
 import logging
 import random
 import re
-import time
 import uuid
 from collections.abc import Callable, Mapping
 
 import msgspec
 
-from holdfast.common import uripath
+from holdfast.common import SYSTEM_CLOCK, Clock, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointCorruptedError,
@@ -48,7 +47,7 @@ ListCompleted = Callable[[], Mapping[int, CompletedCheckpointStorageLocation]]
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What a claim's file says.
+    """The content of a claim's file.
 
     Attributes:
         epoch: Its number, 1 or more.
@@ -87,7 +86,12 @@ class DirectoryOwnership:
 
     @classmethod
     def claim(
-        cls, directory: str, list_completed: ListCompleted, *, single_writer: bool
+        cls,
+        directory: str,
+        list_completed: ListCompleted,
+        *,
+        single_writer: bool,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> "DirectoryOwnership":
         """Publish the next number.
 
@@ -95,6 +99,7 @@ class DirectoryOwnership:
             directory: The job's directory.
             list_completed: Lists the job's completed checkpoints.
             single_writer: Whether the store can't do it exclusively.
+            clock: Dates the claim, and waits for other drivers.
 
         Raises:
             CheckpointConflictError: Other drivers go on claiming the job at the same time.
@@ -103,14 +108,14 @@ class DirectoryOwnership:
         for _ in range(_MOST_ATTEMPTS):
             locations = list_completed()
             try:
-                completed = {one: load_checkpoint(locations[one]) for one in locations}
+                completed = {number: load_checkpoint(locations[number]) for number in locations}
             except CheckpointNotFoundError:
                 continue  # the former owner has gone on, and deleted it
             claim = Claim(
                 epoch=newest_epoch(directory) + 1,
                 owner=uuid.uuid4().hex,
-                claimed_ms=time.time_ns() // 1_000_000,
-                completed={one: completed[one].metadata.commit_token for one in completed},
+                claimed_ms=clock.now_ms(),
+                completed={number: completed[number].metadata.commit_token for number in completed},
             )
             content = msgspec.json.encode(claim)
             try:
@@ -121,9 +126,9 @@ class DirectoryOwnership:
             if newest_epoch(directory) == claim.epoch and list_completed() == locations:
                 _forget_below(directory, claim.epoch)
                 return cls(directory, list_completed, claim, completed)
-            time.sleep(random.uniform(0, _LONGEST_WAIT_S))  # noqa: S311  # no secret
+            clock.sleep(random.uniform(0, _LONGEST_WAIT_S))  # noqa: S311  # no secret
         message = f"job was claimed or went on {_MOST_ATTEMPTS} times while this driver claimed it"
-        raise CheckpointConflictError(message, directory)
+        raise CheckpointConflictError(message, directory, kind="contended")
 
     def check(self) -> None:
         status = _newest_status(self._directory)
@@ -132,16 +137,12 @@ class DirectoryOwnership:
             status = _newest_status(self._directory)
         newest = _number(status.uri)
         if newest > self.epoch:
-            message = (
-                f"another driver has taken over this job (its epoch is {newest}, this driver's is "
-                f"{self.epoch}); stop this one, or start it again to take the job back"
-            )
-            raise CheckpointConflictError(message, self._directory)
+            raise CheckpointConflictError.taken_over(self._directory, newest=newest, own=self.epoch)
         # The same file has the same time; who owns another one has to be read.
         is_known = newest == self.epoch and status.modified_ms == self._modified_ms
         if not is_known and (newest < self.epoch or self._newest_claim().owner != self._owner):
             message = "the claim to this job is gone: its directory was deleted while it ran"
-            raise CheckpointConflictError(message, self._directory)
+            raise CheckpointConflictError(message, self._directory, kind="claim-lost")
 
     def is_past(self, checkpoint_id: int, commit_token: str, /) -> bool:
         known = self._newest_claim().completed
@@ -172,8 +173,8 @@ def _newest_status(directory: str) -> FileStatus:
     """The file of the claim that counts, or the directory of claims."""
     claims = uripath.join(directory, EPOCHS)
     nothing = FileStatus(claims, 0, 0, is_directory=True)
-    found = file_system_for(claims).list(claims)
-    return max(found, key=lambda one: _number(one.uri), default=nothing)
+    statuses = file_system_for(claims).list(claims)
+    return max(statuses, key=lambda status: _number(status.uri), default=nothing)
 
 
 def _number(uri: str) -> int:
@@ -190,7 +191,7 @@ def _forget_below(directory: str, epoch: int) -> None:
     """Delete the claims that don't count any more; the newest stays, so that numbers go up."""
     try:
         claims = uripath.join(directory, EPOCHS)
-        found = [one.uri for one in file_system_for(claims).list(claims)]
-        file_system_for(claims).delete(uri for uri in found if 0 < _number(uri) < epoch)
+        uris = [status.uri for status in file_system_for(claims).list(claims)]
+        file_system_for(claims).delete(uri for uri in uris if 0 < _number(uri) < epoch)
     except CheckpointError:
         _log.warning("could not delete older claims to a job", exc_info=True)

@@ -36,10 +36,10 @@ def resolve_pointer(
     for entry in file_system.list(uri):
         if uripath.name(entry.uri) == METADATA_FILE:
             return metadata_at(entry.uri, entry.size)
-    found = [entry for entry in file_system.list(uripath.parent(uri)) if entry.uri == uri]
-    if not found:
+    entries = [entry for entry in file_system.list(uripath.parent(uri)) if entry.uri == uri]
+    if not entries:
         raise CheckpointNotFoundError("no such checkpoint or savepoint", uri)
-    if found[0].is_directory:
+    if entries[0].is_directory:
         message = f"directory has no {METADATA_FILE}; point at a metadata file to use another name"
         raise CheckpointNotFoundError(message, uri)
-    return metadata_at(uri, found[0].size)
+    return metadata_at(uri, entries[0].size)

@@ -13,7 +13,19 @@ CheckpointError
 ├── StateMigrationError       the stored state does not fit the type that is asked for
 ├── CheckpointDeclinedError   this attempt can't be completed; repeat the batch
 └── BatchGapError             Spark and the last checkpoint are at different batches
+
+Some errors of a class have a `kind`, where a program may want to tell them from the others of that class:
+
+InvalidRequestError        not-exclusive  the store can't tell two writers of one name apart; promise a single one
+                           no-bucket      the bucket of the location does not exist
+                           refused        the store lets nobody in with these credentials, or not there
+CheckpointConflictError    exists         what was to be made is there already
+                           taken-over     another driver has claimed the job since
+                           claim-lost     the claim to the job was deleted with the job's directory
+                           contended      somebody else does the same right now; repeat it
 """
+
+from typing import Self
 
 from holdfast.redaction import shown
 
@@ -21,19 +33,21 @@ from holdfast.redaction import shown
 class CheckpointError(Exception):
     """Base of all errors raised on purpose.
 
-    The message is for people and may change; the class and `location` are for code.
+    The message is for people and may change; the class, `location` and `kind` are for code.
 
     Args:
         message: What happened and the way out, in lower case.
         location: URI of the file or directory it is about, or empty. It is appended to the text,
             without what may be a secret in it.
+        kind: Which of the cases that share the class, or empty; the module lists them.
     """
 
-    def __init__(self, message: str, location: str = "") -> None:
+    def __init__(self, message: str, location: str = "", kind: str = "") -> None:
         location = shown(location)
         # All of it in `args`, because Spark pickles errors on their way to the driver.
-        super().__init__(message, location)
+        super().__init__(message, location, kind)
         self.location = location
+        self.kind = kind
 
     def __str__(self) -> str:
         message = str(self.args[0])
@@ -54,6 +68,20 @@ class CheckpointNotFoundError(CheckpointError):
 
 class CheckpointConflictError(CheckpointError):
     """Somebody else has written what was to be written: another driver owns this job."""
+
+    @classmethod
+    def exists(cls, location: str, what: str = "file") -> Self:
+        """The conflict of whoever creates what somebody else has created before."""
+        return cls(f"{what} exists already; somebody else has written it", location, "exists")
+
+    @classmethod
+    def taken_over(cls, location: str, *, newest: int, own: int) -> Self:
+        """The conflict of a driver whose job another driver has claimed, by the epochs of both."""
+        message = (
+            f"another driver has taken over this job (its epoch is {newest}, this driver's is {own}); "
+            "stop this one, or start it again to take the job back"
+        )
+        return cls(message, location, "taken-over")
 
 
 class OutcomeUnknownError(CheckpointError):

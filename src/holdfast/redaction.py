@@ -1,4 +1,4 @@
-"""What of a URI may be shown: nothing that may be a secret gets into errors, logs and metadata.
+"""The part of a URI that may be shown: nothing that may be a secret gets into errors, logs and metadata.
 
     s3://KEY:SECRET@bucket/path            a secret stands before an @
     abfs://container@account?sig=SECRET/x  or behind a ?

@@ -51,6 +51,7 @@ from holdfast.locations.storages import check_job_id, entropy
 from holdfast.testing import (
     CheckpointStorageContract,
     Counts,
+    ManualClock,
     counting_file_system,
     metadata_of,
 )
@@ -86,32 +87,18 @@ class ObjectStore(MemoryFileSystem):
             self.uploads.remove(one)
 
 
-class Clock:
-    """The store's; it moves when it is told to."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-    def advance(self, seconds: float) -> None:
-        self.now_ms += int(seconds * 1000)
+@pytest.fixture
+def clock() -> ManualClock:
+    """The store's clock."""
+    return ManualClock()
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(store, "_now_ms", clock)
-    return clock
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def bucket(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> Iterator[str]:
     """URI of an empty bucket."""
     monkeypatch.setattr(ObjectStore, "uploads", [])
     monkeypatch.setattr(ObjectStore, "listed", [])
-    register_file_system("objects", ObjectStore)
+    register_file_system("objects", lambda: ObjectStore(clock))
     bucket = f"objects://{uuid.uuid4().hex}"
     yield bucket
     MemoryFileSystem().delete_tree(bucket)
@@ -126,7 +113,7 @@ def files_in(bucket: str) -> set[str]:
 class TestOnAnObjectStore(CheckpointStorageContract):
     @pytest.fixture
     def storage(self, bucket: str) -> CheckpointStorage:
-        return checkpoint_storage(f"{bucket}/holdfast/_entropy_/below")
+        return checkpoint_storage(f"{bucket}/holdfast/_entropy_")
 
     def files(self, storage: CheckpointStorage) -> set[str]:
         assert isinstance(storage, FileSystemCheckpointStorage)
@@ -190,21 +177,18 @@ class TestPaths:
     @pytest.mark.parametrize(
         ("marked", "plain", "spread"),
         [
-            ("s3://b/_entropy_/c/d", "s3://b/c/d", "s3://b/.a3/c/d"),
-            ("s3://b/c/_entropy_/d", "s3://b/c/d", "s3://b/c/.a3/d"),
-            ("s3://b/c/d/_entropy_", "s3://b/c/d", "s3://b/c/d/.a3"),
-            ("s3://b/_entropy_", "s3://b/", "s3://b/.a3"),
-            ("s3://b/c/_entropy_/d-", "s3://b/c/d-", "s3://b/c/.a3/d-"),
-            ("s3://b/_entropy_/c/_entropy_", "s3://b/c/_entropy_", "s3://b/.a3/c/_entropy_"),
-            ("s3://b/c/d", "s3://b/c/d", "s3://b/c/d"),
-            ("s3://b/cross_entropy_loss", "s3://b/cross_entropy_loss", "s3://b/cross_entropy_loss"),
-            ("s3://_entropy_/c", "s3://_entropy_/c", "s3://_entropy_/c"),
+            ("s3://b/c/_entropy_/job", "s3://b/c/job", "s3://b/c/.a3/job"),
+            (
+                "s3://b/c/_entropy_/job/chk-7/a-",
+                "s3://b/c/job/chk-7/a-",
+                "s3://b/c/.a3/job/chk-7/a-",
+            ),
+            ("s3://b/c/job", "s3://b/c/job", "s3://b/c/job"),
+            ("s3://b/my_entropy_loss/j", "s3://b/my_entropy_loss/j", "s3://b/my_entropy_loss/j"),
             ("s3://b/", "s3://b/", "s3://b/"),
         ],
     )
-    def test_the_first_marker_is_taken_out_or_replaced(
-        self, marked: str, plain: str, spread: str
-    ) -> None:
+    def test_the_marker_is_left_out_or_replaced(self, marked: str, plain: str, spread: str) -> None:
         assert entropy.without_marker(marked) == plain
         assert entropy.spread(marked, "a3456789") == spread
         assert entropy.has_marker(marked) == (marked != spread)
@@ -214,7 +198,6 @@ class TestPaths:
         assert len(set(found)) == 256
         assert all(re.fullmatch(r"s3://b/c/\.[0-9a-f]{2}/d", one) for one in found)
         assert entropy.common_directory("s3://b/c/_entropy_/d") == "s3://b/c"
-        assert entropy.common_directory("s3://b/_entropy_/d") == "s3://b/"
 
     def test_without_a_marker_there_is_one_directory(self) -> None:
         assert entropy.spread_everywhere("s3://b/c") == ["s3://b/c"]
@@ -224,10 +207,11 @@ class TestPaths:
         ("uri", "lies_in", "is_below"),
         [
             ("s3://b/c/job/chk-7/x", True, True),
-            ("s3://b/.a3/c/job/chk-7/x", True, True),
+            ("s3://b/.a3/c/job/chk-7/x", False, False),
             ("s3://b/c/.a3/job/chk-7/x", True, True),
             ("s3://b/c/.a3/job/shared/x", False, False),
-            ("s3://b/c/.a3/job/chk-7/below/x", False, True),
+            ("s3://b/c/.a3/job/chk-7/below/x", False, False),
+            ("s3://b/c/job/chk-7/below/x", False, True),
             ("s3://b/c/.a3/job/chk-77/x", False, False),
             ("s3://b/c/.a3/.a3/job/chk-7/x", False, False),
             ("s3://b/c/.A3/job/chk-7/x", False, False),
@@ -252,10 +236,12 @@ class TestWhereTheMarkerMayStand:
     @pytest.mark.parametrize(
         ("path", "reason"),
         [
-            ("/_entropy_x/c", "whole part"),
-            ("/c/x_entropy_", "whole part"),
-            ("/c/x_entropy_/_entropy_", "whole part"),
-            ("/_entropy_/c/_entropy_", "twice"),
+            ("/_entropy_/c", "last part"),
+            ("/c/_entropy_/d", "last part"),
+            ("/_entropy_x/c", "last part"),
+            ("/c/x_entropy_", "last part"),
+            ("/c/x_entropy_/_entropy_", "last part"),
+            ("/c/_entropy_/_entropy_", "last part"),
             ("/_entropy_", "root directory"),
             ("/./_entropy_/", "root directory"),
         ],
@@ -272,7 +258,7 @@ class TestWhereTheMarkerMayStand:
             with pytest.raises(InvalidRequestError, match=reason):
                 use(f"{bucket}{path}")
 
-    @pytest.mark.parametrize("path", ["/.a3", "/.a3/c", "/c/.00/d", "/c/.ff", "/_entropy_/.a3"])
+    @pytest.mark.parametrize("path", ["/.a3", "/.a3/c", "/c/.00/d", "/c/.ff", "/.a3/_entropy_"])
     def test_a_directory_that_looks_like_what_replaces_it_is_refused(
         self, bucket: str, local_directory: str, path: str
     ) -> None:
@@ -299,7 +285,7 @@ class TestWhereTheMarkerMayStand:
 
     def test_local_disks_have_no_use_for_it(self, local_directory: str) -> None:
         with pytest.raises(InvalidRequestError, match="leave _entropy_ out"):
-            checkpoint_storage(f"{local_directory}/_entropy_/c")
+            checkpoint_storage(f"{local_directory}/c/_entropy_")
 
     @pytest.mark.parametrize("kind", ["memory", "fsspec+file"])
     def test_a_store_with_directories_is_found_out_before_anything_is_made(
@@ -342,32 +328,21 @@ class TestWhereTheMarkerMayStand:
 
 
 class TestLayout:
-    @pytest.mark.parametrize(
-        ("path", "plain", "spread"),
-        [
-            ("_entropy_/c/d", "c/d", "{}/c/d"),
-            ("c/_entropy_/d", "c/d", "c/{}/d"),
-            ("c//d/_entropy_/", "c/d", "c/d/{}"),
-        ],
-    )
     def test_state_has_random_characters_in_its_path_and_metadata_has_not(
-        self, bucket: str, path: str, plain: str, spread: str
+        self, bucket: str
     ) -> None:
-        access = job_in(f"{bucket}/{path}")
+        access = job_in(f"{bucket}/c//d/_entropy_/")
         access.claim_job()
         location = access.initialize_location_for_checkpoint(7)
         handles = [write(location), write(location, SHARED)]
-        with access.create_task_owned_state_stream() as stream:
-            stream.write(b"theirs")
-            handles.append(stream.close_and_get_handle())  # type: ignore[arg-type]
         done = complete_checkpoint(location, metadata_of(*handles, checkpoint_id=7))
-        assert done.location.external_pointer == f"{bucket}/{plain}/job/chk-7"
-        by_name = {f"{plain}/job/chk-7/{METADATA_FILE}", f"{plain}/job/_epoch/1"}
+        assert done.location.external_pointer == f"{bucket}/c/d/job/chk-7"
+        by_name = {f"c/d/job/chk-7/{METADATA_FILE}", "c/d/job/_epoch/1"}
         expected = set(by_name)
-        for handle, place in zip(handles, ("chk-7", "shared", "taskowned"), strict=True):
+        for handle, place in zip(handles, ("chk-7", "shared"), strict=True):
             name = uripath.name(handle.uri)
-            random = f".{name.rpartition('-')[2][:2]}"
-            expected.add(f"{spread.format(random)}/job/{place}/{name}")
+            random = name.rpartition("-")[2][:2]
+            expected.add(f"c/d/.{random}/job/{place}/{name}")
         assert files_in(bucket) == expected
         assert {uripath.local_path(one.uri).lstrip("/") for one in handles} == expected - by_name
 
@@ -553,7 +528,7 @@ class TestNothingIsLeft:
 
 class TestSweep:
     def test_finds_what_killed_tasks_have_left_everywhere(
-        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: Clock
+        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
         shared = write(access.initialize_location_for_checkpoint(1), SHARED)
         kept = completed(access, 1, shared, files=20)
@@ -564,7 +539,7 @@ class TestSweep:
             for number in (1, 2, 2, 3)
             for scope in CheckpointedStateScope
         }
-        upload = PendingUpload(f"{bucket}/holdfast/.a3/job/shared/{RANDOM}", "1", clock.now_ms)
+        upload = PendingUpload(f"{bucket}/holdfast/.a3/job/shared/{RANDOM}", "1", clock.now_ms())
         ObjectStore.uploads.append(upload)
         young = sweep(directory, "job", grace_s=GRACE)
         assert (young.files, young.uploads, young.too_young) == ((), (), len(orphans) + 1)
@@ -579,22 +554,8 @@ class TestSweep:
         assert sweep(directory, "job", grace_s=0).files == ()
         assert_complete(kept)
 
-    @pytest.mark.parametrize("path", ["_entropy_/holdfast", "c/_entropy_/d"])
-    def test_finds_it_wherever_the_marker_stands(
-        self, bucket: str, clock: Clock, path: str
-    ) -> None:
-        access = job_in(f"{bucket}/{path}")
-        kept = completed(access, 1)
-        before = files_in(bucket)
-        for number in range(1, 10):
-            write(access.initialize_location_for_checkpoint(number))
-        clock.advance(GRACE + 1)
-        assert len(sweep(f"{bucket}/{path}", "job", grace_s=GRACE).files) == 9
-        assert files_in(bucket) == before
-        assert_complete(kept)
-
     def test_takes_what_is_left_of_a_checkpoint_whose_deletion_was_cut_short(
-        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: Clock
+        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
         done = completed(access, 1)
         done.location.dispose_storage_location()
@@ -603,16 +564,16 @@ class TestSweep:
         sweep(directory, "job", grace_s=GRACE)
         assert files_in(bucket) == set()
 
-    def test_finds_what_was_left_before_the_marker_was_moved(
-        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: Clock
+    def test_finds_what_was_left_before_the_marker_went(
+        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
         shared = write(access.initialize_location_for_checkpoint(1), SHARED)
         completed(access, 1, shared)
         orphan = write(access.initialize_location_for_checkpoint(2))
-        moved = f"{bucket}/_entropy_/holdfast"
-        kept = completed(job_in(moved), 2, shared)
+        plain = f"{bucket}/holdfast"
+        kept = completed(job_in(plain), 2, shared)
         clock.advance(GRACE + 1)
-        assert sweep(moved, "job", grace_s=GRACE).files == ()
+        assert sweep(plain, "job", grace_s=GRACE).files == ()
         assert [one.uri for one in sweep(directory, "job", grace_s=GRACE).files] == [orphan.uri]
         assert_complete(kept)
 
@@ -621,7 +582,6 @@ class TestSweep:
         [
             f"holdfast/.a3/job-2/chk-1/01234567-{RANDOM}",
             f"holdfast/.a3/other/chk-1/01234567-{RANDOM}",
-            f"holdfast/.a3/job/taskowned/{RANDOM}",
             f"holdfast/.a3/job/elsewhere/{RANDOM}",
             f"holdfast/.a3/job/{RANDOM}",
             "holdfast/.a3/job/chk-1/notes.txt",
@@ -637,7 +597,7 @@ class TestSweep:
         bucket: str,
         directory: str,
         access: CheckpointStorageAccess,
-        clock: Clock,
+        clock: ManualClock,
         path: str,
     ) -> None:
         kept = completed(access, 1)
@@ -654,7 +614,7 @@ class TestSweep:
         assert_complete(kept)
 
     def test_lists_each_of_256_directories_once_and_those_in_it_that_are_there(
-        self, directory: str, access: CheckpointStorageAccess, clock: Clock
+        self, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
         completed(access, 1, files=2)
         ObjectStore.listed.clear()
@@ -667,7 +627,7 @@ class TestSweep:
         bucket: str,
         directory: str,
         access: CheckpointStorageAccess,
-        clock: Clock,
+        clock: ManualClock,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         completed(access, 1)
@@ -707,7 +667,7 @@ class TestSweep:
         assert len(spread) == len(set(spread))
 
     def test_refuses_savepoints_where_none_can_be(
-        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: Clock
+        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
         write(access.initialize_location_for_checkpoint(2))
         clock.advance(GRACE + 1)
@@ -725,7 +685,7 @@ class TestSweep:
         bucket: str,
         directory: str,
         access: CheckpointStorageAccess,
-        clock: Clock,
+        clock: ManualClock,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         given_up = access.initialize_location_for_checkpoint(2)
@@ -826,7 +786,7 @@ def settings_of(bucket: S3Bucket) -> S3Settings:
 @pytest.fixture
 def s3_directory(memory_bucket: S3Bucket) -> Iterator[str]:
     use_s3(settings_of(memory_bucket))
-    yield f"s3://{memory_bucket.name}/_entropy_/holdfast"
+    yield f"s3://{memory_bucket.name}/holdfast/_entropy_"
     unregister_file_system("s3")
     unregister_file_system("s3a")
 
@@ -836,10 +796,10 @@ def test_a_bucket_is_empty_after_its_checkpoints_were_given_up_and_deleted(
 ) -> None:
     access = job_in(s3_directory)
     done = completed(access, 1)
-    assert re.fullmatch(rf"s3://{memory_bucket.name}/\.\w\w/holdfast/job/.*", files_of(done)[0].uri)
+    assert re.fullmatch(rf"s3://{memory_bucket.name}/holdfast/\.\w\w/job/.*", files_of(done)[0].uri)
     failed = access.initialize_location_for_checkpoint(2)
     attempt = uripath.name(write(failed).uri)[:9]
-    key = f".a3/holdfast/job/chk-2/{attempt}{RANDOM}"
+    key = f"holdfast/.a3/job/chk-2/{attempt}{RANDOM}"
     memory_bucket.client.create_multipart_upload(Bucket=memory_bucket.name, Key=key)
     failed.dispose_on_failure()
     assert_complete(done)

@@ -144,7 +144,7 @@ class TestLayout:
             stream.close_and_get_handle()
         complete_checkpoint(location, metadata_of(checkpoint_id=3))
         job = tmp_path / "job"
-        assert sorted(os.listdir(job)) == ["_epoch", "chk-3", "shared", "taskowned"]
+        assert sorted(os.listdir(job)) == ["_epoch", "chk-3", "shared"]
         assert len(os.listdir(job / "shared")) == 1
         assert METADATA_FILE in os.listdir(job / "chk-3")
         assert len(os.listdir(job / "chk-3")) == 2
@@ -184,7 +184,7 @@ class TestLayout:
         assert handle is not None
         location.dispose_on_failure()
         assert read(handle) == bytes(100_000)
-        assert sorted(os.listdir(tmp_path / "job")) == ["_epoch", "chk-1", "shared", "taskowned"]
+        assert sorted(os.listdir(tmp_path / "job")) == ["_epoch", "chk-1", "shared"]
         assert os.listdir(tmp_path / "job" / "chk-1") == []
 
     def test_jobs_are_listed_by_name(self, local_directory: str, tmp_path: Path) -> None:

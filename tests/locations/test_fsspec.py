@@ -54,7 +54,7 @@ from holdfast.locations.file_systems import (
     milliseconds,
 )
 from holdfast.locations.file_systems.fsspec.sftp import Sftp
-from holdfast.testing import FileSystemContract
+from holdfast.testing import FileSystemContract, ManualClock
 
 PASSWORD = secrets.token_hex()
 
@@ -463,11 +463,13 @@ class TestLostConnections:
     def retrying(self, file_system: FileSystem, server: SftpServer) -> RetryingFileSystem:
         """Repeats, and starts the server instead of waiting."""
 
-        def wait(_: float) -> None:
-            if not server.is_running:
-                server.start()
+        class Starting(ManualClock):
+            def sleep(self, seconds: float, /) -> None:
+                super().sleep(seconds)
+                if not server.is_running:
+                    server.start()
 
-        return RetryingFileSystem(file_system, RetryPolicy(), sleep=wait)
+        return RetryingFileSystem(file_system, RetryPolicy(), clock=Starting())
 
     def test_a_server_that_was_started_anew_is_connected_to_anew(
         self, retrying: RetryingFileSystem, server: SftpServer, sftp_directory: str

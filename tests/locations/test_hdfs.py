@@ -11,6 +11,7 @@ from typing import Any
 import hdfs_native
 import pytest
 
+from holdfast.common import ProcessCache
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
@@ -39,9 +40,9 @@ def answer(java_class: str, message: str = "why", *, kind: str = "RPCError") -> 
 @pytest.fixture(autouse=True)
 def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Any, Any]]:
     """None that other tests have made, and none for them."""
-    clients: dict[Any, Any] = {}
-    monkeypatch.setattr(hdfs_client, "_CLIENTS", clients)
-    yield clients
+    cache: ProcessCache[Any, Any] = ProcessCache()
+    monkeypatch.setattr(hdfs_client, "_CLIENTS", cache)
+    yield cache._values
     gc.collect()
 
 
@@ -296,9 +297,8 @@ class TestClients:
                 attempt()
 
     def test_a_process_that_was_forked_after_its_use_is_refused(
-        self, made: list[FakeClient], monkeypatch: pytest.MonkeyPatch
+        self, made: list[FakeClient]
     ) -> None:
-        monkeypatch.setattr(hdfs_client, "_was_forked", False)
         list(HdfsFileSystem().list("hdfs://cluster/dir"))
         child = os.fork()
         if not child:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Literal
-from unittest import mock
 
 import msgspec
 from contracts.values import EXCLUSIVE, read
@@ -48,15 +47,22 @@ from holdfast.locations.adapters import (
     METADATA_FILE,
     CheckpointedStateScope,
     FileStateHandle,
+    MemoryFileSystem,
     file_system_for,
+    register_file_system,
+    unregister_file_system,
 )
 from holdfast.locations.coordination import (
     CheckpointsCleaner,
     CompletedCheckpointStore,
     load_latest_checkpoint,
 )
-from holdfast.locations.file_systems import memory
-from holdfast.testing import ANY_CALL, faulty_file_system, metadata_of
+from holdfast.testing import (
+    ANY_CALL,
+    ManualClock,
+    faulty_file_system,
+    metadata_of,
+)
 
 GRACE = 3600.0
 
@@ -126,8 +132,9 @@ class LifecycleMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.block = ExitStack()
-        self.now_ms = 1_700_000_000_000
-        self.block.enter_context(mock.patch.object(memory, "_now_ms", self.tick))
+        self.clock = ManualClock(tick_ms=1)
+        register_file_system("memory", lambda: MemoryFileSystem(self.clock))
+        self.block.callback(unregister_file_system, "memory")
         root = f"memory:///{uuid.uuid4().hex}"
         file_system_for(root).prepare_directory(root)
         self.block.callback(file_system_for(root).delete_tree, root)
@@ -143,10 +150,6 @@ class LifecycleMachine(RuleBasedStateMachine):
         """Token of the last of them."""
         self.forks: set[str] = set()
         """Tokens of late commits of ids that the job has left behind, which nobody took back."""
-
-    def tick(self) -> int:
-        self.now_ms += 1
-        return self.now_ms
 
     # What drivers do
 
@@ -453,7 +456,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     @precondition(lambda self: not any(one.pending for one in self.drivers))
     @rule(hours=st.sampled_from([0.5, 2, 30]))
     def time_passes(self, hours: float) -> None:
-        self.now_ms += int(hours * 3_600_000)
+        self.clock.advance(hours * 3600)
 
     @rule(dry_run=st.booleans())
     def sweep_at_any_time(self, *, dry_run: bool) -> None:
@@ -467,7 +470,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule(number=st.integers(1, 25), meanwhile=happenings)
     def sweep_while_others_act(self, number: int, meanwhile: Happening) -> None:
         if not any(one.pending for one in self.drivers):
-            self.now_ms += int(2 * GRACE * 1000)  # so that all that stands there is old
+            self.clock.advance(2 * GRACE)  # so that all that stands there is old
         self.faults.calls.clear()
         self.faults.before(ANY_CALL, lambda: self.happen(meanwhile), nth=number)
         try:

@@ -398,7 +398,7 @@ def open_directory() -> Iterator[Path]:
 @pytest.mark.parametrize("call", ["initialize", "location", "state", "metadata", "nested"])
 def test_a_directory_without_write_permission_is_refused(open_directory: Path, call: str) -> None:
     job = open_directory / "job"
-    for name in ("chk-2", "shared", "taskowned", "_epoch"):
+    for name in ("chk-2", "shared", "_epoch"):
         (job / name).mkdir(parents=True)
     source = f"""
 import os, sys, warnings
@@ -439,5 +439,4 @@ except CheckpointError as error:
         "_epoch",
         "chk-2",
         "shared",
-        "taskowned",
     ]

@@ -50,10 +50,6 @@ class TestMemoryCheckpointStorage(CheckpointStorageContract):
         with pytest.raises(InvalidRequestError):
             MemoryCheckpointStorage(limit)
 
-    def test_checkpoints_do_not_outlive_the_driver(self) -> None:
-        storage = MemoryCheckpointStorage().create_checkpoint_storage("job")
-        assert not storage.supports_highly_available_storage
-
 
 class TestMemoryCheckpointStorageWithDirectory(CheckpointStorageContract):
     @pytest.fixture
@@ -68,7 +64,6 @@ class TestMemoryCheckpointStorageWithDirectory(CheckpointStorageContract):
     def test_all_state_is_in_the_metadata_file(self, storage: CheckpointStorage) -> None:
         access = storage.create_checkpoint_storage("job")
         access.initialize_base_locations_for_checkpoint()
-        assert access.supports_highly_available_storage
         location = access.initialize_location_for_checkpoint(1)
         with location.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
             stream.write(bytes(100_000))
@@ -97,7 +92,6 @@ def test_savepoints_go_to_the_default_directory(memory_directory: str) -> None:
     ]
     for storage in storages:
         access = storage.create_checkpoint_storage("job")
-        assert access.has_default_savepoint_location
         location = access.initialize_location_for_savepoint(1)
         assert location.external_pointer.startswith(f"{memory_directory}/sp/savepoint-job-")
 

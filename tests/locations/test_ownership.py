@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from contracts.errors import of_kind
 from contracts.patience import HANGS_S
 from contracts.processes import python
 from contracts.values import EXCLUSIVE
@@ -311,7 +312,7 @@ else:
         access = job_in(faults.directory)
         other = job_in(faults.behind)
         faults.before("publish", other.claim_job, nth="every")
-        with pytest.raises(CheckpointConflictError, match="was claimed or went on"):
+        with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             access.claim_job()
 
     @pytest.mark.parametrize(
@@ -441,7 +442,7 @@ class TestCommits:
         location = begun(access, 1)
         metadata = metadata_of(checkpoint_id=1)
         faults.calls.clear()
-        with pytest.raises(CheckpointConflictError, match="taken over"):
+        with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             complete_checkpoint(location, metadata, older)
         assert set(faults.calls) == {"list"}
         assert files_of(faults.behind, 1) == set()
@@ -470,7 +471,7 @@ class TestCommits:
             begun(other, 1)  # as on a store without directories, where nothing is in the way
 
         faults.before("publish", go_on)
-        with pytest.raises(CheckpointConflictError, match="taken over"):
+        with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(location, zombie, 1, "the zombie's")
         assert sorted(other.completed_checkpoints()) == [2, 3]
         assert METADATA_FILE not in files_of(faults.behind, 1)
@@ -489,7 +490,7 @@ class TestCommits:
             begun(other, 1)
 
         faults.before("publish", go_on)
-        with pytest.raises(CheckpointConflictError, match="taken over"):
+        with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(location, zombie, 1, "the zombie's")
         assert sorted(other.completed_checkpoints()) == [2, 3]
 
@@ -502,7 +503,7 @@ class TestCommits:
         run(access, zombie, *checkpoints)
         checkpoint_id = len(checkpoints) + 1
         faults.before("publish", other.claim_job)
-        with pytest.raises(CheckpointConflictError, match="taken over"):
+        with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(begun(access, checkpoint_id), zombie, checkpoint_id)
         assert sorted(other.completed_checkpoints()) == [*checkpoints, checkpoint_id]
 
@@ -515,7 +516,7 @@ class TestCommits:
             run(other, owner, 2, 3)
 
         faults.after("publish", go_on)
-        with pytest.raises(CheckpointConflictError, match="taken over"):
+        with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(begun(access, 1), zombie, 1)
         assert sorted(other.completed_checkpoints()) == [1, 2, 3]
 
@@ -579,7 +580,7 @@ class TestCommits:
             faults.before("open", other.claim_job)  # the claim that is about to be read goes
 
         faults.before("publish", go_on)
-        with pytest.raises(CheckpointConflictError, match="taken over"):
+        with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(begun(access, 1), zombie, 1)
 
     def test_a_damaged_claim_does_not_hide_from_a_driver_that_it_is_fenced(
@@ -659,7 +660,7 @@ def test_a_single_writer_claims_and_commits_where_nothing_is_exclusive(
         second = access.claim_job()
         assert (first.epoch, second.epoch) == (1, 2)
         assert not owns(first)
-        with pytest.raises(CheckpointConflictError, match="somebody else"):
+        with pytest.raises(CheckpointConflictError, check=of_kind("exists")):
             commit(begun(access, 2), second, 2, token="another")
         run(access, second, 3)
     finally:

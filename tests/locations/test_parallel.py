@@ -1,12 +1,16 @@
 """Things that are done several at a time."""
 
 import threading
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextvars import ContextVar
 
 import pytest
 from contracts.patience import HANGS_S
 
-from holdfast.common import check_wanted, in_parallel
+from holdfast.common import ContextPool, as_they_end, check_wanted, in_parallel
+from holdfast.errors import StorageUnavailableError
+
+_here: ContextVar[str] = ContextVar("_here", default="elsewhere")
 
 
 def test_results_are_in_order() -> None:
@@ -34,3 +38,54 @@ def test_what_is_being_done_ends_when_something_else_fails() -> None:
     with pytest.raises(ValueError, match="as planned"):
         in_parallel(action, [0, 1])
     assert ended.is_set()
+
+
+def test_what_is_done_in_threads_is_done_in_the_context_of_the_caller() -> None:
+    before = _here.set("in the test")
+    try:
+        with ContextPool(1) as pool:
+            seen = [pool.submit(_here.get).result(), *pool.map(lambda _: _here.get(), range(2))]
+        seen += in_parallel(lambda _: _here.get(), range(2))
+        seen += as_they_end(lambda _: _here.get(), range(2))
+    finally:
+        _here.reset(before)
+    assert set(seen) == {"in the test"}
+
+
+def test_results_come_when_they_are_there_and_the_rest_ends_when_nobody_waits_for_it() -> None:
+    ended = threading.Event()
+    is_done = threading.Event()
+
+    def action(number: int) -> int:
+        if number == 1:
+            return number
+        is_done.wait(HANGS_S)
+        try:
+            while True:
+                check_wanted()
+                threading.Event().wait(0.001)
+        finally:
+            ended.set()
+
+    results = as_they_end(action, [0, 1])
+    assert next(results) == 1
+    is_done.set()
+    results.close()  # type: ignore[attr-defined]  # a generator
+    assert ended.is_set()
+
+
+def test_a_python_that_is_ending_is_told_from_a_bug_of_an_action(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def bug(_: int) -> None:
+        raise NotImplementedError("a RuntimeError to Python")
+
+    with pytest.raises(NotImplementedError):
+        in_parallel(bug, [0])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
+    with pytest.raises(StorageUnavailableError, match="threads"):
+        in_parallel(bug, [0])

@@ -28,40 +28,25 @@ from holdfast.locations.file_systems import (
     publish,
     publishing,
 )
-from holdfast.testing import Faults, faulty_file_system
+from holdfast.testing import Faults, ManualClock, faulty_file_system
 
 POLICY = RetryPolicy(deadline_s=60, first_wait_s=1, longest_wait_s=8)
 
 
-class Time:
-    """Passes when somebody sleeps, or when a call is said to take long."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-        self.sleeps: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.sleeps.append(seconds)
-        self.now_s += seconds
-
-    def clock(self) -> float:
-        return self.now_s
+@pytest.fixture
+def passing() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def passing() -> Time:
-    return Time()
-
-
-@pytest.fixture
-def retrying(passing: Time) -> RetryingFileSystem:
+def retrying(passing: ManualClock) -> RetryingFileSystem:
     return over(MemoryFileSystem(), passing)
 
 
 def over(
-    inner: MemoryFileSystem, passing: Time, policy: RetryPolicy = POLICY
+    inner: MemoryFileSystem, passing: ManualClock, policy: RetryPolicy = POLICY
 ) -> RetryingExclusiveFileSystem:
-    return RetryingExclusiveFileSystem(inner, policy, clock=passing.clock, sleep=passing.sleep)
+    return RetryingExclusiveFileSystem(inner, policy, clock=passing)
 
 
 class Failing:
@@ -69,7 +54,7 @@ class Failing:
 
     def __init__(
         self,
-        passing: Time,
+        passing: ManualClock,
         failures: int,
         error: Callable[[], Exception] = lambda: StorageUnavailableError("as planned"),
         takes_s: float = 0,
@@ -82,7 +67,7 @@ class Failing:
 
     def __call__(self) -> str:
         self.calls += 1
-        self._passing.now_s += self._takes_s
+        self._passing.advance(self._takes_s)
         if self.calls <= self._failures:
             raise self._error()
         return "done"
@@ -105,7 +90,7 @@ class TestPolicy:
         with pytest.raises(InvalidRequestError, match="can't retry"):
             RetryPolicy(**values)
 
-    def test_a_deadline_of_zero_repeats_nothing(self, passing: Time) -> None:
+    def test_a_deadline_of_zero_repeats_nothing(self, passing: ManualClock) -> None:
         failing = Failing(passing, 1)
         retrying = over(MemoryFileSystem(), passing, RetryPolicy(deadline_s=0))
         with pytest.raises(StorageUnavailableError):
@@ -115,7 +100,7 @@ class TestPolicy:
 
 class TestRepeating:
     def test_what_succeeds_is_not_repeated(
-        self, retrying: RetryingFileSystem, passing: Time
+        self, retrying: RetryingFileSystem, passing: ManualClock
     ) -> None:
         assert retrying.retrier.call("list", Failing(passing, 0)) == "done"
         assert passing.sleeps == []
@@ -123,7 +108,7 @@ class TestRepeating:
 
     @given(failures=st.integers(1, 9), takes_s=st.sampled_from([0, 0.5]))
     def test_each_wait_lies_below_a_bound_that_doubles(self, failures: int, takes_s: float) -> None:
-        passing = Time()
+        passing = ManualClock()
         retrying = over(
             MemoryFileSystem(),
             passing,
@@ -136,7 +121,7 @@ class TestRepeating:
         assert all(0 <= wait <= bound for wait, bound in zip(passing.sleeps, bounds, strict=True))
 
     def test_waits_are_drawn_and_not_all_the_same(
-        self, retrying: RetryingFileSystem, passing: Time
+        self, retrying: RetryingFileSystem, passing: ManualClock
     ) -> None:
         for _ in range(20):
             retrying.retrier.call("list", Failing(passing, 1))
@@ -144,25 +129,25 @@ class TestRepeating:
 
     @given(takes_s=st.floats(0, 100), deadline_s=st.floats(0.1, 200))
     def test_no_attempt_begins_after_the_deadline(self, takes_s: float, deadline_s: float) -> None:
-        passing = Time()
+        passing = ManualClock()
         policy = RetryPolicy(deadline_s=deadline_s, first_wait_s=0.1, longest_wait_s=5)
         began: list[float] = []
 
         def attempt() -> None:
-            began.append(passing.now_s)
+            began.append(passing.monotonic_s())
             assert len(began) < 10_000
-            passing.now_s += max(takes_s, 0.01)
+            passing.advance(max(takes_s, 0.01))
             raise StorageUnavailableError("as planned")
 
         with pytest.raises(StorageUnavailableError):
             over(MemoryFileSystem(), passing, policy).retrier.call("list", attempt)
         assert began[-1] < 1000 + deadline_s
-        assert passing.now_s <= 1000 + deadline_s + max(takes_s, 0.01)
+        assert passing.monotonic_s() <= deadline_s + max(takes_s, 0.01)
         if takes_s >= deadline_s:
             assert len(began) == 1
 
     def test_the_last_error_comes_out_as_it_is(
-        self, retrying: RetryingFileSystem, passing: Time
+        self, retrying: RetryingFileSystem, passing: ManualClock
     ) -> None:
         raised: list[Exception] = []
 
@@ -189,7 +174,7 @@ class TestRepeating:
         ],
     )
     def test_what_repeating_cannot_mend_is_not_repeated(
-        self, retrying: RetryingFileSystem, passing: Time, kind: type[Exception]
+        self, retrying: RetryingFileSystem, passing: ManualClock, kind: type[Exception]
     ) -> None:
         failing = Failing(passing, 1, lambda: kind("as planned"))
         with pytest.raises(kind):
@@ -197,7 +182,7 @@ class TestRepeating:
         assert (failing.calls, passing.sleeps) == (1, [])
 
     def test_it_stops_at_an_error_that_repeating_cannot_mend(
-        self, retrying: RetryingFileSystem, passing: Time
+        self, retrying: RetryingFileSystem, passing: ManualClock
     ) -> None:
         errors: Iterator[Exception] = iter(
             [StorageUnavailableError("1"), StorageUnavailableError("2"), StorageFullError("3")]
@@ -208,7 +193,7 @@ class TestRepeating:
         assert failing.calls == 3
 
     def test_every_repetition_is_counted_and_logged(
-        self, retrying: RetryingFileSystem, passing: Time, caplog: pytest.LogCaptureFixture
+        self, retrying: RetryingFileSystem, passing: ManualClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         with caplog.at_level(logging.WARNING):
             retrying.retrier.call("delete", Failing(passing, 3))
@@ -225,6 +210,7 @@ class Flaky(MemoryFileSystem):
     """Fails some calls, and hands out streams and listings that fail half way."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.opens = 0
         self.failing_opens: set[int] = set()
         self.read_fails_at: list[int] = []
@@ -324,7 +310,7 @@ class TestReading:
         ids=["unavailable", "input/output", "reset", "timeout"],
     )
     def test_goes_on_behind_the_last_byte_that_arrived(
-        self, flaky: Flaky, uri: str, passing: Time, error: Callable[[], Exception]
+        self, flaky: Flaky, uri: str, passing: ManualClock, error: Callable[[], Exception]
     ) -> None:
         flaky.error = error
         flaky.read_fails_at = [0, 0, 100, 300, 511]
@@ -334,7 +320,7 @@ class TestReading:
         assert len(passing.sleeps) == 5
 
     def test_goes_on_when_opening_it_again_fails_too(
-        self, flaky: Flaky, uri: str, passing: Time
+        self, flaky: Flaky, uri: str, passing: ManualClock
     ) -> None:
         flaky.read_fails_at = [200]
         flaky.failing_opens = {2, 3, 4}
@@ -345,7 +331,7 @@ class TestReading:
         assert retrying.retries == {"open": 4}
 
     def test_goes_on_although_closing_the_broken_stream_fails(
-        self, flaky: Flaky, uri: str, passing: Time
+        self, flaky: Flaky, uri: str, passing: ManualClock
     ) -> None:
         flaky.read_fails_at = [200]
         flaky.close_error = OSError(5, "connection is gone")
@@ -361,7 +347,7 @@ class TestReading:
     ) -> None:
         flaky = Flaky()
         flaky.read_fails_at = fails_at
-        with over(flaky, Time()).open(uri) as stream, io.BytesIO(CONTENT) as plain:
+        with over(flaky, ManualClock()).open(uri) as stream, io.BytesIO(CONTENT) as plain:
             for position, size in jumps:
                 assert stream.seek(position) == plain.seek(position)
                 found = b""
@@ -374,7 +360,7 @@ class TestReading:
 
     @pytest.mark.parametrize("call", ["read", "end"])
     def test_an_interrupt_moves_nothing(
-        self, flaky: Flaky, uri: str, passing: Time, call: str
+        self, flaky: Flaky, uri: str, passing: ManualClock, call: str
     ) -> None:
         """The bytes were read, or the place was looked for, and nobody was told."""
         with over(flaky, passing).open(uri) as stream:
@@ -386,7 +372,7 @@ class TestReading:
             assert stream.read(7) == CONTENT[7:14]
 
     def test_a_seek_before_the_beginning_moves_nothing(
-        self, flaky: Flaky, uri: str, passing: Time
+        self, flaky: Flaky, uri: str, passing: ManualClock
     ) -> None:
         with over(flaky, passing).open(uri) as stream:
             assert stream.read(7) == CONTENT[:7]
@@ -395,7 +381,7 @@ class TestReading:
             assert stream.read(7) == CONTENT[7:14]
 
     def test_a_store_that_stays_away_is_unavailable_in_the_end(
-        self, flaky: Flaky, uri: str, passing: Time
+        self, flaky: Flaky, uri: str, passing: ManualClock
     ) -> None:
         retrying = over(flaky, passing)
         with retrying.open(uri) as stream:
@@ -404,13 +390,15 @@ class TestReading:
                 stream.read()
         assert sum(passing.sleeps) < POLICY.deadline_s
 
-    def test_a_missing_file_is_noticed_at_once(self, flaky: Flaky, uri: str, passing: Time) -> None:
+    def test_a_missing_file_is_noticed_at_once(
+        self, flaky: Flaky, uri: str, passing: ManualClock
+    ) -> None:
         with pytest.raises(CheckpointNotFoundError):
             over(flaky, passing).open(f"{uri}.missing")
         assert (flaky.opens, passing.sleeps) == (1, [])
 
     def test_a_listing_that_fails_half_way_is_begun_anew(
-        self, flaky: Flaky, uri: str, passing: Time
+        self, flaky: Flaky, uri: str, passing: ManualClock
     ) -> None:
         directory = uri.rpartition("/")[0]
         for number in range(5):
@@ -435,7 +423,7 @@ def test_an_unknown_outcome_is_not_its_own_cause() -> None:
 class TestPublishing:
     @pytest.fixture
     def faults(
-        self, memory_directory: str, passing: Time, monkeypatch: pytest.MonkeyPatch
+        self, memory_directory: str, passing: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> Iterator[Faults]:
         """Faults behind retries whose time the test moves."""
         with faulty_file_system(memory_directory) as faults:
@@ -452,7 +440,7 @@ class TestPublishing:
             return None
 
     def test_an_answer_that_was_lost_is_found_to_be_a_success(
-        self, faults: Faults, passing: Time
+        self, faults: Faults, passing: ManualClock
     ) -> None:
         faults.lose_answer("publish")
         publish(f"{faults.directory}/x", b"mine", single_writer=False)
@@ -497,7 +485,7 @@ class TestPublishing:
             publish(f"{faults.directory}/x", b"mine", single_writer=False)
         assert self.content(faults) == b"mine"
 
-    def test_what_never_landed_is_unavailable(self, faults: Faults, passing: Time) -> None:
+    def test_what_never_landed_is_unavailable(self, faults: Faults, passing: ManualClock) -> None:
         faults.before("publish", StorageUnavailableError("as planned"), nth="every")
         with pytest.raises(StorageUnavailableError):
             publish(f"{faults.directory}/x", b"mine", single_writer=False)

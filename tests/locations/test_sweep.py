@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from contracts.errors import of_kind
 from contracts.processes import python
 from contracts.values import EXCLUSIVE, read
 
@@ -44,33 +45,20 @@ from holdfast.locations.adapters import (
     unregister_file_system,
 )
 from holdfast.locations.coordination import GRACE_S
-from holdfast.locations.file_systems import memory as store
-from holdfast.testing import ANY_CALL, Faults, metadata_of
+from holdfast.testing import ANY_CALL, Faults, ManualClock, metadata_of
 
 SHARED = CheckpointedStateScope.SHARED
 GRACE = 3600.0
-"""Seconds, of the store's clock; the fake one below moves when it is told to."""
-
-
-class Clock:
-    """The clock of `memory://`; each look at it takes a millisecond."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        self.now_ms += 1
-        return self.now_ms
-
-    def advance(self, seconds: float) -> None:
-        self.now_ms += int(seconds * 1000)
+"""Seconds, of the store's clock; which moves when it is told to."""
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(store, "_now_ms", clock)
-    return clock
+def clock() -> Iterator[ManualClock]:
+    """The clock of `memory://`; each look at it takes a millisecond."""
+    clock = ManualClock(tick_ms=1)
+    register_file_system("memory", lambda: MemoryFileSystem(clock))
+    yield clock
+    unregister_file_system("memory")
 
 
 def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
@@ -166,7 +154,7 @@ def access(memory_directory: str) -> CheckpointStorageAccess:
 
 class TestWhatIsSwept:
     def test_files_of_an_attempt_that_was_never_completed(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         kept = completed(access, 1)
         before = files_below(memory_directory)
@@ -180,7 +168,7 @@ class TestWhatIsSwept:
         assert_complete(kept)
 
     def test_files_that_a_lost_attempt_has_left_beside_those_of_the_winner(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         loser = access.initialize_location_for_checkpoint(1)
         orphans = {write(loser).uri for _ in range(3)}
@@ -192,7 +180,7 @@ class TestWhatIsSwept:
         assert_complete(kept)
 
     def test_what_is_left_of_a_checkpoint_whose_deletion_was_cut_short(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         cut_short, kept = completed(access, 1), completed(access, 2)
         file_system_for(memory_directory).delete(
@@ -207,7 +195,7 @@ class TestWhatIsSwept:
         assert_complete(kept)
 
     def test_hidden_files_and_probes_of_a_process_that_died(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         kept = completed(access, 1)
         before = files_below(memory_directory)
@@ -231,7 +219,7 @@ class TestWhatIsSwept:
         assert_complete(kept)
 
     def test_empty_directories_of_older_checkpoints_at_once_and_others_after_the_grace_period(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         for number in (1, 2, 4, 5):
             access.initialize_location_for_checkpoint(number)
@@ -243,7 +231,7 @@ class TestWhatIsSwept:
         assert {f"{job}/chk-{number}" for number in (3, 4, 5)} <= directories_below(job)
 
     def test_unfinished_savepoints_of_this_job_only(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         other = job_in(memory_directory, "job-2")
         savepoints = f"{memory_directory}/savepoints"
@@ -264,7 +252,7 @@ class TestWhatIsSwept:
         assert_complete(kept)
 
     def test_savepoints_are_left_alone_unless_asked_for(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         orphan = write(access.initialize_location_for_savepoint(1))
         clock.advance(GRACE + 1)
@@ -343,7 +331,6 @@ class TestWhatIsLeft:
             "chk-1.bak/0123456789abcdef0123456789abcdef",
             "shared/notes.txt",
             "shared/below/0123456789abcdef0123456789abcdef",
-            "taskowned/0123456789abcdef0123456789abcdef",
             "_epoch/notes.txt",
             "_epoch/17",
             "other/0123456789abcdef0123456789abcdef",
@@ -356,7 +343,7 @@ class TestWhatIsLeft:
         ],
     )
     def test_what_has_no_name_of_ours_or_stands_elsewhere(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock, name: str
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock, name: str
     ) -> None:
         kept = completed(access, 1)
         uri = f"{memory_directory}/job/{name}".replace("/job/../", "/")
@@ -371,19 +358,8 @@ class TestWhatIsLeft:
         assert uri in files_below(memory_directory)
         assert_complete(kept)
 
-    def test_state_that_belongs_to_tasks(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
-    ) -> None:
-        with access.create_task_owned_state_stream() as stream:
-            stream.write(b"theirs")
-            handle = stream.close_and_get_handle()
-        clock.advance(2 * GRACE)
-        assert sweep(memory_directory, "job", grace_s=0).files == ()
-        assert handle is not None
-        assert read(handle) == b"theirs"
-
     def test_the_claim(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         owner = access.claim_job()
         clock.advance(2 * GRACE)
@@ -391,7 +367,7 @@ class TestWhatIsLeft:
         owner.check()
 
     def test_what_is_younger_than_the_grace_period_is_counted(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         location = access.initialize_location_for_checkpoint(1)
         old = write(location)
@@ -403,7 +379,7 @@ class TestWhatIsLeft:
         assert young <= files_below(memory_directory)
 
     def test_directories_that_hold_something_are_not_said_to_be_empty(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         foreign = put(f"{memory_directory}/job/chk-1/notes.txt")
         location = access.initialize_location_for_checkpoint(2)
@@ -427,7 +403,7 @@ class TestWhatIsLeft:
         complete_checkpoint(pending, metadata_of(write(pending), checkpoint_id=2))
 
     def test_the_grace_period_is_a_day_unless_told(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         orphan = write(access.initialize_location_for_checkpoint(1))
         clock.advance(24 * 3600 - 60)
@@ -455,7 +431,9 @@ class TestWhatIsLeft:
         assert (outside / name[::-1]).read_bytes() == b"theirs"
         assert_complete(kept)
 
-    def test_shared_files_that_are_known_by_another_uri(self, faults: Faults, clock: Clock) -> None:
+    def test_shared_files_that_are_known_by_another_uri(
+        self, faults: Faults, clock: ManualClock
+    ) -> None:
         """As when a job writes to s3a:// and is swept at s3://: all of its metadata names s3a."""
         kept = completed(job_in(faults.directory), 1)
         clock.advance(2 * GRACE)
@@ -475,7 +453,7 @@ class TestWhatIsLeft:
 
 class TestReports:
     def test_a_dry_run_deletes_nothing_and_says_what_a_run_deletes(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         completed(access, 3)
         for number in (1, 2, 5):
@@ -496,7 +474,7 @@ class TestReports:
         assert young.uri in files_below(memory_directory)
 
     def test_a_second_run_finds_nothing(
-        self, access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         write(access.initialize_location_for_checkpoint(1))
         clock.advance(2 * GRACE)
@@ -525,7 +503,7 @@ class TestReports:
 class TestUnreadableMetadata:
     @pytest.fixture(params=["first", "middle", "last"])
     def damaged(
-        self, request: pytest.FixtureRequest, access: CheckpointStorageAccess, clock: Clock
+        self, request: pytest.FixtureRequest, access: CheckpointStorageAccess, clock: ManualClock
     ) -> str:
         """URI of the metadata of one of three checkpoints, beside orphans."""
         number = ["first", "middle", "last"].index(request.param)
@@ -589,7 +567,7 @@ class _SkewedFileSystem(MemoryFileSystem):
 
 class TestTheClock:
     @pytest.fixture
-    def directory(self, memory_directory: str) -> Iterator[str]:
+    def directory(self, memory_directory: str, clock: ManualClock) -> Iterator[str]:
         name = memory_directory.removeprefix("memory:///")
 
         def behind(method: str) -> Callable[..., object]:
@@ -613,7 +591,7 @@ class TestTheClock:
             "delete_tree",
         )
         kind = type("Skewed", (_SkewedFileSystem,), {name: behind(name) for name in methods})
-        register_file_system("skewed", kind)
+        register_file_system("skewed", lambda: kind(clock))
         try:
             yield f"skewed:///{name}"
         finally:
@@ -622,23 +600,21 @@ class TestTheClock:
 
     @pytest.mark.parametrize("hours", [-30, -5, 0, 5, 30])
     def test_that_counts_is_the_stores_and_not_the_local_one(
-        self, directory: str, monkeypatch: pytest.MonkeyPatch, hours: int
+        self, directory: str, clock: ManualClock, hours: int
     ) -> None:
-        offset_ms = 0
-        monkeypatch.setattr(store, "_now_ms", lambda: time.time_ns() // 1_000_000 + offset_ms)
         _SkewedFileSystem.skew_ms = hours * 3_600_000
         access = job_in(directory)
         orphan = write(access.initialize_location_for_checkpoint(1))
         report = sweep(directory, "job", grace_s=3600)
         assert (report.files, report.too_young) == ((), 1)
-        offset_ms = 3_601_000
+        clock.advance(3601)
         assert uris(sweep(directory, "job", grace_s=3600)) == {orphan.uri}
 
 
 class TestMeanwhile:
     @pytest.mark.parametrize("call", ["create", "open", "delete"])
     def test_a_driver_that_claims_the_job_stops_it(
-        self, faults: Faults, clock: Clock, call: str
+        self, faults: Faults, clock: ManualClock, call: str
     ) -> None:
         access = job_in(faults.behind)
         access.claim_job()
@@ -649,13 +625,13 @@ class TestMeanwhile:
             one for one in files_below(f"{faults.behind}/job") if not one.endswith("/_epoch/1")
         }
         faults.before(call, access.claim_job)
-        with pytest.raises(CheckpointConflictError, match="sweep again"):
+        with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             sweep(faults.directory, "job", grace_s=GRACE)
         assert before <= files_below(f"{faults.behind}/job")
 
     @pytest.mark.parametrize("number", range(1, 12))
     def test_a_checkpoint_that_is_completed_survives_it(
-        self, faults: Faults, clock: Clock, number: int
+        self, faults: Faults, clock: ManualClock, number: int
     ) -> None:
         """Whenever it is completed; its files are as old as they may be."""
         access = job_in(faults.directory)
@@ -679,7 +655,7 @@ class TestMeanwhile:
             assert_complete(one)
 
     def test_a_checkpoint_that_takes_over_shared_files_from_one_that_is_deleted_survives_it(
-        self, memory_directory: str, clock: Clock
+        self, memory_directory: str, clock: ManualClock
     ) -> None:
         """With one that is retained: the sweep lists the old one, which goes before it is read."""
         from holdfast.testing import faulty_file_system
@@ -714,7 +690,7 @@ class TestMeanwhile:
 
     @pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
     def test_a_store_that_fails_anywhere_loses_nothing_that_matters(
-        self, memory_directory: str, clock: Clock, *, lands: bool
+        self, memory_directory: str, clock: ManualClock, *, lands: bool
     ) -> None:
         from holdfast.testing import faulty_file_system
 
@@ -750,7 +726,7 @@ class TestMeanwhile:
         assert number > 10
 
     def test_a_checkpoint_whose_metadata_is_deleted_meanwhile_does_not_stop_it(
-        self, faults: Faults, clock: Clock
+        self, faults: Faults, clock: ManualClock
     ) -> None:
         access = job_in(faults.directory)
         old, kept = completed(access, 1), completed(access, 2)
@@ -763,7 +739,7 @@ class TestMeanwhile:
 
 
 def test_the_metadata_that_a_sweep_reads_is_what_keeps_files(
-    access: CheckpointStorageAccess, memory_directory: str, clock: Clock
+    access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
 ) -> None:
     """Take it away, and the same files go: the tests above would pass on a sweep that is blind."""
     kept = completed(access, 1)

@@ -89,8 +89,9 @@ def faults_before(server: S3Server, *, over_http: bool = False) -> Iterator[Http
 
 def forget_clients(url: str | None) -> None:
     """Close this process's clients of a server that is gone."""
-    for key in [key for key in s3_client._CONNECTIONS if key[1].endpoint_url == url]:
-        s3_client._CONNECTIONS.pop(key).client.close()
+    connections = s3_client._CONNECTIONS._values
+    for settings in [settings for settings in connections if settings.endpoint_url == url]:
+        connections.pop(settings).client.close()
 
 
 @pytest.fixture(scope="session")

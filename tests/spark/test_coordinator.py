@@ -1,6 +1,7 @@
 """The coordinator alone, without Spark: what it does when storage or another driver gets in its way."""
 
 import pytest
+from contracts.errors import of_kind
 from contracts.values import read
 from jobs.coordinated import (
     acknowledged,
@@ -77,7 +78,7 @@ def test_of_two_drivers_in_one_batch_the_older_loses_and_harms_nothing(
     younger = coordinator(memory_directory)
     won = begun(younger, 0)
     younger.complete(won, acknowledged(won), progress(0))
-    with pytest.raises(CheckpointConflictError, match="taken over"):
+    with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
         older.complete(lost, acknowledgements_lost, progress(0))
     older.abort(lost)
     assert len(files_below(memory_directory, 1)) == 3  # metadata and the winner's two files
@@ -105,7 +106,7 @@ def test_a_commit_under_way_while_another_driver_starts_counts_for_that_one(
     younger = coordinator(faults.behind)
     started: list[PendingCheckpoint] = []
     faults.before("publish", lambda: started.append(begun(younger, 0)))
-    with pytest.raises(CheckpointConflictError, match="taken over"):
+    with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
         older.complete(pending, acknowledged(pending), progress(0))
     older.abort(pending)
     # The younger one began before it was there, and meets it when it commits.
@@ -162,7 +163,7 @@ def test_a_late_commit_of_an_id_that_was_cleaned_up_is_taken_back(faults: Faults
         file_system_for(faults.behind).prepare_directory(f"{faults.behind}/job/chk-1")
 
     faults.before("publish", go_on)
-    with pytest.raises(CheckpointConflictError, match="taken over"):
+    with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
         zombie.complete(pending, acknowledgements, progress(0))
     assert [number for number in (1, 2, 3) if files_below(faults.behind, number)] == [3]
 

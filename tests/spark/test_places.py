@@ -11,7 +11,7 @@ from holdfast.spark.checkpoint_location import check_apart
     [
         ("s3a://bucket/spark", "s3://bucket/spark/state"),
         ("s3://bucket/spark", "fsspec+s3a://bucket/spark"),
-        ("s3a://bucket/spark/all", "s3://bucket/_entropy_/spark/all/state"),
+        ("s3a://bucket/spark/all", "s3://bucket/spark/all/state/_entropy_"),
         ("s3a://bucket/state/job/spark", "s3://bucket/state"),
         ("fsspec+sftp://host/spark", "sftp://host/spark/state"),
         ("file:/tmp/spark/", "file:///tmp/spark/state"),

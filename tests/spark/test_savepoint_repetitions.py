@@ -7,6 +7,7 @@ from unittest import mock
 
 import msgspec
 import pytest
+from contracts.errors import of_kind
 from jobs.savepoint_crashes import can_be_started, latest_state, without_notes
 from jobs.stopped import (
     QUERY,
@@ -100,7 +101,7 @@ def test_a_restore_does_not_end_what_another_one_has_begun_anew(
 ) -> None:
     second = partial(interrupted, restoring, dies_at, restore)
     with meanwhile(restoring, "_materialise", second):
-        with pytest.raises(CheckpointConflictError, match="somebody else"):
+        with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
     assert not can_be_started(fork)
     restored = restore()
@@ -115,7 +116,7 @@ def test_a_restore_does_not_end_what_another_one_has_begun_anew(
 def test_of_two_restores_at_once_the_last_one_ends(restore: Restore, fork: str) -> None:
     ended: list[RestoredQuery] = []
     with meanwhile(restoring, "_check_whole", lambda: ended.append(restore())):
-        with pytest.raises(CheckpointConflictError, match="begun the same here meanwhile"):
+        with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
     found = all_files(fork)
     assert json.loads(found["metadata"])["id"] == ended[0].query_id
@@ -130,7 +131,7 @@ def test_a_restore_that_was_overtaken_clears_nothing_away(restore: Restore, fork
         whole.append(all_files(fork))
 
     with meanwhile(restoring, "tree", ends):
-        with pytest.raises(CheckpointConflictError, match="begun the same here meanwhile"):
+        with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
     assert all_files(fork) == whole[0]
 
@@ -140,7 +141,7 @@ def test_whoever_begins_anew_in_the_last_moment_is_not_overtaken(
 ) -> None:
     second = partial(interrupted, restoring, "_clear", restore)
     with meanwhile(attempts, "check_newest", second):
-        with pytest.raises(CheckpointConflictError, match="begun the same here meanwhile"):
+        with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
     assert not can_be_started(fork)
     assert restore().batch_id == 3
@@ -180,7 +181,7 @@ def test_a_roll_back_that_was_overtaken_deletes_nothing_of_what_came_since(stopp
         add_batches(stopped, [2, 3])
 
     with meanwhile(rolling_back, "begin", ends_and_goes_on):
-        with pytest.raises(CheckpointConflictError, match="begun the same here meanwhile"):
+        with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             roll_back(stopped, checkpoint=2)
     assert {"offsets/3", "commits/3", "state/0/1/4.delta"} < all_files(stopped).keys()
     assert can_be_started(stopped)

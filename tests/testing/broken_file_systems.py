@@ -374,6 +374,7 @@ class TestOpenRaisesItsOwnErrors(OnMemory):
 class TestOpenSharesOnePosition(OnMemory):
     class Adapter(MemoryFileSystem):
         def __init__(self) -> None:
+            super().__init__()
             self.opened: dict[str, BinaryIO] = {}
             self.lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""The one table that turns the errors of fsspec and of every library below it into ours."""
+"""The table that turns the errors of fsspec and of every library below it into ours."""
 
 import errno
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _NOT_LET_IN = {
 
 @contextmanager
 def translated(uri: str) -> Iterator[None]:
-    """Turn everybody's errors into ours."""
+    """Turn the errors of fsspec and of the libraries below it into ours."""
     try:
         yield
     except CheckpointError:
@@ -43,7 +43,7 @@ def _error_for(error: Exception, uri: str) -> CheckpointError:
     if isinstance(error, FileNotFoundError):
         return CheckpointNotFoundError("no such file or directory", uri)
     if isinstance(error, FileExistsError):
-        return CheckpointConflictError("file exists already; somebody else has written it", uri)
+        return CheckpointConflictError.exists(uri)
     if (
         isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError)
         or number in _NOT_ALLOWED
@@ -60,7 +60,7 @@ def _error_for(error: Exception, uri: str) -> CheckpointError:
 
 
 def _was_refused(error: Exception) -> bool:
-    """Whether it is about credentials, which trying again may lock."""
+    """Whether an error is about credentials, which trying again may lock."""
     text = str(error)
     if text == "No authentication methods available":
         return True

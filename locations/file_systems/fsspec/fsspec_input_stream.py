@@ -9,7 +9,7 @@ from holdfast.locations.file_systems.port import BytesLike
 
 
 class FsspecInputStream(io.RawIOBase):
-    """Keeps position and size itself.
+    """A file that is read through fsspec; position and size are kept here.
 
     Because paramiko says nothing on seek, takes an unknown size for 0 and a connection that ends
     for the end of the file.

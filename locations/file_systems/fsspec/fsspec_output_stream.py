@@ -25,7 +25,7 @@ _WRITE_BYTES = 4 << 20
 
 
 class FsspecOutputStream:
-    """Looks whether the name is taken right before it renames.
+    """A file that gets its name by a rename, after a look whether the name is free.
 
     Somebody who takes it in between is overwritten or, where the store's rename refuses that, wins.
     """
@@ -107,8 +107,7 @@ class FsspecOutputStream:
                 message = f"store has {there} bytes of the {self._size} written"
                 raise StorageUnavailableError(message, self._uri)
             if stores.kind(self._store, self._path) is not None:
-                message = "file exists already; somebody else has written it"
-                raise CheckpointConflictError(message, self._uri)
+                raise CheckpointConflictError.exists(self._uri)
 
     def _rename(self) -> None:
         try:
@@ -162,7 +161,7 @@ class FsspecOutputStream:
 
     @contextmanager
     def _breaking(self) -> Iterator[None]:
-        """A file of which nobody knows how much was written must not be committed."""
+        """Write in this block; after a failure nobody knows how much was written, and it can't be committed."""
         try:
             with guarded(self._store, self._uri):
                 yield

@@ -28,18 +28,18 @@ def implementation(protocol: str) -> Any:
         message = "others need fsspec: pip install 'holdfast[fsspec]'"
         raise InvalidRequestError(message) from error
     try:
-        found = fsspec.get_filesystem_class(protocol)
+        kind = fsspec.get_filesystem_class(protocol)
     except ImportError as error:
         message = f"a library is missing for fsspec's {protocol}; install it ({error})"
         raise InvalidRequestError(message) from error
     except ValueError as error:
         message = f"fsspec knows no {protocol} either; look for a package that adds it"
         raise InvalidRequestError(message) from error
-    if found.__module__ == "fsspec.implementations.sftp":
+    if kind.__module__ == "fsspec.implementations.sftp":
         from holdfast.locations.file_systems.fsspec.sftp import Sftp  # noqa: PLC0415  # optional
 
         return Sftp
-    return found
+    return kind
 
 
 @contextmanager
@@ -86,14 +86,14 @@ def _instance(protocol: str, uri: str) -> tuple[Any, str]:
     if authority.rpartition("@")[2].startswith("["):
         message = "fsspec can't read IPv6 addresses; use a host name, if need be from /etc/hosts"
         raise InvalidRequestError(message, uri)
-    found = implementation(protocol)
+    kind = implementation(protocol)
     # As url_to_fs does it, but that takes ::, ? and # in paths apart.
     root = f"{protocol}://{authority}/"
-    options = found._get_kwargs_from_urls(root) | _OPTIONS.get(protocol, {})  # noqa: SLF001  # not public
+    options = kind._get_kwargs_from_urls(root) | _OPTIONS.get(protocol, {})  # noqa: SLF001  # not public
     try:
-        store = found(**options, use_listings_cache=False)
+        store = kind(**options, use_listings_cache=False)
     except TypeError:  # not every class takes it
-        store = found(**options)
+        store = kind(**options)
     return store, store._strip_protocol(root)  # noqa: SLF001  # not public
 
 

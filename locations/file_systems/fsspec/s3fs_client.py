@@ -1,11 +1,10 @@
 """s3fs in the place of boto3's client: the same requests, sent by aiobotocore."""
 
 import io
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from holdfast.common import ProcessLock
+from holdfast.common import ProcessCache
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems.fsspec.s3fs_errors import translated
 from holdfast.locations.file_systems.s3 import S3Settings, client_options
@@ -21,8 +20,7 @@ _NEXT_PAGE = {
     },
 }
 
-_LOCK = ProcessLock()
-_CLIENTS: dict[tuple[int, S3Settings], "S3fsClient"] = {}
+_CLIENTS: ProcessCache[S3Settings, "S3fsClient"] = ProcessCache()
 
 
 def s3fs_client_for(settings: S3Settings) -> "S3fsClient":
@@ -31,12 +29,7 @@ def s3fs_client_for(settings: S3Settings) -> "S3fsClient":
     Raises:
         InvalidRequestError: s3fs is missing, or can't do what the settings want.
     """
-    key = (os.getpid(), settings)
-    with _LOCK.current:
-        found = _CLIENTS.get(key)
-        if found is None:
-            found = _CLIENTS[key] = S3fsClient(settings)
-    return found
+    return _CLIENTS.get(settings, lambda: S3fsClient(settings))
 
 
 class S3fsClient:
@@ -136,10 +129,10 @@ def _uri(parameters: dict[str, Any]) -> str:
 
 
 def _options(settings: S3Settings) -> dict[str, Any]:
-    """What s3fs is to be told.
+    """The options of s3fs that say what the settings say.
 
     Raises:
-        InvalidRequestError: It can't do it.
+        InvalidRequestError: s3fs can't do what the settings want.
     """
     if settings.role_arn is not None:
         message = (

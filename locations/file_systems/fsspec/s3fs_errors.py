@@ -19,9 +19,9 @@ def translated(uri: str) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            found = _botocores(error)
-            if found is not None:
-                raise error_for(found, uri) from found
+            cause = _botocores(error)
+            if cause is not None:
+                raise error_for(cause, uri) from cause
             if isinstance(error, FileNotFoundError):
                 raise _missing_file(uri) from error
             raise
@@ -57,6 +57,6 @@ def _honest(error: Exception) -> Exception:
 
 
 def _missing_file(uri: str) -> InvalidRequestError:
-    """Not S3's, so it is not about an object."""
+    """The error for a file on this machine, and not in S3, that is not there."""
     message = "a file that s3fs needs is not there, such as that of certificates (AWS_CA_BUNDLE)"
     return InvalidRequestError(message, uri)

@@ -81,8 +81,7 @@ class _LookingStream(S3OutputStream):
         self._check_unfinished()
         if self._is_taken():
             self.abort()
-            message = "file exists already; somebody else has written it"
-            raise CheckpointConflictError(message, self._target.uri)
+            raise CheckpointConflictError.exists(self._target.uri)
         super().commit(durable_name=durable_name)
 
     def _is_taken(self) -> bool:

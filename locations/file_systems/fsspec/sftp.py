@@ -52,7 +52,7 @@ _POLICIES = {
 
 
 class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no annotations
-    """fsspec's, with these differences.
+    """SFTP as fsspec has it, with these differences.
 
     - The server's host key must be in OpenSSH's known_hosts; fsspec accepts any key, so that an
       impostor gets the password.

@@ -6,7 +6,7 @@ from holdfast.errors import InvalidRequestError
 
 
 def kind(store: Any, path: str) -> str | None:
-    """What fsspec calls the type of it, or None if nothing is there."""
+    """The type of a file or directory in fsspec's word, or None if nothing is there."""
     try:
         return str(store.info(path)["type"])
     except (FileNotFoundError, NotADirectoryError):
@@ -22,13 +22,13 @@ def size(store: Any, path: str) -> int | None:
 
 
 def entries(store: Any, path: str) -> list[dict[str, Any]]:
-    """What fsspec says of each entry of a directory; nothing if it is none."""
+    """What fsspec says of each entry of a directory; nothing if there is no such directory."""
     try:
-        found = store.ls(path, detail=True)
+        listed = store.ls(path, detail=True)
     except (FileNotFoundError, NotADirectoryError):
         return []
     # A file, and a directory of some object stores, is listed as its own entry.
-    return [entry for entry in found if entry["name"].strip("/") != path.strip("/")]
+    return [entry for entry in listed if entry["name"].strip("/") != path.strip("/")]
 
 
 def name(entry: dict[str, Any]) -> str:
@@ -42,13 +42,13 @@ def is_link(entry: dict[str, Any]) -> bool:
 
 
 def missing_directories(store: Any, path: str, uri: str) -> list[str]:
-    """Those to be made for a directory, the outermost first."""
+    """The directories that have to be made for a directory, the outermost first."""
     missing: list[str] = []
     while path.strip("/"):
-        found = kind(store, path)
-        if found == "directory":
+        known_kind = kind(store, path)
+        if known_kind == "directory":
             break
-        if found is not None:
+        if known_kind is not None:
             raise InvalidRequestError("not possible here (a file has that name)", uri)
         missing.insert(0, path)
         path = path.rpartition("/")[0]

@@ -24,14 +24,14 @@ _KEYS = [
 def modified_ms(store: Any, entry: dict[str, Any]) -> int:
     """Last change by the store's clock; now, where it can't say, for who deletes what is old."""
     for key in _KEYS:
-        found = milliseconds(entry.get(key))
-        if found is not None:
-            return found
-    found = None
+        changed_ms = milliseconds(entry.get(key))
+        if changed_ms is not None:
+            return changed_ms
+    changed_ms = None
     if entry["type"] != "directory":
         with suppress(NotImplementedError, FileNotFoundError):
-            found = milliseconds(store.modified(entry["name"]))
-    return time.time_ns() // 1_000_000 if found is None else found
+            changed_ms = milliseconds(store.modified(entry["name"]))
+    return time.time_ns() // 1_000_000 if changed_ms is None else changed_ms
 
 
 def milliseconds(moment: object) -> int | None:

@@ -14,10 +14,10 @@ os.register_at_fork(after_in_child=_idle.clear)  # threads that are not in the c
 
 
 def bounded(call: Callable[[], _Result], seconds: float) -> _Result:
-    """Its result, within that many seconds.
+    """The result of a call that ends within that many seconds.
 
     Raises:
-        TimeoutError: It took longer. It goes on in a thread of its own, which does not keep the
+        TimeoutError: The call took longer. It goes on in a thread of its own, which does not keep the
             process from ending.
     """
     try:

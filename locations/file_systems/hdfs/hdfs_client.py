@@ -1,11 +1,9 @@
 """hdfs-native's clients, two for each cluster and process."""
 
-import ctypes
-import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from holdfast.common import ProcessLock
+from holdfast.common import ProcessCache
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems.hdfs.bounded_calls import bounded
 
@@ -50,26 +48,11 @@ class HdfsClient:
             raise
 
 
-_LOCK = ProcessLock()
-_CLIENTS: dict[tuple[str, Options, bool], HdfsClient] = {}
-_was_forked = False
-
-
-def _note_fork() -> None:
-    global _was_forked  # noqa: PLW0603  # of the process
-    if _CLIENTS:
-        # Their threads are not in this process: using or freeing them would wait for ever.
-        _was_forked = True
-        for client in _CLIENTS.values():
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
-        _CLIENTS.clear()
-
-
-os.register_at_fork(after_in_child=_note_fork)
+_CLIENTS: ProcessCache[tuple[str, Options, bool], HdfsClient] = ProcessCache()
 
 
 def options_of(options: Mapping[str, str]) -> Options:
-    """The same as a key."""
+    """Hadoop's options in a form that can be the key of a dictionary."""
     return tuple(sorted(options.items()))
 
 
@@ -87,25 +70,23 @@ def client_for(uri: str, options: Options, *, for_streams: bool = False) -> Hdfs
     Raises:
         InvalidRequestError: hdfs-native is missing, can't be used here, or refuses the settings.
     """
-    if _was_forked:
+    if _CLIENTS.lost_values:  # hdfs-native waits for threads that are not in this process
         message = "hdfs:// can't be used in a process that was forked after its first use; spawn it"
         raise InvalidRequestError(message, uri)
     scheme, _, rest = uri.partition("://")
     authority = rest.partition("/")[0]
     key = (f"{scheme}://{authority}" if authority else "", options, for_streams)
-    found = _CLIENTS.get(key)
-    if found is None:
-        with _LOCK.current:
-            found = _CLIENTS.get(key)
-            if found is None:
-                ours = _FOR_STREAMS if for_streams else _FOR_CALLS
-                raw = _make(key[0], dict(options) | _active_alone(authority) | ours, uri)
-                found = _CLIENTS[key] = HdfsClient(raw, lambda: _CLIENTS.pop(key, None))
-    return found
+
+    def make() -> HdfsClient:
+        ours = _FOR_STREAMS if for_streams else _FOR_CALLS
+        raw = _make(key[0], dict(options) | _active_alone(authority) | ours, uri)
+        return HdfsClient(raw, lambda: _CLIENTS.drop(key))
+
+    return _CLIENTS.get(key, make)
 
 
 def _active_alone(authority: str) -> dict[str, str]:
-    """Not to ask observers, which may not know yet what another process has written."""
+    """The option not to ask observers, which may not know yet what another process has written."""
     provider = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
     return {f"dfs.client.failover.proxy.provider.{authority}": provider}
 

@@ -74,17 +74,17 @@ def translated(uri: str) -> Iterator[None]:
 
 def java_class(error: BaseException | None) -> str:
     """The Java class that the NameNode named, or empty if it did not answer."""
-    found = _ANSWER.match(str(error))
-    return found[1] if found else ""
+    answer = _ANSWER.match(str(error))
+    return answer[1] if answer else ""
 
 
 def error_for(error: Exception, uri: str) -> CheckpointError:
-    """Our error for one of hdfs-native's."""
+    """The error of ours for an error of hdfs-native's."""
     name = java_class(error)
     if isinstance(error, FileNotFoundError) or name in _GONE:
         return CheckpointNotFoundError("no such file or directory", uri)
     if isinstance(error, FileExistsError) or name in _TAKEN:
-        return CheckpointConflictError("file exists already; somebody else has written it", uri)
+        return CheckpointConflictError.exists(uri)
     text = _text(error)
     if name in _FULL:
         return StorageFullError(f"quota is used up ({text})", uri)
@@ -112,8 +112,8 @@ def lost_data(error: CheckpointError) -> bool:
 
 
 def _text(error: Exception) -> str:
-    """What it says, without the NameNode's stack trace."""
-    found = _ANSWER.match(str(error))
-    text = f"{found[1]}: {found[2]}" if found else str(error) or type(error).__name__
+    """The text of an error, without the NameNode's stack trace."""
+    answer = _ANSWER.match(str(error))
+    text = f"{answer[1]}: {answer[2]}" if answer else str(error) or type(error).__name__
     text = text.replace('\\"', '"')
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"

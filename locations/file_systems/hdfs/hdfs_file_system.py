@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import BinaryIO, cast
 
-from holdfast.common import raise_first, tried, uripath
+from holdfast.common import failures_of, raise_first, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
@@ -116,7 +116,7 @@ class HdfsFileSystem:
         return []
 
     def delete(self, uris: Iterable[str], /) -> None:
-        raise_first(tried(self._delete, uris))
+        raise_first(failures_of(self._delete, uris))
 
     def delete_empty_directory(self, uri: str, /) -> None:
         try:
@@ -152,8 +152,7 @@ class HdfsFileSystem:
                 self._client(target).run(lambda raw: raw.rename(*paths, overwrite=False))
         except StorageUnavailableError as error:
             if "must both be directories" in str(error.__cause__):
-                message = "a directory stands where a file is wanted"
-                raise CheckpointConflictError(message, target) from error
+                raise CheckpointConflictError.exists(target, "directory of that name") from error
             if was_refused(error):
                 raise
             message = "HDFS did not say whether the file was renamed"

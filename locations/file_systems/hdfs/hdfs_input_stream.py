@@ -47,7 +47,7 @@ class HdfsInputStream(PositionedInputStream):
         return filled
 
     def _piece(self) -> memoryview:
-        """What has come and was not given out yet; the next one if there is nothing."""
+        """The piece that has come and was not given out yet; the next piece if there is none."""
         if not self._left:
             if self._chunks is None:
                 length = self._size - self._position

@@ -49,7 +49,7 @@ def _is_refused(error: BaseException) -> bool:
 
 
 class HdfsOutputStream:
-    """Written in place: its name is random, and told to nobody before it is closed.
+    """A file that is written in place: its name is random, and told to nobody before it is closed.
 
     A writer whose directory was deleted fails: it makes no parents, and the NameNode has ended its
     lease.
@@ -263,7 +263,7 @@ class HdfsOutputStream:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """What is missing a piece must not be committed."""
+        """Write in this block; after a failure the file may miss a piece, and is not committed any more."""
         with self._lock:
             if self._is_finished:
                 raise StreamClosedError("stream is finished or discarded", self._uri)

@@ -2,12 +2,12 @@
 
 import logging
 import threading
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from contextvars import copy_context
 from functools import partial
 from typing import Any
 
+from holdfast.common import ContextPool
 from holdfast.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -38,9 +38,7 @@ class MultipartUpload:
         self._id = ""
         self._begun = 0
         self._id = self._begin({**parameters, **target.settings.for_writing()})
-        self._pool = ThreadPoolExecutor(
-            target.settings.concurrency, thread_name_prefix="holdfast-s3-part"
-        )
+        self._pool = ContextPool(target.settings.concurrency, thread_name_prefix="holdfast-s3-part")
         self._room = threading.BoundedSemaphore(target.settings.concurrency)
         self._parts: list[Future[dict[str, Any]]] = []
         self._part_bytes = target.settings.part_bytes
@@ -56,11 +54,11 @@ class MultipartUpload:
         while data:
             if not self._filled:
                 self._part = self._buffer()
-            taken = data[: len(self._part) - self._filled]
-            end = self._filled + len(taken)
+            piece = data[: len(self._part) - self._filled]
+            end = self._filled + len(piece)
             with memoryview(self._part) as part:  # to a bytearray itself it goes by a copy
-                part[self._filled : end] = taken
-            data = data[len(taken) :]
+                part[self._filled : end] = piece
+            data = data[len(piece) :]
             self._filled = end
             if end == len(self._part):
                 self._filled = 0
@@ -74,8 +72,7 @@ class MultipartUpload:
         self._room.acquire()
         try:
             self._check()
-            # In this context, so that a deadline that stands holds for the part as well.
-            sent = self._pool.submit(copy_context().run, self._upload, count + 1, part)
+            sent = self._pool.submit(self._upload, count + 1, part)
         except BaseException as error:
             self._room.release()
             if isinstance(error, RuntimeError):  # the pool was shut down by `abort`
@@ -89,7 +86,7 @@ class MultipartUpload:
         sent.add_done_callback(partial(_note, self._room, self._failures))
 
     def _buffer(self) -> bytearray:
-        """Room for a part: that of one that was sent, since new room costs time and memory."""
+        """Room for a part: that of a part which was sent, if there is any, since new room costs time and memory."""
         while self._free:
             free = self._free.pop()
             if len(free) == self._part_bytes:
@@ -109,15 +106,15 @@ class MultipartUpload:
             raise
 
     def _abort_twins(self) -> None:
-        """Give up uploads that were begun for this file, and of which the answer got lost."""
+        """Give up other uploads that were begun for this file: the answer to each got lost."""
         target = self._target
         with suppress(CheckpointError), translated(target.uri):
             answer = target.client.list_multipart_uploads(
                 Bucket=target.bucket, Prefix=target.key, **target.settings.for_all()
             )
-            for one in answer.get("Uploads", ()):
-                if one["Key"] == target.key and one["UploadId"] != self._id:
-                    target.request("abort_multipart_upload", UploadId=one["UploadId"])
+            for upload in answer.get("Uploads", ()):
+                if upload["Key"] == target.key and upload["UploadId"] != self._id:
+                    target.request("abort_multipart_upload", UploadId=upload["UploadId"])
 
     def complete(self) -> None:
         """Make the object of the parts, once they are there."""

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from holdfast.common import ProcessLock
+from holdfast.common import ProcessCache
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems.s3.s3_settings import S3Settings
 
 _SIGNATURE = "holdfast-s3v4-part"
 
-_LOCK = ProcessLock()
-_CONNECTIONS: dict[tuple[int, S3Settings], "Connection"] = {}
+_CONNECTIONS: ProcessCache[S3Settings, "Connection"] = ProcessCache()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +28,8 @@ def connection_for(settings: S3Settings) -> Connection:
     Raises:
         InvalidRequestError: boto3 is missing, or refuses the settings.
     """
-    key = (os.getpid(), settings)
-    found = _CONNECTIONS.get(key)
-    if found is None:
-        with _LOCK.current:  # making a client is not safe for threads, using one is
-            found = _CONNECTIONS.get(key)
-            if found is None:
-                found = _CONNECTIONS[key] = _make(settings)
-    return found
+    # Making a client is not safe for threads, using one is.
+    return _CONNECTIONS.get(settings, lambda: _make(settings))
 
 
 def client_options(settings: S3Settings) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What S3's answers mean: the one table of them."""
+"""The meaning of S3's answers, in one table."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,7 +61,7 @@ def translated(uri: str) -> Iterator[None]:
 
 
 def error_for(error: Exception, uri: str) -> CheckpointError:
-    """Our error for one of botocore's, whose text holds no secrets."""
+    """The error of ours for an error of botocore's; its text holds no secrets."""
     answer = getattr(error, "response", None)
     if answer is None:
         return _without_answer(error, uri)
@@ -71,23 +71,22 @@ def error_for(error: Exception, uri: str) -> CheckpointError:
 
 
 def error_for_code(code: str, status: int, uri: str) -> CheckpointError:
-    """Our error for a code of S3's, and the HTTP status that it came with, 0 if with none."""
+    """The error of ours for a code of S3's and the HTTP status that it came with, 0 if there is none."""
     if code in _MISSING:
         return CheckpointNotFoundError("no such object", uri)
     if code in _TAKEN:
-        message = "file exists already; somebody else has written it"
-        return CheckpointConflictError(message, uri)
+        return CheckpointConflictError.exists(uri)
     if code in _FULL or status == 507:
         return StorageFullError(f"store has no room left ({code})", uri)
     if code == "NoSuchBucket":
-        return InvalidRequestError("bucket does not exist; create it first", uri)
+        return InvalidRequestError("bucket does not exist; create it first", uri, kind="no-bucket")
     if status == 501 or code == "NotImplemented":
         return InvalidRequestError(f"this store can't do it ({code or status})", uri)
     if status >= 500 or status in (408, 429) or code in _TRANSIENT or "Throttl" in code:
         return StorageUnavailableError(f"S3 failed ({code or status})", uri)
     if status in (301, 307, 400, 401, 403, 405, 411, 416) or code:
         message = f"S3 refuses this ({code or status}); check credentials, permissions, region"
-        return InvalidRequestError(message, uri)
+        return InvalidRequestError(message, uri, kind="refused")
     return StorageUnavailableError(f"S3 failed ({code or status})", uri)
 
 
@@ -102,7 +101,7 @@ def changed_nothing(error: CheckpointError) -> bool:
 
 
 def code_of(error: CheckpointError) -> str:
-    """S3's code of what failed, or empty."""
+    """S3's code for a failure, or empty."""
     answer = getattr(error.__cause__, "response", None) or {}
     return str(answer.get("Error", {}).get("Code", ""))
 

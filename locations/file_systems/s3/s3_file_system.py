@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
-from holdfast.common import raise_first, tried, uripath
+from holdfast.common import failures_of, raise_first, uripath
 from holdfast.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -82,18 +82,18 @@ class S3FileSystem:
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
         prefix = self._prefix(uri)
-        found = []
+        entries = []
         for page in self._pages("list_objects_v2", uri, Delimiter="/"):
             for entry in page.get("CommonPrefixes", ()):
                 name = entry["Prefix"].removeprefix(prefix).removesuffix("/")
                 if name:  # of a key with two slashes, which no location leads to
-                    found.append(FileStatus(uripath.join(uri, name), 0, 0, is_directory=True))
-            found += [
+                    entries.append(FileStatus(uripath.join(uri, name), 0, 0, is_directory=True))
+            entries += [
                 _status(uri, prefix, entry)
                 for entry in page.get("Contents", ())
                 if entry["Key"] != prefix  # the marker that some tools make of a directory
             ]
-        return found
+        return entries
 
     def delete(self, uris: Iterable[str], /) -> None:
         keys: dict[str, list[str]] = {}
@@ -109,7 +109,7 @@ class S3FileSystem:
         raise_first(failures)
 
     def delete_empty_directory(self, uri: str, /) -> None:
-        """Nothing to delete: there are none."""
+        """Do nothing: S3 has no directories."""
 
     def delete_tree(self, uri: str, /) -> None:
         # First, so that none of them becomes an object after that.
@@ -123,26 +123,26 @@ class S3FileSystem:
         try:
             return [
                 PendingUpload(
-                    uri=uripath.join(uri, one["Key"].removeprefix(prefix)),
-                    upload_id=one["UploadId"],
-                    started_ms=int(one["Initiated"].timestamp() * 1000),
+                    uri=uripath.join(uri, upload["Key"].removeprefix(prefix)),
+                    upload_id=upload["UploadId"],
+                    started_ms=int(upload["Initiated"].timestamp() * 1000),
                 )
                 for page in self._pages("list_multipart_uploads", uri)
-                for one in page.get("Uploads", ())
+                for upload in page.get("Uploads", ())
             ]
         except InvalidRequestError:  # a permission of its own, which nothing else needs
             _log.warning("uploads below %s can't be listed, and may stay", uri, exc_info=True)
             return []
 
     def abort_uploads(self, uploads: Iterable[PendingUpload], /) -> None:
-        raise_first(tried(self._abort, uploads))
+        raise_first(failures_of(self._abort, uploads))
 
     def _abort(self, upload: PendingUpload) -> None:
         with suppress(CheckpointNotFoundError):
             self._object(upload.uri).request("abort_multipart_upload", UploadId=upload.upload_id)
 
     def _delete(self, bucket: str, keys: Sequence[str]) -> CheckpointError | None:
-        """Delete up to a thousand objects in one request; the first failure that isn't one."""
+        """Delete up to a thousand objects in one request; returns a failure, of which a missing object is none."""
         uri = f"s3://{bucket}"
         try:
             with translated(uri):
@@ -154,15 +154,15 @@ class S3FileSystem:
         except CheckpointError as error:
             if code_of(error) not in _ONE_BY_ONE:
                 return error
-            failures = tried(self._delete_object, [f"{uri}/{key}" for key in keys])
+            failures = failures_of(self._delete_object, [f"{uri}/{key}" for key in keys])
             return failures[0] if failures else None
         failures = [
-            error_for_code(one.get("Code", ""), 0, f"{uri}/{one.get('Key', '')}")
-            for one in answer.get("Errors", ())
+            error_for_code(refused.get("Code", ""), 0, f"{uri}/{refused.get('Key', '')}")
+            for refused in answer.get("Errors", ())
         ]
-        real = [one for one in failures if not isinstance(one, CheckpointNotFoundError)]
+        real = [failure for failure in failures if not isinstance(failure, CheckpointNotFoundError)]
         # What trying again may mend comes first: then it is tried again, with all the others.
-        real.sort(key=lambda one: not isinstance(one, StorageUnavailableError))
+        real.sort(key=lambda failure: not isinstance(failure, StorageUnavailableError))
         return real[0] if real else None
 
     def _delete_object(self, uri: str) -> None:

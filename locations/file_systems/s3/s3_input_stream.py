@@ -18,7 +18,7 @@ _SKIPPED_BYTES = 256 << 10
 
 
 class S3InputStream(PositionedInputStream):
-    """One request as long as the reader goes on where it was, the first on opening.
+    """An object that is read by one request as long as the reader goes on where it was.
 
     Where obstore is used, that one is for the beginning.
 

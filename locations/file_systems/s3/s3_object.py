@@ -31,7 +31,7 @@ _SUMS: dict[str, Callable[[Any], int]] = {"crc32c": crc32c, "crc32": crc32}
 
 @dataclass(frozen=True, slots=True)
 class S3Object:
-    """Where an object is, and by what to reach it."""
+    """An object by its place, with what is needed to reach it."""
 
     client: Any
     settings: S3Settings
@@ -41,29 +41,29 @@ class S3Object:
     key: str
 
     def request(self, name: str, **parameters: Any) -> Any:
-        """One request about the object; errors are ours."""
+        """Send one request about the object. Raises errors of ours."""
         with translated(self.uri):
             return getattr(self.client, name)(
                 Bucket=self.bucket, Key=self.key, **parameters, **self.settings.for_all()
             )
 
     def repeated(self, name: str, **parameters: Any) -> Any:
-        """The same, repeated while it fails in a way that changes nothing or may be repeated."""
+        """Send a request, and repeat it while it fails in a way that changes nothing or may be repeated."""
         return self.retrier.call(name, lambda: self.request(name, **parameters))
 
     @property
     def obstore(self) -> ObstoreBucket | None:
-        """The faster way to its bucket, where there is one."""
+        """The faster way to the bucket, where there is one."""
         return obstore_for(self.settings, self.bucket)
 
     def made(self, name: str, token: str, *, may_be_there: bool = False, **parameters: Any) -> None:
-        """The same for a request that makes the object, only if its name is free.
+        """Send a request that makes the object, only if its name is free.
 
         Args:
             name: The request.
             token: What the object's metadata will say, so that it is known for ours.
-            may_be_there: Whether it was tried before, and nobody knows what came of it.
-            parameters: The request's.
+            may_be_there: Whether the request was sent before, and nobody knows what came of it.
+            parameters: The parameters of the request.
 
         Raises:
             CheckpointConflictError: The name is taken.
@@ -98,11 +98,11 @@ class S3Object:
     def version_of(self, token: str) -> str | None:
         """The object's ETag if the stream with this token has made it."""
         try:
-            found = self.request("head_object")
+            head = self.request("head_object")
         except CheckpointNotFoundError:
             return None
-        is_ours = found.get("Metadata", {}).get(OWNER) == token
-        return str(found["ETag"]) if is_ours else None
+        is_ours = head.get("Metadata", {}).get(OWNER) == token
+        return str(head["ETag"]) if is_ours else None
 
 
 def checksum_of(data: BytesLike, settings: S3Settings) -> dict[str, str]:

@@ -50,7 +50,7 @@ class S3OutputStream:
             self._upload.write(left)
 
     def sync(self) -> None:
-        """Nothing lasts in S3 before it is committed."""
+        """Do nothing: nothing lasts in S3 before it is committed."""
         self._check_unfinished()
 
     def commit(self, *, durable_name: bool = True) -> None:  # noqa: ARG002  # every name lasts
@@ -73,7 +73,7 @@ class S3OutputStream:
             raise StreamClosedError("stream was discarded", self._target.uri)
 
     def _take_back(self) -> None:
-        """Delete what may have been written all the same; nobody knows its name."""
+        """Delete the object that may have been written all the same; nobody knows its name."""
         with suppress(CheckpointError), retry_deadline(ABORT_DEADLINE_S):
             etag = self._target.version_of(self._token)
             if etag is None:

@@ -83,12 +83,12 @@ class S3Settings:
 
     def for_writing(self) -> dict[str, str]:
         """Parameters of every request that makes an object."""
-        found = {
+        parameters = {
             "ServerSideEncryption": self.server_side_encryption,
             "SSEKMSKeyId": self.kms_key_id,
             "StorageClass": self.storage_class,
         }
-        return {key: value for key, value in found.items() if value}
+        return {key: value for key, value in parameters.items() if value}
 
     def for_all(self) -> dict[str, str]:
         """Parameters of every request to an object."""

@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from holdfast.common import ProcessLock
+from holdfast.common import ProcessCache
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.file_systems.port import BytesLike
 from holdfast.locations.file_systems.s3.s3_client import Connection, connection_for
@@ -60,8 +60,7 @@ _FOREIGN = (
     "AWS_SSE_KMS_KEY_ID",
 )
 
-_LOCK = ProcessLock()
-_STORES: dict[tuple[S3Settings, str], "ObstoreBucket | None"] = {}
+_STORES: ProcessCache[tuple[S3Settings, str], "ObstoreBucket | None"] = ProcessCache()
 _is_usable = True
 
 
@@ -82,17 +81,13 @@ def obstore_for(settings: S3Settings, bucket: str) -> "ObstoreBucket | None":
     """
     if settings.state_files == "boto3" or not _is_usable:
         return None
-    key = (settings, bucket)
-    if key not in _STORES:
-        connection = connection_for(settings)
-        with _LOCK.current:
-            if key not in _STORES:
-                _STORES[key] = _made(settings, connection, bucket)
-    return _STORES[key]
+    return _STORES.get(
+        (settings, bucket), lambda: _made(settings, connection_for(settings), bucket)
+    )
 
 
 class Outcome(Enum):
-    """What came of a request."""
+    """The outcome of a request."""
 
     DONE = "done"
     NOT_DONE = "surely not done"
@@ -230,7 +225,7 @@ def _endpoint(client: Any, bucket: str) -> tuple[str, bool]:
 
 
 class _Credentials:
-    """What botocore has found, asked for anew before it ends."""
+    """The credentials that botocore finds, asked for anew before they end."""
 
     def __init__(self, credentials: Any) -> None:
         self._credentials = credentials
@@ -246,7 +241,7 @@ class _Credentials:
 
 
 def _changed_nothing(error: Exception) -> bool:
-    """As `_errors.changed_nothing`; what can't be told counts as unknown."""
+    """Whether a request was surely not performed; what can't be told counts as unknown."""
     if type(error).__name__ in _CHANGED_NOTHING:
         return True
     status = _STATUS.search(str(error))

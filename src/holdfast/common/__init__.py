@@ -4,7 +4,7 @@ URIs as paths, durations as text, pools, checksums of bytes, what is kept once i
 nothing else of Holdfast but its errors.
 """
 
-from holdfast.common.best_effort import raise_first, tried
+from holdfast.common.best_effort import failures_of, raise_first
 from holdfast.common.bounds import (
     MOST,
     BlockBytes,
@@ -14,30 +14,37 @@ from holdfast.common.bounds import (
     Parallelism,
     TimeMs,
 )
+from holdfast.common.clock import SYSTEM_CLOCK, Clock
 from holdfast.common.crc import crc32c
 from holdfast.common.durations import duration_s
-from holdfast.common.parallel import check_wanted, in_parallel
+from holdfast.common.parallel import ContextPool, as_they_end, check_wanted, in_parallel
+from holdfast.common.process_cache import ProcessCache
 from holdfast.common.process_lock import ProcessLock
 from holdfast.common.reading import fill, read_exactly, read_into
 from holdfast.common.uripath import checkpoint_directory
 
 __all__ = [
     "MOST",
+    "SYSTEM_CLOCK",
     "BlockBytes",
+    "Clock",
+    "ContextPool",
     "Count",
     "DurationMs",
     "KeyGroup",
     "Parallelism",
+    "ProcessCache",
     "ProcessLock",
     "TimeMs",
+    "as_they_end",
     "check_wanted",
     "checkpoint_directory",
     "crc32c",
     "duration_s",
+    "failures_of",
     "fill",
     "in_parallel",
     "raise_first",
     "read_exactly",
     "read_into",
-    "tried",
 ]

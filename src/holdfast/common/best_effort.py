@@ -1,4 +1,4 @@
-"""Do something with all of them, however many of them fail."""
+"""Do something with all items, however many of them fail."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -8,8 +8,8 @@ from holdfast.errors import CheckpointError
 _Item = TypeVar("_Item")
 
 
-def tried(action: Callable[[_Item], object], items: Iterable[_Item]) -> list[CheckpointError]:
-    """Do it with every item; the failures, in order."""
+def failures_of(action: Callable[[_Item], object], items: Iterable[_Item]) -> list[CheckpointError]:
+    """Do an action with every item; returns the failures, in order."""
     failures = []
     for item in items:
         try:

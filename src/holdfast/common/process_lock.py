@@ -5,7 +5,7 @@ import threading
 
 
 class ProcessLock:
-    """A lock of each process its own: whoever held it when the process was forked is not in the fork.
+    """A lock that each process has for itself: a fork has a free one, whoever held it before.
 
     Attributes:
         current: This process's lock, for a `with` block.

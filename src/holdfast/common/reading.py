@@ -4,7 +4,7 @@ from typing import BinaryIO
 
 
 def fill(stream: BinaryIO, view: memoryview) -> int:
-    """Read until a buffer of bytes is full or the stream ends; how many there are."""
+    """Read until a buffer of bytes is full or the stream ends; returns how many were read."""
     filled = 0
     while filled < len(view):
         count = stream.readinto(view[filled:])  # type: ignore[attr-defined]  # all have it

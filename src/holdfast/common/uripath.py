@@ -26,7 +26,7 @@ def normalize(uri: str | os.PathLike[str]) -> str:
     parts = URI.fullmatch(uri)
     if parts is None:
         raise InvalidRequestError(NO_SCHEME, uri)
-    if any(one == "\0" or "\ud800" <= one <= "\udfff" for one in uri):
+    if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in uri):
         raise InvalidRequestError("location has a character that no store takes", ascii(uri))
     scheme, authority, path = parts["scheme"].lower(), parts["authority"] or "", parts["path"]
     refuse_password(uri)
@@ -59,7 +59,7 @@ def refuse_password(uri: str) -> None:
 
 
 def text(uri: str | os.PathLike[str]) -> str:
-    """A URI as it is, or that of a local path, made absolute."""
+    """A URI as it is, or the URI of a local path, made absolute."""
     return uri if isinstance(uri, str) else f"file://{os.path.abspath(uri)}"
 
 

@@ -14,6 +14,7 @@ Stores for tests of what stands on a file system, each below its own scheme whil
 
 Before a real server: `http_faults`, a proxy that fails, delays or changes chosen requests. Against races:
 `at_every_step`, which lets another thread act at each line of a call.
+`ManualClock` moves when it is told to, for whatever takes a clock.
 
 Importing it needs pytest.
 """
@@ -35,6 +36,7 @@ from holdfast.testing.http import (
     s3_operation_of,
 )
 from holdfast.testing.interleaving import Interleaved, at_every_step
+from holdfast.testing.manual_clock import ManualClock
 from holdfast.testing.values import metadata_of
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "HttpFaults",
     "HttpRequest",
     "Interleaved",
+    "ManualClock",
     "Nth",
     "at_every_step",
     "counting_file_system",

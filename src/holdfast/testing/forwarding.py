@@ -86,7 +86,7 @@ class Mirror:
         except CheckpointError as error:
             if error.location:
                 error.location = self.to_front(error.location)
-                error.args = (error.args[0], error.location)
+                error.args = (error.args[0], error.location, error.kind)
             raise
 
 

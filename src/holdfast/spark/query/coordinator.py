@@ -267,7 +267,7 @@ class CheckpointCoordinator:
                 f"a former driver of this job has completed checkpoint {pending.checkpoint_id} "
                 "while this one was working at it; start the query again, and it goes on from there"
             )
-            raise CheckpointConflictError(message, error.location) from error
+            raise CheckpointConflictError(message, error.location, kind="exists") from error
 
     def abort(self, pending: PendingCheckpoint) -> bool:
         """Give a checkpoint up and delete what was written for it. Never raises.

@@ -101,7 +101,7 @@ def _conflict(checkpoint_location: str) -> CheckpointConflictError:
         "somebody else has begun the same here meanwhile; let that come to its end, or repeat it once "
         "nobody else is at it"
     )
-    return CheckpointConflictError(message, checkpoint_location)
+    return CheckpointConflictError(message, checkpoint_location, kind="contended")
 
 
 def _uri(checkpoint_location: str, number: int) -> str:

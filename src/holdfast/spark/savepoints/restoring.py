@@ -390,7 +390,7 @@ def _check_whole(location: str, sizes: Mapping[str, int]) -> None:
             f"{wrong[0]!r} is not there as it was restored: somebody else changes this directory too; "
             "repeat the restore once nobody does"
         )
-        raise CheckpointConflictError(message, location)
+        raise CheckpointConflictError(message, location, kind="contended")
 
 
 def _materialise(spark_files: SparkFiles, location: str, moves: Moves) -> dict[str, int]:

@@ -79,7 +79,7 @@ class Settings:
         key="checkpoint.dir",
         kind="URI",
         meaning="Directory below which every job keeps its checkpoints. "
-        "Needed unless the storage is `memory`. With `_entropy_` in it, state "
+        "Needed unless the storage is `memory`. With `_entropy_` at its end, state "
         "files are spread over the prefixes of an object store.",
         flink="execution.checkpointing.dir",
         older_flink=("state.checkpoints.dir", "state.backend.fs.checkpointdir"),

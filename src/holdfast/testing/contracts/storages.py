@@ -312,7 +312,6 @@ class CheckpointStorageContract:
     # Savepoints and what tasks own
 
     def test_a_savepoint_needs_a_place(self, access: CheckpointStorageAccess) -> None:
-        assert not access.has_default_savepoint_location
         with pytest.raises(InvalidRequestError, match="savepoint"):
             access.initialize_location_for_savepoint(1)
 
@@ -368,19 +367,6 @@ class CheckpointStorageContract:
         location.dispose_on_failure()
         place = storage.resolve_checkpoint(done.location.external_pointer)
         assert load_checkpoint(place).metadata == done.metadata
-
-    def test_what_a_task_owns_survives_failure_and_discard(
-        self, access: CheckpointStorageAccess
-    ) -> None:
-        with access.create_task_owned_state_stream() as stream:
-            stream.write(bytes(100_000))
-            handle = stream.close_and_get_handle()
-        assert handle is not None
-        access.initialize_location_for_checkpoint(1).dispose_on_failure()
-        location = access.initialize_location_for_checkpoint(1)
-        complete_checkpoint(location, metadata_of()).discard()
-        assert read(handle) == bytes(100_000)
-        handle.discard_state()
 
     # State streams
 

@@ -1,0 +1,107 @@
+"""What a process makes once and keeps."""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from contracts.patience import HANGS_S
+from contracts.processes import forked, of_many_threads
+
+from holdfast.common import ProcessCache
+
+
+def test_a_value_is_made_once_for_each_key_until_it_is_dropped() -> None:
+    cache: ProcessCache[str, object] = ProcessCache()
+    first = cache.get("a", object)
+    assert cache.get("a", object) is first
+    assert cache.get("b", object) is not first
+    cache.drop("a")
+    cache.drop("never made")
+    assert cache.get("a", object) is not first
+
+
+def test_none_is_a_value() -> None:
+    cache: ProcessCache[str, None] = ProcessCache()
+    made: list[str] = []
+    for _ in range(2):
+        cache.get("a", lambda: made.append("a"))
+    assert made == ["a"]
+
+
+def test_what_can_not_be_made_is_tried_again() -> None:
+    cache: ProcessCache[str, int] = ProcessCache()
+
+    def fail() -> int:
+        raise ValueError("as planned")
+
+    with pytest.raises(ValueError, match="as planned"):
+        cache.get("a", fail)
+    assert cache.get("a", lambda: 1) == 1
+
+
+def test_threads_that_ask_at_once_get_the_same_value() -> None:
+    cache: ProcessCache[str, object] = ProcessCache()
+    all_ask = threading.Barrier(4)
+
+    def ask(_: int) -> object:
+        all_ask.wait(HANGS_S)
+        return cache.get("a", object)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(ask, range(4)))) == 1
+
+
+def test_a_fork_makes_its_own_and_knows_that_it_lost_some() -> None:
+    cache: ProcessCache[str, int] = ProcessCache()
+    assert cache.get("a", os.getpid) == os.getpid()
+
+    def in_fork() -> None:
+        assert cache.lost_values
+        assert cache.get("a", os.getpid) == os.getpid()
+
+    assert forked(in_fork) == 0
+    assert not cache.lost_values
+    assert cache.get("a", lambda: 0) == os.getpid()
+
+
+def test_a_fork_of_a_process_without_values_has_lost_none() -> None:
+    cache: ProcessCache[str, int] = ProcessCache()
+
+    def in_fork() -> None:
+        assert not cache.lost_values
+
+    assert forked(in_fork) == 0
+
+
+def test_a_fork_frees_nothing_that_its_parent_has_made() -> None:
+    cache: ProcessCache[str, object] = ProcessCache()
+    here = os.getpid()
+
+    class Freed:
+        def __del__(self) -> None:
+            if os.getpid() != here:
+                os._exit(3)
+
+    cache.get("a", Freed)
+    assert forked(lambda: cache.get("a", object)) == 0
+
+
+@of_many_threads
+def test_a_fork_while_a_value_is_made_does_not_hang() -> None:
+    cache: ProcessCache[str, int] = ProcessCache()
+    making, go_on = threading.Event(), threading.Event()
+
+    def slowly() -> int:
+        making.set()
+        go_on.wait(HANGS_S)
+        return 1
+
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(cache.get, "a", slowly)
+        assert making.wait(HANGS_S)
+        try:
+            assert forked(lambda: cache.get("a", lambda: 2)) == 0
+        finally:
+            go_on.set()
+        assert made.result() == 1
