@@ -14,9 +14,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from holdfast.errors import CheckpointConflictError, CheckpointCorruptedError
+from holdfast.errors import CheckpointConflictError
 from holdfast.locations.file_systems import publish
-from holdfast.spark.checkpoint_location import delete, names_in, read
+from holdfast.spark.checkpoint_location import delete, names_in, read_json
 
 _NAME = re.compile(r"\.holdfast-attempt-([1-9][0-9]*)")
 
@@ -48,16 +48,12 @@ def newest_attempt(checkpoint_location: str) -> Attempt | None:
     Raises:
         CheckpointCorruptedError: The file doesn't say.
     """
-    found = (_NAME.fullmatch(name) for name in names_in(checkpoint_location))
-    number = max((int(one[1]) for one in found if one is not None), default=None)
+    matches = map(_NAME.fullmatch, names_in(checkpoint_location))
+    number = max((int(match[1]) for match in matches if match is not None), default=None)
     if number is None:
         return None
     uri = _uri(checkpoint_location, number)
-    try:
-        return msgspec.json.decode(read(uri), type=Attempt)
-    except msgspec.MsgspecError as error:
-        message = f"who is changing this checkpointLocation can't be read ({error})"
-        raise CheckpointCorruptedError(message, uri) from error
+    return read_json(uri, Attempt, what="who is changing this checkpointLocation")
 
 
 def next_attempt(checkpoint_location: str, paths: Mapping[str, str]) -> Attempt:

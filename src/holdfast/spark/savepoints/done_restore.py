@@ -7,8 +7,7 @@ Whoever is killed behind the last step has told nobody the settings that the que
 
 import msgspec
 
-from holdfast.errors import CheckpointCorruptedError
-from holdfast.spark.checkpoint_location import delete, names_in, read, replace
+from holdfast.spark.checkpoint_location import delete, names_in, read_json, replace
 from holdfast.spark.savepoints.unfinished import Unfinished
 
 RESTORED_FILE = ".holdfast-restored"
@@ -35,11 +34,7 @@ def restored_in(checkpoint_location: str) -> Restored | None:
     if RESTORED_FILE not in names_in(checkpoint_location):
         return None
     uri = f"{checkpoint_location}/{RESTORED_FILE}"
-    try:
-        return msgspec.json.decode(read(uri), type=Restored)
-    except msgspec.MsgspecError as error:
-        message = f"what was restored here can't be read ({error})"
-        raise CheckpointCorruptedError(message, uri) from error
+    return read_json(uri, Restored, what="what was restored here")
 
 
 def note_restored(checkpoint_location: str, restored: Restored) -> None:

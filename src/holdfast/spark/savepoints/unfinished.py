@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from holdfast.errors import CheckpointConflictError, CheckpointCorruptedError, InvalidRequestError
+from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.file_systems import publish
 from holdfast.spark.checkpoint_location import (
     METADATA,
@@ -19,6 +19,7 @@ from holdfast.spark.checkpoint_location import (
     delete,
     names_in,
     read,
+    read_json,
     replace,
 )
 from holdfast.spark.savepoints.attempts import (
@@ -64,11 +65,7 @@ def unfinished_in(checkpoint_location: str) -> Unfinished | None:
     if UNFINISHED_FILE not in names_in(checkpoint_location):
         return None
     uri = f"{checkpoint_location}/{UNFINISHED_FILE}"
-    try:
-        return msgspec.json.decode(read(uri), type=Unfinished)
-    except msgspec.MsgspecError as error:
-        message = f"what was being done here can't be read ({error})"
-        raise CheckpointCorruptedError(message, uri) from error
+    return read_json(uri, Unfinished, what="what was being done here")
 
 
 def begin(
