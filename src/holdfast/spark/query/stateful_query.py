@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.engines import Engine, RunningQuery, engine_of
 from holdfast.spark.operators import Broadcast, Operator, Sink, StatefulFunction
-from holdfast.spark.query.batch import check_no_batch, current_batch
+from holdfast.spark.query.batch_run import check_no_batch, current_batch
 from holdfast.spark.query.query_run import QueryRun
 
 
@@ -55,7 +55,6 @@ def stateful(
         schema: Spark schema of the output rows, if it isn't that of the input.
         persist: Keep the output rows in Spark's cache until the batch is done, so that they can
             be read in several actions. With Spark Connect they are always kept.
-
         forward: Leave rows in the partitions that they are in, one a subtask, instead of dealing
             them evenly, which takes a shuffle. Where they have more partitions than there are
             subtasks, some are put together; with fewer, behind a shuffle, or with Spark Connect
@@ -99,22 +98,22 @@ def checkpointed(process: Sink, *operators: "StatefulOperator") -> "StatefulQuer
     """
     if not callable(process):
         raise InvalidRequestError(f"{process!r} can't be called; it takes rows and a batch id")
-    found: dict[str, Operator] = {}
-    for one in operators:
-        if not isinstance(one, StatefulOperator):
-            name = type(one).__name__
+    by_uid: dict[str, Operator] = {}
+    for given in operators:
+        if not isinstance(given, StatefulOperator):
+            name = type(given).__name__
             raise InvalidRequestError(f"{name} is no operator; make one by stateful(...)")
-        operator = one._operator  # noqa: SLF001  # of this module
-        if operator.uid in found:
+        operator = given._operator  # noqa: SLF001  # of this module
+        if operator.uid in by_uid:
             message = f"two operators have the uid {operator.uid!r}; each needs one of its own"
             raise InvalidRequestError(message)
         if operator.sink is not None:
             message = f"operator {operator.uid!r} has a sink; here the function writes its rows"
             raise InvalidRequestError(message)
-        found[operator.uid] = operator
-    if not found:
+        by_uid[operator.uid] = operator
+    if not by_uid:
         raise InvalidRequestError("no operator was given; name all that the function applies")
-    return StatefulQuery(process, found)
+    return StatefulQuery(process, by_uid)
 
 
 class StatefulOperator:
@@ -199,7 +198,7 @@ class StatefulQuery:
             raise
 
     def _check_alone(self, run: QueryRun, query: RunningQuery) -> None:
-        """A sink with a state has that of one query."""
+        """Refuse to serve another query where a sink has a state, which is that of one query."""
         if run.sinks and self._runs.keys() - {query.query_id}:
             message = (
                 "a sink with a state of its own serves one query, and this one has served another; "
@@ -224,7 +223,7 @@ class _Call:
 
 
 _last_calls: dict[str, _Call] = {}
-"""By query, whoever was called."""
+"""The last call for each query, by its id, whichever function was called."""
 
 
 def _first_call(query: RunningQuery, batch_id: int, operators: Iterable[str]) -> _Call:

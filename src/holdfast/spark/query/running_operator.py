@@ -1,0 +1,67 @@
+"""What an operator of a query has over all batches of a run."""
+
+from dataclasses import dataclass, field
+from typing import Self
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, StructType
+
+from holdfast.spark.operators import Operator, Routing, arrow_schema
+from holdfast.spark.subtask import Reports
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What an operator's plan needs that depends on schemas alone.
+
+    Attributes:
+        routing: How rows get to subtasks.
+        output_schema: The rows that the operator yields, in Arrow.
+        spark_schema: The same for Spark.
+    """
+
+    routing: Routing
+    output_schema: pa.Schema
+    spark_schema: StructType
+
+    @classmethod
+    def of(cls, rows: DataFrame, operator: Operator, max_parallelism: int) -> Self:
+        """The shape for rows like these."""
+        output = rows
+        if operator.schema is not None:
+            output = rows.sparkSession.createDataFrame([], operator.schema)
+        columns = [StructField(column.name, column.dataType) for column in output.schema]
+        return cls(
+            routing=Routing.of(rows, operator, max_parallelism),
+            output_schema=arrow_schema(output, uid=operator.uid),
+            spark_schema=StructType(columns),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningOperator:
+    """What an operator has over all batches of a run.
+
+    Attributes:
+        operator: What the user says of it.
+        reports: Brings the acknowledgements of subtasks, over all jobs of the sink; None if they
+            are rows of the output.
+        shapes: By the schema of what it is applied to.
+    """
+
+    operator: Operator
+    reports: Reports | None
+    shapes: dict[str, Shape] = field(default_factory=dict)
+
+    @property
+    def arrived(self) -> list[bytes]:
+        """The acknowledgements that have come to the driver; the list itself."""
+        return [] if self.reports is None else self.reports.value
+
+    def shape(self, rows: DataFrame, max_parallelism: int) -> Shape:
+        """What follows from the schema of the rows; worked out once for each."""
+        key = rows.schema.json()
+        if key not in self.shapes:
+            self.shapes[key] = Shape.of(rows, self.operator, max_parallelism)
+        return self.shapes[key]
