@@ -18,13 +18,13 @@ def is_unfinished(name: str) -> bool:
 
 
 class LocalOutputStream(DiscardedUnlessKept):
-    """A file that is gone if it is not finished. Never synced: after a power cut nobody needs it.
+    """Writes a file that is deleted if it is not finished, and never synced: no power cut leaves a need for it.
 
-    There is no file as long as what is written may stay in its handle.
+    There is no file as long as the bytes are few enough to stay in the handle.
 
     Args:
-        directory: Where it goes; made if it is not there.
-        max_bytes: Most bytes that it may have.
+        directory: Where the file goes; made if it is not there.
+        max_bytes: Most bytes that the file may have.
     """
 
     def __init__(self, directory: str, *, max_bytes: int) -> None:
@@ -44,8 +44,8 @@ class LocalOutputStream(DiscardedUnlessKept):
         """Append the bytes.
 
         Raises:
-            OSError: The disk did not take them.
-            StorageFullError: They are too many.
+            OSError: The disk did not take the bytes.
+            StorageFullError: There are more than `max_bytes`.
             StreamClosedError: The stream is finished or closed.
         """
         self._check_open()
@@ -62,20 +62,20 @@ class LocalOutputStream(DiscardedUnlessKept):
         return len(view)
 
     def flush(self) -> None:
-        """Nothing: it would make a file too early, and nobody reads it before its end."""
+        """Do nothing: the file would be made too early, and nobody reads it before its end."""
 
     def flush_to_file(self) -> None:
-        """Nothing, likewise."""
+        """Do nothing, as `flush`."""
 
     def sync(self) -> None:
-        """Nothing: a copy need not survive anything."""
+        """Do nothing: a copy need not survive anything."""
 
     def tell(self) -> int:
         """Number of bytes written so far."""
         return self._size
 
     def close_and_get_handle(self) -> FileStateHandle:
-        """Keep the file, at `path`. Raises what `write` raises."""
+        """Keep the file, at `path`. Errors are those of `write`."""
         self._check_open()
         self._write_held()
         self._finished = True
@@ -83,7 +83,7 @@ class LocalOutputStream(DiscardedUnlessKept):
         return FileStateHandle(f"file://{self.path}", self._size)
 
     def close(self) -> None:
-        """Delete it, unless it is finished. Never raises."""
+        """Delete the file, unless it is finished. Never raises."""
         if not self._finished:
             self._finished = True
             self._held = bytearray()
