@@ -5,7 +5,7 @@
 
 import msgspec
 
-from holdfast.spark.checkpoint_location.small_files import names_in, read_json
+from holdfast.spark.checkpoint_location.small_files import names_in, read_json_in
 
 LINK_FILE = "holdfast.json"
 """The name of the file, directly in the checkpointLocation."""
@@ -36,10 +36,8 @@ def read_link(checkpoint_location: str) -> Link | None:
     Raises:
         CheckpointCorruptedError: The file holds something else.
     """
-    if not has_link(checkpoint_location):
-        return None
     what = "what leads to the query's checkpoints"
-    return read_json(f"{checkpoint_location}/{LINK_FILE}", Link, what=what)
+    return read_json_in(checkpoint_location, LINK_FILE, Link, what=what)
 
 
 def has_link(checkpoint_location: str) -> bool:

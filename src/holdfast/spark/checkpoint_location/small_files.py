@@ -51,6 +51,13 @@ def read_json(uri: str, kind: type[_T], *, what: str) -> _T:
         raise CheckpointCorruptedError(f"{what} can't be read ({error})", uri) from error
 
 
+def read_json_in(directory: str, name: str, kind: type[_T], *, what: str) -> _T | None:
+    """A small file of JSON in a directory, likewise; None if there is no file of that name."""
+    if name not in names_in(directory):
+        return None
+    return read_json(f"{directory}/{name}", kind, what=what)
+
+
 def write(uri: str, content: bytes) -> None:
     """Write a small file under a free name."""
     with created(uri) as append:

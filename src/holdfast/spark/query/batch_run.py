@@ -26,7 +26,7 @@ def current_batch() -> "BatchRun":
     """The batch that this thread runs.
 
     Raises:
-        InvalidRequestError: It runs none.
+        InvalidRequestError: This thread runs no batch.
     """
     batch = _current.get()
     if batch is None:
@@ -39,7 +39,7 @@ def current_batch() -> "BatchRun":
 
 
 def check_no_batch() -> None:
-    """Refuse to begin a batch inside of another one.
+    """Refuse to begin a batch inside of another batch.
 
     Raises:
         InvalidRequestError: This thread runs a batch already.
@@ -53,14 +53,14 @@ def check_no_batch() -> None:
 
 
 class BatchRun:
-    """A micro-batch that is being run. Use it in one `with` block.
+    """A micro-batch that is being run. Use it in a single `with` block.
 
     Args:
         engine: The query's way to Spark.
         run_id: Spark's id of the query's run.
-        pending: The checkpoint that it is to complete.
+        pending: The checkpoint that the batch is to complete.
         operators: The query's operators by uid.
-        job: Where its state is kept.
+        job: Where the query's state is kept.
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class BatchRun:
         self._cleanup.close()
 
     def apply(self, operator: Operator, rows: DataFrame, broadcast: DataFrame | None) -> DataFrame:
-        """Run rows through an operator; if jobs can be watched, it happens when they are read.
+        """Run rows through an operator: when the output is read if jobs can be watched, else at once.
 
         Raises:
-            InvalidRequestError: The query has no such operator, or it was applied before, or rows
-                don't suit it.
+            InvalidRequestError: The query has no such operator, or has applied it before in the batch, or
+                the rows don't suit the operator.
         """
         uid = operator.uid
         running = self._operators.get(uid)
@@ -118,7 +118,7 @@ class BatchRun:
         rows = readable(rows, f"rows of operator {uid!r}")
         output = self._output(running, rows, broadcast)
         if self._jobs is None:
-            # A block that is lost now fails whatever reads it: never are rows computed anew.
+            # If a block is lost from now on, reading it fails: rows are never computed anew.
             kept = self._kept[uid] = output.localCheckpoint(eager=True)
             return rows_in(kept)
         applied = self._applied[uid] = AppliedOperator(
@@ -131,13 +131,13 @@ class BatchRun:
         return applied.output
 
     def _are_one(self, known: Operator, given: Operator) -> bool:
-        """Whether it is the query's own operator; in the process of Spark Connect a copy of it."""
+        """Whether both are the same operator; in the process of Spark Connect they are copies."""
         return known is given if self._jobs else known.is_like(given)
 
     def _output(
         self, running: RunningOperator, rows: DataFrame, broadcast: DataFrame | None
     ) -> DataFrame:
-        """The operator over the rows."""
+        """The operator's output over the rows, with a column for acknowledgements where they come as rows."""
         operator = running.operator
         assigned = self._pending.assigned[operator.uid]
         shape = running.shape(rows, assigned.max_parallelism)
@@ -167,7 +167,7 @@ class BatchRun:
         return routed.mapInArrow(runner, schema)
 
     def _forwarded(self, operator: Operator, rows: DataFrame) -> DataFrame | None:
-        """The rows where they are, one partition a subtask; None if they have to be dealt."""
+        """The rows where they are, a partition for each subtask; None if they have to be dealt."""
         if self._jobs is None:
             return None
         marked = Routing.marked(rows)
@@ -177,11 +177,11 @@ class BatchRun:
         if partitions is None or partitions < operator.parallelism:
             return None
         if any(self._jobs.come_from(rows, uid) for uid in self._applied):
-            return None  # put together, theirs would no longer be where their subtasks are
+            return None  # put together, rows of that operator would move away from its subtasks
         return Routing.marked(rows.coalesce(operator.parallelism))
 
     def _check_key_types(self, operator: Operator, key_types: tuple[str, ...]) -> None:
-        """Equal numbers of different types have different hashes."""
+        """Refuse a key of other types than before: equal numbers of different types have different hashes."""
         known = self._pending.key_types.setdefault(operator.uid, key_types)
         if known != key_types:
             message = (
@@ -192,7 +192,7 @@ class BatchRun:
             raise InvalidRequestError(message)
 
     def _broadcast_rows(self, operator: Operator, frame: DataFrame | None) -> pa.Table | None:
-        """What every subtask is to see, or None if the operator looks at no such rows."""
+        """The rows that every subtask is to see; None if the operator takes no broadcast rows."""
         uid = operator.uid
         if frame is None and operator.broadcast is not None:
             frame = operator.broadcast(self._engine.session, self._pending.batch_id)

@@ -12,8 +12,8 @@ from holdfast.spark.subtask import Reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What an operator's plan needs that depends on schemas alone.
+class PlanShape:
+    """What depends on schemas alone in the plan of an operator.
 
     Attributes:
         routing: How rows get to subtasks.
@@ -27,7 +27,7 @@ class Shape:
 
     @classmethod
     def of(cls, rows: DataFrame, operator: Operator, max_parallelism: int) -> Self:
-        """The shape for rows like these."""
+        """The shape for all rows that have the schema of these."""
         output = rows
         if operator.schema is not None:
             output = rows.sparkSession.createDataFrame([], operator.schema)
@@ -44,24 +44,24 @@ class RunningOperator:
     """What an operator has over all batches of a run.
 
     Attributes:
-        operator: What the user says of it.
+        operator: The operator as the user describes it.
         reports: Brings the acknowledgements of subtasks, over all jobs of the sink; None if they
             are rows of the output.
-        shapes: By the schema of what it is applied to.
+        shapes: The shapes of plans, by the schema of the rows that the operator is applied to.
     """
 
     operator: Operator
     reports: Reports | None
-    shapes: dict[str, Shape] = field(default_factory=dict)
+    shapes: dict[str, PlanShape] = field(default_factory=dict)
 
     @property
     def arrived(self) -> list[bytes]:
         """The acknowledgements that have come to the driver; the list itself."""
         return [] if self.reports is None else self.reports.value
 
-    def shape(self, rows: DataFrame, max_parallelism: int) -> Shape:
-        """What follows from the schema of the rows; worked out once for each."""
+    def shape(self, rows: DataFrame, max_parallelism: int) -> PlanShape:
+        """The shape of the plan for such rows; worked out once for each schema."""
         key = rows.schema.json()
         if key not in self.shapes:
-            self.shapes[key] = Shape.of(rows, self.operator, max_parallelism)
+            self.shapes[key] = PlanShape.of(rows, self.operator, max_parallelism)
         return self.shapes[key]

@@ -35,7 +35,7 @@ class RollBackPreview:
     Attributes:
         query_id: Spark's id of the query.
         batch_id: The last batch that would count.
-        files: URIs of files of Spark's that would go.
+        files: URIs of Spark's files that would go.
         checkpoints: URIs of the checkpoints of operators that would go, the oldest first.
     """
 
@@ -93,14 +93,14 @@ def roll_back_points(
 ) -> list[RollBackPoint]:
     """Where a query could be rolled back to, oldest first, as far as names of files tell.
 
-    Of a query with operators these are checkpoints that are kept, of any other one batches. While a
-    roll back is begun and not finished it is only the place where that goes.
+    For a query with operators these are the checkpoints that are kept, for any other query batches. While
+    a roll back is begun and not finished, it is only the place where that goes.
 
     Args:
         checkpoint_location: URI of the query's checkpointLocation.
         checkpoint_dir: Where its operators have their checkpoints, if not where its
             checkpointLocation says.
-        job_id: The same for their job.
+        job_id: The job of its operators, likewise.
         operators: Whether its operators would go back too.
         configuration: As for `roll_back`.
 

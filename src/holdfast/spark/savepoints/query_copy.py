@@ -50,7 +50,7 @@ _MOST_INLINE_BYTES = 4 << 20
 
 
 class MissedError(Exception):
-    """Something of the query was not there, as when it is deleted while it is copied."""
+    """A file of the query was not there, perhaps deleted since it was listed."""
 
     def __init__(self, batch_id: int, error: CheckpointNotFoundError) -> None:
         super().__init__(batch_id, *error.args)
@@ -121,7 +121,7 @@ def copy_query(stored: StoredQuery, target: str, base: Base, *, operators: bool)
 
 @contextmanager
 def _of_the_query(batch_id: int, target: str) -> Iterator[None]:
-    """What isn't found in here may be there once the query has gone on."""
+    """Raise `MissedError` for a file of the query that isn't there in the block: a later try may do without."""
     try:
         yield
     except CheckpointNotFoundError as error:

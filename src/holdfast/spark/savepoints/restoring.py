@@ -58,12 +58,12 @@ class RestoredQuery:
     """A query that can be started.
 
     Attributes:
-        query_id: Spark's id of it.
+        query_id: Spark's id of the query.
         checkpoint_location: URI of its checkpointLocation.
         batch_id: The last batch that is done; the query goes on with the next.
-        job_id: The job of its operators; None if it has none.
-        settings: Settings of Spark to start it with, in a session of its own: those for its state that
-            it had, and where its operators' checkpoints are.
+        job_id: The job of its operators; None if it has no operators.
+        settings: Settings of Spark to start the query with, in a session of its own: what it had set for
+            its state, and where its operators' checkpoints are.
         restored_before: Whether the same restore had been done already; nothing was changed then.
     """
 
@@ -88,22 +88,22 @@ def restore_savepoint(
 ) -> RestoredQuery:
     """Make a checkpointLocation of a savepoint; a query started with it goes on from there.
 
-    By default it becomes a query of its own, a fork: it may run beside the one that the savepoint is
-    of. An interrupted restore is finished by repeating it; until then Spark can't start the query. One
-    that is done may be repeated until the query goes on, and says the same again. Of several that do
-    the same at once the last one ends.
+    By default it becomes a query of its own, a fork, which may run beside the query that the savepoint was
+    taken of. An interrupted restore is finished by repeating it; until then Spark can't start the query. A
+    restore that is done may be repeated until the query goes on, and returns the same again. If several
+    processes make the same restore at once, the last to begin finishes it, and the others fail.
 
     Args:
         pointer: The savepoint: URI of its directory.
         checkpoint_location: URI of the new checkpointLocation; nothing may be there.
         checkpoint_dir: Where its operators, if it has any, will have their checkpoints, not in the
             checkpointLocation; by default `spark.holdfast.checkpoint.dir`.
-        job_id: The same for their job, which must have no checkpoints yet; by default the query's id.
+        job_id: The job of its operators, which must have no checkpoints yet; by default the query's id.
         keep_query_id: Whether it stays the same query for Spark, and for sinks that know a batch by
             query and number. Then the old one must never run again: Spark would stop one of both
             without an error.
-        paths: For the beginning of each URI of input files that have moved, what it is now. Plain
-            text, as all URIs here: a space is a space, and a % is a %.
+        paths: Where input files have moved: by the old beginning of their URIs, the new one. Plain text,
+            as all URIs here: a space is a space, and a % is a %.
         shuffle_partitions: Over how many partitions Spark's own state is to be spread from now on.
             It has to be in RocksDB; Spark does it, here, and counts it as a batch.
         configuration: Settings of Spark (`spark.holdfast.*`, `spark.hadoop.*`) that say how its stores
@@ -180,7 +180,7 @@ def restore_savepoint(
 
 @dataclass(frozen=True, slots=True)
 class _Restore:
-    """What is restored, and where to."""
+    """A restore: what is restored, and where to."""
 
     savepoint: CompletedCheckpoint
     spark_files: SparkFiles
@@ -190,10 +190,10 @@ class _Restore:
     moves: Moves
 
     def finished_before(self) -> Attempt | None:
-        """The attempt that has come to its end here; None if all is to be made anew.
+        """The attempt that has come to its end here before; None if all is to be made anew.
 
         Raises:
-            InvalidRequestError: It had other paths, or the query has been started since.
+            InvalidRequestError: The attempt had other paths, or the query has been started since.
         """
         finish_what_is_done(self.location, self.unfinished)
         if not self._is_materialised():
@@ -208,7 +208,7 @@ class _Restore:
         """See that all is there still, as it was restored; a checkpoint that is gone is made again.
 
         Raises:
-            InvalidRequestError: It had other paths, or is not there as it was.
+            InvalidRequestError: The restore had other paths, or something has changed since.
         """
         if not self._is_materialised():
             message = "the restored query was changed since; name a new directory"
@@ -243,7 +243,7 @@ class _Restore:
             self.job.restore(self.savepoint, self.unfinished, self.location)
 
     def _is_materialised(self) -> bool:
-        """Whether all is there but what Spark does itself, and the note.
+        """Whether all is there but the note and what Spark does itself.
 
         Raises:
             InvalidRequestError: The query has been started since.

@@ -59,9 +59,9 @@ def roll_back(
         batch_id: For any other query: the last batch that is to count.
         checkpoint_dir: Where its operators have their checkpoints, if not where its
             checkpointLocation says.
-        job_id: The same for their job.
-        operators: Whether its operators go back too. False for a query that had some once and has
-            gone on without.
+        job_id: The job of its operators, likewise.
+        operators: Whether its operators go back too. False for a query that had operators once and has
+            gone on without them.
         configuration: Settings of Spark (`spark.holdfast.*`, `spark.hadoop.*`) that say how its stores
             are reached; by default those of the session, if there is one.
 
@@ -123,8 +123,8 @@ def roll_back(
 def _discard_damaged(access: CheckpointStorageAccess, last: CompletedCheckpoint) -> None:
     """Delete later checkpoints that nobody can read, the newest first.
 
-    Before the job is claimed, for a claim notes all that there are. It brings nobody back to older
-    state: a query that starts meanwhile finds that its batches don't fit, or does the last one again.
+    It is done before the job is claimed, for a claim notes all checkpoints that there are. Nobody gets
+    older state by that: a query that starts meanwhile finds that its batches don't fit, or repeats the last.
     """
     locations = access.completed_checkpoints()
     for checkpoint_id in sorted(locations, reverse=True):

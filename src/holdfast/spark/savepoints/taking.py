@@ -38,15 +38,15 @@ def take_savepoint(
     are not in it.
 
     Args:
-        query: The query; or, of one that may also be stopped, the URI of its checkpointLocation.
+        query: The query; or the URI of its checkpointLocation, also of a query that is stopped.
         target: URI of the directory to make it in; by default `spark.holdfast.savepoint.dir`.
         checkpoint_dir: Where its operators have their checkpoints, if not where its
             checkpointLocation says.
-        job_id: The same for their job.
-        base: An earlier savepoint of the query. What hasn't changed since is not copied, but
-            referred to there: keep it as long as this one, and beside it if they are to be moved.
-        operators: Whether the state of its operators goes in. False for a query that had some once and
-            has gone on without.
+        job_id: The job of its operators, likewise.
+        base: An earlier savepoint of the query. What hasn't changed since is not copied, but referred to
+            there: keep the base as long as this savepoint, and move both together.
+        operators: Whether the state of its operators goes in. False for a query that had operators once
+            and has gone on without them.
         configuration: Settings of Spark (`spark.holdfast.*`, `spark.hadoop.*`) that say how its stores
             are reached, of a query that is given by URI; by default those of the session, if there
             is one.

@@ -56,10 +56,10 @@ def write_savepoint(
         target: URI of the directory to make it in; by default `spark.holdfast.savepoint.dir`.
         states: By the operator's uid and the state's name: the rows, a DataFrame of Spark or pandas
             or a `pyarrow.Table`, with the columns that `read_state` gives; or `StateRows`, which says
-            more of them. None removes the state.
+            more about them. None removes the state.
         base: A savepoint or checkpoint to begin with; it is only read.
-        operators: Those of `states` that are not in `base`, by uid; by default with one subtask and
-            no key.
+        operators: Operators in `states` that are not in `base`, by uid; by default with one subtask
+            and no key.
 
     Returns:
         Pointer to the savepoint: the URI of its directory.

@@ -53,7 +53,7 @@ def operator_state(
     """Put an operator's state together from the reports of all its subtasks.
 
     Args:
-        operator: What the user says of it.
+        operator: The operator as the user describes it.
         acknowledgements: The reports.
         max_parallelism: Number of the operator's key groups.
         key_types: Spark's types of the columns of its key.
