@@ -28,6 +28,7 @@ from holdfast.spark.checkpoint_location.link import (
 from holdfast.spark.checkpoint_location.logs import (
     PROVIDER_CLASS,
     SHUFFLE_PARTITIONS,
+    STATE_STORE,
     LoggedBatch,
     decode_offsets,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "METADATA",
     "PROVIDER_CLASS",
     "SHUFFLE_PARTITIONS",
+    "STATE_STORE",
     "UNFINISHED_FILE",
     "Link",
     "LoggedBatch",

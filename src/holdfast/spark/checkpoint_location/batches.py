@@ -5,10 +5,13 @@ from functools import cache
 
 from holdfast.errors import CheckpointNotFoundError
 from holdfast.spark.checkpoint_location.file_names import numbers, state_file
-from holdfast.spark.checkpoint_location.logs import LoggedBatch, decode_offsets, decode_state_ids
+from holdfast.spark.checkpoint_location.logs import (
+    STATE_STORE,
+    LoggedBatch,
+    decode_offsets,
+    decode_state_ids,
+)
 from holdfast.spark.checkpoint_location.small_files import names_in, read_text
-
-_STATE_STORE = "spark.sql.streaming.stateStore."
 
 
 def newest_committed(checkpoint_location: str) -> int | None:
@@ -58,9 +61,9 @@ def inferred_settings(paths: Collection[str]) -> dict[str, str]:
     files = [file for path in paths if (file := state_file(path)) is not None]
     settings = {}
     if any(file.state_id for file in files):
-        settings[f"{_STATE_STORE}checkpointFormatVersion"] = "2"
+        settings[f"{STATE_STORE}checkpointFormatVersion"] = "2"
     if any(file.kind == "changelog" for file in files):
-        settings[f"{_STATE_STORE}rocksdb.changelogCheckpointing.enabled"] = "true"
+        settings[f"{STATE_STORE}rocksdb.changelogCheckpointing.enabled"] = "true"
     return settings
 
 

@@ -1,8 +1,15 @@
 """What Spark's own logs say of a batch. Pure: texts in, values out.
 
-`offsets/N` is a line with the version, one of JSON with what is pinned, and one for each place that a
-source has in the plan (of version 2 for each source, which its name or the last place begins);
-`commits/N` a line with the version and one of JSON.
+    offsets/<batch>    v1
+                       {"batchTimestampMs":…,"conf":{"spark.sql.shuffle.partitions":"2",…},…}
+                       {"logOffset":3}      a line for each place that a source has in the plan
+                       …
+    commits/<batch>    v1, or v2 with
+                       {"stateUniqueIds":{"<operator>":[["<id of a store's state>",…],…]},…}
+                                            a list for each partition
+
+In version 2 of `offsets` there is a line `<name>:<offset>` for each source; a source without a name has its
+last place in the plan instead.
 """
 
 import re
@@ -15,7 +22,9 @@ import msgspec
 from holdfast.errors import CheckpointCorruptedError
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
-PROVIDER_CLASS = "spark.sql.streaming.stateStore.providerClass"
+STATE_STORE = "spark.sql.streaming.stateStore."
+"""How names of settings for Spark's own state begin."""
+PROVIDER_CLASS = f"{STATE_STORE}providerClass"
 
 _PLACE = re.compile("[0-9]{1,3}")
 

@@ -39,9 +39,8 @@ class Operator:
 
     def __post_init__(self) -> None:
         self._check_function()
-        if self.sink is not None and not callable(self.sink):
-            message = f"sink {self.sink!r} can't be called; it takes rows and a batch id"
-            raise InvalidRequestError(message)
+        if self.sink is not None:
+            check_can_be_called("sink", self.sink)
         if not isinstance(self.uid, str) or not self.uid:
             raise InvalidRequestError(f"uid is {self.uid!r}; it must be a string that is not empty")
         for name in ("parallelism", "max_parallelism"):
@@ -110,6 +109,13 @@ class Operator:
     def key_hash(self) -> str:
         """The name of the function that takes keys to key groups; empty if rows have no key."""
         return KEY_HASH if self.key else ""
+
+
+def check_can_be_called(what: str, function: object) -> None:
+    """Refuse what is no function of rows and a batch id. Raises `InvalidRequestError`."""
+    if not callable(function):
+        message = f"{what} {function!r} can't be called; it takes rows and a batch id"
+        raise InvalidRequestError(message)
 
 
 def _traits(operator: Operator) -> tuple[object, ...]:

@@ -9,7 +9,13 @@ from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.engines import Engine, RunningQuery, engine_of
-from holdfast.spark.operators import Broadcast, Operator, Sink, StatefulFunction
+from holdfast.spark.operators import (
+    Broadcast,
+    Operator,
+    Sink,
+    StatefulFunction,
+    check_can_be_called,
+)
 from holdfast.spark.query.batch_run import check_no_batch, current_batch
 from holdfast.spark.query.query_run import QueryRun
 
@@ -96,8 +102,7 @@ def checkpointed(process: Sink, *operators: "StatefulOperator") -> "StatefulQuer
     Raises:
         InvalidRequestError: There is no operator, two have one uid, or one has a sink.
     """
-    if not callable(process):
-        raise InvalidRequestError(f"{process!r} can't be called; it takes rows and a batch id")
+    check_can_be_called("function", process)
     by_uid: dict[str, Operator] = {}
     for given in operators:
         if not isinstance(given, StatefulOperator):

@@ -13,12 +13,11 @@ from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.coordination import latest_checkpoint
 from holdfast.locations.storages import CheckpointStorageAccess, CompletedCheckpoint
 from holdfast.spark import sessions
-from holdfast.spark.checkpoint_location import Link, query_id_of, read_link
+from holdfast.spark.checkpoint_location import STATE_STORE, Link, query_id_of, read_link
 from holdfast.spark.savepoints.configuration import configuration_of, use_stores
 from holdfast.spark.settings import Settings
 from holdfast.spark_progress import progress_of
 
-_STATE_STORE = "spark.sql.streaming.stateStore."
 _KEPT = {
     "spark.sql.streaming.minBatchesToRetain",
     "spark.sql.streaming.noDataMicroBatches.enabled",
@@ -65,7 +64,7 @@ class StoredQuery:
         return {
             key: text
             for key, text in self.configuration.items()
-            if key.startswith(_STATE_STORE) or key in _KEPT
+            if key.startswith(STATE_STORE) or key in _KEPT
         }
 
     def checkpoint_of_operators(self) -> CompletedCheckpoint | None:
