@@ -15,7 +15,7 @@ from holdfast.spark.query.stateful_query import (
     checkpointed,
     stateful,
 )
-from holdfast.spark.query.writer import writer
+from holdfast.spark.query.writing_program import writer
 
 __all__ = [
     "_CLEANER",

@@ -29,7 +29,7 @@ from holdfast.spark.query.continuation import Continuation, check_same_rows, was
 from holdfast.spark.query.held_checkpoints import is_retained
 from holdfast.spark.query.pending_checkpoint import PendingCheckpoint
 from holdfast.spark.query.restored_state import assigned_operators, known_key_types
-from holdfast.spark.query.writer import writer
+from holdfast.spark.query.writing_program import writer
 from holdfast.spark.subtask import Acknowledgement, operator_state
 from holdfast.spark_progress import SPARK, SparkProgress
 
