@@ -33,9 +33,9 @@ _PLACE = re.compile("[0-9]{1,3}")
 class LogOffset:
     """How far the log of a source of files counts.
 
-    A directory below `sources` has the number of its source, but a line of `offsets` that of a place
-    in the plan. A source that a plan has twice has two places, so that those behind it have other
-    numbers than their directories.
+    A directory below `sources` has the number of its source, a line of `offsets` the number of a place in
+    the plan. A source that a plan has twice has two places, so that sources behind it have other numbers
+    than their directories.
 
     Attributes:
         least: The last entry that counts for sure; -1 if it may be no such log.
@@ -125,7 +125,7 @@ def decode_state_ids(text: str, *, uri: str) -> frozenset[str]:
 def _numbered(lines: list[str]) -> dict[str, LogOffset]:
     """How far logs of files count, by the directory of the source; a line for every place."""
     lasts = [_log_offset(line) for line in lines]
-    # Lines of one source are equal, so those before each are of at least so many.
+    # Lines of the same source are equal, so the lines before each are of at least so many sources.
     sources = [len(set(lines[:at])) for at in range(len(lines) + 1)]
     offsets = {}
     for number in range(len(lines)):
@@ -147,7 +147,7 @@ def _named(lines: list[str]) -> dict[str, LogOffset]:
 
 
 def _counted(possible: list[int | None], *, is_there: bool) -> LogOffset | None:
-    """How far the log of a directory counts; None if the directory can't be that of a log of files.
+    """How far the log of a directory counts; None if it can't hold a log of files.
 
     Args:
         possible: The offsets that the directory's source can have; None for any that is no log's.

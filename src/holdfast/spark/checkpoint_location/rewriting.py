@@ -32,8 +32,8 @@ class Moves:
     """Beginnings of the paths of input files, and what they are now.
 
     Attributes:
-        paths: URIs as Holdfast writes them, with nothing escaped: the new one for each old one.
-        used: The old ones that some path had.
+        paths: The new beginning by the old; URIs as Holdfast writes them, with nothing escaped.
+        used: Old beginnings that some path had.
 
     Raises:
         InvalidRequestError: A URI has a password in it.
@@ -50,7 +50,7 @@ class Moves:
 
     @property
     def unused(self) -> list[str]:
-        """The old ones that no path had."""
+        """Old beginnings that no path had."""
         return sorted(self.paths.keys() - self.used)
 
     def moved(self, file: str) -> str:

@@ -58,7 +58,7 @@ def select(paths: Collection[str], batch: LoggedBatch) -> list[str]:
 
 
 def beyond(paths: Iterable[str], batch: LoggedBatch) -> list[str]:
-    """All files of a checkpointLocation that only batches behind this one have made."""
+    """All files of a checkpointLocation that only batches behind the given batch have made."""
     return sorted(path for path in paths if not is_hidden(path) and _is_beyond(path, batch))
 
 

@@ -52,7 +52,7 @@ def read_json(uri: str, kind: type[_T], *, what: str) -> _T:
 
 
 def read_json_in(directory: str, name: str, kind: type[_T], *, what: str) -> _T | None:
-    """A small file of JSON in a directory, likewise; None if there is no file of that name."""
+    """A small file of JSON in a directory, as `read_json` gives it; None if there is no such file."""
     if name not in names_in(directory):
         return None
     return read_json(f"{directory}/{name}", kind, what=what)

@@ -142,7 +142,7 @@ def arrow_schema(frame: DataFrame, *, uid: str) -> pa.Schema:
     """
     _check_columns(frame.columns, uid=uid)
     try:
-        # Not of the frame itself: that could run an operator before this one.
+        # Not by the frame itself, which could run an operator that the frame comes from.
         schema = frame.sparkSession.createDataFrame([], frame.schema).toArrow().schema
     except PySparkException as error:
         message = (

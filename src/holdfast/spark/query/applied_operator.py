@@ -81,8 +81,8 @@ class AppliedOperator:
                 "coalesce them; if an executor was lost, restart the query"
             )
         if len(reports) < parallelism:
-            # The sink read nothing, or only a glimpse: the state may come from another pass. Unless
-            # operators behind this one have seen the glimpse, or those before it run once more.
+            # The sink read nothing, or only a glimpse, so the state may come from another pass; but not if
+            # operators behind this one have seen the glimpse, or operators before it run once more.
             finished = [other for other in others if other.finished]
             ran = [other.finished for other in finished]
             uid = self.operator.uid

@@ -1,4 +1,4 @@
-"""Whether a query may go on from a checkpoint, and whether a batch is the next one."""
+"""Whether a query may go on from a checkpoint, and whether a batch is the next."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

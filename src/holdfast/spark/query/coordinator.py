@@ -35,7 +35,7 @@ from holdfast.spark_progress import SPARK, SparkProgress
 
 _log = logging.getLogger(__name__)
 
-# One for all queries of the process: deleting is never urgent.
+# All queries of the process share a cleaner: deleting is never urgent.
 _CLEANER = CheckpointsCleaner()
 
 _COMMIT_DEADLINE_S = 60.0
@@ -96,7 +96,7 @@ class CheckpointCoordinator:
 
     @property
     def latest(self) -> CompletedCheckpoint | None:
-        """The checkpoint that the job is at; None before the first one, and before `begin`."""
+        """The checkpoint that the job is at; None before the first checkpoint, and before `begin`."""
         return self._store.latest
 
     def begin(
@@ -119,7 +119,7 @@ class CheckpointCoordinator:
         """
         started = time.monotonic()
         if self._ownership is None:
-            # Not before it is sure that this query can go on: it stops the one that runs the job.
+            # Claiming the job stops the driver that has it, so first it must be sure that this one can go on.
             last = latest_checkpoint(self._access)
             if last is not None:
                 self._continuation.check(last)

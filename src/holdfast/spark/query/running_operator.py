@@ -17,8 +17,8 @@ class PlanShape:
 
     Attributes:
         routing: How rows get to subtasks.
-        output_schema: The rows that the operator yields, in Arrow.
-        spark_schema: The same for Spark.
+        output_schema: Schema of the rows that the operator yields, in Arrow.
+        spark_schema: Schema of these rows in Spark.
     """
 
     routing: Routing

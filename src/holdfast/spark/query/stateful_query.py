@@ -47,22 +47,22 @@ def stateful(
         function: The operator; it is pickled to the executors.
         uid: Names the operator's state in checkpoints; keep it for the life of the job.
         parallelism: Number of subtasks, 1 to `max_parallelism`; each has its own part of the
-            state. It may be another one when the query is started again: the state is spread anew.
+            state. The number may change when the query is started again: the state is spread anew.
         sink: Writes the output rows. It must read them in one action over all of them, and let
-            errors through. Without one they are dropped. It and the function can also be a
-            `CheckpointListener`; both are told on the driver.
+            errors through. Without a sink they are dropped. Sink and function can also be a
+            `CheckpointListener` each; both are told on the driver.
         max_parallelism: Number of key groups, `parallelism` to 32768; it can't be changed once
             there is a checkpoint. None goes on with what is stored there, and at first takes a
             power of two that leaves room to grow, at least 128.
-        key: Columns by whose values rows are dealt to subtasks: equal keys come to the same one,
-            by way of key groups. Without it rows are dealt evenly.
+        key: Columns by whose values rows are dealt to subtasks: equal keys come to the same subtask, by
+            way of key groups. Without a key rows are dealt evenly.
         broadcast: Gives rows that every subtask is to see before the batch's own; the function is
             a `BroadcastProcessFunction` then.
-        schema: Spark schema of the output rows, if it isn't that of the input.
+        schema: Spark schema of the output rows, if it isn't the input's.
         persist: Keep the output rows in Spark's cache until the batch is done, so that they can
             be read in several actions. With Spark Connect they are always kept.
-        forward: Leave rows in the partitions that they are in, one a subtask, instead of dealing
-            them evenly, which takes a shuffle. Where they have more partitions than there are
+        forward: Leave rows in their partitions, a partition for each subtask, instead of dealing them
+            evenly, which takes a shuffle. Where they have more partitions than there are
             subtasks, some are put together; with fewer, behind a shuffle, or with Spark Connect
             they are dealt. A subtask whose partition has no rows can't yield any, and the sink must
             not `coalesce` the rows then, nor put others in front of them: the batch fails.
@@ -100,7 +100,7 @@ def checkpointed(process: Sink, *operators: "StatefulOperator") -> "StatefulQuer
         operators: All that it applies. They have no sinks of their own.
 
     Raises:
-        InvalidRequestError: There is no operator, two have one uid, or one has a sink.
+        InvalidRequestError: There is no operator, two have the same uid, or some operator has a sink.
     """
     check_can_be_called("function", process)
     by_uid: dict[str, Operator] = {}

@@ -1,4 +1,4 @@
-"""Savepoints of whole queries: Spark's own state and progress, and that of operators.
+"""Savepoints of whole queries: Spark's own state and progress, and the state of operators.
 
 `taking`, `restoring`, `rolling_back`, `previewing` and `writing` have the public functions. They look a query
 up by its `QueryAddress`, and go on with the `StoredQuery` that it leads to (`stored_query`). A savepoint is

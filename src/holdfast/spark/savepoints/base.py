@@ -157,7 +157,7 @@ class Copier:
 
 
 def _equal(opens: Callable[[], BinaryIO], known: FileStateHandle) -> bool:
-    """Whether a file of the same length has the same bytes, and the known one is whole."""
+    """Whether a file has the same bytes as the base's file of that length; False if that is damaged."""
     with opens() as ours:
         return _has_bytes_of(known, ours)
 
@@ -170,5 +170,5 @@ def _has_bytes_of(known: FileStateHandle, ours: BinaryIO) -> bool:
                 if read_exactly(ours, length) != read_exactly(theirs, length):
                     return False
     except (EOFError, CheckpointNotFoundError, CheckpointCorruptedError):
-        return False  # ours has become shorter meanwhile, or theirs is damaged
+        return False  # our file has become shorter meanwhile, or the base's is damaged
     return True

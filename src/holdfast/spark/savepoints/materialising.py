@@ -60,7 +60,7 @@ def materialise(spark_files: SparkFiles, location: str, moves: Moves) -> dict[st
 
 
 def check_whole(location: str, sizes: Mapping[str, int]) -> None:
-    """Refuse to go on unless just these files are there: others may clear away, or write, the same.
+    """Refuse to go on unless just these files are there: other processes may clear them away, or write more.
 
     Args:
         location: The checkpointLocation.

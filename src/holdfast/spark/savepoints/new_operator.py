@@ -1,4 +1,4 @@
-"""Operators of a savepoint that is written: those of its base, and new ones."""
+"""Operators of a savepoint that is written: operators of its base, and new operators."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ class NewOperator:
     """An operator that a written savepoint has and its base, if any, has not.
 
     Attributes:
-        parallelism: Number of subtasks that its state is for; a query may begin with another one.
+        parallelism: Number of subtasks that its state is for; a query may begin with another number.
         max_parallelism: Number of its key groups; by default as for an operator with `parallelism`.
         key: The columns by which the query's operator deals its rows, if it does.
     """

@@ -75,7 +75,7 @@ class RestoredJob:
         """Settings by which the query finds its job's checkpoints."""
         return {
             f"{PREFIX}checkpoint.dir": str(self.link.checkpoint_dir),
-            f"{PREFIX}job.id": self.job_id,  # a session may have that of another job
+            f"{PREFIX}job.id": self.job_id,  # a session may have the id of another job
         }
 
     def is_restored(self, unfinished: Unfinished) -> bool:

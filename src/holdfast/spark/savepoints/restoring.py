@@ -3,9 +3,9 @@
 1. notes of what is being done and who does it, and a `metadata` file that keeps Spark away;
 2. the state of operators, as a completed checkpoint of the new job;
 3. all files of Spark, logs last;
-4. Spark's `metadata`, if all is there and nobody has begun the same anew;
+4. Spark's `metadata`, if all is there and nobody has begun the same restore anew;
 5. if it is to be, Spark spreads its state over other partitions;
-6. a note of what was done, which stays; those of what was being done go.
+6. a note of what was done, which stays; the notes of 1 go.
 """
 
 import logging
@@ -100,7 +100,7 @@ def restore_savepoint(
             checkpointLocation; by default `spark.holdfast.checkpoint.dir`.
         job_id: The job of its operators, which must have no checkpoints yet; by default the query's id.
         keep_query_id: Whether it stays the same query for Spark, and for sinks that know a batch by
-            query and number. Then the old one must never run again: Spark would stop one of both
+            query and number. Then the old query must never run again: Spark would stop one of the two
             without an error.
         paths: Where input files have moved: by the old beginning of their URIs, the new one. Plain text,
             as all URIs here: a space is a space, and a % is a %.

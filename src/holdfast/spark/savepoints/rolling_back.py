@@ -1,4 +1,4 @@
-"""Roll a stopped query back: Spark's log, its state and that of operators go back together.
+"""Roll a stopped query back: Spark's log, its state and the state of operators go back together.
 
 1. all that it needs is there, and nobody can add to it, or nothing is touched;
 2. the job is claimed: a driver that was thought dead commits nothing any more;

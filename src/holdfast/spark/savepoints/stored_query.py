@@ -104,9 +104,8 @@ class QueryAddress:
 
     Attributes:
         query: The query, or the URI of its checkpointLocation.
-        checkpoint_dir: The directory of its operators' checkpoints; None if its checkpointLocation
-            says where they are.
-        job_id: Their job; None likewise.
+        checkpoint_dir: The directory of its operators' checkpoints; None to go by its checkpointLocation.
+        job_id: The job of its operators; None to go by its checkpointLocation.
         operators: Whether the query has operators whose state counts.
         configuration: Spark's configuration, of a query that is given by URI; None for the session's.
     """

@@ -30,7 +30,7 @@ def take_savepoint(
     operators: bool = True,
     configuration: Mapping[str, str] | None = None,
 ) -> str:
-    """Take a savepoint of a streaming query, whatever is in it; a running one goes on meanwhile.
+    """Take a savepoint of a streaming query, whatever is in it; a query that runs goes on meanwhile.
 
     It holds all that a query needs to go on behind the last batch that is done: Spark's own logs and
     state, and the state of operators made by `stateful`. Without `base` it is a directory that holds

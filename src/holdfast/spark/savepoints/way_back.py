@@ -81,7 +81,7 @@ def _checkpoint(stored: StoredQuery, wanted: int | Place) -> CompletedCheckpoint
             raise CheckpointNotFoundError(message, stored.checkpoint_location)
         checkpoint = load_checkpoint(
             kept[wanted]
-        )  # no other: a damaged one can be what to go back from
+        )  # no other: going back may be the way out of a damaged one
     else:
         checkpoint = load_checkpoint(resolve_pointer(wanted))
         pointer = checkpoint.location.external_pointer

@@ -124,7 +124,7 @@ def _check_names(states: Mapping[Any, Any]) -> None:
 
 
 def _configuration(values: Any) -> dict[str, str]:
-    """Spark's configuration, as the session of the first DataFrame has it; else that of this process."""
+    """Spark's configuration: of the session of the first DataFrame, or of this process if there is none."""
     rows = [value.rows if isinstance(value, StateRows) else value for value in values]
     frames = [frame for frame in rows if isinstance(frame, DataFrame)]
     return dict(frames[0].sparkSession.conf.getAll) if frames else sessions.configuration()
@@ -148,7 +148,7 @@ def _copied(
     )
     if content is None:
         return metadata
-    # They are for a savepoint that has this one as its base; but no query has the state of this one.
+    # Origins are for a savepoint that has this one as its base; but no query has the state that is written.
     copied = msgspec.structs.replace(with_copied_files(content, copies), state_origins={})
     states = metadata.coordinator_states | {SPARK_FILES: copied.encode(location.external_pointer)}
     return msgspec.structs.replace(metadata, coordinator_states=states)

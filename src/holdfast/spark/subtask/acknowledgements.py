@@ -14,7 +14,7 @@ data."""
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
-    """One subtask's report.
+    """The report of a subtask.
 
     Attributes:
         subtask: Index of the subtask.

@@ -35,7 +35,7 @@ def of_the_pass(
         stages.setdefault(report.stage_id, []).append(report)
     whole = [reports for reports in stages.values() if _subtasks(reports) == everybody]
     if not whole:
-        whole = [acknowledgements]  # maybe one partition after the other, each by a job of its own
+        whole = [acknowledgements]  # maybe each partition was computed by a job of its own
     while len(whole) > 1 and not any(map(_shows_rows, whole[0])):
         del whole[0]
     reports = whole[0]

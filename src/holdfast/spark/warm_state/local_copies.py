@@ -65,7 +65,7 @@ class LocalCopies:
     on_read: Callable[[str], object]
 
     def behind(self, stream: StreamStateHandle) -> StreamStateHandle:
-        """The handle, made to read from a copy; if there is none, reading it leaves one."""
+        """The handle, made to read from a copy; if there is no copy, reading leaves one."""
         if isinstance(stream, FileStateHandle) and stream.checksum is not None:
             return _CopiedStateHandle(stream.uri, stream.size, stream.checksum, copies=self)
         return stream
