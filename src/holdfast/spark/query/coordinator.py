@@ -119,7 +119,7 @@ class CheckpointCoordinator:
         """
         started = time.monotonic()
         if self._ownership is None:
-            # Claiming the job stops the driver that has it, so first it must be sure that this one can go on.
+            # Not before it is sure that this query can go on: it stops the one that runs the job.
             last = latest_checkpoint(self._access)
             if last is not None:
                 self._continuation.check(last)

@@ -124,7 +124,7 @@ class LocalCopies:
             reader = _checked_reader(path, handle)
         except _NO_COPY as error:
             # If the file itself has failed, it fails again.
-            _log_no_copy(error)
+            _log.warning("there will be no local copy of state: %s", error)
             stream.seek(0)
             return stream
         except BaseException:
@@ -215,15 +215,11 @@ class _CopiedOutputStream(DuplicatingCheckpointOutputStream):
                 try:
                     self._copies.keep(handle, self._copy, checkpoint_id=self._copies.checkpoint_id)
                 except _NO_COPY as error:
-                    _log_no_copy(error)
+                    _log.warning("there will be no local copy of state: %s", error)
         return handle
 
     def close_and_get_secondary_handle(self) -> None:
         """Nothing is left of the copy to be closed; its readers find it by the primary's handle."""
-
-
-def _log_no_copy(error: Exception) -> None:
-    _log.warning("there will be no local copy of state: %s", error)
 
 
 def owner_of(*names: object) -> str:

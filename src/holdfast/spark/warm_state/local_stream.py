@@ -62,20 +62,20 @@ class LocalOutputStream(DiscardedUnlessKept):
         return len(view)
 
     def flush(self) -> None:
-        """Do nothing: the file would be made too early, and nobody reads it before its end."""
+        """Nothing: it would make a file too early, and nobody reads it before its end."""
 
     def flush_to_file(self) -> None:
-        """Do nothing, as `flush`."""
+        """Nothing, likewise."""
 
     def sync(self) -> None:
-        """Do nothing: a copy need not survive anything."""
+        """Nothing: a copy need not survive anything."""
 
     def tell(self) -> int:
         """Number of bytes written so far."""
         return self._size
 
     def close_and_get_handle(self) -> FileStateHandle:
-        """Keep the file, at `path`. Errors are those of `write`."""
+        """Keep the file, at `path`. Raises what `write` raises."""
         self._check_open()
         self._write_held()
         self._finished = True
