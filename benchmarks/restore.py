@@ -102,7 +102,7 @@ def local(directory: str) -> Cost:
         owner=owner_of(_UID),
         checkpoint_id=2,
         max_bytes=1 << 50,
-        found=_ignore,
+        on_read=_ignore,
     )
     behind = [state.with_streams(copies.behind) for state in _assigned(directory)]
     for file in (file for state in behind for file in _files(state)):

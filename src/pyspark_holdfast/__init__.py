@@ -22,7 +22,7 @@ class DefaultSource(DataSource):
         return self._view().spark_schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """What reads it."""
+        """The reader of that view."""
         from holdfast.spark.data_source import StateReader  # noqa: PLC0415
 
         return StateReader(self._view(), schema)

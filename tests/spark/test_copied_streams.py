@@ -79,7 +79,7 @@ def beside(copies: Path, directory: str) -> CheckpointStreamFactory:
         owner="0" * 32,
         checkpoint_id=1,
         max_bytes=1 << 30,
-        found=lambda where: None,
+        on_read=lambda where: None,
     )
     return local.beside(location)
 

@@ -51,7 +51,7 @@ class Host:
             owner=owner,
             checkpoint_id=checkpoint_id,
             max_bytes=self.max_bytes,
-            found=self.found.append,
+            on_read=self.found.append,
         )
 
     def write(

@@ -183,5 +183,5 @@ def test_a_roll_back_that_was_begun_meanwhile_keeps_its_note(
 
 def test_a_repetition_makes_nothing_anew(restore: Callable[[], RestoredQuery]) -> None:
     restore()
-    with mock.patch.object(restoring, "_materialise", side_effect=AssertionError):
+    with mock.patch.object(restoring, "materialise", side_effect=AssertionError):
         assert restore().restored_before

@@ -41,7 +41,7 @@ from holdfast.spark.checkpoint_location import (
     rewritten,
     tree,
 )
-from holdfast.spark.savepoints import restoring, rolling_back, taking, way_back
+from holdfast.spark.savepoints import query_copy, restoring, rolling_back, way_back
 from holdfast.spark_progress import SparkFiles, spark_files_of
 
 pytestmark = pytest.mark.usefixtures("as_without_spark")
@@ -137,7 +137,7 @@ def test_a_query_that_has_only_just_begun_with_its_operators_keeps_their_state(
             put(f"{stopped}/holdfast.json", text)
         return newest_committed(location)
 
-    with mock.patch.object(taking, "newest_committed", first_batch_ends):
+    with mock.patch.object(query_copy, "newest_committed", first_batch_ends):
         pointer = take_savepoint(stopped, f"{directory}/savepoints")
     assert load_checkpoint(resolve_pointer(pointer)).metadata.operators.keys() == {UID}
 
@@ -316,7 +316,7 @@ def test_a_query_whose_restore_has_just_begun_again_is_told_so(plain: str, direc
     def without_metadata(location: str) -> dict[str, int]:
         return {path: size for path, size in tree(location).items() if path != "metadata"}
 
-    with mock.patch.object(taking, "tree", without_metadata):
+    with mock.patch.object(query_copy, "tree", without_metadata):
         with pytest.raises(CheckpointNotFoundError, match="restore or a roll back has just begun"):
             take_savepoint(plain, f"{directory}/savepoints")
     assert all_files(f"{directory}/savepoints") == {}
@@ -428,7 +428,7 @@ def test_an_interrupted_roll_back_is_not_taken_for_rubbish(plain: str, directory
 def test_a_restore_is_repeated_as_it_was_begun(stopped: str, directory: str) -> None:
     pointer = take_savepoint(stopped, f"{directory}/savepoints")
     first, second, fork = (f"{directory}/{name}" for name in ("first", "second", "fork"))
-    with mock.patch.object(restoring, "_materialise", side_effect=KeyboardInterrupt):
+    with mock.patch.object(restoring, "materialise", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             restore_savepoint(pointer, fork, checkpoint_dir=first, job_id="one")
     with pytest.raises(InvalidRequestError, match="job one in"):
@@ -544,7 +544,7 @@ def test_spreading_does_not_end_what_another_restore_has_begun_anew(
 
     def spread(location: str, partitions: int) -> None:
         _pin(location, 2, partitions)
-        with mock.patch.object(restoring, "_materialise", side_effect=KeyboardInterrupt):
+        with mock.patch.object(restoring, "materialise", side_effect=KeyboardInterrupt):
             with pytest.raises(KeyboardInterrupt):
                 restore()
 
@@ -579,7 +579,7 @@ def test_settings_of_a_session_that_happens_to_be_there_are_not_stored(
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
         "spark.holdfast.checkpoint.dir": "gopher://nowhere",
     }
-    monkeypatch.setattr("holdfast.spark.savepoints.origin.sessions.configuration", lambda: others)
+    monkeypatch.setattr("holdfast.spark.sessions.configuration", lambda: others)
     pointer = take_savepoint(location, f"{directory}/savepoints")
     assert files_of(pointer).settings == {
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",

@@ -40,6 +40,7 @@ from holdfast.spark.savepoints import (
     RESTORED_FILE,
     attempts,
     is_attempt,
+    materialising,
     restoring,
     rolling_back,
     unfinished,
@@ -95,12 +96,12 @@ def meanwhile(module: object, step: str, action: Callable[[], object]) -> "mock.
 # The same at once
 
 
-@pytest.mark.parametrize("dies_at", ["_clear", "_materialise"])
+@pytest.mark.parametrize("dies_at", ["clear", "materialise"])
 def test_a_restore_does_not_end_what_another_one_has_begun_anew(
     restore: Restore, fork: str, savepoint: str, directory: str, dies_at: str
 ) -> None:
     second = partial(interrupted, restoring, dies_at, restore)
-    with meanwhile(restoring, "_materialise", second):
+    with meanwhile(restoring, "materialise", second):
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
     assert not can_be_started(fork)
@@ -115,12 +116,12 @@ def test_a_restore_does_not_end_what_another_one_has_begun_anew(
 
 def test_of_two_restores_at_once_the_last_one_ends(restore: Restore, fork: str) -> None:
     ended: list[RestoredQuery] = []
-    with meanwhile(restoring, "_check_whole", lambda: ended.append(restore())):
+    with meanwhile(restoring, "check_whole", lambda: ended.append(restore())):
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
     found = all_files(fork)
     assert json.loads(found["metadata"])["id"] == ended[0].query_id
-    assert without_notes(found) == found.keys() - {RESTORED_FILE}
+    assert found.keys() - without_notes(found) == {RESTORED_FILE}
 
 
 def test_a_restore_that_was_overtaken_clears_nothing_away(restore: Restore, fork: str) -> None:
@@ -130,7 +131,7 @@ def test_a_restore_that_was_overtaken_clears_nothing_away(restore: Restore, fork
         restore()
         whole.append(all_files(fork))
 
-    with meanwhile(restoring, "tree", ends):
+    with meanwhile(materialising, "tree", ends):
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
     assert all_files(fork) == whole[0]
@@ -139,7 +140,7 @@ def test_a_restore_that_was_overtaken_clears_nothing_away(restore: Restore, fork
 def test_whoever_begins_anew_in_the_last_moment_is_not_overtaken(
     restore: Restore, fork: str
 ) -> None:
-    second = partial(interrupted, restoring, "_clear", restore)
+    second = partial(interrupted, restoring, "clear", restore)
     with meanwhile(attempts, "check_newest", second):
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
@@ -158,7 +159,7 @@ def test_a_restore_looks_at_what_lies_there_before_it_ends(
         if change != "gone":
             put(f"{fork}/{path}", "x")
 
-    with meanwhile(restoring, "_materialise", changes):
+    with meanwhile(restoring, "materialise", changes):
         with pytest.raises(CheckpointConflictError, match=r"state/0/1/.\.delta"):
             restore()
     assert not can_be_started(fork)
@@ -170,7 +171,7 @@ def test_what_was_restored_but_for_metadata_is_not_made_anew(restore: Restore, f
         with pytest.raises(KeyboardInterrupt):
             restore()
     assert not can_be_started(fork)
-    with mock.patch.object(restoring, "_clear", side_effect=AssertionError):
+    with mock.patch.object(restoring, "clear", side_effect=AssertionError):
         restored = restore()
     assert json.loads(text_of(f"{fork}/metadata"))["id"] == restored.query_id
 
@@ -190,7 +191,7 @@ def test_a_roll_back_that_was_overtaken_deletes_nothing_of_what_came_since(stopp
 @pytest.mark.parametrize(
     ("module", "step"),
     [
-        (restoring, "_clear"),
+        (restoring, "clear"),
         (FileSystemCheckpointStorageAccess, "initialize_base_locations_for_checkpoint"),
     ],
 )
@@ -265,7 +266,7 @@ def test_a_roll_back_with_operators_is_not_finished_without_them(
 # Notes of versions that noted no attempts, nor the job of a roll back
 
 
-@pytest.mark.parametrize("step", ["_materialise", "forget"])
+@pytest.mark.parametrize("step", ["materialise", "forget"])
 def test_a_restore_that_an_older_version_has_begun_is_finished(
     restore: Restore, fork: str, step: str
 ) -> None:
@@ -273,8 +274,7 @@ def test_a_restore_that_an_older_version_has_begun_is_finished(
     remove(*(f"{fork}/{path}" for path in all_files(fork) if is_attempt(path)))
     restored = restore()
     assert json.loads(text_of(f"{fork}/metadata"))["id"] == restored.query_id
-    files = all_files(fork)
-    assert without_notes(files) == files.keys() - {RESTORED_FILE}
+    assert all_files(fork).keys() - without_notes(all_files(fork)) == {RESTORED_FILE}
 
 
 def test_a_roll_back_that_an_older_version_has_begun_is_finished(stopped: str) -> None:

@@ -1,4 +1,4 @@
-"""What the sessions of this process know of streaming queries, for those that look at them from outside."""
+"""What the sessions of this process know of streaming queries, for callers outside of these queries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ class KnownQuery:
     """A streaming query of this process, running or not.
 
     Attributes:
-        query_id: Spark's id of it.
-        checkpoint_location: Spark's own checkpoint directory for it.
+        query_id: Spark's id of the query.
+        checkpoint_location: Spark's own checkpoint directory for the query.
         configuration: Spark's configuration as the query has it.
     """
 
@@ -48,7 +48,7 @@ def configuration() -> dict[str, str]:
     session = _any_session()
     if session is None:
         return {}
-    # Spark's own answer: PySpark's is one for all threads, also that of a batch of some query.
+    # Spark's own answer. PySpark gives the same for all threads, which may be the session of some batch.
     jvm: Any = session._jvm
     active = session._get_j_spark_session_class(jvm).getActiveSession()
     java_session = active.get() if active.isDefined() else session._jsparkSession
@@ -61,21 +61,21 @@ def active_query_ids() -> frozenset[str]:
     if session is None:
         return frozenset()
     queries = session._jsparkSession.sharedState().activeStreamingQueries()
-    return frozenset(str(one.toString()) for one in list(queries.keySet()))
+    return frozenset(str(query_id.toString()) for query_id in list(queries.keySet()))
 
 
 def is_application_alive() -> bool:
-    """Whether a Spark lives here; its executors keep state that stopped queries had, and store it."""
+    """Whether Spark runs in this process; its executors keep, and store, state of stopped queries too."""
     return SparkContext._active_spark_context is not None  # no public way to ask
 
 
 def spreads_state() -> Callable[[str, int], None]:
-    """What spreads the state of a stopped query, given its checkpointLocation, over so many partitions.
+    """A function that spreads the state of a stopped query over other partitions; Spark notes a batch then.
 
-    Spark notes that as a batch.
+    It takes the query's checkpointLocation and the number of partitions.
 
     Raises:
-        InvalidRequestError: This Spark, or the session, can't.
+        InvalidRequestError: This Spark, or the session, can't do that.
     """
     manager = getattr(_any_session(), "_streamingCheckpointManager", None)
     if manager is None or not is_application_alive():

@@ -1,6 +1,8 @@
 """What Spark adds to a checkpoint: its progress and, in savepoints, its files. Needs no PySpark.
 
-The driver writes it; commands and savepoints read it. Start with `progress`.
+The driver writes it; commands and savepoints read it. `progress` and `spark_files` are the two formats;
+`streams` adds Spark's files to what a checkpoint leads to, wherever all of that is copied or verified;
+`tables` shows checkpoints of queries as Arrow tables. Start with `progress`.
 """
 
 from holdfast.spark_progress.progress import SPARK, SparkProgress, plan_of, progress_of

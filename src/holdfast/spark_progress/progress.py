@@ -1,4 +1,8 @@
-"""Spark's side of a checkpoint."""
+"""Spark's side of a checkpoint: MessagePack in `_metadata`, under the coordinator state `spark`.
+
+{"query_id": str, "run_id": str, "batch_id": int, "offsets": str, "checkpoint_location": str,
+"spark_version": str}
+"""
 
 import json
 
@@ -16,7 +20,7 @@ class SparkProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         query_id: Spark's id of the query.
-        run_id: Spark's id of this run of it.
+        run_id: Spark's id of the query's run.
         batch_id: The micro-batch that the checkpoint completes.
         offsets: Spark's offset log entry of that batch, as it stands in its file.
         checkpoint_location: Spark's own checkpoint directory.
@@ -35,8 +39,8 @@ def progress_of(metadata: CheckpointMetadata) -> SparkProgress:
     """Spark's side of a checkpoint.
 
     Raises:
-        InvalidRequestError: Spark has not written it.
-        CheckpointCorruptedError: It can't be read.
+        InvalidRequestError: The checkpoint was not taken by a Spark query.
+        CheckpointCorruptedError: What Spark has written can't be read.
     """
     encoded = metadata.coordinator_states.get(SPARK)
     if encoded is None:
@@ -53,10 +57,10 @@ def progress_of(metadata: CheckpointMetadata) -> SparkProgress:
 
 
 def plan_of(offsets: str) -> str:
-    """What tells a batch from another one of that number: its sources' offsets, and its time.
+    """What tells a batch from any other batch of that number: the offsets of sources, and the time.
 
-    The offsets of files are but counted. An entry has a line for its version, one for the time and
-    settings, and one for each source.
+    The time is needed because offsets of files are only counts. An entry has a line for its version, a
+    line for the time and settings, and a line for each source.
     """
     settings, *sources = offsets.splitlines()[1:] or ["{}"]
     return f"{json.loads(settings).get('batchTimestampMs')} {' '.join(sources)}"

@@ -1,4 +1,4 @@
-"""What two savepoints have of Spark's, one and not the other. Pure."""
+"""How Spark's sides of two savepoints differ. Pure."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ from holdfast.spark_progress.spark_files import SparkFiles
 
 @dataclass(frozen=True, slots=True)
 class SparkFilesComparison:
-    """What is not the same in Spark's side of two savepoints.
+    """What is not the same in Spark's sides of two savepoints.
 
     Attributes:
-        is_committed: Whether Spark had noted that the batch is done, in each; None if it is the same.
-        settings: Settings that differ, by name: in each; None where one doesn't have it.
-        paths: Files that only one has, or that hold something else, sorted.
+        is_committed: Whether Spark had noted that the batch is done, in each savepoint; None if both agree.
+        settings: Settings that differ, by name: the text in each savepoint; None where it is not set.
+        paths: Files that only one savepoint has, or that differ in content, sorted.
     """
 
     is_committed: tuple[bool, bool] | None
@@ -46,4 +46,4 @@ def compare_spark_files(first: SparkFiles, second: SparkFiles) -> SparkFilesComp
 
 
 def _contents(content: SparkFiles) -> dict[str, StreamStateHandle]:
-    return {one.path: without_place(one.handle) for one in content.files}
+    return {file.path: without_place(file.handle) for file in content.files}

@@ -1,4 +1,7 @@
-"""Spark's side of a savepoint, as it stands in `_metadata`. Pure."""
+"""Spark's files in a savepoint: MessagePack in `_metadata`, under the coordinator state `spark-files`. Pure.
+
+{"is_committed": bool, "settings": {str: str}, "files": [[path, handle], …], "state_origins": {URI: URI}}
+"""
 
 from collections.abc import Callable
 
@@ -16,7 +19,7 @@ class SparkFile(msgspec.Struct, frozen=True):
 
     Attributes:
         path: Where it was, relative to the checkpointLocation.
-        handle: Its bytes.
+        handle: Leads to the bytes of its copy.
     """
 
     path: str
@@ -30,7 +33,7 @@ class SparkFiles(msgspec.Struct, frozen=True, kw_only=True):
         is_committed: Whether Spark had noted that the batch is done.
         settings: Settings of Spark that the files go with, and that Spark doesn't note itself.
         files: The files.
-        state_origins: Where files of Holdfast's state are that were copied, by where they were.
+        state_origins: URIs of copied files of Holdfast's state, by the URI of what was copied.
     """
 
     is_committed: bool
@@ -39,11 +42,11 @@ class SparkFiles(msgspec.Struct, frozen=True, kw_only=True):
     state_origins: dict[str, str] = {}
 
     def encode(self, directory: str) -> bytes:
-        """The bytes as they stand in the `_metadata` of a directory; what is near is relative."""
+        """The bytes for the `_metadata` of a directory; URIs below that directory become relative."""
         return msgspec.msgpack.encode(self._with_uris(lambda uri: relative_uri(uri, directory)))
 
     def _with_uris(self, change: Callable[[str], str]) -> "SparkFiles":
-        files = tuple(SparkFile(one.path, _changed(one.handle, change)) for one in self.files)
+        files = tuple(SparkFile(file.path, _changed(file.handle, change)) for file in self.files)
         origins = {origin: change(uri) for origin, uri in self.state_origins.items()}
         return msgspec.structs.replace(self, files=files, state_origins=origins)
 
@@ -52,8 +55,8 @@ def spark_files_of(metadata: CheckpointMetadata, directory: str) -> SparkFiles:
     """Spark's side of a savepoint in a directory.
 
     Raises:
-        InvalidRequestError: It is none of a query.
-        CheckpointCorruptedError: Spark's side of it can't be read.
+        InvalidRequestError: It is no savepoint of a query.
+        CheckpointCorruptedError: What it has of Spark can't be read.
     """
     encoded = metadata.coordinator_states.get(SPARK_FILES)
     if encoded is None:

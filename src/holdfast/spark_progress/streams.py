@@ -14,25 +14,25 @@ from holdfast.spark_progress.spark_files import SPARK_FILES, SparkFile, SparkFil
 
 
 def all_streams(checkpoint: CompletedCheckpoint) -> list[StreamStateHandle]:
-    """Every handle to bytes that it needs: of operators and, in a savepoint, of Spark.
+    """Every handle to bytes that a checkpoint needs: of operators and, in a savepoint, of Spark.
 
     Raises:
-        CheckpointCorruptedError: Spark's side of it can't be read.
+        CheckpointCorruptedError: What it has of Spark can't be read.
     """
     streams = checkpoint.metadata.streams()
     if SPARK_FILES in checkpoint.metadata.coordinator_states:
         content = spark_files_of(checkpoint.metadata, checkpoint.location.external_pointer)
-        streams += [one.handle for one in content.files]
+        streams += [file.handle for file in content.files]
     return streams
 
 
 def directories_of(*checkpoints: CompletedCheckpoint) -> list[str]:
-    """URIs of the directories that their files are in: some may be in other stores than they are.
+    """URIs of the directories that files of checkpoints are in, which may be in several stores.
 
     Raises:
-        CheckpointCorruptedError: Spark's side of one can't be read.
+        CheckpointCorruptedError: What a checkpoint has of Spark can't be read.
     """
-    files = (file for one in checkpoints for file in files_of(all_streams(one)))
+    files = (file for checkpoint in checkpoints for file in files_of(all_streams(checkpoint)))
     return sorted({uripath.parent(file.uri) for file in files})
 
 
@@ -44,40 +44,41 @@ def verify_checkpoints(
 ) -> Iterator[VerifiedFile]:
     """Read every byte of every file that checkpoints lead to; see `verify`.
 
-    What a running job has deleted meanwhile, together with all of the checkpoints that lead to it,
-    is left out. Their `_metadata` was verified when they were loaded.
+    A file that a running job has deleted meanwhile, together with all checkpoints that lead to it, is
+    left out. The `_metadata` of a checkpoint was verified when it was loaded.
 
     Args:
         checkpoints: The checkpoints.
-        on_bytes: Told of every so many bytes more that are done.
-        on_gone: Told, once, of each checkpoint that was found to be deleted meanwhile.
+        on_bytes: Is told again and again how many bytes more were read.
+        on_gone: Is told, once, of each checkpoint that turns out to be deleted meanwhile.
 
     Raises:
-        CheckpointCorruptedError: Spark's side of one can't be read.
+        CheckpointCorruptedError: What a checkpoint has of Spark can't be read.
     """
     leading: dict[str, list[CompletedCheckpoint]] = {}
     streams: list[StreamStateHandle] = []
     for checkpoint in checkpoints:
-        found = all_streams(checkpoint)
-        streams += found
-        for file in files_of(found):
+        of_checkpoint = all_streams(checkpoint)
+        streams += of_checkpoint
+        for file in files_of(of_checkpoint):
             leading.setdefault(file.uri, []).append(checkpoint)
     gone: set[str] = set()
-    for one in verify(streams, on_bytes=on_bytes):
-        if not isinstance(one.failure, CheckpointNotFoundError):
-            yield one
+    for verified in verify(streams, on_bytes=on_bytes):
+        if not isinstance(verified.failure, CheckpointNotFoundError):
+            yield verified
             continue
-        for checkpoint in leading[one.uri]:
+        for checkpoint in leading[verified.uri]:
             pointer = checkpoint.location.external_pointer
             if pointer not in gone and _is_gone(checkpoint):
                 gone.add(pointer)
                 on_gone(checkpoint)
-        if not all(each.location.external_pointer in gone for each in leading[one.uri]):
-            yield one
+        pointers = [each.location.external_pointer for each in leading[verified.uri]]
+        if not all(pointer in gone for pointer in pointers):
+            yield verified
 
 
 def _is_gone(checkpoint: CompletedCheckpoint) -> bool:
-    """Whether it was deleted since, as far as can be told: its `_metadata` goes first."""
+    """Whether a checkpoint was deleted since, as far as can be told: `_metadata` goes first."""
     try:
         load_checkpoint(checkpoint.location)
     except CheckpointNotFoundError:
@@ -98,16 +99,16 @@ def copy_savepoint(
     Args:
         checkpoint: What to copy.
         target: URI of the directory to make the savepoint in, of any store.
-        on_bytes: Told of every so many bytes that were copied; from several threads.
+        on_bytes: Is told again and again how many bytes more were copied; from several threads.
 
     Returns:
-        The copy. `restore_savepoint` takes it as it takes the savepoint that it was made of.
+        The copy. `restore_savepoint` takes it like the savepoint that was copied.
 
     Raises:
-        CheckpointNotFoundError: A file is gone. As after the next three nothing is left behind.
+        CheckpointNotFoundError: A file is gone. Nothing is left behind, nor after the next three errors.
         CheckpointCorruptedError: A file is damaged.
         StorageUnavailableError: Something could not be read or written.
-        InvalidRequestError: That can't be a directory of savepoints.
+        InvalidRequestError: The target can't be a directory of savepoints.
         OutcomeUnknownError: The store did not say whether the copy was completed.
     """
     metadata = checkpoint.metadata
@@ -127,18 +128,23 @@ def copy_savepoint(
     return copy_checkpoint(
         checkpoint,
         target,
-        also=[one.handle for one in content.files],
+        also=[file.handle for file in content.files],
         coordinator_states=encoded,
         on_bytes=on_bytes,
     )
 
 
 def with_copied_files(content: SparkFiles, copies: Mapping[str, StreamStateHandle]) -> SparkFiles:
-    """The same files in their copies, which are by the URI of what was copied."""
+    """Spark's files with handles to copies.
 
-    def copied(one: SparkFile) -> SparkFile:
-        if not isinstance(one.handle, FileStateHandle):
-            return one
-        return SparkFile(one.path, copies[one.handle.uri])
+    Args:
+        content: The files.
+        copies: The copies, by the URI of what was copied.
+    """
+
+    def copied(file: SparkFile) -> SparkFile:
+        if not isinstance(file.handle, FileStateHandle):
+            return file
+        return SparkFile(file.path, copies[file.handle.uri])
 
     return msgspec.structs.replace(content, files=tuple(map(copied, content.files)))

@@ -4,20 +4,27 @@ from collections.abc import Collection
 from functools import cache
 
 from holdfast.errors import CheckpointNotFoundError
-from holdfast.spark.checkpoint_location.logs import decode_offsets, decode_state_ids
-from holdfast.spark.checkpoint_location.selection import Batch, numbers, version_of
+from holdfast.spark.checkpoint_location.file_names import numbers, state_file
+from holdfast.spark.checkpoint_location.logs import (
+    STATE_STORE,
+    LoggedBatch,
+    decode_offsets,
+    decode_state_ids,
+)
 from holdfast.spark.checkpoint_location.small_files import names_in, read_text
-
-_STATE_STORE = "spark.sql.streaming.stateStore."
 
 
 def newest_committed(checkpoint_location: str) -> int | None:
-    """The last batch that Spark has noted to be done; None if none is."""
-    names = names_in(f"{checkpoint_location}/commits")
-    return max(numbers((f"commits/{name}" for name in names), "commits"), default=None)
+    """The last batch that Spark has noted to be done; None if there is no such batch."""
+    return _newest(checkpoint_location, "commits")
 
 
-def batch_at(checkpoint_location: str, paths: Collection[str], batch_id: int) -> Batch:
+def newest_batch(checkpoint_location: str) -> int | None:
+    """The last batch that Spark has begun; None if there is no such batch."""
+    return _newest(checkpoint_location, "offsets")
+
+
+def batch_at(checkpoint_location: str, paths: Collection[str], batch_id: int) -> LoggedBatch:
     """What Spark's logs say of a batch.
 
     Args:
@@ -26,8 +33,8 @@ def batch_at(checkpoint_location: str, paths: Collection[str], batch_id: int) ->
         batch_id: The batch.
 
     Raises:
-        CheckpointNotFoundError: They have it no more, or not yet.
-        CheckpointCorruptedError: They say something else.
+        CheckpointNotFoundError: The logs don't have the batch any more, or not yet.
+        CheckpointCorruptedError: An entry can't be read.
     """
     uri = f"{checkpoint_location}/offsets/{batch_id}"
     if f"offsets/{batch_id}" not in paths:
@@ -41,7 +48,7 @@ def batch_at(checkpoint_location: str, paths: Collection[str], batch_id: int) ->
         entry = f"{checkpoint_location}/commits/{version - 1}"
         return decode_state_ids(read_text(entry), uri=entry)
 
-    return Batch(
+    return LoggedBatch(
         batch_id=batch_id,
         is_committed=batch_id in committed,
         offsets=decode_offsets(read_text(uri), uri=uri),
@@ -51,10 +58,15 @@ def batch_at(checkpoint_location: str, paths: Collection[str], batch_id: int) ->
 
 def inferred_settings(paths: Collection[str]) -> dict[str, str]:
     """Settings that follow from names of files, and that Spark doesn't note itself."""
-    versions = [version for path in paths if (version := version_of(path)) is not None]
-    found = {}
-    if any(one.state_id for one in versions):
-        found[f"{_STATE_STORE}checkpointFormatVersion"] = "2"
-    if any(one.kind == "changelog" for one in versions):
-        found[f"{_STATE_STORE}rocksdb.changelogCheckpointing.enabled"] = "true"
-    return found
+    files = [file for path in paths if (file := state_file(path)) is not None]
+    settings = {}
+    if any(file.state_id for file in files):
+        settings[f"{STATE_STORE}checkpointFormatVersion"] = "2"
+    if any(file.kind == "changelog" for file in files):
+        settings[f"{STATE_STORE}rocksdb.changelogCheckpointing.enabled"] = "true"
+    return settings
+
+
+def _newest(checkpoint_location: str, log: str) -> int | None:
+    names = names_in(f"{checkpoint_location}/{log}")
+    return max(numbers((f"{log}/{name}" for name in names), log), default=None)

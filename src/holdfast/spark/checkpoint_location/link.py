@@ -1,11 +1,14 @@
-"""From Spark's checkpointLocation to Holdfast's checkpoints: a small file that leads there."""
+"""The file `holdfast.json` in Spark's checkpointLocation, which leads to Holdfast's checkpoints.
+
+{"checkpoint_dir":"s3://bucket/holdfast","job_id":"totals","storage":"filesystem"}
+"""
 
 import msgspec
 
-from holdfast.errors import CheckpointCorruptedError
+from holdfast.spark.checkpoint_location.small_files import names_in, read_json_in
 
 LINK_FILE = "holdfast.json"
-"""Its name, directly in the checkpointLocation."""
+"""The name of the file, directly in the checkpointLocation."""
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,18 +30,16 @@ def encode_link(link: Link) -> str:
     return msgspec.json.encode(link).decode()
 
 
-def decode_link(text: str | bytes, *, uri: str) -> Link:
-    """Read the text of the file.
-
-    Args:
-        text: The whole file.
-        uri: The file, for errors.
+def read_link(checkpoint_location: str) -> Link | None:
+    """Where a query keeps the state of its operators; None if it has had no operators.
 
     Raises:
-        CheckpointCorruptedError: It says something else.
+        CheckpointCorruptedError: The file holds something else.
     """
-    try:
-        return msgspec.json.decode(text, type=Link)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        message = f"what leads to the query's checkpoints can't be read ({error})"
-        raise CheckpointCorruptedError(message, uri) from error
+    what = "what leads to the query's checkpoints"
+    return read_json_in(checkpoint_location, LINK_FILE, Link, what=what)
+
+
+def has_link(checkpoint_location: str) -> bool:
+    """Whether a query has had operators, as its checkpointLocation says."""
+    return LINK_FILE in names_in(checkpoint_location)

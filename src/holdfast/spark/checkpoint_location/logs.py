@@ -1,11 +1,19 @@
 """What Spark's own logs say of a batch. Pure: texts in, values out.
 
-`offsets/N` is a line with the version, one of JSON with what is pinned, and one for each place that a
-source has in the plan (of version 2 for each source, which its name or the last place begins);
-`commits/N` a line with the version and one of JSON.
+    offsets/<batch>    v1
+                       {"batchTimestampMs":…,"conf":{"spark.sql.shuffle.partitions":"2",…},…}
+                       {"logOffset":3}      a line for each place that a source has in the plan
+                       …
+    commits/<batch>    v1, or v2 with
+                       {"stateUniqueIds":{"<operator>":[["<id of a store's state>",…],…]},…}
+                                            a list for each partition
+
+In version 2 of `offsets` there is a line `<name>:<offset>` for each source; a source without a name has its
+last place in the plan instead.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +22,9 @@ import msgspec
 from holdfast.errors import CheckpointCorruptedError
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
-PROVIDER_CLASS = "spark.sql.streaming.stateStore.providerClass"
+STATE_STORE = "spark.sql.streaming.stateStore."
+"""How names of settings for Spark's own state begin."""
+PROVIDER_CLASS = f"{STATE_STORE}providerClass"
 
 _PLACE = re.compile("[0-9]{1,3}")
 
@@ -23,9 +33,9 @@ _PLACE = re.compile("[0-9]{1,3}")
 class LogOffset:
     """How far the log of a source of files counts.
 
-    A directory below `sources` has the number of its source, but a line of `offsets` that of a place
-    in the plan. A source that a plan has twice has two places, so that those behind it have other
-    numbers than their directories.
+    A directory below `sources` has the number of its source, a line of `offsets` the number of a place in
+    the plan. A source that a plan has twice has two places, so that sources behind it have other numbers
+    than their directories.
 
     Attributes:
         least: The last entry that counts for sure; -1 if it may be no such log.
@@ -54,11 +64,34 @@ class Offsets:
     begun_ms: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedBatch:
+    """A batch that the stream has come to, as Spark's logs have it.
+
+    Attributes:
+        batch_id: The number of the batch.
+        is_committed: Whether Spark has noted that it is done.
+        offsets: Spark's entry of the offset log.
+        state_ids: Looks up which ids of a version of the state count; none in format 1.
+    """
+
+    batch_id: int
+    is_committed: bool
+    offsets: Offsets
+    state_ids: Callable[[int], frozenset[str]]
+
+    @property
+    def version(self) -> int:
+        """Version of the state that Spark goes on from."""
+        # A batch that is not committed Spark does again, from the state before it.
+        return self.batch_id + self.is_committed
+
+
 def decode_offsets(text: str, *, uri: str) -> Offsets:
     """Read an entry of the offset log.
 
     Raises:
-        CheckpointCorruptedError: It is something else.
+        CheckpointCorruptedError: The text is something else.
     """
     version, _, body = text.partition("\n")
     first, *lines = body.split("\n")
@@ -76,41 +109,50 @@ def decode_state_ids(text: str, *, uri: str) -> frozenset[str]:
     """Ids of the state that a batch has left, in an entry of the commit log; none in format 1.
 
     Raises:
-        CheckpointCorruptedError: It is something else.
+        CheckpointCorruptedError: The text is something else.
     """
     _, _, body = text.partition("\n")
     operators = (_json(body, uri).get("stateUniqueIds") or {}).values()
     return frozenset(
-        str(one) for partitions in operators for stores in partitions for one in stores if one
+        str(state_id)
+        for partitions in operators
+        for stores in partitions
+        for state_id in stores
+        if state_id
     )
 
 
 def _numbered(lines: list[str]) -> dict[str, LogOffset]:
     """How far logs of files count, by the directory of the source; a line for every place."""
     lasts = [_log_offset(line) for line in lines]
-    # Lines of one source are equal, so those before each are of at least so many.
+    # Lines of the same source are equal, so the lines before each are of at least so many sources.
     sources = [len(set(lines[:at])) for at in range(len(lines) + 1)]
-    found = {}
+    offsets = {}
     for number in range(len(lines)):
         possible = [lasts[at] for at in range(number, len(lines)) if sources[at] <= number]
-        found[str(number)] = _counted(possible, is_there=number < sources[-1])
-    return {name: one for name, one in found.items() if one is not None}
+        offsets[str(number)] = _counted(possible, is_there=number < sources[-1])
+    return {name: offset for name, offset in offsets.items() if offset is not None}
 
 
 def _named(lines: list[str]) -> dict[str, LogOffset]:
-    """The same where a source has one line: its name and offset, or its last place and offset."""
+    """How far logs of files count, where a source has one line: its name, or last place, and offset."""
     lasts = {name: _log_offset(rest) for name, _, rest in (line.partition(":") for line in lines)}
     places = {int(name): last for name, last in lasts.items() if _PLACE.fullmatch(name)}
-    found = {name: _counted([last], is_there=True) for name, last in lasts.items()}
+    offsets = {name: _counted([last], is_there=True) for name, last in lasts.items()}
     if sorted(places) != list(range(len(places))):  # some are twice, or have no offset yet
         for number in range(max(places) + 1):
             behind = [last for place, last in places.items() if place >= number]
-            found[str(number)] = _counted([None, *behind], is_there=False)
-    return {name: one for name, one in found.items() if one is not None}
+            offsets[str(number)] = _counted([None, *behind], is_there=False)
+    return {name: offset for name, offset in offsets.items() if offset is not None}
 
 
 def _counted(possible: list[int | None], *, is_there: bool) -> LogOffset | None:
-    """Of the offsets that a directory's source can have; None if it can't be a log of files."""
+    """How far the log of a directory counts; None if it can't hold a log of files.
+
+    Args:
+        possible: The offsets that the directory's source can have; None for any that is no log's.
+        is_there: Whether the plan has a source with this directory for sure.
+    """
     lasts = [last for last in possible if last is not None]
     if not lasts:
         return None
@@ -125,7 +167,7 @@ class _FileOffset(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _log_offset(line: str) -> int | None:
-    """That of a log of files; None of a source with offsets of its own kind."""
+    """How far a line says that a log of files counts; None if the source has offsets of another kind."""
     try:
         return msgspec.json.decode(line, type=_FileOffset).logOffset
     except msgspec.MsgspecError:

@@ -7,9 +7,9 @@ from holdfast.redaction import shown
 
 
 def check_apart(checkpoint_location: str, checkpoint_dir: str | None, job_id: str) -> None:
-    """Refuse to keep checkpoints of operators among Spark's files, or Spark's files among them.
+    """Refuse to keep checkpoints of operators among Spark's files, or Spark's files among checkpoints.
 
-    What takes, restores or rolls back a query copies and deletes all of the one without the other.
+    A savepoint, a restore or a roll back copies and deletes everything of one side without the other.
 
     Args:
         checkpoint_location: Spark's own checkpoint directory for a query, as Spark or Holdfast has it.

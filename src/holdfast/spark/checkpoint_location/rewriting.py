@@ -1,4 +1,8 @@
-"""Absolute paths inside Spark's files, made to fit another place. Pure."""
+"""Absolute paths inside Spark's files, made to fit another place. Pure.
+
+state/<operator>/_metadata/v2/<batch>    v2, then a line {"stateStoreInfo":[{"stateSchemaFilePaths":[<URI>,…]},…]}
+sources/<source>/<k>[.compact]           v1, then a line {"path":<URI>,…} for each input file
+"""
 
 import re
 from collections.abc import Mapping
@@ -19,9 +23,8 @@ _SCHEMA_PATHS = "stateSchemaFilePaths"
 
 _S3 = ("s3", "s3a")
 
-
 _LEFT_BY_JAVA = "/;:@&=+$,_-!.~'()*"
-"""What its URIs don't escape, but for letters, digits, and all that is not ASCII."""
+"""What Java's URIs don't escape, beside letters, digits, and all that is not ASCII."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +32,11 @@ class Moves:
     """Beginnings of the paths of input files, and what they are now.
 
     Attributes:
-        paths: URIs as Holdfast writes them, with nothing escaped: the new one for each old one.
-        used: The old ones that some path had.
+        paths: The new beginning by the old; URIs as Holdfast writes them, with nothing escaped.
+        used: Old beginnings that some path had.
 
     Raises:
-        InvalidRequestError: There is a password in one.
+        InvalidRequestError: A URI has a password in it.
     """
 
     paths: Mapping[str, str]
@@ -47,7 +50,7 @@ class Moves:
 
     @property
     def unused(self) -> list[str]:
-        """The old ones that no path had."""
+        """Old beginnings that no path had."""
         return sorted(self.paths.keys() - self.used)
 
     def moved(self, file: str) -> str:
@@ -66,7 +69,7 @@ def has_paths(path: str, *, sources: bool) -> bool:
 
     Args:
         path: The file, relative to the checkpointLocation.
-        sources: Whether those of sources have to be.
+        sources: Whether paths of input files, in logs of sources, have to be changed.
     """
     return bool(_OPERATOR.fullmatch(path) or (sources and _SOURCE_LOG.fullmatch(path)))
 
@@ -81,7 +84,7 @@ def rewritten(path: str, content: bytes, *, checkpoint_location: str, moves: Mov
         moves: Where what logs of sources name has moved.
 
     Raises:
-        CheckpointCorruptedError: It holds something else.
+        CheckpointCorruptedError: The file holds something else.
     """
     try:
         version, *lines = content.decode().split("\n")
@@ -99,8 +102,8 @@ def _with_schemas_in(line: str, checkpoint_location: str, path: str) -> str:
     for store in described.get("stateStoreInfo", []):
         old = store.get(_SCHEMA_PATHS) or []
         store[_SCHEMA_PATHS] = [
-            _SCHEMA.sub(lambda found: _for_spark(checkpoint_location, found[0]) + found[1], one)
-            for one in old
+            _SCHEMA.sub(lambda match: _for_spark(checkpoint_location, match[0]) + match[1], schema)
+            for schema in old
         ]
     return msgspec.json.encode(described).decode()
 
@@ -126,14 +129,15 @@ def _with_moved(line: str, moves: Moves, path: str) -> str:
 
 
 def _as_java(uri: str) -> str:
-    """Escaped as Spark does, which takes a file that is spelled otherwise for a new one."""
+    """The URI escaped as Spark does, which takes a file that is spelled otherwise for a new one."""
     return "".join(
-        one if ord(one) > 127 else quote(one, safe=_LEFT_BY_JAVA) for one in uri
-    )  # ASCII
+        character if ord(character) > 127 else quote(character, safe=_LEFT_BY_JAVA)  # 127: ASCII
+        for character in uri
+    )
 
 
 def _plain(uri: str) -> str:
-    """A local URI with one slash, as Hadoop sometimes writes it, or three: one of them."""
+    """One spelling for a local URI, which Hadoop writes sometimes with one slash, sometimes with three."""
     scheme, separator, rest = uri.partition(":")
     return f"{scheme}:///{rest.lstrip('/')}" if separator and scheme == "file" else uri
 

@@ -2,10 +2,15 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+import msgspec
 
 from holdfast.common import uripath
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations.file_systems import file_system_for
+
+_T = TypeVar("_T")
 
 
 def names_in(directory: str) -> frozenset[str]:
@@ -26,6 +31,31 @@ def read_text(uri: str) -> str:
         return read(uri).decode()
     except UnicodeDecodeError as error:
         raise CheckpointCorruptedError(f"file is no text ({error})", uri) from error
+
+
+def read_json(uri: str, kind: type[_T], *, what: str) -> _T:
+    """A small file of JSON, as a value of that type.
+
+    Args:
+        uri: The file.
+        kind: The type.
+        what: Says in an error what the file is.
+
+    Raises:
+        CheckpointNotFoundError: There is no such file.
+        CheckpointCorruptedError: It holds something else.
+    """
+    try:
+        return msgspec.json.decode(read(uri), type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CheckpointCorruptedError(f"{what} can't be read ({error})", uri) from error
+
+
+def read_json_in(directory: str, name: str, kind: type[_T], *, what: str) -> _T | None:
+    """A small file of JSON in a directory, as `read_json` gives it; None if there is no such file."""
+    if name not in names_in(directory):
+        return None
+    return read_json(f"{directory}/{name}", kind, what=what)
 
 
 def write(uri: str, content: bytes) -> None:
@@ -56,8 +86,8 @@ def delete(uris: Iterable[str]) -> None:
     files = list(uris)
     if files:
         beside = [
-            uripath.join(uripath.parent(one), f".{uripath.name(one)}.crc")
-            for one in files
-            if uripath.scheme(one) == "file"
+            uripath.join(uripath.parent(file), f".{uripath.name(file)}.crc")
+            for file in files
+            if uripath.scheme(file) == "file"
         ]
         file_system_for(files[0]).delete([*files, *beside])

@@ -13,14 +13,14 @@ from holdfast.spark.checkpoint_location.small_files import created
 
 def tree(directory: str) -> dict[str, int]:
     """Length in bytes of every file below a directory, by its path relative to that."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     level = [directory]
     while level:
         entries = list_all(level)
         level = [entry.uri for entry in entries if entry.is_directory]
         files = (entry for entry in entries if not entry.is_directory)
-        found.update((entry.uri.removeprefix(f"{directory}/"), entry.size) for entry in files)
-    return found
+        sizes.update((entry.uri.removeprefix(f"{directory}/"), entry.size) for entry in files)
+    return sizes
 
 
 def opened(uri: str) -> Callable[[], BinaryIO]:

@@ -1,4 +1,10 @@
-"""Snapshots of RocksDB: a zip that names the files which hold the data."""
+"""Snapshots of RocksDB: a zip that names the files which hold the data.
+
+<version>.zip
+metadata       v1, then a line {"sstFiles":[{"dfsSstFileName":…,"sizeBytes":…},…],"logFiles":[…],…}
+…              small files of RocksDB's own
+SSTs/<dfsSstFileName>, logs/<dfsLogFileName>    beside the zip; several zips may name the same file
+"""
 
 import zipfile
 from collections.abc import Callable
@@ -17,10 +23,10 @@ def parts_of(path: str, opens: Callable[[], BinaryIO]) -> dict[str, int]:
 
     Args:
         path: The zip; what it refers to lies below the same directory.
-        opens: Opens it.
+        opens: Opens the zip.
 
     Raises:
-        CheckpointCorruptedError: It is no such zip.
+        CheckpointCorruptedError: The file is no such zip.
     """
     directory = path.rpartition("/")[0]
     try:
@@ -28,9 +34,9 @@ def parts_of(path: str, opens: Callable[[], BinaryIO]) -> dict[str, int]:
             _, _, text = archive.read(_DESCRIPTION).decode().partition("\n")
         described = msgspec.json.decode(text, type=dict[str, Any])
         return {
-            f"{directory}/{folder}/{one[name]}": int(one["sizeBytes"])
+            f"{directory}/{folder}/{part[name]}": int(part["sizeBytes"])
             for kind, folder, name in _PARTS
-            for one in described.get(kind) or []
+            for part in described.get(kind) or []
         }
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError) as error:
         message = f"a snapshot of RocksDB can't be read ({error!r})"

@@ -1,4 +1,8 @@
-"""The data source `holdfast`: states of checkpoints and savepoints as DataFrames."""
+"""The data source `holdfast`: states of checkpoints and savepoints as DataFrames.
+
+Spark finds it in the package `pyspark_holdfast`. `view` is what its options ask for, `reader` reads that in
+tasks, `spark_types` casts it. `session` has `read_state`, for users. Start with `view`.
+"""
 
 from holdfast.spark.data_source.reader import StateReader
 from holdfast.spark.data_source.session import read_state

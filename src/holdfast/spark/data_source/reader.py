@@ -1,4 +1,4 @@
-"""Reads a view, in tasks of Spark's."""
+"""Reads the rows of a view in tasks of Spark."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +16,7 @@ class StatePartition(InputPartition):
     """What one task reads.
 
     Attributes:
-        part: A part of the state; None for all of a small view.
+        part: A part of the state; None if the view is a small table, which has all rows itself.
     """
 
     def __init__(self, part: Section | RawPart | None) -> None:
@@ -29,10 +29,10 @@ class StateReader(DataSourceReader):
 
     Args:
         view: What is read; it was looked up by the driver, once for all tasks.
-        schema: The columns that Spark takes; those of the view.
+        schema: The columns that Spark takes, which must be the view's.
 
     Raises:
-        InvalidRequestError: Somebody wants other columns.
+        InvalidRequestError: The columns are others.
     """
 
     def __init__(self, view: StateView, schema: StructType) -> None:
@@ -43,9 +43,9 @@ class StateReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each subtask, several where its state is large."""
+        """A partition for each subtask, several where its state is large."""
         state = self._view.state
-        return [StatePartition(one) for one in (state.split() if state is not None else [None])]
+        return [StatePartition(part) for part in (state.split() if state is not None else [None])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition; every byte of them was verified."""

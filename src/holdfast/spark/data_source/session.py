@@ -21,16 +21,16 @@ def read_state(
 ) -> DataFrame:
     """A state of a checkpoint or savepoint as a DataFrame, read by tasks of the session.
 
-    It is `spark.read.format("holdfast")` with options for how the session reaches its stores: Spark
-    does not tell data sources.
+    It is `spark.read.format("holdfast")` with options that say how the session reaches its stores, which
+    Spark doesn't tell data sources.
 
     Args:
         spark: The session, also one of Spark Connect.
         pointer: URI of the checkpoint or savepoint.
-        operator: The operator's uid. Without it, state and raw: what states there are.
-        state: The state's name; may be left out where there is one only.
+        operator: The operator's uid. Without it, `state` and `raw` the rows say which states there are.
+        state: The state's name; may be left out where the operator has only one state.
         raw: As for `holdfast.read_state`.
-        wide_integers: Likewise.
+        wide_integers: As for `holdfast.read_state`.
 
     Raises:
         pyspark.errors.AnalysisException: There is no such state, or it can't be read; the message

@@ -1,4 +1,4 @@
-"""Arrow data as Spark takes it: of the types that it has, and of none that lose something."""
+"""Arrow data in types that Spark has, none of which loses a part of a value."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ def spark_schema_of(schema: pa.Schema) -> StructType:
     """The columns as Spark has them; all of them may be null.
 
     Raises:
-        InvalidRequestError: Spark has no type that holds all values of one.
+        InvalidRequestError: Spark has no type that holds all values of a column.
     """
     fields = [(field.name, _held(field.type, field.name)) for field in schema]
     return from_arrow_schema(pa.schema(fields))
@@ -27,7 +27,7 @@ def for_spark(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
     """The rows as Spark takes them for a schema.
 
     Raises:
-        InvalidRequestError: A value would change: nanoseconds, of which Spark has none.
+        InvalidRequestError: A value would change, such as a time with nanoseconds, which Spark hasn't.
     """
     wanted = to_arrow_schema(schema, timezone="UTC")
     columns = []
@@ -53,7 +53,7 @@ def _held(type: pa.DataType, at: str) -> pa.DataType:
         names = [field.name for field in type]
         if len(set(names)) < len(names):
             raise InvalidRequestError(f"{at} has two fields of one name, which Spark has not")
-        return pa.struct([(one.name, _held(one.type, f"{at}.{one.name}")) for one in type])
+        return pa.struct([(field.name, _held(field.type, f"{at}.{field.name}")) for field in type])
     if types.is_map(type):
         return pa.map_(_held(type.key_type, f"{at}[key]"), _held(type.item_type, f"{at}[value]"))
     if _is_list(type):
@@ -109,15 +109,15 @@ _HELD: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], pa.Dat
     (types.is_uint32, _always(pa.int64())),
     (types.is_uint64, _always(pa.decimal128(20, 0))),
     (types.is_float16, _always(pa.float32())),
-    (types.is_timestamp, lambda one: pa.timestamp("us", None if one.tz is None else "UTC")),
+    (types.is_timestamp, lambda kind: pa.timestamp("us", None if kind.tz is None else "UTC")),
     (types.is_date, _always(pa.date32())),
     (types.is_time, _always(pa.time64("us"))),
     (types.is_duration, _always(pa.duration("us"))),
     (_is_text, _always(pa.string())),
     (_is_bytes, _always(pa.binary())),
-    (_is_decimal, lambda one: pa.decimal128(one.precision, one.scale)),
+    (_is_decimal, lambda kind: pa.decimal128(kind.precision, kind.scale)),
     *(
-        (is_kind, lambda one: one)
+        (is_kind, lambda kind: kind)
         for is_kind in (
             types.is_boolean,
             types.is_integer,

@@ -27,10 +27,10 @@ class StateView:
     """A view of a checkpoint or savepoint: its rows, or where they are.
 
     Attributes:
-        stores: How to reach it.
-        schema: Its columns.
-        table: Its rows, of a small view; else None.
-        state: The state whose elements it shows; else None.
+        stores: How to reach the checkpoint.
+        schema: The columns.
+        table: The rows, if the view is small; else None.
+        state: The state whose elements the view shows; else None.
     """
 
     stores: Stores
@@ -66,14 +66,14 @@ class StateView:
                 if wide not in {"true", "false"}:
                     message = f"wideIntegers is {wide!r}; it must be true or false"
                     raise InvalidRequestError(message)
-                found = stored_state(
+                stored = stored_state(
                     pointer,
                     operator,
                     state,
                     raw=raw,  # type: ignore[arg-type]  # checked there
                     wide_integers=wide == "true",
                 )
-                return cls(stores=stores, schema=found.schema, state=found)
+                return cls(stores=stores, schema=stored.schema, state=stored)
             case "states" | "metadata" if is_named:
                 message = f"view {view} shows all states; leave operator, state and raw out"
                 raise InvalidRequestError(message)
@@ -84,7 +84,7 @@ class StateView:
 
     @property
     def spark_schema(self) -> StructType:
-        """Its columns as Spark has them.
+        """The columns of the view as Spark has them.
 
         Raises:
             InvalidRequestError: Spark has no such type.

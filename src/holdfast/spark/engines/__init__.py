@@ -1,6 +1,7 @@
 """The ways to Spark: a classic session of this process, or Spark Connect.
 
-`engine` says what differs; `choice` picks the engine of a session, for `query/`.
+`engine` says what differs; `classic` and `connect` do it; `choice` picks the engine of a session for `query/`,
+which makes all calls. Start with `engine`.
 """
 
 from holdfast.spark.engines.choice import engine_of

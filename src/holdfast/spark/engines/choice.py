@@ -1,4 +1,4 @@
-"""Which engine a session needs. Either kind of session may lack what the other one imports."""
+"""Which engine a session needs. Either kind of session may lack what the other kind imports."""
 
 from pyspark.sql import SparkSession
 

@@ -22,7 +22,7 @@ _MOST_BYTES_WITH_THE_FUNCTION = 256 << 10
 """A function over a MiB PySpark broadcasts by itself, in every batch, and never deletes the file."""
 
 _DECIDES_LATER = ("AdaptiveSparkPlan", "Exchange")
-"""Of plans with these Spark has to run a part before it knows, or does run one when it is asked."""
+"""Words in plans of which Spark has to run a part to know the partitions, or runs a part when asked."""
 
 _BUS_TIMEOUT_S = 120.0
 _POLL_S = 0.05
@@ -30,7 +30,7 @@ _JOB_GROUP = "spark.jobGroup.id"
 
 
 class _Lists(AccumulatorParam[list[bytes]]):
-    """Lists are put behind each other."""
+    """Lists that are put behind each other."""
 
     def zero(self, value: list[bytes]) -> list[bytes]:
         del value
@@ -61,11 +61,11 @@ class ClassicEngine:
     def offsets(self, query: RunningQuery, batch_id: int) -> str | None:
         # From Spark's memory: the file can be in a store that is far away.
         log = self._execution(query.query_id).offsetLog()
-        found = log.get(batch_id)
-        if not found.isDefined():
+        entry = log.get(batch_id)
+        if not entry.isDefined():
             return None
         text = _java(self.session, "java.io.ByteArrayOutputStream")()
-        log.serialize(found.get(), text)
+        log.serialize(entry.get(), text)
         return str(text.toString("UTF-8"))
 
     def leave(self, query: RunningQuery, name: str, text: str) -> None:
@@ -134,13 +134,13 @@ class ClassicEngine:
 
 @dataclass(frozen=True, slots=True)
 class ClassicJobs:
-    """`Jobs` of a run: those in the group that Spark makes for it."""
+    """`Jobs` of a run: the jobs in the group that Spark makes for the run."""
 
     session: SparkSession
     run_id: str
 
     def begin(self) -> None:
-        """See to it that the thread's jobs are in that group; a former batch may have changed it."""
+        """Put the thread's jobs into that group again; a former batch may have left it."""
         self.session.sparkContext.setLocalProperty(_JOB_GROUP, self.run_id)
 
     def are_all(self) -> bool:
@@ -148,9 +148,9 @@ class ClassicJobs:
 
     def ids(self) -> frozenset[int]:
         tracker = cast("Any", self.session.sparkContext)._jsc.statusTracker()
-        found = tracker.getJobIdsForGroup(self.run_id)
+        jobs = tracker.getJobIdsForGroup(self.run_id)
         # As text: Spark remembers a thousand jobs, and each number would be a call to the JVM.
-        text = _java(self.session, "java.util.Arrays").toString(found)
+        text = _java(self.session, "java.util.Arrays").toString(jobs)
         return frozenset(map(int, text.strip("[]").split(", "))) if len(text) > 2 else frozenset()
 
     def come_from(self, rows: DataFrame, uid: str) -> bool:
@@ -171,10 +171,10 @@ class ClassicJobs:
         return [status == "FAILED" for status in statuses]
 
     def _statuses(self, known: frozenset[int]) -> list[str]:
-        """Of the jobs that are not `known`; those that Spark has forgotten are none."""
+        """The status of each job that is not `known`; empty of a job that Spark has forgotten."""
         tracker = cast("Any", self.session.sparkContext)._jsc.statusTracker()
-        found = [tracker.getJobInfo(job) for job in sorted(self.ids() - known)]
-        return ["" if one is None else one.status().toString() for one in found]
+        infos = [tracker.getJobInfo(job) for job in sorted(self.ids() - known)]
+        return ["" if info is None else info.status().toString() for info in infos]
 
 
 def _let_listeners_catch_up(session: SparkSession) -> None:

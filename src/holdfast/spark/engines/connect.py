@@ -37,7 +37,7 @@ _DEFAULT_LOCATION = "spark.sql.streaming.checkpointLocation"
 
 
 class _StreamingQuery(Protocol):
-    """What is used of PySpark's, which is another class in each kind of session."""
+    """What is used of PySpark's class, which is another in each kind of session."""
 
     @property
     def id(self) -> str: ...
@@ -52,14 +52,14 @@ class _StreamingQuery(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _OwnQuery:
     """What stays the same over a run of a query.
 
     Attributes:
-        query_id: Spark's id of it.
+        query_id: Spark's id of the query.
         run_id: Spark's id of the run.
         location: Spark's checkpoint directory.
-        is_ours: Whether Holdfast's own file systems reach it; to read by Spark takes a job.
+        is_ours: Whether Holdfast's own file systems reach that; to read it by Spark takes a job.
     """
 
     query_id: str
@@ -79,12 +79,12 @@ class ConnectEngine:
 
     home: SparkSession
     session: SparkSession
-    _found: _Found | None = field(default=None, init=False)
+    _known: _OwnQuery | None = field(default=None, init=False)
 
     def running_query(self) -> RunningQuery:
-        found = self._query()
+        query = self._query()
         return RunningQuery(
-            query_id=found.query_id, run_id=found.run_id, checkpoint_location=found.location
+            query_id=query.query_id, run_id=query.run_id, checkpoint_location=query.location
         )
 
     def offsets(self, query: RunningQuery, batch_id: int) -> str | None:
@@ -138,12 +138,12 @@ class ConnectEngine:
     def jobs(self, run_id: str) -> None:
         del run_id  # Spark Connect tells of no jobs
 
-    def _query(self) -> _Found:
-        if self._found is None:
-            self._found = self._find()
-        return self._found
+    def _query(self) -> _OwnQuery:
+        if self._known is None:
+            self._known = self._looked_up()
+        return self._known
 
-    def _find(self) -> _Found:
+    def _looked_up(self) -> _OwnQuery:
         query = self._own_query()
         for location in _locations(self.home, self.session, query):
             try:
@@ -153,7 +153,7 @@ class ConnectEngine:
                 continue  # nothing of Spark's is there
             if metadata["id"] == query.id:
                 root = uri.removesuffix("/metadata")
-                return _Found(query.id, query.runId, root, self._reaches(root, text))
+                return _OwnQuery(query.id, query.runId, root, self._reaches(root, text))
         message = (
             f"can't tell where Spark keeps its progress of query {query.id}; give the query the "
             "option checkpointLocation"
@@ -161,10 +161,10 @@ class ConnectEngine:
         raise InvalidRequestError(message)
 
     def _own_query(self) -> _StreamingQuery:
-        """Of the queries of the client's session, the one whose batch this is.
+        """The query of the client's session whose batch this is.
 
-        Nothing that Spark hands over says so, but the session of the batch is that query's alone:
-        a setting of it that blackens an id in plans shows in the plan of that query.
+        Nothing that Spark hands over says which it is. But the session of the batch belongs to that query
+        alone: a setting of the session that blackens an id in plans shows in the plan of that query.
         """
         running: list[_StreamingQuery] = list(self.home.streams.active)
         if len(running) > 1:
@@ -180,7 +180,7 @@ class ConnectEngine:
         return _MARK in plan and query.id not in plan
 
     def _reaches(self, root: str, metadata: str) -> bool:
-        """Whether Holdfast's file systems give the same as Spark."""
+        """Whether Holdfast's own file systems read the same metadata as Spark."""
         try:
             Stores.parse(self.session.conf.getAll, root).use()
             with retry_deadline(_PROBE_DEADLINE_S):
@@ -209,7 +209,7 @@ def _locations(home: SparkSession, session: SparkSession, query: _StreamingQuery
 def _sink_options(query: _StreamingQuery) -> str:
     """What the plan shows of the options that the query was started with."""
     sinks = _SINK.finditer(_plan(query))
-    return next((one["options"] for one in sinks if one["query_id"] == query.id), "")
+    return next((sink["options"] for sink in sinks if sink["query_id"] == query.id), "")
 
 
 @contextmanager

@@ -27,7 +27,7 @@ class RunningQuery:
     Attributes:
         query_id: Stays the same for the life of Spark's checkpointLocation.
         run_id: New at each start of the query.
-        checkpoint_location: Spark's own checkpoint directory for it.
+        checkpoint_location: Spark's own checkpoint directory for the query.
     """
 
     query_id: str
@@ -39,15 +39,15 @@ class Jobs(Protocol):
     """The jobs that a run of a query starts, told by Spark's listeners."""
 
     def ids(self) -> frozenset[int]:
-        """Ids of all so far, as far as Spark remembers them."""
+        """Ids of all jobs so far, as far as Spark remembers them."""
         ...
 
     def are_all(self) -> bool:
-        """Whether all that the thread starts are among them, for it still says whose they are."""
+        """Whether all jobs that this thread starts are still among them: the sink may have left the group."""
         ...
 
     def come_from(self, rows: DataFrame, uid: str) -> bool:
-        """Whether the rows are computed of those of that operator."""
+        """Whether the rows are computed from the output of that operator."""
         ...
 
     def partitions(self, rows: DataFrame) -> int | None:
@@ -55,7 +55,7 @@ class Jobs(Protocol):
         ...
 
     def failed(self, known: frozenset[int]) -> list[bool]:
-        """Which of those that are not `known` have failed, in the order they were begun.
+        """Whether each job that is not `known` has failed, in the order in which they were begun.
 
         Waits until all of them are over: Spark leaves a job running that it needs no more.
 
@@ -99,7 +99,7 @@ class Engine(Protocol):
         ...
 
     def reports(self) -> Reports | None:
-        """A new one for an operator; None where there are no `jobs` to tell whose they are."""
+        """New `Reports` for an operator; None where there are no `jobs` to tell whose reports they are."""
         ...
 
     def shipped(

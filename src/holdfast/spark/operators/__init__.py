@@ -1,10 +1,11 @@
 """What users make queries of: functions with state, sinks, and how rows get to subtasks.
 
-`query/` runs them. Start with `functions`.
+`functions` and `sinks` are what users implement, an `Operator` puts them together; `routing`
+deals its rows. `query/` runs them, `subtask/` runs the function. Start with `functions`.
 """
 
 from holdfast.spark.operators.functions import BroadcastProcessFunction, StatefulFunction
-from holdfast.spark.operators.operator import Broadcast, Operator, Sink
+from holdfast.spark.operators.operator import Broadcast, Operator, Sink, check_can_be_called
 from holdfast.spark.operators.routing import Routing, arrow_schema, settled_table
 from holdfast.spark.operators.sinks import (
     CheckpointedSink,
@@ -23,6 +24,7 @@ __all__ = [
     "Sink",
     "StatefulFunction",
     "arrow_schema",
+    "check_can_be_called",
     "checkpointed_sinks",
     "initialize_sinks",
     "settled_table",

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from holdfast.backends.api import CheckpointedFunction
 
-# Classes of the started script travel by value. By this object a dataclass knows fields without a
-# default; a copy of it would make all of them look as if they had one.
+# Classes of the started script travel by value. By this object a dataclass knows fields without a default;
+# with a copy of the object, all fields would look as if they had a default.
 copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 
@@ -28,15 +28,15 @@ class StatefulFunction(CheckpointedFunction):
             batches: The rows, as `context.input_schema` says; none, some or many batches.
 
         Yields:
-            Batches of the output schema: that of the input, unless `stateful` was told another.
+            Batches of the output schema, which is the input's unless `stateful` was told another.
         """
 
 
 class BroadcastProcessFunction(StatefulFunction):
     """An operator that also sees a second, small stream, of which every subtask gets all rows.
 
-    Rules that change while the job runs are the use of it. All subtasks must do the same with
-    these rows, so that a broadcast state is the same in all of them.
+    It is of use for rules that change while the job runs. All subtasks must do the same with these rows,
+    so that a broadcast state is the same in all of them.
 
     Source:
         Flink, BroadcastProcessFunction.

@@ -1,4 +1,4 @@
-"""What the user says of an operator."""
+"""An operator as the user describes it, checked."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ Broadcast = Callable[[SparkSession, int], DataFrame]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """What `stateful` was given.
+    """An operator as the user describes it to `stateful`, which says what the attributes mean.
 
     Raises:
-        InvalidRequestError: Something of it can't be used.
+        InvalidRequestError: An attribute can't be used.
     """
 
     function: StatefulFunction
@@ -39,9 +39,8 @@ class Operator:
 
     def __post_init__(self) -> None:
         self._check_function()
-        if self.sink is not None and not callable(self.sink):
-            message = f"sink {self.sink!r} can't be called; it takes rows and a batch id"
-            raise InvalidRequestError(message)
+        if self.sink is not None:
+            check_can_be_called("sink", self.sink)
         if not isinstance(self.uid, str) or not self.uid:
             raise InvalidRequestError(f"uid is {self.uid!r}; it must be a string that is not empty")
         for name in ("parallelism", "max_parallelism"):
@@ -99,11 +98,11 @@ class Operator:
 
     @property
     def settings(self) -> OperatorSettings:
-        """How it is to run."""
+        """How many subtasks and key groups the operator has."""
         return OperatorSettings(self.parallelism, self.max_parallelism)
 
     def is_like(self, other: "Operator") -> bool:
-        """Whether it is the same, maybe another copy of it: Spark Connect pickles them."""
+        """Whether both are the same operator, maybe different copies of it: Spark Connect pickles them."""
         return _traits(self) == _traits(other)
 
     @property
@@ -112,14 +111,21 @@ class Operator:
         return KEY_HASH if self.key else ""
 
 
-def _traits(one: Operator) -> tuple[object, ...]:
-    kind = type(one.function)
+def check_can_be_called(what: str, function: object) -> None:
+    """Refuse what is no function of rows and a batch id. Raises `InvalidRequestError`."""
+    if not callable(function):
+        message = f"{what} {function!r} can't be called; it takes rows and a batch id"
+        raise InvalidRequestError(message)
+
+
+def _traits(operator: Operator) -> tuple[object, ...]:
+    kind = type(operator.function)
     return (
         kind.__module__,
         kind.__qualname__,
-        one.uid,
-        one.settings,
-        one.key,
-        one.persist,
-        one.forward,
+        operator.uid,
+        operator.settings,
+        operator.key,
+        operator.persist,
+        operator.forward,
     )

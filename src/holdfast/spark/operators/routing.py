@@ -25,17 +25,17 @@ _PARTITION = f"cast(if({_SUBTASK} < 0, -{_SUBTASK} - 1, {_SUBTASK}) as int)"
 class Routing:
     """How batches of one schema get to subtasks. Made once: every step costs calls to the JVM.
 
-    Rows come in one partition a subtask, with a last column that marks whose a row is. Rows of
-    subtask i have i. One row that is none has -(i + 1): Spark runs nothing at all over an empty
-    partition that its optimizers know of, but a subtask has state to carry on.
+    Each subtask gets a partition of rows, with a last column that marks whose a row is. Rows of subtask i
+    have i. A row without data has -(i + 1): it is there because Spark runs nothing at all over a partition
+    that its optimizers know to be empty, but a subtask has state to carry on.
 
     Attributes:
         parallelism: Number of subtasks.
-        subtask: The subtask that a row belongs to.
-        partition: Where a row with that mark goes.
+        subtask: Computes the subtask that a row belongs to.
+        partition: Computes from its mark the partition that a row goes to.
         key_types: Spark's types of the key's columns.
         input_schema: The rows in Arrow, without the mark.
-        marks: The rows that are none.
+        marks: The rows without data.
     """
 
     parallelism: int
@@ -142,7 +142,7 @@ def arrow_schema(frame: DataFrame, *, uid: str) -> pa.Schema:
     """
     _check_columns(frame.columns, uid=uid)
     try:
-        # Not of the frame itself: that could run an operator before this one.
+        # Not by the frame itself, which could run an operator that the frame comes from.
         schema = frame.sparkSession.createDataFrame([], frame.schema).toArrow().schema
     except PySparkException as error:
         message = (
@@ -154,7 +154,9 @@ def arrow_schema(frame: DataFrame, *, uid: str) -> pa.Schema:
 
 
 def _check_columns(names: list[str], *, uid: str) -> None:
-    repeated = {name for name in names if [one.lower() for one in names].count(name.lower()) > 1}
+    repeated = {
+        name for name in names if [other.lower() for other in names].count(name.lower()) > 1
+    }
     # mapInArrow looks columns up by their names as if they were expressions.
     unusable = {
         name
@@ -173,21 +175,21 @@ def _settled_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(column.name, _settled(column.type)) for column in schema])
 
 
-def _settled(one: pa.DataType) -> pa.DataType:
+def _settled(type: pa.DataType) -> pa.DataType:
     """The type without what depends on the session's settings."""
-    if pa.types.is_timestamp(one) and one.tz is not None:
-        return pa.timestamp(one.unit, "UTC")
-    if pa.types.is_large_string(one):
+    if pa.types.is_timestamp(type) and type.tz is not None:
+        return pa.timestamp(type.unit, "UTC")
+    if pa.types.is_large_string(type):
         return pa.string()
-    if pa.types.is_large_binary(one):
+    if pa.types.is_large_binary(type):
         return pa.binary()
-    if pa.types.is_struct(one):
-        return pa.struct([child.with_type(_settled(child.type)) for child in one])
-    if pa.types.is_list(one):
-        return pa.list_(one.value_field.with_type(_settled(one.value_type)))
-    if pa.types.is_map(one):
+    if pa.types.is_struct(type):
+        return pa.struct([child.with_type(_settled(child.type)) for child in type])
+    if pa.types.is_list(type):
+        return pa.list_(type.value_field.with_type(_settled(type.value_type)))
+    if pa.types.is_map(type):
         return pa.map_(
-            one.key_field.with_type(_settled(one.key_type)),
-            one.item_field.with_type(_settled(one.item_type)),
+            type.key_field.with_type(_settled(type.key_type)),
+            type.item_field.with_type(_settled(type.item_type)),
         )
-    return one
+    return type

@@ -9,21 +9,21 @@ from holdfast.errors import InvalidRequestError
 from holdfast.spark.operators.operator import Operator, Sink
 
 SINK = "sink"
-"""Under this the function of a query keeps its state; an operator's sink under `sink/<uid>`."""
+"""The name under which the function of a query keeps its state; an operator's sink has `sink/<uid>`."""
 
 
 @runtime_checkable
 class CheckpointedSink(Protocol):
     """A sink with a state of its own, kept in each checkpoint; all calls are on the driver.
 
-    It is for what can't replace its output of a batch, and commits in two phases instead. In a
-    run of the query the calls are `initialize_state` once, then for each batch the sink itself,
-    `snapshot_state` and, if it is a `CheckpointListener` too, what became of the checkpoint. The
-    first thing that a run tells is that the checkpoint exists that it goes on from. Where a run
-    dies, the next one begins anew. What was made for a checkpoint counts exactly if a completed
-    checkpoint's state names it.
+    It is for a sink that can't replace its output of a batch, and commits in two phases instead. In a run
+    of the query the calls are `initialize_state` once, then for each batch the sink itself,
+    `snapshot_state` and, if the sink is a `CheckpointListener` too, what became of the checkpoint. As a
+    listener it is told first that the checkpoint exists that the run goes on from. Where a run dies, the
+    next run begins anew. Output that was made for a checkpoint counts exactly if the state in a completed
+    checkpoint names it.
 
-    An instance serves one query.
+    An instance serves a single query.
 
     Source:
         Flink, TwoPhaseCommitSinkFunction, whose transactions in doubt are in the sink's state.
@@ -53,22 +53,23 @@ class CheckpointedSink(Protocol):
 def checkpointed_sinks(
     process: Sink, operators: Mapping[str, Operator]
 ) -> dict[str, CheckpointedSink]:
-    """Those of a query that are, by the name under which their state is kept."""
-    named = {SINK: process} | {f"{SINK}/{uid}": one.sink for uid, one in operators.items()}
+    """The sinks of a query that have a state, by the name under which it is kept."""
+    named: dict[str, Sink | None] = {SINK: process}
+    named |= {f"{SINK}/{uid}": operator.sink for uid, operator in operators.items()}
     return {name: sink for name, sink in named.items() if isinstance(sink, CheckpointedSink)}
 
 
 def initialize_sinks(sinks: Mapping[str, CheckpointedSink], states: Mapping[str, bytes]) -> None:
-    """Give each its state in the checkpoint that the run goes on from."""
+    """Give each sink its state in the checkpoint that the run goes on from."""
     for name, sink in sinks.items():
         sink.initialize_state(states.get(name))
 
 
 def snapshot_sinks(sinks: Mapping[str, CheckpointedSink], checkpoint_id: int) -> dict[str, bytes]:
-    """The states of all, by name.
+    """The states of all sinks, by name.
 
     Raises:
-        InvalidRequestError: One of them isn't bytes.
+        InvalidRequestError: A state isn't bytes.
     """
     states = {name: sink.snapshot_state(checkpoint_id) for name, sink in sinks.items()}
     for name, state in states.items():

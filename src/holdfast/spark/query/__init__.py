@@ -1,22 +1,20 @@
 """A query on the driver: every micro-batch becomes a checkpoint.
 
-`stateful` is the function that Spark calls; `query_run` takes one batch after the other; `batch` runs the
-operators and the sink; `coordinator` commits. Start with `stateful`.
+`stateful_query` has the function that Spark calls. It hands each batch to the `query_run`, which makes a
+`batch_run` of it: that applies the operators and lets the sink run. The `coordinator` begins and commits the
+checkpoint; `continuation` says whether it may go on from the last. Start with `stateful_query`.
 """
 
-from holdfast.spark.query.coordinator import (
-    _CLEANER,
-    CheckpointCoordinator,
-    PendingCheckpoint,
-    writer,
-)
+from holdfast.spark.query.coordinator import _CLEANER, CheckpointCoordinator
 from holdfast.spark.query.held_checkpoints import retained
+from holdfast.spark.query.pending_checkpoint import PendingCheckpoint
 from holdfast.spark.query.stateful_query import (
     StatefulOperator,
     StatefulQuery,
     checkpointed,
     stateful,
 )
+from holdfast.spark.query.writing_program import writer
 
 __all__ = [
     "_CLEANER",

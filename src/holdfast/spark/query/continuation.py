@@ -1,4 +1,4 @@
-"""Whether a query may go on from a checkpoint, and whether a batch is the next one."""
+"""Whether a query may go on from a checkpoint, and whether a batch is the next."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Continuation:
         """Refuse a checkpoint of another job or query, or with operators unlike the query's.
 
         Raises:
-            InvalidRequestError: It is one.
+            InvalidRequestError: It is such a checkpoint.
         """
         metadata, pointer = last.metadata, last.location.external_pointer
         if metadata.job_id != self.job_id:
@@ -55,15 +55,15 @@ class Continuation:
     def check_start(self, savepoint: CompletedCheckpoint) -> None:
         """Refuse a savepoint to begin with that has no state, or operators unlike the query's.
 
-        Whose query it was doesn't matter; what its sinks have still to commit stays that one's.
+        It may be of another query; what sinks of that query have still to commit is left to that query.
 
         Raises:
-            InvalidRequestError: It is one.
+            InvalidRequestError: It is such a savepoint.
         """
         metadata, pointer = savepoint.metadata, savepoint.location.external_pointer
         if not self.allow_non_restored_state:
             self._check_operators_left_behind(metadata, pointer)
-            if not any(one.streams() for one in metadata.operators.values()):
+            if not any(operator.streams() for operator in metadata.operators.values()):
                 message = (
                     "no operator has state in the savepoint to begin with; name another one, or, to "
                     "begin without state, leave spark.holdfast.savepoint.path out or set "
@@ -107,10 +107,10 @@ class Continuation:
 
 
 def was_completed(batch_id: int, last: CompletedCheckpoint | None, *, job_id: str) -> bool:
-    """Whether the last checkpoint completed the batch; if not, it is the one behind it.
+    """Whether the last checkpoint completed the batch; if not, the batch is the next.
 
     Raises:
-        BatchGapError: It is neither.
+        BatchGapError: The batch is neither the last nor the next.
     """
     if last is None:
         if batch_id != 0:
@@ -124,17 +124,17 @@ def was_completed(batch_id: int, last: CompletedCheckpoint | None, *, job_id: st
 
 
 def check_same_rows(last: CompletedCheckpoint, offsets_of: Callable[[int], str | None]) -> None:
-    """Refuse a log of Spark's that was planned anew since the checkpoint.
+    """Refuse to go on if Spark has planned the checkpoint's batch anew since.
 
     Raises:
-        BatchGapError: It was.
+        BatchGapError: Spark has other offsets in its log than the checkpoint.
     """
     progress = progress_of(last.metadata)
-    found = offsets_of(progress.batch_id)
-    if found is not None and plan_of(found) != plan_of(progress.offsets):
+    offsets = offsets_of(progress.batch_id)
+    if offsets is not None and plan_of(offsets) != plan_of(progress.offsets):
         message = (
             f"Spark has planned its batch {progress.batch_id} anew since the last checkpoint "
-            f"completed it: it was {plan_of(progress.offsets)}, and is {plan_of(found)}"
+            f"completed it: it was {plan_of(progress.offsets)}, and is {plan_of(offsets)}"
         )
         raise _gap(message, last.location.external_pointer)
 
@@ -162,7 +162,8 @@ def _check_dealt_alike(operator: Operator, stored: OperatorState, pointer: str) 
             if partitions.mode is OperatorStateMode.SPLIT_DISTRIBUTE and partitions.count
         }
     )
-    if any(one.partitions for subtask in stored.subtasks.values() for one in subtask.raw_operator):
+    raw = [handle for subtask in stored.subtasks.values() for handle in subtask.raw_operator]
+    if any(handle.partitions for handle in raw):
         dealt_anywhere.append("raw operator state")
     if dealt_anywhere:
         message = (

@@ -1,17 +1,13 @@
-"""The checkpoint coordinator: decides what to do with a batch, commits it, cleans up behind it."""
+"""The checkpoint coordinator: decides what to do with a batch, commits its checkpoint, cleans up."""
 
 import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import version
 from types import MappingProxyType
 
 import msgspec
 
-from holdfast.backends.assignment import AssignedOperator, assign
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.coordination import (
     CheckpointsCleaner,
@@ -20,10 +16,9 @@ from holdfast.locations.coordination import (
     load_latest_checkpoint,
 )
 from holdfast.locations.file_systems import retry_deadline
-from holdfast.locations.metadata import CheckpointMetadata, OperatorState, SubtaskState
+from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import (
     CheckpointStorageAccess,
-    CheckpointStorageLocation,
     CompletedCheckpoint,
     JobOwnership,
     load_checkpoint,
@@ -32,57 +27,34 @@ from holdfast.locations.storages import (
 from holdfast.spark.operators import CheckpointedSink, Operator
 from holdfast.spark.query.continuation import Continuation, check_same_rows, was_completed
 from holdfast.spark.query.held_checkpoints import is_retained
+from holdfast.spark.query.pending_checkpoint import PendingCheckpoint
+from holdfast.spark.query.restored_state import assigned_operators, known_key_types
+from holdfast.spark.query.writing_program import writer
 from holdfast.spark.subtask import Acknowledgement, operator_state
 from holdfast.spark_progress import SPARK, SparkProgress
 
 _log = logging.getLogger(__name__)
 
-# One for all queries of the process: deleting is never urgent.
+# All queries of the process share a cleaner: deleting is never urgent.
 _CLEANER = CheckpointsCleaner()
 
 _COMMIT_DEADLINE_S = 60.0
 _ABORT_DEADLINE_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class PendingCheckpoint:
-    """A checkpoint that was begun.
-
-    Attributes:
-        checkpoint_id: Its number.
-        batch_id: The micro-batch that it will complete.
-        location: Where it goes.
-        restored_checkpoint_id: The checkpoint that the state comes from, or None.
-        assigned: What operators go on with, by uid.
-        key_types: Spark's types of the columns of their keys, by uid: as stored, and where nothing
-            is, as they are found in the batch.
-        commit_token: Random; tells its own commit from others.
-        started: `time.monotonic` of its beginning, seconds.
-    """
-
-    checkpoint_id: int
-    batch_id: int
-    location: CheckpointStorageLocation
-    restored_checkpoint_id: int | None
-    assigned: dict[str, AssignedOperator]
-    key_types: dict[str, tuple[str, ...]]
-    commit_token: str
-    started: float
-
-
 class CheckpointCoordinator:
     """Drives the checkpoints of one run of a query, on the driver.
 
-    With its first batch it claims the job, and takes from storage what the job has; after that it
-    goes by its own commits. A driver that had the job before finds that out at its next batch or
-    commit, at the latest.
+    With the first batch it claims the job, and looks up in storage which checkpoints the job has; after
+    that it goes by its own commits. A driver that had the job before learns at its next batch or commit,
+    at the latest, that it has lost the job.
 
     Args:
         access: The job's storage.
         job_id: The job.
-        query_id: Spark's id of the query; the stored checkpoints must be of the same one.
+        query_id: Spark's id of the query; the stored checkpoints must be of this query.
         operators: The query's operators by uid.
-        sinks: The query's sinks with a state of their own, by its name.
+        sinks: The query's sinks with a state of their own, by the name of that state.
         num_retained: Number of completed checkpoints that are kept.
         allow_non_restored_state: Whether state of operators that the query no longer has may be
             left behind.
@@ -124,7 +96,7 @@ class CheckpointCoordinator:
 
     @property
     def latest(self) -> CompletedCheckpoint | None:
-        """The checkpoint that the job is at; None before the first one, and before `begin`."""
+        """The checkpoint that the job is at; None before the first checkpoint, and before `begin`."""
         return self._store.latest
 
     def begin(
@@ -137,8 +109,8 @@ class CheckpointCoordinator:
             offsets_of: Gives Spark's offset log entry of a batch, or None if there is none.
 
         Returns:
-            None if the batch is the one that the last checkpoint completed: Spark repeats it
-            because it was stopped before it had noted that itself. It has to be skipped.
+            None if the last checkpoint completed this batch already: Spark repeats it because it was
+            stopped before it had noted that itself. The batch has to be skipped.
 
         Raises:
             BatchGapError: The batch neither follows the last checkpoint nor repeats it, or Spark has
@@ -158,7 +130,7 @@ class CheckpointCoordinator:
                 self._savepoint = load_checkpoint(resolve_pointer(self._start))
                 self._continuation.check_start(self._savepoint)
             # For its errors; the state is assigned once the job is ours.
-            self._assign(last or self._savepoint)
+            assigned_operators(self._operators, last or self._savepoint, is_ours=self._is_ours)
             self._take_over()
         else:
             self._ownership.check()
@@ -167,15 +139,15 @@ class CheckpointCoordinator:
             _log.info("batch %d was completed before; it is skipped", batch_id)
             return None
         restored = last or self._savepoint
-        # Of the batch, not counted: two drivers on one job meet at the same file then.
+        # From the batch, not counted: two drivers on one job meet at the same file then.
         checkpoint_id = batch_id + 1
         return PendingCheckpoint(
             checkpoint_id=checkpoint_id,
             batch_id=batch_id,
             location=self._access.initialize_location_for_checkpoint(checkpoint_id),
             restored_checkpoint_id=restored.checkpoint_id if restored else None,
-            assigned=self._assign(restored),
-            key_types=self._key_types(restored),
+            assigned=assigned_operators(self._operators, restored, is_ours=self._is_ours),
+            key_types=known_key_types(self._operators, restored),
             commit_token=uuid.uuid4().hex,
             started=started,
         )
@@ -218,13 +190,13 @@ class CheckpointCoordinator:
             pending: What `begin` gave.
             acknowledgements: The reports of all subtasks, by the operator's uid.
             progress: Spark's side.
-            sink_states: What sinks keep in it, by name.
+            sink_states: What sinks keep in the checkpoint, by name.
 
         Raises:
-            CheckpointDeclinedError: The acknowledgements are not one of each subtask.
-            CheckpointConflictError: Another driver has committed it, or claimed the job.
-            OutcomeUnknownError: The store did not say; nothing may be deleted.
-            StorageUnavailableError: It was not committed.
+            CheckpointDeclinedError: A subtask has reported twice, or not at all.
+            CheckpointConflictError: Another driver has committed the checkpoint, or claimed the job.
+            OutcomeUnknownError: The store did not say whether it was committed; nothing may be deleted.
+            StorageUnavailableError: The checkpoint was not committed.
         """
         ownership = self._ownership
         if ownership is None:
@@ -296,38 +268,15 @@ class CheckpointCoordinator:
             return False
         return load_checkpoint(location).metadata.commit_token == pending.commit_token
 
-    def _assign(self, last: CompletedCheckpoint | None) -> dict[str, AssignedOperator]:
-        if last is None:
-            return {uid: _without_state(operator) for uid, operator in self._operators.items()}
-        if self._is_ours:
-            # Nothing was restarted. Spread anew, a union state would be stored by each subtask whole.
-            stored = last.metadata.operators
-            return {uid: _unchanged(stored[uid]) for uid in self._operators}
-        return assign(
-            last.metadata,
-            {uid: operator.settings for uid, operator in self._operators.items()},
-            allow_non_restored_state=True,  # it was checked, with Spark's way out
-        )
-
-    def _key_types(self, last: CompletedCheckpoint | None) -> dict[str, tuple[str, ...]]:
-        stored = last.metadata.operators if last else {}
-        return {
-            uid: stored[uid].key_types
-            for uid, operator in self._operators.items()
-            if uid in stored and stored[uid].key_types and stored[uid].key == operator.key
-        }
-
-
-@cache  # not when it is imported: executors may have the package without its metadata
-def writer() -> str:
-    """The name and version of this program, as checkpoints have it."""
-    return f"holdfast {version('holdfast')}"
-
 
 def _log_completed(completed: CompletedCheckpoint, batch_id: int) -> None:
     metadata = completed.metadata
-    subtasks = [one for state in metadata.operators.values() for one in state.subtasks.values()]
-    statistics = [one.statistics for one in subtasks if one.statistics is not None]
+    statistics = [
+        subtask.statistics
+        for operator in metadata.operators.values()
+        for subtask in operator.subtasks.values()
+        if subtask.statistics is not None
+    ]
     _log.info(
         "completed checkpoint %d of job %s (batch %d) in %.0f ms: %d rows in, %d rows out, "
         "%d bytes of state, %d bytes of metadata; slowest subtask %.0f ms to restore, "
@@ -336,22 +285,11 @@ def _log_completed(completed: CompletedCheckpoint, batch_id: int) -> None:
         metadata.job_id,
         batch_id,
         metadata.duration_ms,
-        sum(one.rows_in for one in statistics),
-        sum(one.rows_out for one in statistics),
+        sum(each.rows_in for each in statistics),
+        sum(each.rows_out for each in statistics),
         metadata.state_bytes,
         completed.metadata_bytes,
-        max((one.restore_ms for one in statistics), default=0),
-        max((one.process_ms for one in statistics), default=0),
-        max((one.sync_ms + one.async_ms for one in statistics), default=0),
+        max((each.restore_ms for each in statistics), default=0),
+        max((each.process_ms for each in statistics), default=0),
+        max((each.sync_ms + each.async_ms for each in statistics), default=0),
     )
-
-
-def _without_state(operator: Operator) -> AssignedOperator:
-    subtasks = (SubtaskState(),) * operator.parallelism
-    return AssignedOperator(operator.settings.max_parallelism_or_default, subtasks)
-
-
-def _unchanged(stored: OperatorState) -> AssignedOperator:
-    """Each subtask goes on with what it has stored itself."""
-    subtasks = (stored.subtasks.get(index, SubtaskState()) for index in range(stored.parallelism))
-    return AssignedOperator(stored.max_parallelism, tuple(subtasks))

@@ -13,8 +13,8 @@ _HELD: Counter[str] = Counter()
 def retained(job_id: str) -> Iterator[None]:
     """Keep all completed checkpoints of a job until the block is left.
 
-    Only its coordinator in this process heeds that; it looks after each commit. What is the newest
-    checkpoint within the block therefore stays until its end.
+    Only the job's coordinator in this process heeds that: it looks after each commit. So the checkpoint
+    that is the newest at some moment within the block stays until the block's end.
     """
     with _LOCK:
         _HELD[job_id] += 1

@@ -22,8 +22,11 @@ from holdfast.spark.operators import (
     initialize_sinks,
     snapshot_sinks,
 )
-from holdfast.spark.query.batch import Batch, RunningOperator, run
-from holdfast.spark.query.coordinator import CheckpointCoordinator, PendingCheckpoint
+from holdfast.spark.query.batch_run import BatchRun
+from holdfast.spark.query.coordinator import CheckpointCoordinator
+from holdfast.spark.query.frames import compute
+from holdfast.spark.query.pending_checkpoint import PendingCheckpoint
+from holdfast.spark.query.running_operator import RunningOperator
 from holdfast.spark.settings import Settings
 from holdfast.spark.subtask import Acknowledgement, JobStorage
 from holdfast.spark_progress import SparkProgress
@@ -38,8 +41,8 @@ class QueryRun:
     Attributes:
         run_id: Spark's id of the run.
         process: The user's function, which applies the operators to a batch.
-        operators: By uid.
-        sinks: Those with a state of their own, by the name under which it is kept.
+        operators: The query's operators by uid.
+        sinks: The query's sinks with a state of their own, by the name under which it is kept.
         job: Where the job's state is kept.
         coordinator: Drives the checkpoints.
         link: What leads from Spark's checkpoint directory to them.
@@ -91,8 +94,8 @@ class QueryRun:
             run_id=query.run_id,
             process=process,
             operators={
-                uid: RunningOperator(operator=one, reports=engine.reports())
-                for uid, one in operators.items()
+                uid: RunningOperator(operator=operator, reports=engine.reports())
+                for uid, operator in operators.items()
             },
             sinks=sinks,
             job=JobStorage(
@@ -117,7 +120,7 @@ class QueryRun:
         if pending is None:
             self._begin(engine, query)
             if engine.needs_rows(query):
-                run(rows)  # what Spark itself keeps of the batch is still to be committed
+                compute(rows)  # what Spark itself keeps of the batch is still to be committed
             return
         try:
             self._begin(engine, query)
@@ -146,7 +149,7 @@ class QueryRun:
         self, engine: Engine, rows: DataFrame, pending: PendingCheckpoint
     ) -> dict[str, list[Acknowledgement]]:
         """Let the user's function run its jobs; the acknowledgements come back through them."""
-        with Batch(
+        with BatchRun(
             engine=engine,
             run_id=self.run_id,
             pending=pending,
@@ -157,9 +160,9 @@ class QueryRun:
             return batch.finish()
 
     def _begin(self, engine: Engine, query: RunningQuery) -> None:
-        """With the first batch: leave word of where the checkpoints are, and what is restored.
+        """With the first batch: leave word of where the checkpoints are, and give sinks their state.
 
-        A crash can have kept those that listen from being told of that checkpoint.
+        Listeners are told of the checkpoint that the run goes on from: a crash can have prevented that.
         """
         if self.has_begun:
             return
@@ -171,10 +174,11 @@ class QueryRun:
             self._notify("notify_checkpoint_complete", latest.checkpoint_id)
 
     def _notify(self, method: str, checkpoint_id: int) -> None:
-        """Tell the driver's copies of what wants to know; their errors change nothing."""
-        operators = [one.operator for one in self.operators.values()]
-        heard = [self.process, *(each for one in operators for each in (one.function, one.sink))]
-        listeners = {id(listener): listener for listener in heard}.values()  # each once
+        """Tell listeners, the driver's copies of them, about a checkpoint; their errors change nothing."""
+        candidates: list[object] = [self.process]
+        for running in self.operators.values():
+            candidates += [running.operator.function, running.operator.sink]
+        listeners = {id(candidate): candidate for candidate in candidates}.values()  # each once
         for listener in listeners:
             told = getattr(listener, method, None)
             if told is None:
@@ -186,7 +190,7 @@ class QueryRun:
 
 
 def _sweep_of(settings: Settings, job_id: str) -> Callable[[], object] | None:
-    """What deletes the leftovers of a job's crashes, if it has a directory."""
+    """A call that deletes the leftovers of a job's crashes; None if the job has no directory."""
     if settings.checkpoint_dir is None:
         return None
     return partial(sweep, settings.checkpoint_dir, job_id, grace_s=settings.orphan_grace_s)

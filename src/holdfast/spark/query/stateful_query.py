@@ -9,8 +9,14 @@ from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.engines import Engine, RunningQuery, engine_of
-from holdfast.spark.operators import Broadcast, Operator, Sink, StatefulFunction
-from holdfast.spark.query.batch import check_no_batch, current_batch
+from holdfast.spark.operators import (
+    Broadcast,
+    Operator,
+    Sink,
+    StatefulFunction,
+    check_can_be_called,
+)
+from holdfast.spark.query.batch_run import check_no_batch, current_batch
 from holdfast.spark.query.query_run import QueryRun
 
 
@@ -41,23 +47,22 @@ def stateful(
         function: The operator; it is pickled to the executors.
         uid: Names the operator's state in checkpoints; keep it for the life of the job.
         parallelism: Number of subtasks, 1 to `max_parallelism`; each has its own part of the
-            state. It may be another one when the query is started again: the state is spread anew.
+            state. The number may change when the query is started again: the state is spread anew.
         sink: Writes the output rows. It must read them in one action over all of them, and let
-            errors through. Without one they are dropped. It and the function can also be a
-            `CheckpointListener`; both are told on the driver.
+            errors through. Without a sink they are dropped. Sink and function can also be a
+            `CheckpointListener` each; both are told on the driver.
         max_parallelism: Number of key groups, `parallelism` to 32768; it can't be changed once
             there is a checkpoint. None goes on with what is stored there, and at first takes a
             power of two that leaves room to grow, at least 128.
-        key: Columns by whose values rows are dealt to subtasks: equal keys come to the same one,
-            by way of key groups. Without it rows are dealt evenly.
+        key: Columns by whose values rows are dealt to subtasks: equal keys come to the same subtask, by
+            way of key groups. Without a key rows are dealt evenly.
         broadcast: Gives rows that every subtask is to see before the batch's own; the function is
             a `BroadcastProcessFunction` then.
-        schema: Spark schema of the output rows, if it isn't that of the input.
+        schema: Spark schema of the output rows, if it isn't the input's.
         persist: Keep the output rows in Spark's cache until the batch is done, so that they can
             be read in several actions. With Spark Connect they are always kept.
-
-        forward: Leave rows in the partitions that they are in, one a subtask, instead of dealing
-            them evenly, which takes a shuffle. Where they have more partitions than there are
+        forward: Leave rows in their partitions, a partition for each subtask, instead of dealing them
+            evenly, which takes a shuffle. Where they have more partitions than there are
             subtasks, some are put together; with fewer, behind a shuffle, or with Spark Connect
             they are dealt. A subtask whose partition has no rows can't yield any, and the sink must
             not `coalesce` the rows then, nor put others in front of them: the batch fails.
@@ -95,26 +100,25 @@ def checkpointed(process: Sink, *operators: "StatefulOperator") -> "StatefulQuer
         operators: All that it applies. They have no sinks of their own.
 
     Raises:
-        InvalidRequestError: There is no operator, two have one uid, or one has a sink.
+        InvalidRequestError: There is no operator, two have the same uid, or some operator has a sink.
     """
-    if not callable(process):
-        raise InvalidRequestError(f"{process!r} can't be called; it takes rows and a batch id")
-    found: dict[str, Operator] = {}
-    for one in operators:
-        if not isinstance(one, StatefulOperator):
-            name = type(one).__name__
+    check_can_be_called("function", process)
+    by_uid: dict[str, Operator] = {}
+    for given in operators:
+        if not isinstance(given, StatefulOperator):
+            name = type(given).__name__
             raise InvalidRequestError(f"{name} is no operator; make one by stateful(...)")
-        operator = one._operator  # noqa: SLF001  # of this module
-        if operator.uid in found:
+        operator = given._operator  # noqa: SLF001  # of this module
+        if operator.uid in by_uid:
             message = f"two operators have the uid {operator.uid!r}; each needs one of its own"
             raise InvalidRequestError(message)
         if operator.sink is not None:
             message = f"operator {operator.uid!r} has a sink; here the function writes its rows"
             raise InvalidRequestError(message)
-        found[operator.uid] = operator
-    if not found:
+        by_uid[operator.uid] = operator
+    if not by_uid:
         raise InvalidRequestError("no operator was given; name all that the function applies")
-    return StatefulQuery(process, found)
+    return StatefulQuery(process, by_uid)
 
 
 class StatefulOperator:
@@ -209,7 +213,7 @@ class StatefulQuery:
             raise
 
     def _check_alone(self, run: QueryRun, query: RunningQuery) -> None:
-        """A sink with a state has that of one query."""
+        """Refuse to serve another query where a sink has a state, which is that of one query."""
         if run.sinks and self._runs.keys() - {query.query_id}:
             message = (
                 "a sink with a state of its own serves one query, and this one has served another; "
@@ -234,7 +238,7 @@ class _Call:
 
 
 _last_calls: dict[str, _Call] = {}
-"""By query, whoever was called."""
+"""The last call for each query, by its id, whichever function was called."""
 
 
 def _first_call(query: RunningQuery, batch_id: int, operators: Iterable[str]) -> _Call:

@@ -1,11 +1,11 @@
-"""Who is changing a checkpointLocation: what was interrupted can't be told from what still goes on.
+"""Notes of who is changing a checkpointLocation: an interrupted attempt looks like one that still goes on.
 
-    .holdfast-attempt-<n>    a JSON object, published once; the highest number counts
+    .holdfast-attempt-<n>    {"number":1,"token":"…","paths":{…},"is_done":false}, published once
 
-Whoever begins, or repeats what somebody else has begun, publishes the next number; so does whoever has
-come to the end, before Spark may start the query. Only one gets the number behind its own, so nobody
-ends what somebody else has begun anew, and perhaps cleared away. Where a store has to be told of a single
-writer, that it is one is the user's promise here too.
+The highest number counts. A process publishes the next number when it begins, or repeats what another has
+begun; and again when it has come to the end, before Spark may start the query. A number goes to a single
+process, so nobody ends what another process has begun anew, and perhaps cleared away. Where a store can't
+refuse to overwrite a file, the user promises here too that there is a single writer.
 """
 
 import re
@@ -14,21 +14,21 @@ from collections.abc import Mapping
 
 import msgspec
 
-from holdfast.errors import CheckpointConflictError, CheckpointCorruptedError
+from holdfast.errors import CheckpointConflictError
 from holdfast.locations.file_systems import publish
-from holdfast.spark.checkpoint_location import delete, names_in, read
+from holdfast.spark.checkpoint_location import delete, names_in, read_json
 
 _NAME = re.compile(r"\.holdfast-attempt-([1-9][0-9]*)")
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One of those who do the same.
+    """An attempt at a restore or a roll back, or the end of an attempt.
 
     Attributes:
-        number: Counts them, and their ends, from 1.
-        token: Random.
-        paths: For the beginning of each URI of input files that a restore changes, what it is then.
-        is_done: Whether all is there but what Spark's `metadata` file will say.
+        number: Counts attempts, and their ends, from 1.
+        token: Random; tells attempts of the same number apart.
+        paths: What a restore replaces at the beginning of URIs of input files, by what was there.
+        is_done: Whether all is there but Spark's `metadata` file.
     """
 
     number: int
@@ -43,25 +43,21 @@ def is_attempt(path: str) -> bool:
 
 
 def newest_attempt(checkpoint_location: str) -> Attempt | None:
-    """The one that counts; None if nobody has noted any, as versions before this one.
+    """The attempt that counts; None if there is no note of any.
 
     Raises:
-        CheckpointCorruptedError: The file doesn't say.
+        CheckpointCorruptedError: The note can't be read.
     """
-    found = (_NAME.fullmatch(name) for name in names_in(checkpoint_location))
-    number = max((int(one[1]) for one in found if one is not None), default=None)
+    matches = map(_NAME.fullmatch, names_in(checkpoint_location))
+    number = max((int(match[1]) for match in matches if match is not None), default=None)
     if number is None:
         return None
     uri = _uri(checkpoint_location, number)
-    try:
-        return msgspec.json.decode(read(uri), type=Attempt)
-    except msgspec.MsgspecError as error:
-        message = f"who is changing this checkpointLocation can't be read ({error})"
-        raise CheckpointCorruptedError(message, uri) from error
+    return read_json(uri, Attempt, what="who is changing this checkpointLocation")
 
 
 def next_attempt(checkpoint_location: str, paths: Mapping[str, str]) -> Attempt:
-    """Become the one that counts. Raises `CheckpointConflictError`."""
+    """Begin an attempt, which counts from now on. Raises `CheckpointConflictError`."""
     last = newest_attempt(checkpoint_location)
     number = 1 if last is None else last.number + 1
     attempt = Attempt(number=number, token=uuid.uuid4().hex, paths=dict(paths))
@@ -69,20 +65,20 @@ def next_attempt(checkpoint_location: str, paths: Mapping[str, str]) -> Attempt:
 
 
 def check_newest(checkpoint_location: str, attempt: Attempt) -> None:
-    """Give up if somebody has begun anew since. Raises `CheckpointConflictError`."""
+    """Refuse to go on if another attempt has begun since. Raises `CheckpointConflictError`."""
     if newest_attempt(checkpoint_location) != attempt:
         raise _conflict(checkpoint_location)
 
 
 def done(checkpoint_location: str, attempt: Attempt) -> Attempt:
-    """Come to the end, unless somebody has begun anew. Raises `CheckpointConflictError`."""
+    """End an attempt, unless another has begun since. Raises `CheckpointConflictError`."""
     check_newest(checkpoint_location, attempt)
     ended = msgspec.structs.replace(attempt, number=attempt.number + 1, is_done=True)
     return _published(checkpoint_location, ended)
 
 
 def forget_attempts(checkpoint_location: str) -> None:
-    """Delete all of them."""
+    """Delete the notes of all attempts."""
     names = filter(is_attempt, names_in(checkpoint_location))
     delete(f"{checkpoint_location}/{name}" for name in names)
 

@@ -1,4 +1,4 @@
-"""Copy into a savepoint what an earlier one doesn't have already."""
+"""Copy into a savepoint what an earlier savepoint, its base, doesn't have already."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import CheckpointStorageLocation, load_checkpoint, resolve_pointer
 from holdfast.spark.checkpoint_location import is_unique, opened, parts_of
-from holdfast.spark.savepoints.origin import use_stores
+from holdfast.spark.savepoints.configuration import use_stores
 from holdfast.spark_progress import (
     SparkFile,
     all_streams,
@@ -29,10 +29,10 @@ _COMPARED_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What an earlier savepoint has in files.
+    """Files that an earlier savepoint has.
 
     Attributes:
-        files: Spark's, by path.
+        files: Spark's files, by path.
         state: Files of Holdfast's state, by the URI that they were copied from.
     """
 
@@ -43,39 +43,39 @@ class Base:
     def load(
         cls, pointer: str | PathLike[str], query_id: str, configuration: dict[str, str]
     ) -> "Base":
-        """That of a savepoint, without what is gone or cut: a copy of that is made anew.
+        """What a savepoint has; files that are gone or cut don't count, and are copied anew.
 
         Args:
             pointer: The savepoint.
-            query_id: The query that it has to be of.
-            configuration: How Spark reaches its stores.
+            query_id: Spark's id of the query that the savepoint must be of.
+            configuration: Spark's configuration, which says how the stores are reached.
 
         Raises:
-            InvalidRequestError: It is no savepoint, or one of another query.
+            InvalidRequestError: The pointer leads to no savepoint, or to a savepoint of another query.
         """
         completed = load_checkpoint(resolve_pointer(pointer))
-        directory = completed.location.external_pointer
-        spark_files = spark_files_of(completed.metadata, directory)
+        pointer = completed.location.external_pointer
+        spark_files = spark_files_of(completed.metadata, pointer)
         owner = progress_of(completed.metadata).query_id
         if owner != query_id:
             message = f"base is a savepoint of another query, {owner}; this is {query_id}"
-            raise InvalidRequestError(message, directory)
+            raise InvalidRequestError(message, pointer)
         files = files_of(all_streams(completed))
         directories = directories_of(completed)
         use_stores(configuration, *directories)  # it may refer to others in other buckets
         there = {
             entry.uri: entry.size
             for entries in in_parallel(
-                lambda one: list(file_system_for(one).list(one)), directories
+                lambda directory: list(file_system_for(directory).list(directory)), directories
             )
             for entry in entries
         }
-        by_uri = {one.uri: one for one in files if there.get(one.uri) == one.size}
+        by_uri = {file.uri: file for file in files if there.get(file.uri) == file.size}
         return cls(
             {
-                one.path: one.handle
-                for one in spark_files.files
-                if isinstance(one.handle, FileStateHandle) and one.handle.uri in by_uri
+                file.path: file.handle
+                for file in spark_files.files
+                if isinstance(file.handle, FileStateHandle) and file.handle.uri in by_uri
             },
             {
                 origin: by_uri[uri]
@@ -86,7 +86,7 @@ class Base:
 
 
 class Copier:
-    """Copies into one savepoint.
+    """Copies files into a savepoint.
 
     Args:
         location: The savepoint that is being made.
@@ -109,29 +109,29 @@ class Copier:
         return in_parallel(partial(self._file, root), list(sizes.items()))
 
     def parts_of_zips(self, root: str, copied: Iterable[SparkFile]) -> list[SparkFile]:
-        """Copy what those of the copied files that are zips refer to.
+        """Copy the files that zips among the copied files refer to.
 
         Raises:
-            CheckpointCorruptedError: Something has another length than the zip says.
+            CheckpointCorruptedError: A file has another length than the zip says.
         """
-        zips = [one for one in copied if one.path.endswith(".zip")]
-        found = in_parallel(lambda one: parts_of(one.path, one.handle.open_input_stream), zips)
-        sizes = {path: size for parts in found for path, size in parts.items()}
+        zips = [file for file in copied if file.path.endswith(".zip")]
+        parts = in_parallel(lambda file: parts_of(file.path, file.handle.open_input_stream), zips)
+        sizes = {path: size for of_zip in parts for path, size in of_zip.items()}
         files = self.files(root, sizes)
-        for one in files:
-            if one.handle.size != sizes[one.path]:
+        for file in files:
+            if file.handle.size != sizes[file.path]:
                 message = (
-                    f"a file of the state has {one.handle.size} bytes, but {sizes[one.path]} by the "
+                    f"a file of the state has {file.handle.size} bytes, but {sizes[file.path]} by the "
                     "snapshot that it belongs to"
                 )
-                raise CheckpointCorruptedError(message, uripath.join(root, one.path))
+                raise CheckpointCorruptedError(message, uripath.join(root, file.path))
         return files
 
     def state(self, metadata: CheckpointMetadata) -> CheckpointMetadata:
-        """The same with copies of all files of state."""
+        """The metadata with copies of all files of state."""
         metadata, copied = with_copies(metadata, self._state_file)
         self.state_origins = {
-            uri: one.uri for uri, one in copied.items() if isinstance(one, FileStateHandle)
+            uri: copy.uri for uri, copy in copied.items() if isinstance(copy, FileStateHandle)
         }
         return metadata
 
@@ -157,7 +157,7 @@ class Copier:
 
 
 def _equal(opens: Callable[[], BinaryIO], known: FileStateHandle) -> bool:
-    """Whether a file of the same length has the same bytes, and the known one is whole."""
+    """Whether a file has the same bytes as the base's file of that length; False if that is damaged."""
     with opens() as ours:
         return _has_bytes_of(known, ours)
 
@@ -170,5 +170,5 @@ def _has_bytes_of(known: FileStateHandle, ours: BinaryIO) -> bool:
                 if read_exactly(ours, length) != read_exactly(theirs, length):
                     return False
     except (EOFError, CheckpointNotFoundError, CheckpointCorruptedError):
-        return False  # ours has become shorter meanwhile, or theirs is damaged
+        return False  # our file has become shorter meanwhile, or the base's is damaged
     return True

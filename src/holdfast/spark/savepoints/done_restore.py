@@ -1,14 +1,14 @@
-"""What a restore has made stays noted beside it: a restore that is done can be repeated too.
+"""The note of a restore that is done, so that it can be repeated too.
 
-    .holdfast-restored    a JSON object, written before the notes go that say what is being done
+    .holdfast-restored    {"restore":{…},"paths":{…}}, written before the notes of the unfinished restore go
 
-Whoever is killed behind the last step has told nobody the settings that the query needs.
+It is needed because a process that is killed behind the last step has told nobody which settings the query
+needs.
 """
 
 import msgspec
 
-from holdfast.errors import CheckpointCorruptedError
-from holdfast.spark.checkpoint_location import delete, names_in, read, replace
+from holdfast.spark.checkpoint_location import delete, read_json_in, replace
 from holdfast.spark.savepoints.unfinished import Unfinished
 
 RESTORED_FILE = ".holdfast-restored"
@@ -19,7 +19,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         restore: What was done.
-        paths: For the beginning of each URI of input files that it changed, what it is now.
+        paths: What the restore has put at the beginning of URIs of input files, by what was there.
     """
 
     restore: Unfinished
@@ -27,23 +27,16 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def restored_in(checkpoint_location: str) -> Restored | None:
-    """The restore that made this checkpointLocation; None if none did, or it was rolled back since.
+    """The restore that made this checkpointLocation; None if there was none, or a roll back since.
 
     Raises:
-        CheckpointCorruptedError: The file doesn't say.
+        CheckpointCorruptedError: The note can't be read.
     """
-    if RESTORED_FILE not in names_in(checkpoint_location):
-        return None
-    uri = f"{checkpoint_location}/{RESTORED_FILE}"
-    try:
-        return msgspec.json.decode(read(uri), type=Restored)
-    except msgspec.MsgspecError as error:
-        message = f"what was restored here can't be read ({error})"
-        raise CheckpointCorruptedError(message, uri) from error
+    return read_json_in(checkpoint_location, RESTORED_FILE, Restored, what="what was restored here")
 
 
 def note_restored(checkpoint_location: str, restored: Restored) -> None:
-    """Note that it is done."""
+    """Note that a restore is done."""
     replace(f"{checkpoint_location}/{RESTORED_FILE}", msgspec.json.encode(restored))
 
 

@@ -20,7 +20,7 @@ from holdfast.locations.coordination import (
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import CheckpointStorageAccess, CompletedCheckpoint
 from holdfast.spark.checkpoint_location import Link
-from holdfast.spark.savepoints.origin import use_stores
+from holdfast.spark.savepoints.configuration import use_stores
 from holdfast.spark.savepoints.unfinished import Unfinished
 from holdfast.spark.settings import PREFIX, Settings
 from holdfast.spark_progress import SPARK, SPARK_FILES, progress_of
@@ -41,7 +41,11 @@ class RestoredJob:
         checkpoint_dir: str | PathLike[str] | None,
         job_id: str,
     ) -> Self | None:
-        """That of a savepoint; None if it holds no operator."""
+        """The job for the operators of a savepoint; None if it holds no operator.
+
+        Raises:
+            InvalidRequestError: No directory is named, or it can't be used.
+        """
         if not metadata.operators:
             return None
         settings = Settings.parse(configuration)
@@ -68,10 +72,10 @@ class RestoredJob:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Settings by which the query finds them."""
+        """Settings by which the query finds its job's checkpoints."""
         return {
             f"{PREFIX}checkpoint.dir": str(self.link.checkpoint_dir),
-            f"{PREFIX}job.id": self.job_id,  # a session may have that of another job
+            f"{PREFIX}job.id": self.job_id,  # a session may have the id of another job
         }
 
     def is_restored(self, unfinished: Unfinished) -> bool:
@@ -83,15 +87,15 @@ class RestoredJob:
         return self._are_own(load_checkpoints(self.access), unfinished)
 
     def _are_own(self, checkpoints: Iterable[CompletedCheckpoint], unfinished: Unfinished) -> bool:
-        found = list(checkpoints)
-        for one in found:
-            if one.metadata.commit_token != unfinished.token:
+        there = list(checkpoints)
+        for checkpoint in there:
+            if checkpoint.metadata.commit_token != unfinished.token:
                 message = (
                     f"job {self.job_id} has checkpoints already; name another job or directory, "
                     "delete that of the job if nobody needs it, or use roll_back to go back in it"
                 )
-                raise InvalidRequestError(message, one.location.external_pointer)
-        return bool(found)
+                raise InvalidRequestError(message, checkpoint.location.external_pointer)
+        return bool(there)
 
     def restore(
         self, savepoint: CompletedCheckpoint, unfinished: Unfinished, checkpoint_location: str
@@ -106,7 +110,7 @@ class RestoredJob:
         pending = self.access.initialize_location_for_checkpoint(savepoint.checkpoint_id)
         with disposed_on_failure(pending):
             copied, _ = with_copies(
-                savepoint.metadata, lambda one: stored(one.open_input_stream, pending)
+                savepoint.metadata, lambda handle: stored(handle.open_input_stream, pending)
             )
             progress = msgspec.structs.replace(
                 progress_of(savepoint.metadata),

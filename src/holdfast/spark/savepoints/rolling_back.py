@@ -1,4 +1,4 @@
-"""Roll a stopped query back: Spark's log, its state and that of operators go back together.
+"""Roll a stopped query back: Spark's log, its state and the state of operators go back together.
 
 1. all that it needs is there, and nobody can add to it, or nothing is touched;
 2. the job is claimed: a driver that was thought dead commits nothing any more;
@@ -13,7 +13,6 @@ them, as long as their application lives: in format 1 under the names that the q
 import logging
 import uuid
 from collections.abc import Mapping
-from os import PathLike
 
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
 from holdfast.locations.storages import (
@@ -25,18 +24,20 @@ from holdfast.locations.storages import (
 from holdfast.spark.checkpoint_location import METADATA, beyond, delete, read_text, tree
 from holdfast.spark.savepoints.attempts import check_newest
 from holdfast.spark.savepoints.done_restore import forget_restored
+from holdfast.spark.savepoints.stopped_query import ROLL_BACK
+from holdfast.spark.savepoints.stored_query import Place, QueryAddress
 from holdfast.spark.savepoints.unfinished import Unfinished, begin, finish, forget
-from holdfast.spark.savepoints.way_back import ROLL_BACK, WayBack
+from holdfast.spark.savepoints.way_back import WayBack
 
 _log = logging.getLogger(__name__)
 
 
 def roll_back(
-    checkpoint_location: str | PathLike[str],
+    checkpoint_location: Place,
     *,
-    checkpoint: int | str | PathLike[str] | None = None,
+    checkpoint: int | Place | None = None,
     batch_id: int | None = None,
-    checkpoint_dir: str | PathLike[str] | None = None,
+    checkpoint_dir: Place | None = None,
     job_id: str | None = None,
     operators: bool = True,
     configuration: Mapping[str, str] | None = None,
@@ -58,9 +59,9 @@ def roll_back(
         batch_id: For any other query: the last batch that is to count.
         checkpoint_dir: Where its operators have their checkpoints, if not where its
             checkpointLocation says.
-        job_id: The same for their job.
-        operators: Whether its operators go back too. False for a query that had some once and has
-            gone on without.
+        job_id: The job of its operators, likewise.
+        operators: Whether its operators go back too. False for a query that had operators once and has
+            gone on without them.
         configuration: Settings of Spark (`spark.holdfast.*`, `spark.hadoop.*`) that say how its stores
             are reached; by default those of the session, if there is one.
 
@@ -75,32 +76,32 @@ def roll_back(
             back meanwhile.
         StorageUnavailableError: Something could not be read or written; repeat it.
     """
-    way = WayBack.find(
-        checkpoint_location,
-        checkpoint=checkpoint,
-        batch_id=batch_id,
+    address = QueryAddress(
+        query=checkpoint_location,
         checkpoint_dir=checkpoint_dir,
         job_id=job_id,
         operators=operators,
         configuration=configuration,
     )
-    location, origin, last = way.location, way.origin, way.last
-    if way.is_left_over:
+    way = WayBack.of(address, checkpoint=checkpoint, batch_id=batch_id)
+    stored, last = way.query.stored, way.last
+    location = stored.checkpoint_location
+    if way.query.is_left_over:
         forget(location)
-    unfinished = way.begun or Unfinished(
+    unfinished = way.query.begun or Unfinished(
         kind=ROLL_BACK,
         to=str(way.batch.batch_id),
         metadata=read_text(f"{location}/{METADATA}"),
-        query_id=origin.query_id,
+        query_id=stored.query_id,
         token=uuid.uuid4().hex,
-        job_id=origin.job_id if origin.access is not None else None,
-        checkpoint_dir=origin.checkpoint_dir,
+        job_id=stored.job_id if stored.access is not None else None,
+        checkpoint_dir=stored.checkpoint_dir,
     )
 
     ownership = None
-    if origin.access is not None and last is not None:
-        _discard_damaged(origin.access, last)
-        ownership = origin.access.claim_job()
+    if stored.access is not None and last is not None:
+        _discard_damaged(stored.access, last)
+        ownership = stored.access.claim_job()
     forget_restored(location)
     attempt = begin(location, unfinished)
     gone = beyond(tree(location), way.batch)  # not before: a driver thought dead may have gone on
@@ -112,7 +113,7 @@ def roll_back(
     forget(location)
     _log.info(
         "rolled query %s back to batch %d: %d files of Spark deleted",
-        origin.query_id,
+        stored.query_id,
         way.batch.batch_id,
         len(gone),
     )
@@ -122,8 +123,8 @@ def roll_back(
 def _discard_damaged(access: CheckpointStorageAccess, last: CompletedCheckpoint) -> None:
     """Delete later checkpoints that nobody can read, the newest first.
 
-    Before the job is claimed, for a claim notes all that there are. It brings nobody back to older
-    state: a query that starts meanwhile finds that its batches don't fit, or does the last one again.
+    It is done before the job is claimed, for a claim notes all checkpoints that there are. Nobody gets
+    older state by that: a query that starts meanwhile finds that its batches don't fit, or repeats the last.
     """
     locations = access.completed_checkpoints()
     for checkpoint_id in sorted(locations, reverse=True):

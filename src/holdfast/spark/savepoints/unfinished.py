@@ -1,17 +1,19 @@
-"""Keeps Spark away from a checkpointLocation that is being changed, also if that is interrupted.
+"""Keeps Spark away from a checkpointLocation that is being changed, also if the change is interrupted.
 
-While it is, Spark's `metadata` file has no id in it, and no version of Spark starts a query then. What
-it will say, and what is being done, stands in a file beside it; whoever repeats the same goes on.
+    metadata                    {"unfinished":"restore: repeat it, …"} meanwhile, so that it has no id
+    holdfast-unfinished.json    what is being done, and what `metadata` will say: see `Unfinished`
 
-Stores can't replace a file in one step: for a moment there is no `metadata`. If it ends right there,
-Spark 4.2 and later refuse to start; Spark 4.1 would start the query under a new id.
+No version of Spark starts a query without an id. A process that repeats the same change goes on with it.
+
+Stores can't replace a file in one step: for a moment there is no `metadata`. If the change is interrupted
+right there, Spark 4.2 and later refuse to start; Spark 4.1 would start the query under a new id.
 """
 
 from collections.abc import Mapping
 
 import msgspec
 
-from holdfast.errors import CheckpointConflictError, CheckpointCorruptedError, InvalidRequestError
+from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.file_systems import publish
 from holdfast.spark.checkpoint_location import (
     METADATA,
@@ -19,6 +21,7 @@ from holdfast.spark.checkpoint_location import (
     delete,
     names_in,
     read,
+    read_json_in,
     replace,
 )
 from holdfast.spark.savepoints.attempts import (
@@ -35,12 +38,12 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: `restore` or `roll back`.
-        to: What to: the commit token of a savepoint, or a batch.
+        to: The commit token of the savepoint that is restored, or the batch that is gone back to.
         metadata: What Spark's `metadata` file will say.
-        query_id: The id in it.
+        query_id: The query's id in that file.
         token: Random; the commit token of a checkpoint that is made.
         job_id: The job that the checkpoint is made in, or that goes back too; None if there is none.
-        checkpoint_dir: The directory of that.
+        checkpoint_dir: The directory of that job's checkpoints.
         shuffle_partitions: Over how many partitions Spark's state is spread in the end; None if it
             stays as it is.
     """
@@ -56,25 +59,19 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unfinished_in(checkpoint_location: str) -> Unfinished | None:
-    """What was begun here and not finished.
+    """What was begun here and not finished; None if nothing was.
 
     Raises:
-        CheckpointCorruptedError: The file doesn't say.
+        CheckpointCorruptedError: The note can't be read.
     """
-    if UNFINISHED_FILE not in names_in(checkpoint_location):
-        return None
-    uri = f"{checkpoint_location}/{UNFINISHED_FILE}"
-    try:
-        return msgspec.json.decode(read(uri), type=Unfinished)
-    except msgspec.MsgspecError as error:
-        message = f"what was being done here can't be read ({error})"
-        raise CheckpointCorruptedError(message, uri) from error
+    what = "what was being done here"
+    return read_json_in(checkpoint_location, UNFINISHED_FILE, Unfinished, what=what)
 
 
 def begin(
     checkpoint_location: str, unfinished: Unfinished, *, paths: Mapping[str, str] | None = None
 ) -> Attempt:
-    """Keep Spark away from here from now on. May be repeated with the same.
+    """Keep Spark away from here from now on. It may be called again for the same change.
 
     Args:
         checkpoint_location: URI of the checkpointLocation.
@@ -82,11 +79,11 @@ def begin(
         paths: For a restore, how the paths of input files change.
 
     Returns:
-        This attempt; former ones can't `finish` any more.
+        The attempt; former attempts can't `finish` any more.
 
     Raises:
-        InvalidRequestError: Something else is being done here.
-        CheckpointConflictError: Somebody else has begun the same in this moment.
+        InvalidRequestError: Another change is being made here.
+        CheckpointConflictError: Another process has begun the same in this moment.
     """
     uri = f"{checkpoint_location}/{UNFINISHED_FILE}"
     try:
@@ -101,10 +98,10 @@ def begin(
 
 
 def finish(checkpoint_location: str, unfinished: Unfinished, attempt: Attempt) -> Attempt:
-    """Let Spark start the query again; the note of it stays.
+    """Let Spark start the query again; the note of the change stays.
 
     Raises:
-        CheckpointConflictError: Somebody else has begun the same anew; Spark is still kept away.
+        CheckpointConflictError: Another process has begun the same anew; Spark is still kept away.
     """
     ended = done(checkpoint_location, attempt)
     replace(f"{checkpoint_location}/{METADATA}", unfinished.metadata.encode())
@@ -112,20 +109,20 @@ def finish(checkpoint_location: str, unfinished: Unfinished, attempt: Attempt) -
 
 
 def finish_what_is_done(checkpoint_location: str, unfinished: Unfinished) -> None:
-    """Do the last step of an attempt that had come to its end, but for that."""
+    """Do the last step of an attempt that was interrupted right before it."""
     last = newest_attempt(checkpoint_location)
     if last is not None and last.is_done and not is_finished(checkpoint_location, unfinished):
         replace(f"{checkpoint_location}/{METADATA}", unfinished.metadata.encode())
 
 
 def forget(checkpoint_location: str) -> None:
-    """Delete the note: nothing is left to be done."""
+    """Delete the note of the change: nothing is left to be done."""
     forget_attempts(checkpoint_location)
     delete([f"{checkpoint_location}/{UNFINISHED_FILE}"])
 
 
 def is_finished(checkpoint_location: str, unfinished: Unfinished) -> bool:
-    """Whether all was done but for the note of it."""
+    """Whether all was done, and only the note is left."""
     if METADATA not in names_in(checkpoint_location):
         return False
     return read(f"{checkpoint_location}/{METADATA}") == unfinished.metadata.encode()

@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext, cloudpickle
 
 from holdfast.backends.arrow import MisfitError, cast_rows
 from holdfast.backends.keys import KeyGroupRange, key_group_range
-from holdfast.backends.sections import Compression
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
-from holdfast.locations.handles import ByteStreamStateHandle
-from holdfast.locations.metadata import SubtaskState, SubtaskStatistics
-from holdfast.locations.storages import CheckpointStorage, CheckpointStorageLocationReference
+from holdfast.locations.metadata import SubtaskStatistics
+from holdfast.locations.storages import CheckpointStorageLocationReference
 from holdfast.spark.operators import BroadcastProcessFunction, StatefulFunction
-from holdfast.spark.settings import Stores
 from holdfast.spark.subtask.acknowledgements import COLUMN, Acknowledgement
-from holdfast.spark.warm_state import WarmSettings, WarmState
+from holdfast.spark.subtask.input_rows import InputRows, marked_subtask, without_marks
+from holdfast.spark.subtask.shipment import JobStorage, Shipment
+from holdfast.spark.warm_state import WarmState
 
 if TYPE_CHECKING:  # a client of Spark Connect may have no more than pyspark-client
     from pyspark.core.broadcast import Broadcast
@@ -40,53 +38,6 @@ class Reports(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobStorage:
-    """Where a job's state is kept, and how.
-
-    Attributes:
-        job_id: The job.
-        storage: Where checkpoints go.
-        stores: How to reach what checkpoints are in.
-        compression: How state is compressed.
-        warm: How much state may stay on executors.
-    """
-
-    job_id: str
-    storage: CheckpointStorage
-    stores: Stores
-    compression: Compression | None
-    warm: WarmSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Shipment:
-    """What an operator's subtasks need that can be large.
-
-    Attributes:
-        function: The user's operator, pickled. Unpickled by each subtask: what one does to it no
-            other sees.
-        assigned: What each is restored from.
-        broadcast_rows: What each of them is to see, or None if the operator takes no such rows.
-    """
-
-    function: bytes
-    assigned: tuple[SubtaskState, ...]
-    broadcast_rows: pa.Table | None
-
-    @property
-    def size(self) -> int:
-        """Its bytes, about."""
-        inline = sum(
-            stream.size
-            for state in self.assigned
-            for stream in state.streams()
-            if isinstance(stream, ByteStreamStateHandle)
-        )
-        rows = self.broadcast_rows.nbytes if self.broadcast_rows is not None else 0
-        return len(self.function) + inline + rows
-
-
 def name_in_plans(uid: str) -> str:
     """What Spark calls an operator in plans and in its user interface."""
     return f"holdfast:{uid}"
@@ -96,22 +47,22 @@ def name_in_plans(uid: str) -> str:
 class SubtaskRunner:
     """The function for `mapInArrow`: pickled to executors, and called once for each subtask.
 
-    Rows come with one column more than `input_schema` has, the last: the number i of the subtask
-    that they belong to. Each subtask also gets one row that is none, marked by -(i + 1): so it
-    learns its number if it has no rows. Spark's partition id would not do; it is another one when
-    the sink coalesces. Only where rows were not dealt are no such rows, for nobody could put one
-    into each partition: there a partition without rows goes by that id, and yields nothing. Was it
-    wrong, some subtask reports twice, and another one not at all.
+    Rows come with a column behind those of `input_schema`, a mark: the number i of the subtask that they
+    belong to. Each subtask also gets a row without data, marked by -(i + 1), so that it learns its number
+    if it has no other rows. Spark's partition id can't tell the number: it changes when the sink coalesces.
+    Rows that were not dealt come without such a row, since nobody could put it into each partition: there
+    a partition without rows goes by Spark's id, and yields nothing. If that number is wrong, some subtask
+    reports twice, and another doesn't report, so that the batch fails.
 
     Attributes:
         uid: The operator's name.
-        job: Where its state is kept.
+        job: Where the state of its job is kept.
         checkpoint_id: The checkpoint that is being taken.
-        location_reference: Where its files go.
+        location_reference: Where files of that checkpoint go.
         restored_checkpoint_id: The checkpoint that the state comes from, or None.
-        shipment: What it needs that can be large.
+        shipment: The function, states and broadcast rows, which can be large.
         parallelism: Number of the operator's subtasks.
-        is_dealt: Whether each subtask gets a row that is none.
+        is_dealt: Whether each subtask gets a row without data.
         max_parallelism: Number of its key groups; None if rows aren't dealt by key.
         input_schema: Schema of the rows that come.
         output_schema: Schema of the rows that the operator yields.
@@ -140,11 +91,10 @@ class SubtaskRunner:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is not None:
-            marked = first.columns[-1][0].as_py()
-            rows = _Input(map(_without_marks, chain([first], batches)), self.input_schema)
-            yield from self._run(marked if marked >= 0 else -marked - 1, rows)
+            rows = InputRows(map(without_marks, chain([first], batches)), self.input_schema)
+            yield from self._run(marked_subtask(first), rows)
         elif not self.is_dealt:
-            for batch in self._run(self._partition(), _Input(iter(()), self.input_schema)):
+            for batch in self._run(self._partition(), InputRows(iter(()), self.input_schema)):
                 if batch.num_rows:
                     message = (
                         f"operator {self.uid!r} yields rows where its partition has none; with "
@@ -154,7 +104,7 @@ class SubtaskRunner:
                 yield batch
 
     def _partition(self) -> int:
-        """The task's, which is the subtask's number if the sink left the rows where they were."""
+        """Spark's partition id of the task: the subtask's number if the sink left the rows where they were."""
         task = TaskContext.get()
         partition = -1 if task is None else task.partitionId()
         if not 0 <= partition < self.parallelism:
@@ -166,7 +116,7 @@ class SubtaskRunner:
             raise CheckpointDeclinedError(message)
         return partition
 
-    def _run(self, subtask: int, rows: "_Input") -> Iterator[pa.RecordBatch]:
+    def _run(self, subtask: int, rows: InputRows) -> Iterator[pa.RecordBatch]:
         self.job.stores.use()
         factory = self.job.storage.create_checkpoint_storage(
             self.job.job_id
@@ -234,7 +184,7 @@ class SubtaskRunner:
             self.reports.add([report])
 
     def _key_groups(self, subtask: int) -> KeyGroupRange | None:
-        """The subtask's, if rows are dealt by key."""
+        """The key groups of the subtask; None if rows aren't dealt by key."""
         if self.max_parallelism is None:
             return None
         return key_group_range(self.max_parallelism, self.parallelism, subtask)
@@ -247,14 +197,14 @@ class SubtaskRunner:
                 "it has to yield record batches"
             )
             raise InvalidRequestError(message)
-        for one in yielded:
-            if isinstance(one, pa.RecordBatch):
-                yield one
-            elif isinstance(one, pa.Table):
-                yield from one.to_batches()
+        for rows in yielded:
+            if isinstance(rows, pa.RecordBatch):
+                yield rows
+            elif isinstance(rows, pa.Table):
+                yield from rows.to_batches()
             else:
                 message = (
-                    f"operator {self.uid!r} yields {type(one).__name__}; "
+                    f"operator {self.uid!r} yields {type(rows).__name__}; "
                     "it has to yield pyarrow.RecordBatch or pyarrow.Table"
                 )
                 raise InvalidRequestError(message)
@@ -275,37 +225,3 @@ class SubtaskRunner:
         columns = [pa.nulls(1, field.type) for field in self.output_schema]
         names = [*self.output_schema.names, COLUMN]
         return pa.RecordBatch.from_arrays([*columns, pa.array([report], pa.binary())], names=names)
-
-
-class _Input:
-    """The rows of a subtask, counted, and in the schema that the state knows.
-
-    Spark names the session's time zone in timestamps; ours is always UTC, so that state stays
-    readable when that setting changes.
-    """
-
-    def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
-        self._batches = batches
-        self._schema = schema
-        self.count = 0
-        self.exhausted = False
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return self
-
-    def __next__(self) -> pa.RecordBatch:
-        for rows in self._batches:
-            if rows.num_rows:
-                self.count += rows.num_rows
-                return cast_rows(rows, self._schema)
-        self.exhausted = True
-        raise StopIteration
-
-
-def _without_marks(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows that are some, without the column that says whose they are."""
-    marks = batch.columns[-1]
-    rows = batch.select(range(batch.num_columns - 1))
-    if not batch.num_rows or pc.min(marks).as_py() >= 0:
-        return rows
-    return rows.filter(pc.greater_equal(marks, 0))

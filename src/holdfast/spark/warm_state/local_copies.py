@@ -1,5 +1,8 @@
 """Copies of state files on the disk of the host, which any task there can map into its memory.
 
+    <digest of the file's handle>.<owner>.<checkpoint id>    a copy
+    <random>.inprogress                                      a copy in the making
+
 A copy is named after the handle of its file, which no other file ever has, and checked against it
 whenever it is used. So it can be missing or damaged, but never be out of date.
 """
@@ -39,7 +42,7 @@ _COPY = re.compile(r"[0-9a-f]{32}\.[^.]+\.[0-9]+")
 _MADV_POPULATE_READ = 22
 
 _NO_COPY = (OSError, ValueError, CheckpointError)
-"""What a copy may fail with; then there is none."""
+"""Errors of a copy, after which the file does without a copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +52,20 @@ class LocalCopies:
     Attributes:
         directory: Where they are; made when it is needed.
         owner: Tells the subtask from all others of the application; 32 hex digits.
-        checkpoint_id: The checkpoint that the task takes. When a copy is kept, the owner's are
-            deleted that belong to others than this one and the one before.
+        checkpoint_id: The checkpoint that the task takes. When a copy is kept, copies of the owner are
+            deleted that belong neither to this checkpoint nor to the one before.
         max_bytes: About how many bytes all copies may take; the oldest have to go.
-        found: Is told where each file that was read was found: `local` or `storage`.
+        on_read: Is told where each file that was read is: `local` or `storage`.
     """
 
     directory: str
     owner: str
     checkpoint_id: int
     max_bytes: int
-    found: Callable[[str], object]
+    on_read: Callable[[str], object]
 
     def behind(self, stream: StreamStateHandle) -> StreamStateHandle:
-        """The handle, made to read from a copy; if there is none, reading it leaves one."""
+        """The handle, made to read from a copy; if there is no copy, reading leaves one."""
         if isinstance(stream, FileStateHandle) and stream.checksum is not None:
             return _CopiedStateHandle(stream.uri, stream.size, stream.checksum, copies=self)
         return stream
@@ -72,7 +75,7 @@ class LocalCopies:
         return _CopyingStreamFactory(factory, self)
 
     def open(self, handle: FileStateHandle) -> BinaryIO:
-        """The bytes of a file, from a copy if there is one. Raises what only the file can."""
+        """The bytes of a file, from a copy if there is a sound one; errors are those of the file alone."""
         for path in self._paths(handle):
             try:
                 reader = _checked_reader(path, handle)
@@ -82,17 +85,17 @@ class LocalCopies:
                 _log.warning("local copy %s of state can't be used: %s", path, error)
                 unlink(path)
             else:
-                self.found("local")
+                self.on_read("local")
                 return reader
-        self.found("storage")
+        self.on_read("storage")
         return self._through_a_copy(handle)
 
     def keep(self, handle: FileStateHandle, copy: LocalOutputStream, *, checkpoint_id: int) -> str:
         """Let what was written be the copy of that file; returns its path.
 
         Raises:
-            OSError: The disk did not take it.
-            CheckpointError: It was given up before, or is too large.
+            OSError: The disk did not take the copy.
+            CheckpointError: The copy was given up before, or is too large.
         """
         path = os.path.join(self.directory, f"{_name(handle)}.{self.owner}.{checkpoint_id}")
         copy.finish()
@@ -109,7 +112,7 @@ class LocalCopies:
         return LocalOutputStream(self.directory, max_bytes=self.max_bytes)
 
     def _through_a_copy(self, handle: FileStateHandle) -> BinaryIO:
-        """The bytes of a file that has no copy; from now on it has, if that is possible."""
+        """The bytes of a file that has no copy; it has a copy from now on, if that is possible."""
         stream = handle.open_input_stream()
         if handle.size > self.max_bytes:
             return stream
@@ -120,7 +123,7 @@ class LocalCopies:
                 path = self.keep(handle, copy, checkpoint_id=self.checkpoint_id - 1)
             reader = _checked_reader(path, handle)
         except _NO_COPY as error:
-            # If it was the file that failed, it says so again.
+            # If the file itself has failed, it fails again.
             _log.warning("there will be no local copy of state: %s", error)
             stream.seek(0)
             return stream
@@ -137,7 +140,7 @@ class LocalCopies:
         return [path for path in files if os.path.basename(path).startswith(name)]
 
     def _make_room(self, size: int) -> None:
-        """Delete what is superseded, then the oldest, until so many bytes more fit."""
+        """Delete copies that are superseded, then the oldest, until so many bytes more fit."""
         if size > self.max_bytes:
             message = f"state of {size} bytes exceeds the limit for copies, {self.max_bytes}"
             raise StorageFullError(message)
@@ -156,12 +159,12 @@ class LocalCopies:
                 unlink(path)
             else:
                 others.append((status.st_mtime_ns, path, status.st_size))
-        taken = sum(length for _, _, length in others)
+        used_bytes = sum(length for _, _, length in others)
         for _, path, length in sorted(others):
-            if taken + size <= self.max_bytes:
+            if used_bytes + size <= self.max_bytes:
                 break
             unlink(path)
-            taken -= length
+            used_bytes -= length
 
     def _files(self) -> Iterator[tuple[str, os.stat_result]]:
         try:
@@ -202,12 +205,12 @@ class _CopyingStreamFactory:
 
 
 def owner_of(*names: object) -> str:
-    """What tells the owner of that name from all others; 32 hex digits."""
+    """The name of an owner in names of files; 32 hex digits."""
     return _digest(names)
 
 
 def _name(handle: FileStateHandle) -> str:
-    """The name of a file's copies: what it is, and what it holds."""
+    """The name of a file's copies: a digest of its URI, length and checksum."""
     return _digest(handle)
 
 
@@ -222,10 +225,10 @@ def _chunks(stream: BinaryIO, size: int) -> Iterator[memoryview]:
 
 
 def _checked_reader(path: str, handle: FileStateHandle) -> BinaryIO:
-    """A copy's bytes, which are just those of the file; backends use them where they are.
+    """The bytes of a copy, checked against the file's checksum; backends use them where they are.
 
     Raises:
-        CheckpointCorruptedError: They are others.
+        CheckpointCorruptedError: The bytes are not those of the file.
         OSError: They can't be read.
     """
     data = _mapped(path)

@@ -17,13 +17,13 @@ def is_unfinished(name: str) -> bool:
 
 
 class LocalOutputStream(DiscardedUnlessKept):
-    """A file that is gone if it is not finished. Never synced: after a power cut nobody needs it.
+    """Writes a file that is deleted if it is not finished, and never synced: no power cut leaves a need for it.
 
-    There is no file as long as what is written may stay in its handle.
+    There is no file as long as the bytes are few enough to stay in the handle.
 
     Args:
-        directory: Where it goes; made if it is not there.
-        max_bytes: Most bytes that it may have.
+        directory: Where the file goes; made if it is not there.
+        max_bytes: Most bytes that the file may have.
     """
 
     def __init__(self, directory: str, *, max_bytes: int) -> None:
@@ -38,8 +38,8 @@ class LocalOutputStream(DiscardedUnlessKept):
         """Append the bytes.
 
         Raises:
-            OSError: The disk did not take them.
-            StorageFullError: They are too many.
+            OSError: The disk did not take the bytes.
+            StorageFullError: There are more than `max_bytes`.
             StreamClosedError: The stream is finished or closed.
         """
         self._check_open()
@@ -63,7 +63,7 @@ class LocalOutputStream(DiscardedUnlessKept):
         self._close_descriptor()
 
     def close(self) -> None:
-        """Delete it, unless it is finished. Never raises."""
+        """Delete the file, unless it is finished. Never raises."""
         if not self._finished:
             self._finished = True
             self._held = bytearray()

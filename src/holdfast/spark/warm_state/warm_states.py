@@ -1,8 +1,8 @@
 """Where a task finds its state: in its worker's memory, on the disk of its host, or in storage.
 
-What is nearer is used only if it is, byte for byte, what the handles lead to that the task was
-assigned. So it doesn't matter who left it there: an attempt that failed, one that lost against
-another, or a batch that was never committed.
+State that is nearer is used only if it is, byte for byte, what the handles that the task was assigned
+lead to. So it doesn't matter who left it there: an attempt that failed or lost against another attempt,
+or a batch that was never committed.
 """
 
 import logging
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmSettings:
-    """How much warm state there may be; 0 is none.
+    """How much warm state there may be; 0 turns it off.
 
     Attributes:
         local_bytes: Most bytes of copies in an executor's directory.
@@ -51,7 +51,7 @@ class WorkerMemory:
         self._kept: dict[str, _Kept] = {}
 
     def take(self, owner: str, handles: Sequence[OperatorStateHandle]) -> WrittenStates | None:
-        """What the handles lead to, if it is here. It is here no longer then."""
+        """Hand out the states that the handles lead to, if they are here; they are not kept any longer."""
         kept = self._kept.pop(owner, None)
         if kept is None or (kept.handle,) != tuple(handles):
             return None
@@ -66,14 +66,14 @@ class WorkerMemory:
     def keep(
         self, owner: str, handle: OperatorStateHandle, written: WrittenStates, *, max_bytes: int
     ) -> None:
-        """Leave what was written for that handle to a later task; the oldest have to go."""
+        """Leave the states that were written for a handle to a later task; the oldest others have to go."""
         self._kept.pop(owner, None)
-        taken = written.memory_bytes
-        if taken > max_bytes:
+        used_bytes = written.memory_bytes
+        if used_bytes > max_bytes:
             return
         for other in list(self._kept)[::-1]:
-            taken += self._kept[other].written.memory_bytes
-            if taken > max_bytes:
+            used_bytes += self._kept[other].written.memory_bytes
+            if used_bytes > max_bytes:
                 del self._kept[other]
         self._kept[owner] = _Kept(handle, written)
 
@@ -106,7 +106,7 @@ class WarmState:
                 owner=self._owner,
                 checkpoint_id=checkpoint_id,
                 max_bytes=settings.local_bytes,
-                found=self._sources.add,
+                on_read=self._sources.add,
             )
 
     def restore(
@@ -117,14 +117,14 @@ class WarmState:
         uid: str,
         key_groups: KeyGroupRange | None = None,
     ) -> OperatorStateHandler:
-        """A handler with the state; raises what `OperatorStateHandler.restore` does."""
+        """A handler with the state. Errors are those of `OperatorStateHandler.restore`."""
         to_read = state
         written = _MEMORY.take(self._owner, state.managed_operator)
         if written is not None:
             self._sources.add("worker")
             to_read = msgspec.structs.replace(state, managed_operator=())
         if self._copies is None and any(
-            isinstance(one, FileStateHandle) for one in to_read.streams()
+            isinstance(stream, FileStateHandle) for stream in to_read.streams()
         ):
             self._sources.add("storage")
         return OperatorStateHandler.restore(
@@ -141,11 +141,16 @@ class WarmState:
 
     def keep(self, state: SubtaskState, written: WrittenStates | None) -> None:
         """Leave to a later task of this process what was written as this state."""
-        files = [one for one in state.managed_operator if isinstance(one.stream, FileStateHandle)]
+        files = [
+            handle
+            for handle in state.managed_operator
+            if isinstance(handle.stream, FileStateHandle)
+        ]
         if written is not None and len(files) == 1:
             _MEMORY.keep(self._owner, files[0], written, max_bytes=self._max_bytes)
 
     @property
     def source(self) -> str:
         """Where files of state were found: the farthest of `worker`, `local` and `storage`."""
-        return next((one for one in ("storage", "local", "worker") if one in self._sources), "")
+        farthest_first = ("storage", "local", "worker")
+        return next((source for source in farthest_first if source in self._sources), "")

@@ -36,7 +36,7 @@ _SUBTASKS = pa.schema(
 def subtasks(pointer: str | PathLike[str]) -> pa.Table:
     """What the metadata of a checkpoint or savepoint says of each subtask, a row for each.
 
-    Columns of numbers that nobody has counted are null. Times are in milliseconds.
+    Numbers that nobody has counted are null. Times are in milliseconds.
 
     Raises:
         CheckpointNotFoundError: There is no such checkpoint.
@@ -61,5 +61,5 @@ def _subtask_rows(metadata: CheckpointMetadata) -> Iterator[dict[str, Any]]:
                 "parallelism": operator.parallelism,
                 "max_parallelism": operator.max_parallelism,
                 "subtask": subtask,
-                "stored_bytes": sum(one.size for one in state.streams()),
+                "stored_bytes": sum(stream.size for stream in state.streams()),
             }

@@ -1,0 +1,32 @@
+"""A checkpoint that was begun and is not completed yet."""
+
+from dataclasses import dataclass
+
+from holdfast.backends.assignment import AssignedOperator
+from holdfast.locations.storages import CheckpointStorageLocation
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCheckpoint:
+    """A checkpoint that was begun.
+
+    Attributes:
+        checkpoint_id: The number of the checkpoint.
+        batch_id: The micro-batch that it will complete.
+        location: Where it goes.
+        restored_checkpoint_id: The checkpoint that the state comes from, or None.
+        assigned: What operators go on with, by uid.
+        key_types: Spark's types of the columns of their keys, by uid: as stored, and where nothing
+            is stored, as the batch has them.
+        commit_token: Random; tells the commit of this attempt from that of any other.
+        started: `time.monotonic` when it was begun, seconds.
+    """
+
+    checkpoint_id: int
+    batch_id: int
+    location: CheckpointStorageLocation
+    restored_checkpoint_id: int | None
+    assigned: dict[str, AssignedOperator]
+    key_types: dict[str, tuple[str, ...]]
+    commit_token: str
+    started: float

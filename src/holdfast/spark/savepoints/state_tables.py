@@ -1,0 +1,128 @@
+"""The states that a written savepoint is given, as tables, and operators with them in the place of others."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from holdfast.backends.inspection import (
+    StateRows,
+    StoredState,
+    managed_state,
+    state_names,
+    write_states,
+)
+from holdfast.errors import InvalidRequestError
+from holdfast.locations.handles import OperatorStateHandle
+from holdfast.locations.metadata import OperatorState, SubtaskState
+from holdfast.locations.storages import CheckpointStorageLocation
+
+
+@dataclass(frozen=True, slots=True)
+class StateTables:
+    """What is to become of states: they are written, replaced, or removed.
+
+    Attributes:
+        tables: By the operator's uid and the state's name; None for a state that is removed.
+    """
+
+    tables: Mapping[tuple[str, str], StateRows | None]
+
+    @classmethod
+    def of(cls, states: Mapping[tuple[str, str], Any]) -> Self:
+        """The states with their rows as tables; see `write_savepoint`.
+
+        Raises:
+            InvalidRequestError: Rows are of a type that can't be used.
+        """
+        return cls({key: _with_table(state) for key, state in states.items()})
+
+    def without(self, uid: str, operator: OperatorState) -> OperatorState:
+        """The operator without the states that are replaced or removed, and without files of those alone."""
+        gone = self._names(uid)
+        if not gone:
+            return operator
+
+        def left(subtask: SubtaskState) -> SubtaskState:
+            handles = (
+                OperatorStateHandle(
+                    {name: where for name, where in handle.states.items() if name not in gone},
+                    handle.stream,
+                )
+                for handle in subtask.managed_operator
+            )
+            kept = tuple(handle for handle in handles if handle.states)
+            return msgspec.structs.replace(subtask, managed_operator=kept)
+
+        subtasks = {index: left(subtask) for index, subtask in operator.subtasks.items()}
+        return msgspec.structs.replace(operator, subtasks=subtasks)
+
+    def written(
+        self,
+        uid: str,
+        operator: OperatorState,
+        *,
+        before: OperatorState,
+        location: CheckpointStorageLocation,
+    ) -> OperatorState:
+        """The operator with the states that are given.
+
+        Args:
+            uid: The operator.
+            operator: What `without` has left of it.
+            before: The operator as the base has it; its types hold for states that are replaced.
+            location: Where the states are written.
+        """
+        given = {
+            name: rows for name in self._names(uid) if (rows := self.tables[uid, name]) is not None
+        }
+        if not given:
+            return operator
+        there = set(state_names(before))
+        replaced: dict[str, StoredState] = {
+            name: managed_state(uid, name, before, wide_integers=False)
+            for name in given.keys() & there
+        }
+        handles = write_states(
+            given,
+            location,
+            parallelism=operator.parallelism,
+            replaced=replaced,
+            keeps_places=bool(operator.key),
+        )
+        subtasks = dict(operator.subtasks)
+        for index, handle in handles.items():
+            known = subtasks.get(index, SubtaskState())
+            managed = (*known.managed_operator, handle)
+            subtasks[index] = msgspec.structs.replace(known, managed_operator=managed)
+        return msgspec.structs.replace(operator, subtasks=subtasks)
+
+    def _names(self, uid: str) -> set[str]:
+        return {name for operator, name in self.tables if operator == uid}
+
+
+def _with_table(state: Any) -> StateRows | None:
+    """The state with its rows as a table."""
+    if state is None:
+        return None
+    given = state if isinstance(state, StateRows) else StateRows(state)
+    rows = given.rows
+    if isinstance(rows, DataFrame):
+        rows = rows.toArrow()
+    elif isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    elif type(rows).__module__.startswith("pandas."):
+        try:
+            rows = pa.Table.from_pandas(rows, preserve_index=False)
+        except pa.ArrowException:  # not its text: it may hold data
+            message = (
+                "rows of pandas have values that are of no one Arrow type; give a pyarrow.Table"
+            )
+            raise InvalidRequestError(message) from None
+    if not isinstance(rows, pa.Table):
+        message = f"rows of a state are of type {type(rows).__name__}; give a table or a DataFrame"
+        raise InvalidRequestError(message)
+    return replace(given, rows=rows)
