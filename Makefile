@@ -82,11 +82,12 @@ browser:
 	  echo '  elsewhere       CHROMIUM=/path/to/chrome make integration' >&2; }
 
 .PHONY: lint
-lint: setup ## ruff: rules and format; imports; names without a use
+lint: setup ## ruff: rules and format; imports; names without a use; words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PYTHONPATH=. $(BIN)/lint-imports
 	$(BIN)/python infra/checks/unused_names.py
+	$(BIN)/python infra/checks/plain_words.py
 
 .PHONY: types
 types: setup ## mypy, strict

@@ -25,8 +25,8 @@ from holdfast.backends.assignment import OperatorSettings, assign
 from holdfast.locations import (
     CheckpointMetadata,
     FileSystemCheckpointStorage,
-    OperatorState,
-    SubtaskState,
+    StoredOperator,
+    StoredSubtask,
     complete_checkpoint,
     latest_checkpoint,
 )
@@ -65,14 +65,14 @@ def write(directory: str, *, mebibytes: int, subtasks: int, batches: int) -> Non
             names = pc.utf8_lpad(ids.cast(pa.string()), 20, "0")
             state.add_all(pa.StructArray.from_arrays([ids, names], fields=list(_TYPE)))
         (handle,) = backend.snapshot(location).run().handles
-        states[subtask] = SubtaskState((handle,))
+        states[subtask] = StoredSubtask((handle,))
     metadata = CheckpointMetadata(
         job_id=_JOB,
         checkpoint_id=1,
         created_ms=0,
         duration_ms=0,
         writer="benchmark",
-        operators={_UID: OperatorState(subtasks, subtasks, states)},
+        operators={_UID: StoredOperator(subtasks, subtasks, states)},
     )
     complete_checkpoint(location, metadata)
 
@@ -175,7 +175,7 @@ def _access(directory: str) -> FileSystemCheckpointStorageAccess:
     return FileSystemCheckpointStorage(f"file://{directory}").create_checkpoint_storage(_JOB)
 
 
-def _assigned(directory: str) -> tuple[SubtaskState, ...]:
+def _assigned(directory: str) -> tuple[StoredSubtask, ...]:
     """What the subtasks of a restarted job are restored from."""
     last = latest_checkpoint(f"file://{directory}", job_id=_JOB)
     if last is None:
@@ -184,11 +184,11 @@ def _assigned(directory: str) -> tuple[SubtaskState, ...]:
     return assign(last.metadata, {_UID: OperatorSettings(parallelism)})[_UID].subtasks
 
 
-def _files(state: SubtaskState) -> list[FileStateHandle]:
+def _files(state: StoredSubtask) -> list[FileStateHandle]:
     return [stream for stream in state.streams() if isinstance(stream, FileStateHandle)]
 
 
-def _restored(state: SubtaskState) -> OperatorStateBackend:
+def _restored(state: StoredSubtask) -> OperatorStateBackend:
     return _look_at(OperatorStateBackend.restore(state.managed_operator))
 
 

@@ -37,8 +37,8 @@ from holdfast.locations import (
     CheckpointMetadata,
     CheckpointStorageLocation,
     FileSystemCheckpointStorage,
-    OperatorState,
-    SubtaskState,
+    StoredOperator,
+    StoredSubtask,
     complete_checkpoint,
     load_checkpoint,
 )
@@ -196,8 +196,8 @@ class Holdfast:
         for index in range(subtasks):
             uri = f"{location.external_pointer}/{uuid.uuid4().hex}"
             file = FileStateHandle(uri, size, Checksum("crc32c", CHUNK_BYTES, os.urandom(4)))
-            states[index] = SubtaskState((OperatorStateHandle({"rows": partitions}, file),))
-        metadata = self._metadata_of({"rows": OperatorState(subtasks, subtasks, states)})
+            states[index] = StoredSubtask((OperatorStateHandle({"rows": partitions}, file),))
+        metadata = self._metadata_of({"rows": StoredOperator(subtasks, subtasks, states)})
         start = time.perf_counter()
         completed = complete_checkpoint(location, metadata)
         stored = time.perf_counter()
@@ -227,7 +227,7 @@ class Holdfast:
         self._checkpoint_id += 1
         return self._access.initialize_location_for_checkpoint(self._checkpoint_id)
 
-    def _metadata_of(self, operators: dict[str, OperatorState]) -> CheckpointMetadata:
+    def _metadata_of(self, operators: dict[str, StoredOperator]) -> CheckpointMetadata:
         return CheckpointMetadata(
             job_id="benchmark",
             checkpoint_id=self._checkpoint_id,

@@ -27,8 +27,8 @@ from holdfast.locations.coordination import (
 from holdfast.locations.file_systems import S3Settings, use_hdfs, use_s3
 from holdfast.locations.metadata import (
     CheckpointMetadata,
-    OperatorState,
-    SubtaskState,
+    StoredOperator,
+    StoredSubtask,
     SubtaskStatistics,
 )
 from holdfast.locations.storages import (
@@ -57,9 +57,9 @@ __all__ = [
     "JobHistory",
     "JobOwnership",
     "MemoryCheckpointStorage",
-    "OperatorState",
     "S3Settings",
-    "SubtaskState",
+    "StoredOperator",
+    "StoredSubtask",
     "SubtaskStatistics",
     "SweepReport",
     "Uncommitted",

@@ -17,7 +17,7 @@ from holdfast.backends.raw import (
 )
 from holdfast.backends.snapshot import discard
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.metadata import SubtaskState
+from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import (
     CheckpointedStateScope,
     CheckpointStateOutputStream,
@@ -118,16 +118,16 @@ class FunctionSnapshotContext:
             self._keyed = KeyedStateCheckpointOutputStream(self._stream(), self._key_groups)
         return self._keyed
 
-    def finish(self) -> SubtaskState:
+    def finish(self) -> StoredSubtask:
         """Close what was asked for, keyed state first: the handles to raw state."""
         keyed = self._keyed.close_and_get_handle() if self._keyed else None
-        state = SubtaskState(raw_keyed=(keyed,) if keyed else ())
+        state = StoredSubtask(raw_keyed=(keyed,) if keyed else ())
         try:
             operator = self._operator.close_and_get_handle() if self._operator else None
         except BaseException:
             discard(state)
             raise
-        return state.together_with(SubtaskState(raw_operator=(operator,) if operator else ()))
+        return state.together_with(StoredSubtask(raw_operator=(operator,) if operator else ()))
 
     def close(self) -> None:
         """Give up what was asked for and not finished."""

@@ -18,7 +18,7 @@ from holdfast.backends.keys import (
 )
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations.handles import KeyedStateHandle
-from holdfast.locations.metadata import CheckpointMetadata, OperatorState, SubtaskState
+from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class AssignedOperator:
     """
 
     max_parallelism: int
-    subtasks: tuple[SubtaskState, ...]
+    subtasks: tuple[StoredSubtask, ...]
 
 
 def assign(
@@ -108,15 +108,15 @@ def assign(
         uid: _assigned(uid, with_state[uid], settings)
         if uid in with_state
         else AssignedOperator(
-            settings.max_parallelism_or_default, (SubtaskState(),) * settings.parallelism
+            settings.max_parallelism_or_default, (StoredSubtask(),) * settings.parallelism
         )
         for uid, settings in wanted.items()
     }
 
 
-def _assigned(uid: str, state: OperatorState, settings: OperatorSettings) -> AssignedOperator:
+def _assigned(uid: str, state: StoredOperator, settings: OperatorSettings) -> AssignedOperator:
     _check(uid, state, settings)
-    old = [state.subtasks.get(index, SubtaskState()) for index in range(state.parallelism)]
+    old = [state.subtasks.get(index, StoredSubtask()) for index in range(state.parallelism)]
     parallelism = settings.parallelism
     managed_operator = redistribute([subtask.managed_operator for subtask in old], parallelism)
     raw_operator = redistribute_raw([subtask.raw_operator for subtask in old], parallelism)
@@ -130,7 +130,7 @@ def _assigned(uid: str, state: OperatorState, settings: OperatorSettings) -> Ass
         managed_keyed = _rescaled(managed_keyed, ranges)
         raw_keyed = _rescaled(raw_keyed, ranges)
     subtasks = tuple(
-        SubtaskState(
+        StoredSubtask(
             managed_operator=managed_operator[index],
             raw_operator=raw_operator[index],
             managed_keyed=managed_keyed[index],
@@ -141,7 +141,7 @@ def _assigned(uid: str, state: OperatorState, settings: OperatorSettings) -> Ass
     return AssignedOperator(state.max_parallelism, subtasks)
 
 
-def _check(uid: str, state: OperatorState, settings: OperatorSettings) -> None:
+def _check(uid: str, state: StoredOperator, settings: OperatorSettings) -> None:
     beyond = sorted(index for index in state.subtasks if not 0 <= index < state.parallelism)
     if beyond:
         message = (

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.backends.inspection.description import StateDescription, describe
 from holdfast.locations.coordination import files_of, without_place
 from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
-from holdfast.locations.metadata import CheckpointMetadata, OperatorState, SubtaskState
+from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
 
 Value: TypeAlias = str | int | tuple[str, ...]
 
@@ -121,7 +121,7 @@ def _compared(
     return differences
 
 
-def _of_operator(operator: OperatorState) -> dict[str, Value]:
+def _of_operator(operator: StoredOperator) -> dict[str, Value]:
     return {
         "parallelism": operator.parallelism,
         "max_parallelism": operator.max_parallelism,
@@ -146,7 +146,7 @@ def _of_states(states: Iterable[StateDescription]) -> dict[tuple[str, str], dict
     }
 
 
-def _contents(operator: OperatorState) -> dict[int, SubtaskState]:
+def _contents(operator: StoredOperator) -> dict[int, StoredSubtask]:
     """State by subtask, without where it is and what was measured."""
     return {
         index: msgspec.structs.replace(subtask.with_streams(without_place), statistics=None)

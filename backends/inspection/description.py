@@ -16,7 +16,7 @@ from holdfast.locations.handles import (
     StateHandle,
     StreamStateHandle,
 )
-from holdfast.locations.metadata import CheckpointMetadata, OperatorState
+from holdfast.locations.metadata import CheckpointMetadata, StoredOperator
 
 StateKind = Literal["list", "map", "raw", "keyed", "raw keyed", "unknown"]
 
@@ -86,7 +86,7 @@ def describe(metadata: CheckpointMetadata) -> list[StateDescription]:
     ]
 
 
-def _states(uid: str, operator: OperatorState) -> Iterator[StateDescription]:
+def _states(uid: str, operator: StoredOperator) -> Iterator[StateDescription]:
     subtasks = list(operator.subtasks.values())
     handles = [handle for subtask in subtasks for handle in subtask.managed_operator]
     for name in dict.fromkeys(name for handle in handles for name in handle.states):

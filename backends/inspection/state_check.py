@@ -13,7 +13,7 @@ from holdfast.backends.serializers import Outcome, Serializer, stored_in
 from holdfast.common import in_parallel
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import StatePartitions, StreamStateHandle
-from holdfast.locations.metadata import OperatorState
+from holdfast.locations.metadata import StoredOperator
 from holdfast.locations.storages import load_checkpoint, resolve_pointer
 
 Descriptor = ListStateDescriptor | MapStateDescriptor
@@ -101,7 +101,7 @@ def _by_name(uid: str, descriptors: Sequence[Descriptor]) -> dict[str, Descripto
     return by_name
 
 
-def _sections(operator: OperatorState) -> dict[str, list[_Section]]:
+def _sections(operator: StoredOperator) -> dict[str, list[_Section]]:
     """Where each state is, by name."""
     sections: dict[str, list[_Section]] = {}
     for subtask in operator.subtasks.values():

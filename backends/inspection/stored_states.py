@@ -25,7 +25,7 @@ from holdfast.locations.handles import (
     StatePartitions,
     StreamStateHandle,
 )
-from holdfast.locations.metadata import CheckpointMetadata, OperatorState
+from holdfast.locations.metadata import CheckpointMetadata, StoredOperator
 
 KINDS = {
     OperatorStateMode.SPLIT_DISTRIBUTE: "list",
@@ -242,7 +242,7 @@ def stored_states(
                 yield raw
 
 
-def state_names(operator: OperatorState) -> list[str]:
+def state_names(operator: StoredOperator) -> list[str]:
     """Names of the managed states of an operator."""
     handles = (
         handle for subtask in operator.subtasks.values() for handle in subtask.managed_operator
@@ -251,7 +251,7 @@ def state_names(operator: OperatorState) -> list[str]:
 
 
 def managed_state(
-    uid: str, name: str, operator: OperatorState, *, wide_integers: bool
+    uid: str, name: str, operator: StoredOperator, *, wide_integers: bool
 ) -> StoredState:
     """A state that an operator has. Reads and raises what `stored_states` does."""
     sections = [
@@ -285,7 +285,7 @@ def managed_state(
     )
 
 
-def raw_state(uid: str, kind: str, operator: OperatorState) -> StoredState:
+def raw_state(uid: str, kind: str, operator: StoredOperator) -> StoredState:
     """The raw state of an operator, of one kind; without parts if it has none."""
     parts = [
         RawPart(subtask, handle)

@@ -8,7 +8,7 @@ import pyarrow as pa
 from holdfast.backends.sections import Compression, WrittenState, WrittenStates
 from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult, SnapshotStreams
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode
-from holdfast.locations.metadata import SubtaskState
+from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointedStateScope
 
 
@@ -100,10 +100,10 @@ class OperatorStatePart:
         self._snapshot = snapshot
         self.written: WrittenStates | None = None
 
-    def run(self) -> SubtaskState:
+    def run(self) -> StoredSubtask:
         result = self._snapshot.run()
         self.written = result.written
-        return SubtaskState(managed_operator=result.handles)
+        return StoredSubtask(managed_operator=result.handles)
 
     def cancel(self) -> None:
         self._snapshot.cancel()

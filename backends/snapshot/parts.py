@@ -14,13 +14,13 @@ from concurrent.futures import CancelledError
 from typing import Protocol
 
 from holdfast.common import failures_of
-from holdfast.locations.metadata import SubtaskState
+from holdfast.locations.metadata import StoredSubtask
 
 
 class SnapshotPart(Protocol):
     """State of one kind, on its way into a snapshot."""
 
-    def run(self) -> SubtaskState:
+    def run(self) -> StoredSubtask:
         """Write it, once, in any thread; nothing is left if that fails.
 
         Returns:
@@ -44,11 +44,11 @@ class WrittenPart:
         state: What was written.
     """
 
-    def __init__(self, state: SubtaskState) -> None:
-        self._state: SubtaskState | None = state
+    def __init__(self, state: StoredSubtask) -> None:
+        self._state: StoredSubtask | None = state
         self._lock = threading.Lock()
 
-    def run(self) -> SubtaskState:
+    def run(self) -> StoredSubtask:
         state = self._take()
         if state is None:
             raise CancelledError
@@ -59,13 +59,13 @@ class WrittenPart:
         if state is not None:
             discard(state)
 
-    def _take(self) -> SubtaskState | None:
+    def _take(self) -> StoredSubtask | None:
         """The state, for whoever comes first: `run` returns it, `cancel` discards it."""
         with self._lock:
             state, self._state = self._state, None
         return state
 
 
-def discard(state: SubtaskState) -> None:
+def discard(state: StoredSubtask) -> None:
     """Delete the bytes of state that nobody will store, as far as possible. Never raises."""
     failures_of(lambda handle: handle.discard_state(), state.handles())

@@ -23,7 +23,7 @@ from holdfast.backends.raw import raw_key_groups, raw_operator_partitions
 from holdfast.backends.sections import Compression, WrittenStates
 from holdfast.backends.snapshot import SnapshotPart, WrittenPart, discard
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
-from holdfast.locations.metadata import SubtaskState
+from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointStreamFactory
 
 
@@ -49,7 +49,7 @@ class OperatorSnapshot:
         """
         return self._operator_state.written
 
-    def run(self) -> SubtaskState:
+    def run(self) -> StoredSubtask:
         """Write every part: the state that the coordinator stores. If a part fails, nothing is left.
 
         Raises:
@@ -61,7 +61,7 @@ class OperatorSnapshot:
             if self._started:
                 raise InvalidRequestError("a snapshot runs once")
             self._started = True
-        state = SubtaskState()
+        state = StoredSubtask()
         try:
             for part in self._parts:
                 state = state.together_with(part.run())
@@ -97,7 +97,7 @@ class OperatorStateHandler:
     def restore(
         cls,
         function: Any,
-        state: SubtaskState,
+        state: StoredSubtask,
         *,
         uid: str,
         key_groups: KeyGroupRange | None = None,
@@ -126,7 +126,7 @@ class OperatorStateHandler:
 
     def initialize_state(
         self,
-        state: SubtaskState,
+        state: StoredSubtask,
         *,
         restored_checkpoint_id: int | None,
         subtask_index: int,
@@ -166,7 +166,7 @@ class OperatorStateHandler:
             CheckpointDeclinedError: Any of that failed; nothing is left behind.
         """
         context = FunctionSnapshotContext(checkpoint_id, factory, self.key_groups)
-        raw = SubtaskState()
+        raw = StoredSubtask()
         try:
             self.function.snapshot_state(context)
             raw = context.finish()

@@ -27,8 +27,8 @@ from holdfast.locations import (
     CompletedCheckpoint,
     FileSystemCheckpointStorage,
     MemoryCheckpointStorage,
-    OperatorState,
-    SubtaskState,
+    StoredOperator,
+    StoredSubtask,
     complete_checkpoint,
     load_checkpoint,
 )
@@ -116,7 +116,7 @@ class Holdfast:
             created_ms=time.time_ns() // 1_000_000,
             duration_ms=0.0,
             writer="benchmark",
-            operators={"rows": OperatorState(1, 128, {0: SubtaskState((handle,))})},
+            operators={"rows": StoredOperator(1, 128, {0: StoredSubtask((handle,))})},
         )
         return complete_checkpoint(location, metadata)
 

@@ -36,6 +36,7 @@ PUBLIC = (
 CALLED_FROM_ELSEWHERE = {
     "DefaultSource": "Spark looks for a data source by this name",
     "addInPlace": "PySpark's accumulators call it",
+    "flink_key_group": "an import of Flink's state compares its key groups by it",
     "handle_expect_100": "http.server calls it",
     "handle_one_request": "http.server calls it",
     "log_message": "http.server calls it",

@@ -7,8 +7,8 @@ Storages write and read it, coordination decides what becomes of it. Start with 
 from holdfast.locations.metadata.format import decode_metadata, encode_metadata
 from holdfast.locations.metadata.records import (
     CheckpointMetadata,
-    OperatorState,
-    SubtaskState,
+    StoredOperator,
+    StoredSubtask,
     SubtaskStatistics,
     new_commit_token,
 )
@@ -16,8 +16,8 @@ from holdfast.locations.metadata.relative_uris import absolute_uri, relative_uri
 
 __all__ = [
     "CheckpointMetadata",
-    "OperatorState",
-    "SubtaskState",
+    "StoredOperator",
+    "StoredSubtask",
     "SubtaskStatistics",
     "absolute_uri",
     "decode_metadata",

@@ -1,8 +1,8 @@
 """What `_metadata` holds, as values. Pure, no I/O.
 
     CheckpointMetadata
-    ├─ operators: OperatorState, by uid
-    │  └─ subtasks: SubtaskState, by index
+    ├─ operators: StoredOperator, by uid
+    │  └─ subtasks: StoredSubtask, by index
     │     ├─ managed_operator, raw_operator, managed_keyed, raw_keyed: handles to state
     │     └─ statistics: SubtaskStatistics
     └─ coordinator_states: bytes, by the name of who wrote them
@@ -61,7 +61,7 @@ class SubtaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
     restored_from: str = ""
 
 
-class SubtaskState(msgspec.Struct, frozen=True, omit_defaults=True):
+class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
     """All state that one subtask of an operator has in a checkpoint.
 
     Attributes:
@@ -91,9 +91,9 @@ class SubtaskState(msgspec.Struct, frozen=True, omit_defaults=True):
         """Every handle to bytes of state, in files and inline."""
         return [stream for handle in self.handles() for stream in handle.streams()]
 
-    def with_streams(self, change: StreamChange, /) -> "SubtaskState":
+    def with_streams(self, change: StreamChange, /) -> "StoredSubtask":
         """A copy in which every handle to bytes of state went through `change`."""
-        return SubtaskState(
+        return StoredSubtask(
             managed_operator=_with_streams(self.managed_operator, change),
             statistics=self.statistics,
             raw_operator=_with_streams(self.raw_operator, change),
@@ -101,9 +101,9 @@ class SubtaskState(msgspec.Struct, frozen=True, omit_defaults=True):
             raw_keyed=_with_streams(self.raw_keyed, change),
         )
 
-    def together_with(self, other: "SubtaskState") -> "SubtaskState":
+    def together_with(self, other: "StoredSubtask") -> "StoredSubtask":
         """This state and the other one's, with the statistics of this one."""
-        return SubtaskState(
+        return StoredSubtask(
             managed_operator=self.managed_operator + other.managed_operator,
             statistics=self.statistics,
             raw_operator=self.raw_operator + other.raw_operator,
@@ -112,7 +112,7 @@ class SubtaskState(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
+class StoredOperator(msgspec.Struct, frozen=True, omit_defaults=True):
     """All state of one operator.
 
     Attributes:
@@ -126,7 +126,7 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
 
     parallelism: Parallelism
     max_parallelism: Parallelism
-    subtasks: dict[KeyGroup, SubtaskState]
+    subtasks: dict[KeyGroup, StoredSubtask]
     key: tuple[str, ...] = ()
     key_hash: str = ""
     key_types: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
         """Every handle to bytes of state, in files and inline; none if the operator has no state."""
         return [stream for subtask in self.subtasks.values() for stream in subtask.streams()]
 
-    def with_streams(self, change: StreamChange, /) -> "OperatorState":
+    def with_streams(self, change: StreamChange, /) -> "StoredOperator":
         """A copy in which every handle to bytes of state went through `change`."""
         subtasks = {index: state.with_streams(change) for index, state in self.subtasks.items()}
         return msgspec.structs.replace(self, subtasks=subtasks)
@@ -182,7 +182,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
     created_ms: TimeMs
     duration_ms: DurationMs
     writer: str
-    operators: dict[str, OperatorState]
+    operators: dict[str, StoredOperator]
     coordinator_states: dict[str, bytes] = {}
     epoch: Count = 0
 

@@ -32,8 +32,8 @@ from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, S
 from holdfast.locations import (
     CheckpointMetadata,
     FileSystemCheckpointStorage,
-    OperatorState,
-    SubtaskState,
+    StoredOperator,
+    StoredSubtask,
     complete_checkpoint,
 )
 from holdfast.locations.adapters import FileStateHandle, file_system_for
@@ -60,8 +60,8 @@ def checkpoint(
         for index, backend in enumerate(of_operator):
             if backend is not None:
                 result = backend.snapshot(location, compression=compression).run()
-                subtasks[index] = SubtaskState(managed_operator=result.handles)
-        operators[uid] = OperatorState(len(of_operator), 128, subtasks)
+                subtasks[index] = StoredSubtask(managed_operator=result.handles)
+        operators[uid] = StoredOperator(len(of_operator), 128, subtasks)
     metadata = CheckpointMetadata(
         job_id="job",
         checkpoint_id=1,
@@ -307,7 +307,9 @@ class TestReading:
                 for name, one in handle.states.items()
             }
             damaged = msgspec.structs.replace(handle, states=states)
-            operators = {"op": OperatorState(1, 1, {0: SubtaskState(managed_operator=(damaged,))})}
+            operators = {
+                "op": StoredOperator(1, 1, {0: StoredSubtask(managed_operator=(damaged,))})
+            }
             metadata = CheckpointMetadata(
                 job_id="job",
                 checkpoint_id=1,

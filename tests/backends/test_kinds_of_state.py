@@ -18,8 +18,8 @@ from holdfast.locations import (
     CheckpointMetadata,
     CompletedCheckpoint,
     FileSystemCheckpointStorage,
-    OperatorState,
-    SubtaskState,
+    StoredOperator,
+    StoredSubtask,
     complete_checkpoint,
     copy_checkpoint,
     verify,
@@ -58,8 +58,8 @@ class Runs(msgspec.Struct, frozen=True, tag="runs"):
         return msgspec.structs.replace(self, key_groups=(start, end)) if start <= end else None
 
 
-def keyed(*runs: Runs) -> SubtaskState:
-    return SubtaskState(managed_keyed=cast("tuple[KeyGroupsStateHandle, ...]", runs))
+def keyed(*runs: Runs) -> StoredSubtask:
+    return StoredSubtask(managed_keyed=cast("tuple[KeyGroupsStateHandle, ...]", runs))
 
 
 @pytest.fixture
@@ -77,11 +77,11 @@ def checkpoint(local_directory: str) -> CompletedCheckpoint:
         assert handle is not None
         return handle
 
-    def subtask(first: int, last: int) -> SubtaskState:
+    def subtask(first: int, last: int) -> StoredSubtask:
         manifest = ByteStreamStateHandle(b"manifest")
         return keyed(Runs((first, last), (file(b"old" * 100), file(b"new")), manifest))
 
-    operators = {"counts": OperatorState(2, 8, {0: subtask(0, 3), 1: subtask(4, 7)})}
+    operators = {"counts": StoredOperator(2, 8, {0: subtask(0, 3), 1: subtask(4, 7)})}
     metadata = CheckpointMetadata(
         job_id="job",
         checkpoint_id=1,
@@ -93,7 +93,7 @@ def checkpoint(local_directory: str) -> CompletedCheckpoint:
     return complete_checkpoint(location, metadata)
 
 
-def runs_in(state: SubtaskState) -> list[Runs]:
+def runs_in(state: StoredSubtask) -> list[Runs]:
     return cast("list[Runs]", list(state.managed_keyed))
 
 

@@ -45,7 +45,7 @@ from holdfast.errors import (
     InvalidRequestError,
     StateMigrationError,
 )
-from holdfast.locations import OperatorState, SubtaskState
+from holdfast.locations import StoredOperator, StoredSubtask
 from holdfast.locations.adapters import ByteStreamStateHandle, CheckpointedStateScope
 from holdfast.locations.handles import RawOperatorStateHandle
 
@@ -306,8 +306,8 @@ def test_raw_states_are_rows_of_bytes(checkpoint: Checkpoint) -> None:
         groups = keyed.close_and_get_handle()
     assert operator is not None
     assert groups is not None
-    state = SubtaskState(raw_operator=(operator,), raw_keyed=(groups,))
-    checkpoint.operators["op"] = OperatorState(2, 8, {1: state})
+    state = StoredSubtask(raw_operator=(operator,), raw_keyed=(groups,))
+    checkpoint.operators["op"] = StoredOperator(2, 8, {1: state})
     pointer = checkpoint.complete()
     assert holdfast.read_state(pointer, raw="operator").to_pylist() == [
         {"subtask": 1, "partition": number, "value": content}

@@ -14,7 +14,7 @@ from holdfast.backends.assignment import (
     redistribute_raw,
 )
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.locations import CheckpointMetadata, OperatorState, SubtaskState, SubtaskStatistics
+from holdfast.locations import CheckpointMetadata, StoredOperator, StoredSubtask, SubtaskStatistics
 from holdfast.locations.adapters import FileStateHandle
 from holdfast.locations.handles import (
     KeyGroupsStateHandle,
@@ -32,7 +32,7 @@ def handle(stream: str, count: int = 2) -> OperatorStateHandle:
     return OperatorStateHandle({"s": partitions}, FileStateHandle(stream, 100))
 
 
-def checkpoint(**operators: OperatorState) -> CheckpointMetadata:
+def checkpoint(**operators: StoredOperator) -> CheckpointMetadata:
     return CheckpointMetadata(
         job_id="job",
         checkpoint_id=7,
@@ -43,33 +43,33 @@ def checkpoint(**operators: OperatorState) -> CheckpointMetadata:
     )
 
 
-def operator(parallelism: int, max_parallelism: int = 128) -> OperatorState:
+def operator(parallelism: int, max_parallelism: int = 128) -> StoredOperator:
     """An operator all of whose subtasks have state."""
     subtasks = {
-        i: SubtaskState((handle(f"h{i}"),), statistics=STATISTICS) for i in range(parallelism)
+        i: StoredSubtask((handle(f"h{i}"),), statistics=STATISTICS) for i in range(parallelism)
     }
-    return OperatorState(parallelism, max_parallelism, subtasks)
+    return StoredOperator(parallelism, max_parallelism, subtasks)
 
 
-EMPTY = OperatorState(2, 128, {0: SubtaskState(), 1: SubtaskState(statistics=STATISTICS)})
+EMPTY = StoredOperator(2, 128, {0: StoredSubtask(), 1: StoredSubtask(statistics=STATISTICS)})
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
 def test_operator_state_is_redistributed(parallelism: int) -> None:
     raw = RawOperatorStateHandle(((0, 4), (4, 4), (8, 4)), FileStateHandle("raw", 12))
-    stored = OperatorState(
+    stored = StoredOperator(
         3,
         128,
         {
-            0: SubtaskState((handle("h0", 5),), statistics=STATISTICS),
-            2: SubtaskState((handle("h2", 1),), raw_operator=(raw,)),
+            0: StoredSubtask((handle("h0", 5),), statistics=STATISTICS),
+            2: StoredSubtask((handle("h2", 1),), raw_operator=(raw,)),
         },
     )
     assigned = assign(checkpoint(op=stored), {"op": OperatorSettings(parallelism)})["op"]
     managed = redistribute([[handle("h0", 5)], [], [handle("h2", 1)]], parallelism)
     raws = redistribute_raw([[], [], [raw]], parallelism)
     assert assigned.subtasks == tuple(
-        SubtaskState(managed[i], raw_operator=raws[i]) for i in range(parallelism)
+        StoredSubtask(managed[i], raw_operator=raws[i]) for i in range(parallelism)
     )
 
 
@@ -97,8 +97,8 @@ def test_key_groups_go_to_the_subtask_that_owns_them(
         KeyGroupsStateHandle(ends, places, FileStateHandle(f"h{i}", 5))
         for i, ends in enumerate([(0, 4), (5, 9)])
     ]
-    subtasks = {i: replace(SubtaskState(), **{kind: (one,)}) for i, one in enumerate(handles)}
-    stored = checkpoint(op=OperatorState(2, 10, subtasks))
+    subtasks = {i: replace(StoredSubtask(), **{kind: (one,)}) for i, one in enumerate(handles)}
+    stored = checkpoint(op=StoredOperator(2, 10, subtasks))
     assigned = assign(stored, {"op": OperatorSettings(parallelism)})["op"]
     found = [
         [(one.stream.uri, *one.key_groups) for one in getattr(subtask, kind)]
@@ -117,10 +117,10 @@ def test_key_groups_go_to_the_subtask_that_owns_them(
 )
 @pytest.mark.parametrize("stored", [{}, {"op": EMPTY}], ids=["unknown", "without state"])
 def test_an_operator_that_has_no_state_in_the_checkpoint_begins_without(
-    settings: OperatorSettings, expected: int, stored: dict[str, OperatorState]
+    settings: OperatorSettings, expected: int, stored: dict[str, StoredOperator]
 ) -> None:
     assigned = assign(checkpoint(**stored), {"op": settings})
-    assert assigned == {"op": AssignedOperator(expected, (SubtaskState(),) * settings.parallelism)}
+    assert assigned == {"op": AssignedOperator(expected, (StoredSubtask(),) * settings.parallelism)}
 
 
 class TestMaxParallelism:
@@ -182,7 +182,7 @@ class TestNonRestoredState:
         ids=lambda state: next(iter(state)),
     )
     def test_any_handle_is_state(self, state: dict[str, Any]) -> None:
-        stored = checkpoint(gone=OperatorState(1, 128, {0: SubtaskState(**state)}))
+        stored = checkpoint(gone=StoredOperator(1, 128, {0: StoredSubtask(**state)}))
         with pytest.raises(InvalidRequestError, match="gone"):
             assign(stored, {})
 
@@ -199,7 +199,7 @@ def test_every_subtask_of_every_operator_gets_an_assignment(
     assigned = assign(metadata, settings, allow_non_restored_state=True)
     assert {uid: len(one.subtasks) for uid, one in assigned.items()} == wanted
     for uid, one in assigned.items():
-        assert all(isinstance(subtask, SubtaskState) for subtask in one.subtasks)
+        assert all(isinstance(subtask, StoredSubtask) for subtask in one.subtasks)
         elements = [
             part.states["s"].count for subtask in one.subtasks for part in subtask.managed_operator
         ]

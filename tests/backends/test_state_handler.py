@@ -25,7 +25,7 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations import CheckpointStorageLocation, FileSystemCheckpointStorage, SubtaskState
+from holdfast.locations import CheckpointStorageLocation, FileSystemCheckpointStorage, StoredSubtask
 from holdfast.testing import Faults
 
 KEY_GROUPS = KeyGroupRange(2, 4)
@@ -79,7 +79,7 @@ def handler(function: CheckpointedFunction, **settings: Any) -> OperatorStateHan
 
 
 def initialized(
-    handler: OperatorStateHandler, state: SubtaskState, checkpoint_id: int | None = 7
+    handler: OperatorStateHandler, state: StoredSubtask, checkpoint_id: int | None = 7
 ) -> None:
     handler.initialize_state(
         state,
@@ -114,8 +114,8 @@ class TestRoundTrip:
 
     def test_a_fresh_start_has_nothing(self) -> None:
         function = Function()
-        one = OperatorStateHandler.restore(function, SubtaskState(), uid="counter")
-        initialized(one, SubtaskState(), None)
+        one = OperatorStateHandler.restore(function, StoredSubtask(), uid="counter")
+        initialized(one, StoredSubtask(), None)
         context = function.context
         assert (context.is_restored, context.restored_checkpoint_id) == (False, None)
         assert (context.subtask_index, context.parallelism) == (1, 3)
@@ -125,7 +125,7 @@ class TestRoundTrip:
 
     def test_a_restored_function_knows_the_checkpoint(self) -> None:
         function = Function()
-        initialized(handler(function), SubtaskState())
+        initialized(handler(function), StoredSubtask())
         assert (function.context.is_restored, function.context.restored_checkpoint_id) == (True, 7)
 
     def test_nothing_written_is_nothing_stored(
@@ -137,7 +137,7 @@ class TestRoundTrip:
             assert context.raw_keyed_state_output() is context.raw_keyed_state_output()
 
         state = handler(Function(ask)).snapshot_state(7, location).run()
-        assert state == SubtaskState()
+        assert state == StoredSubtask()
         assert files_below(faults.behind) == set()
 
 
@@ -217,7 +217,7 @@ class TestFailures:
         assert caught.value.__cause__ is mine
         assert files_below(faults.behind) == set()
         one_more = handler(Function())
-        assert one_more.snapshot_state(8, location).run() == SubtaskState()
+        assert one_more.snapshot_state(8, location).run() == StoredSubtask()
 
     @pytest.mark.parametrize("call", ["create", "write", "commit"])
     @pytest.mark.parametrize("nth", [1, 2])
@@ -326,13 +326,13 @@ class TestCancel:
 
 class TestInitialize:
     @pytest.fixture
-    def state(self, location: CheckpointStorageLocation) -> SubtaskState:
+    def state(self, location: CheckpointStorageLocation) -> StoredSubtask:
         return handler(Function(with_raw_state)).snapshot_state(7, location).run()
 
     @pytest.mark.parametrize("fails", [False, True])
     def test_raw_inputs_are_closed_afterwards_whatever_happens(
         self,
-        state: SubtaskState,
+        state: StoredSubtask,
         fails: bool,  # noqa: FBT001
     ) -> None:
         kept: list[Any] = []
@@ -357,7 +357,7 @@ class TestInitialize:
         assert list(function.context.raw_keyed_state_inputs) == []
 
     def test_raw_state_that_nobody_reads_is_not_opened(
-        self, state: SubtaskState, faults: Faults
+        self, state: StoredSubtask, faults: Faults
     ) -> None:
         faults.calls.clear()
         initialized(handler(Function()), state)
@@ -405,7 +405,7 @@ class TestFunctions:
                 list_state(context.operator_state_store).add(1)
 
         one = handler(Simple())
-        initialized(one, SubtaskState(), None)
+        initialized(one, StoredSubtask(), None)
         state = one.snapshot_state(7, location).run()
         assert list_state(OperatorStateBackend.restore(state.managed_operator)).get() == [1]
 

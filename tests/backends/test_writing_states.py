@@ -38,7 +38,7 @@ from holdfast.backends import (
 )
 from holdfast.backends.inspection import StoredState, managed_state, state_names, write_states
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import OperatorState, SubtaskState
+from holdfast.locations import StoredOperator, StoredSubtask
 
 OTHER_WAYS = ("pickled", "pickled of a class", "anything")
 """Types whose elements are written in another way than they are read, or not at all."""
@@ -48,26 +48,26 @@ TYPES = VALUES | {kind: one for kind, one in PYTHON_VALUES.items() if kind not i
 
 def operator_of(
     states: Mapping[str, StateRows], *, parallelism: int = 1, **options: Any
-) -> OperatorState:
+) -> StoredOperator:
     """An operator with these states, as it stands in a checkpoint."""
     handles = write_states(
         states, memory_factory(), parallelism=parallelism, **{"replaced": {}, **options}
     )
-    subtasks = {index: SubtaskState((handle,)) for index, handle in handles.items()}
-    return OperatorState(parallelism, 128, subtasks)
+    subtasks = {index: StoredSubtask((handle,)) for index, handle in handles.items()}
+    return StoredOperator(parallelism, 128, subtasks)
 
 
-def stored(operator: OperatorState, name: str = "s") -> StoredState:
+def stored(operator: StoredOperator, name: str = "s") -> StoredState:
     return managed_state("op", name, operator, wide_integers=True)
 
 
-def shown(operator: OperatorState, name: str = "s") -> pa.Table:
+def shown(operator: StoredOperator, name: str = "s") -> pa.Table:
     """A state as it is read."""
     state = stored(operator, name)
     return pa.Table.from_batches(state.batches(), state.schema)
 
 
-def backend_of(operator: OperatorState, subtask: int = 0) -> OperatorStateBackend:
+def backend_of(operator: StoredOperator, subtask: int = 0) -> OperatorStateBackend:
     return OperatorStateBackend.restore(operator.subtasks[subtask].managed_operator)
 
 
@@ -76,7 +76,7 @@ def as_read(element_type: Any, values: list[Any]) -> pa.Table:
     backend = OperatorStateBackend()
     list_state(backend, "s", element_type).add_all(values)
     (handle,) = backend.snapshot(memory_factory()).run().handles
-    return shown(OperatorState(1, 128, {0: SubtaskState((handle,))}))
+    return shown(StoredOperator(1, 128, {0: StoredSubtask((handle,))}))
 
 
 @pytest.mark.parametrize("kind", TYPES)

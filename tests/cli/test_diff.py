@@ -16,7 +16,7 @@ from holdfast.cli.command_line import main
 from holdfast.locations import (
     CompletedCheckpoint,
     FileSystemCheckpointStorage,
-    OperatorState,
+    StoredOperator,
     complete_checkpoint,
     copy_checkpoint,
 )
@@ -96,13 +96,13 @@ def with_other(completed: CompletedCheckpoint, directory: str, **changes: Any) -
     return complete_checkpoint(location, metadata).location.external_pointer
 
 
-def subtasks_swapped(operator: OperatorState) -> OperatorState:
+def subtasks_swapped(operator: StoredOperator) -> StoredOperator:
     """The same with each other's state."""
     first, other = operator.subtasks.values()
     return msgspec.structs.replace(operator, subtasks={0: other, 1: first})
 
 
-def elements_of_others(operator: OperatorState) -> OperatorState:
+def elements_of_others(operator: StoredOperator) -> StoredOperator:
     """The same with other positions in the same files."""
     [handle] = operator.subtasks[0].managed_operator
     seen = msgspec.structs.replace(handle.states["seen"], first=1)
@@ -117,7 +117,7 @@ def elements_of_others(operator: OperatorState) -> OperatorState:
 def test_the_same_files_used_otherwise_are_a_difference(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    change: Callable[[OperatorState], OperatorState],
+    change: Callable[[StoredOperator], StoredOperator],
     others: list[int],
 ) -> None:
     first = write_checkpoint(f"file://{tmp_path}", 1)

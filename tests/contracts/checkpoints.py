@@ -12,8 +12,8 @@ from holdfast.locations import (
     CheckpointMetadata,
     CheckpointStorageLocation,
     FileSystemCheckpointStorage,
-    OperatorState,
-    SubtaskState,
+    StoredOperator,
+    StoredSubtask,
     complete_checkpoint,
 )
 
@@ -28,7 +28,7 @@ class Checkpoint:
         access = storage.create_checkpoint_storage("job")
         access.initialize_base_locations_for_checkpoint()
         self.location: CheckpointStorageLocation = access.initialize_location_for_checkpoint(1)
-        self.operators: dict[str, OperatorState] = {}
+        self.operators: dict[str, StoredOperator] = {}
 
     def add(
         self, uid: str, fill: Fill, *, parallelism: int = 1, compression: Compression | None = None
@@ -39,8 +39,8 @@ class Checkpoint:
             backend = OperatorStateBackend()
             fill(backend, subtask)
             snapshot = backend.snapshot(self.location, compression=compression).run()
-            subtasks[subtask] = SubtaskState(snapshot.handles)
-        self.operators[uid] = OperatorState(parallelism, 128, subtasks)
+            subtasks[subtask] = StoredSubtask(snapshot.handles)
+        self.operators[uid] = StoredOperator(parallelism, 128, subtasks)
 
     def complete(self) -> str:
         """Publish it; returns the pointer."""

@@ -10,8 +10,8 @@ from contracts.progress import behind_batch
 from holdfast.locations import (
     CheckpointMetadata,
     FileSystemCheckpointStorage,
-    OperatorState,
-    SubtaskState,
+    StoredOperator,
+    StoredSubtask,
     SubtaskStatistics,
     complete_checkpoint,
 )
@@ -78,13 +78,13 @@ def checkpoint_metadata(
         job_id=job_id,
         created_ms=created_ms,
         operators={
-            uid: OperatorState(parallelism, max(128, parallelism), subtasks) for uid in uids
+            uid: StoredOperator(parallelism, max(128, parallelism), subtasks) for uid in uids
         },
         coordinator_states=behind_batch(number - 1),
     )
 
 
-def _statistics(index: int, state: SubtaskState) -> SubtaskStatistics:
+def _statistics(index: int, state: StoredSubtask) -> SubtaskStatistics:
     return SubtaskStatistics(
         rows_in=10 * (index + 1),
         rows_out=5,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from jobs.operators import Groups
 
-from holdfast.locations import FileSystemCheckpointStorage, SubtaskState
+from holdfast.locations import FileSystemCheckpointStorage, StoredSubtask
 from holdfast.locations.adapters import CheckpointedStateScope, file_system_for
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
 from holdfast.spark import stateful
@@ -65,7 +65,7 @@ def acknowledged(
             handle = stream.close_and_get_handle()
         assert handle is not None
         partitions = StatePartitions(mode, 0, handle.size, 0, count)
-        state = SubtaskState((OperatorStateHandle({"s": partitions}, handle),))
+        state = StoredSubtask((OperatorStateHandle({"s": partitions}, handle),))
         found.append(Acknowledgement(subtask, subtask, state, pending.checkpoint_id))
     return {"operator": found}
 

@@ -15,8 +15,8 @@ from holdfast.locations import (
     CheckpointMetadata,
     CompletedCheckpoint,
     FileSystemCheckpointStorage,
-    OperatorState,
-    SubtaskState,
+    StoredOperator,
+    StoredSubtask,
     SubtaskStatistics,
     complete_checkpoint,
 )
@@ -111,7 +111,7 @@ def write_checkpoint(
         counted = SubtaskStatistics(
             count, count + 1, handle.size, 1.0, 20.0, 0.25, 1500.0, "worker"
         )
-        subtasks[index] = SubtaskState(managed_operator=(handle,), statistics=counted)
+        subtasks[index] = StoredSubtask(managed_operator=(handle,), statistics=counted)
     progress = SparkProgress(
         query_id="query",
         run_id="run",
@@ -127,7 +127,7 @@ def write_checkpoint(
         created_ms=1_700_000_000_000,
         duration_ms=12.5,
         writer="holdfast tests",
-        operators={UID: OperatorState(parallelism, 128, subtasks, ("user",), "hash", ("string",))},
+        operators={UID: StoredOperator(parallelism, 128, subtasks, ("user",), "hash", ("string",))},
         coordinator_states={SPARK: msgspec.msgpack.encode(progress), "sink/visits": b"1234"},
         epoch=1,
     )

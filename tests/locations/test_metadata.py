@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
-from holdfast.locations import CheckpointMetadata, OperatorState, SubtaskState, SubtaskStatistics
+from holdfast.locations import CheckpointMetadata, StoredOperator, StoredSubtask, SubtaskStatistics
 from holdfast.locations.adapters import (
     ByteStreamStateHandle,
     Checksum,
@@ -39,11 +39,11 @@ GOLDEN_METADATA = CheckpointMetadata(
     duration_ms=12.5,
     writer="holdfast 0.1.0",
     operators={
-        "compact": OperatorState(
+        "compact": StoredOperator(
             parallelism=3,
             max_parallelism=128,
             subtasks={
-                0: SubtaskState(
+                0: StoredSubtask(
                     (
                         OperatorStateHandle(
                             {
@@ -65,7 +65,7 @@ GOLDEN_METADATA = CheckpointMetadata(
                     ),
                     SubtaskStatistics(10, 9, 409, 1.5, 20.25, 0.125, 3.0),
                 ),
-                2: SubtaskState(
+                2: StoredSubtask(
                     (
                         OperatorStateHandle(
                             {}, FileStateHandle("file:///data/job/shared/outside", 1 << 40)
@@ -74,7 +74,7 @@ GOLDEN_METADATA = CheckpointMetadata(
                 ),
             },
         ),
-        "": OperatorState(1, 1, {}),
+        "": StoredOperator(1, 1, {}),
     },
     coordinator_states={"spark": b'{"batchId":6}', "empty": b""},
 )
@@ -86,11 +86,11 @@ GOLDEN_METADATA_OF_ALL_KINDS = CheckpointMetadata(
     duration_ms=0.25,
     writer="holdfast 0.1.0",
     operators={
-        "join": OperatorState(
+        "join": StoredOperator(
             parallelism=2,
             max_parallelism=5,
             subtasks={
-                0: SubtaskState(
+                0: StoredSubtask(
                     (
                         OperatorStateHandle(
                             {"rows": StatePartitions(OperatorStateMode.UNION, 0, 6, 0, 2)},
@@ -122,7 +122,7 @@ GOLDEN_METADATA_OF_ALL_KINDS = CheckpointMetadata(
                         ),
                     ),
                 ),
-                1: SubtaskState(
+                1: StoredSubtask(
                     raw_keyed=(
                         KeyGroupsStateHandle(
                             (3, 4), ((0, 1), None), FileStateHandle(f"{DIRECTORY}/5f6a-raw", 1)
@@ -200,7 +200,7 @@ _statistics = st.builds(
     st.sampled_from(["", "worker", "local", "storage"]),
 )
 _subtasks = st.builds(
-    SubtaskState,
+    StoredSubtask,
     st.lists(_handles(), max_size=2).map(tuple),
     st.none() | _statistics,
     st.lists(_raw_handles(), max_size=2).map(tuple),
@@ -208,7 +208,7 @@ _subtasks = st.builds(
     st.lists(_key_groups_handles(), max_size=2).map(tuple),
 )
 _operators = st.builds(
-    OperatorState,
+    StoredOperator,
     st.integers(200, 1000),
     st.integers(1000, 32768),
     st.dictionaries(st.integers(0, 199), _subtasks, max_size=3),
@@ -357,7 +357,7 @@ def test_the_bytes_are_those_of_the_table(file: Path, metadata: CheckpointMetada
 
 
 def test_a_subtask_names_the_kinds_of_state_that_it_has_and_always_managed_operator() -> None:
-    assert msgspec.to_builtins(SubtaskState()) == {"managed_operator": (), "statistics": None}
+    assert msgspec.to_builtins(StoredSubtask()) == {"managed_operator": (), "statistics": None}
     body = msgspec.msgpack.decode(GOLDEN_OF_ALL_KINDS.read_bytes()[20:-4])
     subtasks = body["operators"]["join"]["subtasks"]
     always = {"managed_operator", "statistics"}
@@ -400,9 +400,9 @@ def test_only_references_into_the_directory_are_relative() -> None:
 
 
 def test_references_of_all_kinds_of_state_move_with_the_directory() -> None:
-    def subtask(*uris: str) -> SubtaskState:
+    def subtask(*uris: str) -> StoredSubtask:
         handles: list[StreamStateHandle] = [FileStateHandle(uri, 1) for uri in uris]
-        return SubtaskState(
+        return StoredSubtask(
             (OperatorStateHandle({}, handles[0]),),
             raw_operator=(RawOperatorStateHandle((), handles[1]),),
             managed_keyed=(KeyGroupsStateHandle((0, 0), (None,), handles[2]),),
@@ -412,7 +412,7 @@ def test_references_of_all_kinds_of_state_move_with_the_directory() -> None:
     def metadata(directory: str) -> CheckpointMetadata:
         uris = [f"{directory}/{kind}" for kind in "abcd"]
         return msgspec.structs.replace(
-            GOLDEN_METADATA, operators={"": OperatorState(1, 1, {0: subtask(*uris)})}
+            GOLDEN_METADATA, operators={"": StoredOperator(1, 1, {0: subtask(*uris)})}
         )
 
     content = encode_metadata(metadata(DIRECTORY), DIRECTORY)

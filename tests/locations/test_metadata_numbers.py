@@ -29,8 +29,8 @@ from holdfast.backends.raw import raw_key_groups, raw_operator_partitions
 from holdfast.cli.command_line import main
 from holdfast.errors import CheckpointCorruptedError, CheckpointError
 from holdfast.locations import (
-    OperatorState,
-    SubtaskState,
+    StoredOperator,
+    StoredSubtask,
     SubtaskStatistics,
     find_checkpoints,
     job_histories,
@@ -76,14 +76,14 @@ def written(directory: Path) -> Path:
     assert handles[0] is not None
     assert handles[1] is not None
     state = checkpoint.operators["op"].subtasks[0]
-    subtask = SubtaskState(
+    subtask = StoredSubtask(
         state.managed_operator,
         SubtaskStatistics(1, 2, 3, 4.0, 5.0, 6.0, 7.0),
         (handles[0],),
         raw_keyed=(handles[1],),
     )
     subtasks = checkpoint.operators["op"].subtasks | {0: subtask}
-    checkpoint.operators["op"] = OperatorState(2, 3, subtasks)
+    checkpoint.operators["op"] = StoredOperator(2, 3, subtasks)
     pointer = checkpoint.complete()
     file = directory / "job" / "chk-1" / "_metadata"
     body = body_of(file)

@@ -14,8 +14,8 @@ from holdfast.locations import (
     CheckpointStorageAccess,
     FileSystemCheckpointStorage,
     JobOwnership,
-    OperatorState,
-    SubtaskState,
+    StoredOperator,
+    StoredSubtask,
     SubtaskStatistics,
     complete_checkpoint,
 )
@@ -75,7 +75,7 @@ def _complete(
             async_ms=3.0,
             restored_from="worker",
         )
-        subtasks[subtask] = SubtaskState((handle,), statistics)
+        subtasks[subtask] = StoredSubtask((handle,), statistics)
     progress = SparkProgress(
         query_id=QUERY,
         run_id="b4f2d8e0-3c1a-4f6b-9e7d-2a5c8b0d6e1f",
@@ -90,7 +90,7 @@ def _complete(
         created_ms=time.time_ns() // 1_000_000,
         duration_ms=30.0,
         writer="holdfast",
-        operators={JOB: OperatorState(PARALLELISM, 128, subtasks)},
+        operators={JOB: StoredOperator(PARALLELISM, 128, subtasks)},
         coordinator_states={"spark": msgspec.msgpack.encode(progress)},
         epoch=ownership.epoch,
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.locations import SubtaskState, SubtaskStatistics
+from holdfast.locations import StoredSubtask, SubtaskStatistics
 from holdfast.spark.subtask import Acknowledgement, of_the_pass
 
 
@@ -16,7 +16,7 @@ def reports(text: str) -> list[Acknowledgement]:
         Acknowledgement(
             int(one[1]),
             attempt,
-            SubtaskState(statistics=did(rows_out=0 if one.endswith("-") else 5)),
+            StoredSubtask(statistics=did(rows_out=0 if one.endswith("-") else 5)),
             checkpoint_id=1,
             stage_id=ord(one[0]),
         )

@@ -16,7 +16,7 @@ from holdfast.errors import (
     CheckpointError,
     InvalidRequestError,
 )
-from holdfast.locations import OperatorState, SubtaskState
+from holdfast.locations import StoredOperator, StoredSubtask
 from holdfast.locations.adapters import file_system_for
 from holdfast.testing import Faults
 
@@ -136,7 +136,7 @@ def test_a_savepoint_without_state_is_nothing_to_begin_with(
     tmp_path: Path, *, allowed: bool
 ) -> None:
     checkpoint = Checkpoint(f"file://{tmp_path}/savepoint")
-    checkpoint.operators["operator"] = OperatorState(1, 128, {0: SubtaskState()})
+    checkpoint.operators["operator"] = StoredOperator(1, 128, {0: StoredSubtask()})
     driver = coordinator(
         f"file://{tmp_path}/checkpoints",
         start=checkpoint.complete(),

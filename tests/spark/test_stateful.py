@@ -23,7 +23,7 @@ from jobs.operators import (
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.locations import OperatorState
+from holdfast.locations import StoredOperator
 from holdfast.locations.handles import OperatorStateHandle
 from holdfast.spark import progress_of
 from holdfast.spark.query import _CLEANER
@@ -325,12 +325,12 @@ def test_two_queries_share_a_checkpoint_directory(
     assert len(job.ids_written()) == len(other.ids_written()) == 140
 
 
-def handles_of(operator: OperatorState) -> list[OperatorStateHandle]:
+def handles_of(operator: StoredOperator) -> list[OperatorStateHandle]:
     """The handles of all subtasks."""
     return [one for subtask in operator.subtasks.values() for one in subtask.managed_operator]
 
 
-def rows_in(operator: OperatorState) -> list[int]:
+def rows_in(operator: StoredOperator) -> list[int]:
     """Rows that each subtask was given in the checkpoint's batch."""
     statistics = [subtask.statistics for subtask in operator.subtasks.values()]
     return [one.rows_in for one in statistics if one is not None]

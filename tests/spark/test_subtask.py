@@ -7,7 +7,7 @@ from jobs.operators import Groups, Returns, StopsReading, WrongColumns
 from pyspark import cloudpickle
 
 from holdfast.errors import CheckpointDeclinedError, CheckpointError, InvalidRequestError
-from holdfast.locations import FileSystemCheckpointStorage, SubtaskState
+from holdfast.locations import FileSystemCheckpointStorage, StoredSubtask
 from holdfast.spark import Settings, StatefulFunction
 from holdfast.spark.subtask import JobStorage, Shipment, SubtaskRunner
 
@@ -41,7 +41,7 @@ def run(directory: str, function: StatefulFunction) -> tuple[list[int], list[byt
         checkpoint_id=1,
         location_reference=access.initialize_location_for_checkpoint(1).location_reference,
         restored_checkpoint_id=None,
-        shipment=Shipment(cloudpickle.dumps(function), (SubtaskState(),), None),  # type: ignore[no-untyped-call]
+        shipment=Shipment(cloudpickle.dumps(function), (StoredSubtask(),), None),  # type: ignore[no-untyped-call]
         parallelism=1,
         is_dealt=True,
         max_parallelism=None,

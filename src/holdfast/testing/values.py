@@ -8,7 +8,7 @@ from holdfast.locations.handles import (
     StatePartitions,
     StreamStateHandle,
 )
-from holdfast.locations.metadata import CheckpointMetadata, OperatorState, SubtaskState
+from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
 
 
 def metadata_of(
@@ -19,7 +19,7 @@ def metadata_of(
 ) -> CheckpointMetadata:
     """Metadata of one operator, each of whose subtasks has one of the streams."""
     subtasks = {
-        index: SubtaskState(
+        index: StoredSubtask(
             (
                 OperatorStateHandle(
                     {
@@ -41,7 +41,7 @@ def metadata_of(
         duration_ms=12.5,
         writer="holdfast tests",
         operators={
-            "operator": OperatorState(max(1, len(streams)), max(128, len(streams)), subtasks)
+            "operator": StoredOperator(max(1, len(streams)), max(128, len(streams)), subtasks)
         },
         coordinator_states={"spark": b"\x00\xff"},
     )

@@ -25,7 +25,7 @@ from holdfast.cli.stores import add_stores
 from holdfast.errors import CheckpointNotFoundError
 from holdfast.locations.coordination import files_of
 from holdfast.locations.handles import FileStateHandle
-from holdfast.locations.metadata import OperatorState, SubtaskState, SubtaskStatistics
+from holdfast.locations.metadata import StoredOperator, StoredSubtask, SubtaskStatistics
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import SPARK, SPARK_FILES, all_streams, spark_files_of
 
@@ -127,7 +127,7 @@ def _spark_files(checkpoint: CompletedCheckpoint) -> dict[str, Any] | None:
     }
 
 
-def _operator(operator: OperatorState, states: "list[StateDescription]") -> dict[str, Any]:
+def _operator(operator: StoredOperator, states: "list[StateDescription]") -> dict[str, Any]:
     return {
         "parallelism": operator.parallelism,
         "max_parallelism": operator.max_parallelism,
@@ -161,7 +161,7 @@ def _state(state: "StateDescription") -> dict[str, Any]:
     }
 
 
-def _subtask(subtask: SubtaskState) -> dict[str, Any]:
+def _subtask(subtask: StoredSubtask) -> dict[str, Any]:
     counted: SubtaskStatistics | None = subtask.statistics
     return {
         "bytes": sum(stream.size for stream in subtask.streams()),

@@ -18,7 +18,7 @@ from holdfast.locations.coordination import (
     size_of,
 )
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
-from holdfast.locations.metadata import CheckpointMetadata, OperatorState, SubtaskState
+from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import all_streams, progress_of
 
@@ -329,7 +329,7 @@ def _batch_of(metadata: CheckpointMetadata) -> int | None:
         return None
 
 
-def _operator(uid: str, state: OperatorState) -> ReportedOperator:
+def _operator(uid: str, state: StoredOperator) -> ReportedOperator:
     return ReportedOperator(
         uid=uid,
         parallelism=state.parallelism,
@@ -339,7 +339,7 @@ def _operator(uid: str, state: OperatorState) -> ReportedOperator:
     )
 
 
-def _subtask(index: int, state: SubtaskState) -> Subtask:
+def _subtask(index: int, state: StoredSubtask) -> Subtask:
     streams = state.streams()
     inline = sum(stream.size for stream in streams if not isinstance(stream, FileStateHandle))
     did = state.statistics

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import BatchGapError, InvalidRequestError
 from holdfast.locations.handles import OperatorStateMode
-from holdfast.locations.metadata import CheckpointMetadata, OperatorState
+from holdfast.locations.metadata import CheckpointMetadata, StoredOperator
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark.operators import CheckpointedSink, Operator, sinks_left_behind
 from holdfast.spark_progress import plan_of, progress_of
@@ -139,7 +139,7 @@ def check_same_rows(last: CompletedCheckpoint, offsets_of: Callable[[int], str |
         raise _gap(message, last.location.external_pointer)
 
 
-def _check_dealt_alike(operator: Operator, stored: OperatorState, pointer: str) -> None:
+def _check_dealt_alike(operator: Operator, stored: StoredOperator, pointer: str) -> None:
     """Refuse state that would not be where its rows come to."""
     if not stored.streams():
         return

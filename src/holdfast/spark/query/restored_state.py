@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from holdfast.backends.assignment import AssignedOperator, assign
-from holdfast.locations.metadata import OperatorState, SubtaskState
+from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark.operators import Operator
 
@@ -43,11 +43,11 @@ def known_key_types(
 
 
 def _without_state(operator: Operator) -> AssignedOperator:
-    subtasks = (SubtaskState(),) * operator.parallelism
+    subtasks = (StoredSubtask(),) * operator.parallelism
     return AssignedOperator(operator.settings.max_parallelism_or_default, subtasks)
 
 
-def _unchanged(stored: OperatorState) -> AssignedOperator:
+def _unchanged(stored: StoredOperator) -> AssignedOperator:
     """Each subtask goes on with what it has stored itself."""
-    subtasks = (stored.subtasks.get(index, SubtaskState()) for index in range(stored.parallelism))
+    subtasks = (stored.subtasks.get(index, StoredSubtask()) for index in range(stored.parallelism))
     return AssignedOperator(stored.max_parallelism, tuple(subtasks))

@@ -9,7 +9,7 @@ from holdfast.backends.assignment import OperatorSettings
 from holdfast.backends.inspection import state_names
 from holdfast.backends.keys import KEY_HASH
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.metadata import OperatorState
+from holdfast.locations.metadata import StoredOperator
 from holdfast.locations.storages import CompletedCheckpoint
 
 
@@ -27,7 +27,7 @@ class NewOperator:
     max_parallelism: int | None = None
     key: str | Sequence[str] = ()
 
-    def without_state(self) -> OperatorState:
+    def without_state(self) -> StoredOperator:
         """The operator as it is stored before anything is written.
 
         Raises:
@@ -35,7 +35,7 @@ class NewOperator:
         """
         settings = OperatorSettings(self.parallelism, self.max_parallelism)
         key = (self.key,) if isinstance(self.key, str) else tuple(self.key)
-        return OperatorState(
+        return StoredOperator(
             parallelism=self.parallelism,
             max_parallelism=settings.max_parallelism_or_default,
             subtasks={},
@@ -48,7 +48,7 @@ def operators_of(
     former: CompletedCheckpoint | None,
     states: Mapping[tuple[str, str], Any],
     new: Mapping[str, NewOperator],
-) -> dict[str, OperatorState]:
+) -> dict[str, StoredOperator]:
     """All operators of the savepoint, as they are in its base, or without state.
 
     Args:

@@ -17,7 +17,7 @@ from holdfast.backends.inspection import (
 )
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import OperatorStateHandle
-from holdfast.locations.metadata import OperatorState, SubtaskState
+from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import CheckpointStorageLocation
 
 
@@ -40,13 +40,13 @@ class StateTables:
         """
         return cls({key: _with_table(state) for key, state in states.items()})
 
-    def without(self, uid: str, operator: OperatorState) -> OperatorState:
+    def without(self, uid: str, operator: StoredOperator) -> StoredOperator:
         """The operator without the states that are replaced or removed, and without files of those alone."""
         gone = self._names(uid)
         if not gone:
             return operator
 
-        def left(subtask: SubtaskState) -> SubtaskState:
+        def left(subtask: StoredSubtask) -> StoredSubtask:
             handles = (
                 OperatorStateHandle(
                     {name: where for name, where in handle.states.items() if name not in gone},
@@ -63,11 +63,11 @@ class StateTables:
     def written(
         self,
         uid: str,
-        operator: OperatorState,
+        operator: StoredOperator,
         *,
-        before: OperatorState,
+        before: StoredOperator,
         location: CheckpointStorageLocation,
-    ) -> OperatorState:
+    ) -> StoredOperator:
         """The operator with the states that are given.
 
         Args:
@@ -95,7 +95,7 @@ class StateTables:
         )
         subtasks = dict(operator.subtasks)
         for index, handle in handles.items():
-            known = subtasks.get(index, SubtaskState())
+            known = subtasks.get(index, StoredSubtask())
             managed = (*known.managed_operator, handle)
             subtasks[index] = msgspec.structs.replace(known, managed_operator=managed)
         return msgspec.structs.replace(operator, subtasks=subtasks)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from holdfast.errors import CheckpointDeclinedError
-from holdfast.locations.metadata import OperatorState, SubtaskState
+from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.spark.operators import Operator
 
 COLUMN = "__holdfast_acknowledgement"
@@ -28,7 +28,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
 
     subtask: int
     task_attempt_id: int
-    state: SubtaskState
+    state: StoredSubtask
     checkpoint_id: int
     stage_id: int = -1
 
@@ -49,7 +49,7 @@ def operator_state(
     *,
     max_parallelism: int,
     key_types: tuple[str, ...],
-) -> OperatorState:
+) -> StoredOperator:
     """Put an operator's state together from the reports of all its subtasks.
 
     Args:
@@ -78,7 +78,7 @@ def operator_state(
             "did not read all rows; let it read them in one action, or use persist=True"
         )
         raise CheckpointDeclinedError(message)
-    return OperatorState(
+    return StoredOperator(
         parallelism=operator.parallelism,
         max_parallelism=max_parallelism,
         subtasks=dict(sorted(subtasks.items())),

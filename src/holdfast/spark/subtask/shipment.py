@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from holdfast.backends.sections import Compression
 from holdfast.locations.handles import ByteStreamStateHandle
-from holdfast.locations.metadata import SubtaskState
+from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointStorage
 from holdfast.spark.settings import Stores
 from holdfast.spark.warm_state import WarmSettings
@@ -43,7 +43,7 @@ class Shipment:
     """
 
     function: bytes
-    assigned: tuple[SubtaskState, ...]
+    assigned: tuple[StoredSubtask, ...]
     broadcast_rows: pa.Table | None
 
     @property

@@ -17,7 +17,7 @@ from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.sections import WrittenStates
 from holdfast.backends.subtask import OperatorStateHandler
 from holdfast.locations.handles import FileStateHandle, OperatorStateHandle
-from holdfast.locations.metadata import SubtaskState
+from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointStreamFactory
 from holdfast.spark.warm_state.local_copies import LocalCopies, owner_of
 from holdfast.spark.warm_state.local_directory import local_directory
@@ -112,7 +112,7 @@ class WarmState:
     def restore(
         self,
         function: Any,
-        state: SubtaskState,
+        state: StoredSubtask,
         *,
         uid: str,
         key_groups: KeyGroupRange | None = None,
@@ -131,7 +131,7 @@ class WarmState:
             function, self.behind_copies(state), uid=uid, key_groups=key_groups, written=written
         )
 
-    def behind_copies(self, state: SubtaskState) -> SubtaskState:
+    def behind_copies(self, state: StoredSubtask) -> StoredSubtask:
         """The state, read from copies where there are some."""
         return state.with_streams(self._copies.behind) if self._copies else state
 
@@ -139,7 +139,7 @@ class WarmState:
         """The factory, leaving copies of the files that are written through it."""
         return self._copies.beside(factory) if self._copies else factory
 
-    def keep(self, state: SubtaskState, written: WrittenStates | None) -> None:
+    def keep(self, state: StoredSubtask, written: WrittenStates | None) -> None:
         """Leave to a later task of this process what was written as this state."""
         files = [
             handle
