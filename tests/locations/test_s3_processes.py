@@ -137,7 +137,7 @@ def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
 def test_a_spawned_process_makes_its_own_client(bucket: S3Bucket, directory: str) -> None:
     settings = settings_of(bucket.server)
     source = (
-        "import sys, pickle; from holdfast.locations import S3FileSystem;"
+        "import sys, pickle; from holdfast.locations.file_systems import S3FileSystem;"
         "settings = pickle.loads(bytes.fromhex(sys.argv[1]));"
         "S3FileSystem(settings).publish(sys.argv[2], b'spawned')"
     )
