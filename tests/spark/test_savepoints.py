@@ -170,10 +170,12 @@ def test_a_query_that_is_stopped_with_a_savepoint_goes_on_elsewhere_as_the_same(
         keep_query_id=True,
     )
     assert restored.query_id == query.id == restored.job_id
-    assert restored.settings == {
+    settings = dict(restored.settings)
+    # Spark makes it itself, from 4.3 on.
+    assert settings.pop("spark.sql.streaming.stateStore.checkpointFormatVersion", "1") == "1"
+    assert settings == {
         "spark.holdfast.checkpoint.dir": f"file://{tmp_path}/moved-checkpoints",
         "spark.holdfast.job.id": query.id,
-        "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",  # Spark makes it itself
     }
     feed(tmp_path / "source", range(2, 3))
     moved = Numbered(spark, original.source, restored.checkpoint_location, restored.settings)

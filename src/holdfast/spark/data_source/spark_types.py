@@ -1,6 +1,8 @@
 """Arrow data in types that Spark has, none of which loses a part of a value."""
 
 from collections.abc import Callable
+from inspect import signature
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +13,11 @@ from pyspark.sql.types import StructType
 from holdfast.errors import InvalidRequestError
 
 _MOST_DIGITS = 38
+
+_IN_UTC: dict[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+)
+"""PySpark 4.1 takes no time zone, because it always means UTC."""
 
 
 def spark_schema_of(schema: pa.Schema) -> StructType:
@@ -29,7 +36,7 @@ def for_spark(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
     Raises:
         InvalidRequestError: A value would change, such as a time with nanoseconds, which Spark hasn't.
     """
-    wanted = to_arrow_schema(schema, timezone="UTC")
+    wanted = to_arrow_schema(schema, **_IN_UTC)
     columns = []
     for column, field in zip(batch.columns, wanted, strict=True):
         try:
