@@ -273,7 +273,7 @@ class TestLayout:
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
         done = [completed(access, one) for one in (1, 2)][1]
-        for directory in (f"{bucket}/holdfast/_entropy_", f"{bucket}/holdfast"):
+        for directory in (f"{bucket}/holdfast/_entropy_", f"{bucket}/holdfast"):  # noqa: F402  # no fixture here
             assert checkpoint_storage(directory).jobs() == ["job"]
             found = latest_checkpoint(directory)
             assert found is not None

@@ -8,8 +8,6 @@ from contracts.entropy import (
     GRACE,
     RANDOM,
     assert_complete,
-    bucket,
-    clock,
     completed,
     files_of,
     job_in,
@@ -28,8 +26,6 @@ from holdfast.locations.adapters import (
     unregister_file_system,
 )
 from holdfast.locations.coordination import sweeping
-
-__all__ = ["bucket", "clock"]
 
 
 def settings_of(bucket: S3Bucket) -> S3Settings:
