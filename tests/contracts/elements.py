@@ -260,3 +260,10 @@ def restored(*backends: OperatorStateBackend) -> OperatorStateBackend:
 
 BOTH = {**VALUES, **PYTHON_VALUES}
 SAMPLE = pytest.mark.parametrize(("element_type", "values"), BOTH.values(), ids=BOTH)
+
+
+def state_of(element_type: Any, *values: Any) -> ListState:
+    state = OperatorStateBackend().get_list_state(ListStateDescriptor("s", element_type))
+    for value in values:
+        state.add(value)
+    return state
