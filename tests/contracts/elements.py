@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
+import pytest
 
 from holdfast.backends import (
     BroadcastState,
@@ -255,3 +256,14 @@ def snapshot_of(
 def restored(*backends: OperatorStateBackend) -> OperatorStateBackend:
     """A backend that goes on with the states of these."""
     return OperatorStateBackend.restore(map(snapshot_of, backends))
+
+
+BOTH = {**VALUES, **PYTHON_VALUES}
+SAMPLE = pytest.mark.parametrize(("element_type", "values"), BOTH.values(), ids=BOTH)
+
+
+def state_of(element_type: Any, *values: Any) -> ListState:
+    state = OperatorStateBackend().get_list_state(ListStateDescriptor("s", element_type))
+    for value in values:
+        state.add(value)
+    return state

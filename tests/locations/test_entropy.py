@@ -1,113 +1,49 @@
-"""State files with random characters in their paths: where they go, and that all of them go again."""
+"""State files with random characters in their paths: where they go."""
 
 import re
-import uuid
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import ClassVar
 
 import pytest
-from contracts.processes import python
-from contracts.values import EXCLUSIVE, read
-from servers.s3 import S3Bucket
+from contracts.entropy import (
+    SHARED,
+    access,
+    assert_complete,
+    bucket,
+    clock,
+    completed,
+    directory,
+    files_in,
+    files_of,
+    job_in,
+    write,
+)
+from contracts.values import read
 
 from holdfast.common import uripath
-from holdfast.errors import CheckpointNotFoundError, InvalidRequestError, StorageUnavailableError
+from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations import (
     CheckpointStorage,
     CheckpointStorageAccess,
-    CheckpointStorageLocation,
-    CompletedCheckpoint,
     FileSystemCheckpointStorage,
     MemoryCheckpointStorage,
-    S3Settings,
     checkpoint_storage,
     complete_checkpoint,
     latest_checkpoint,
     load_checkpoint,
     sweep,
-    use_s3,
 )
 from holdfast.locations.adapters import (
     METADATA_FILE,
     CheckpointedStateScope,
-    FileOutputStream,
-    FileStateHandle,
-    FileStatus,
-    MemoryFileSystem,
-    PendingUpload,
     file_system_for,
-    register_file_system,
-    unregister_file_system,
 )
-from holdfast.locations.coordination import (
-    CheckpointsCleaner,
-    CompletedCheckpointStore,
-    sweeping,
-)
-from holdfast.locations.file_systems import memory as store
-from holdfast.locations.file_systems import publish, retry_deadline
+from holdfast.locations.file_systems import publish
 from holdfast.locations.storages import check_job_id, entropy
 from holdfast.testing import (
     CheckpointStorageContract,
-    Counts,
-    ManualClock,
-    counting_file_system,
     metadata_of,
 )
 
-SHARED = CheckpointedStateScope.SHARED
-GRACE = 3600.0
-RANDOM = "0123456789abcdef" * 2
-
-
-class ObjectStore(MemoryFileSystem):
-    """Files in memory without directories to prepare, and uploads that may never be finished."""
-
-    uploads: ClassVar[list[PendingUpload]] = []
-    listed: ClassVar[list[str]] = []
-
-    def create(self, uri: str, /) -> FileOutputStream:
-        self.prepare_directory(uripath.parent(uri))
-        return super().create(uri)
-
-    def publish(self, uri: str, data: bytes, /) -> None:
-        self.prepare_directory(uripath.parent(uri))
-        super().publish(uri, data)
-
-    def list(self, uri: str, /) -> Iterable[FileStatus]:
-        self.listed.append(uri)
-        return super().list(uri)
-
-    def list_uploads(self, uri: str, /) -> Iterable[PendingUpload]:
-        return [one for one in self.uploads if one.uri.startswith(f"{uri.rstrip('/')}/")]
-
-    def abort_uploads(self, uploads: Iterable[PendingUpload], /) -> None:
-        for one in uploads:
-            self.uploads.remove(one)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    """The store's clock."""
-    return ManualClock()
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> Iterator[str]:
-    """URI of an empty bucket."""
-    monkeypatch.setattr(ObjectStore, "uploads", [])
-    monkeypatch.setattr(ObjectStore, "listed", [])
-    register_file_system("objects", lambda: ObjectStore(clock))
-    bucket = f"objects://{uuid.uuid4().hex}"
-    yield bucket
-    MemoryFileSystem().delete_tree(bucket)
-    unregister_file_system("objects")
-
-
-def files_in(bucket: str) -> set[str]:
-    """Paths of all files in a bucket."""
-    return {uri.removeprefix(f"{bucket}/") for uri in store._FILES if uri.startswith(f"{bucket}/")}
+__all__ = ["access", "bucket", "clock", "directory"]
 
 
 class TestOnAnObjectStore(CheckpointStorageContract):
@@ -119,58 +55,6 @@ class TestOnAnObjectStore(CheckpointStorageContract):
         assert isinstance(storage, FileSystemCheckpointStorage)
         bucket = storage.directory.partition("/holdfast")[0]
         return {f"{bucket}/{path}" for path in files_in(bucket)}
-
-
-def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
-    storage = FileSystemCheckpointStorage(
-        directory,
-        inline_threshold=0,
-        savepoint_directory=f"{entropy.without_marker(directory)}/savepoints",
-    )
-    access = storage.create_checkpoint_storage(job_id)
-    access.initialize_base_locations_for_checkpoint()
-    return access
-
-
-@pytest.fixture
-def directory(bucket: str) -> str:
-    return f"{bucket}/holdfast/_entropy_"
-
-
-@pytest.fixture
-def access(directory: str) -> CheckpointStorageAccess:
-    return job_in(directory)
-
-
-def write(
-    location: CheckpointStorageLocation, scope: CheckpointedStateScope = EXCLUSIVE
-) -> FileStateHandle:
-    with location.create_checkpoint_state_output_stream(scope) as stream:
-        stream.write(b"state")
-        handle = stream.close_and_get_handle()
-    assert isinstance(handle, FileStateHandle)
-    return handle
-
-
-def completed(
-    access: CheckpointStorageAccess, checkpoint_id: int, *reused: FileStateHandle, files: int = 3
-) -> CompletedCheckpoint:
-    """A checkpoint with exclusive files, and those of others."""
-    location = access.initialize_location_for_checkpoint(checkpoint_id)
-    streams = (*(write(location) for _ in range(files)), *reused)
-    metadata = metadata_of(*streams, checkpoint_id=checkpoint_id)
-    return complete_checkpoint(location, metadata)
-
-
-def files_of(checkpoint: CompletedCheckpoint) -> list[FileStateHandle]:
-    return [one for one in checkpoint.metadata.streams() if isinstance(one, FileStateHandle)]
-
-
-def assert_complete(checkpoint: CompletedCheckpoint) -> None:
-    found = load_checkpoint(checkpoint.location)
-    assert found.metadata == checkpoint.metadata
-    for stream in found.metadata.streams():
-        assert read(stream) == b"state"
 
 
 class TestPaths:
@@ -389,7 +273,7 @@ class TestLayout:
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
         done = [completed(access, one) for one in (1, 2)][1]
-        for directory in (f"{bucket}/holdfast/_entropy_", f"{bucket}/holdfast"):
+        for directory in (f"{bucket}/holdfast/_entropy_", f"{bucket}/holdfast"):  # noqa: F402  # no fixture here
             assert checkpoint_storage(directory).jobs() == ["job"]
             found = latest_checkpoint(directory)
             assert found is not None
@@ -449,405 +333,3 @@ class TestLayout:
             f"holdfast/job/chk-2/{METADATA_FILE}",
             *(one.uri.removeprefix(f"{bucket}/") for one in files_of(second)),
         }
-
-
-class TestNothingIsLeft:
-    def test_of_a_checkpoint_that_is_discarded(
-        self, bucket: str, access: CheckpointStorageAccess
-    ) -> None:
-        kept = completed(access, 2)
-        before = files_in(bucket)
-        old = completed(access, 1)
-        for _ in range(2):
-            old.discard()
-        assert files_in(bucket) == before
-        assert_complete(kept)
-
-    def test_of_a_copy_of_the_metadata_but_the_files_of_the_original(
-        self, bucket: str, access: CheckpointStorageAccess
-    ) -> None:
-        done = completed(access, 1)
-        before = files_in(bucket)
-        copy = f"{bucket}/copies/job/chk-1"
-        content = read(done.location.metadata_handle)
-        publish(f"{copy}/{METADATA_FILE}", content, single_writer=False)
-        found = load_checkpoint(checkpoint_storage(bucket + "/c").resolve_checkpoint(copy))
-        assert_complete(found)
-        found.discard()
-        assert files_in(bucket) == before
-        assert_complete(done)
-
-    def test_of_an_attempt_that_failed(
-        self, bucket: str, directory: str, access: CheckpointStorageAccess
-    ) -> None:
-        failed, other = (access.initialize_location_for_checkpoint(1) for _ in range(2))
-        streams = [write(other) for _ in range(20)]
-        done = complete_checkpoint(other, metadata_of(*streams))
-        before = files_in(bucket)
-        attempt = ""
-        for _ in range(20):
-            attempt = uripath.name(write(failed).uri)[:9]
-        ours = [f"{bucket}/holdfast/.a3/job/chk-1/{attempt}{RANDOM}"]
-        theirs = [
-            f"{bucket}/holdfast/.a3/job/chk-1/01234567-{RANDOM}",
-            f"{bucket}/holdfast/.a3/other/chk-1/{attempt}{RANDOM}",
-            f"{bucket}/elsewhere/chk-1/{attempt}{RANDOM}",
-        ]
-        ObjectStore.uploads += [PendingUpload(uri, "1", 0) for uri in ours + theirs]
-        for _ in range(2):
-            failed.dispose_on_failure()
-        assert files_in(bucket) == before
-        assert [one.uri for one in ObjectStore.uploads] == theirs
-        assert_complete(done)
-
-    def test_of_an_attempt_but_what_it_has_completed(
-        self, bucket: str, access: CheckpointStorageAccess
-    ) -> None:
-        location = access.initialize_location_for_checkpoint(1)
-        done = complete_checkpoint(location, metadata_of(write(location), write(location)))
-        location.dispose_on_failure()
-        assert_complete(done)
-
-    def test_of_checkpoints_that_are_not_retained_and_files_that_they_shared(
-        self, bucket: str, access: CheckpointStorageAccess
-    ) -> None:
-        cleaner = CheckpointsCleaner()
-        kept = CompletedCheckpointStore(1, cleaner)
-        shared = write(access.initialize_location_for_checkpoint(1), SHARED)
-        kept.add(completed(access, 1, shared))
-        kept.add(completed(access, 2, shared))
-        cleaner.wait()
-        assert len(files_in(bucket)) == 5
-        assert read(shared) == b"state"
-        newest = completed(access, 3)
-        kept.add(newest)
-        cleaner.close()
-        assert len(files_in(bucket)) == 4
-        assert_complete(newest)
-
-
-class TestSweep:
-    def test_finds_what_killed_tasks_have_left_everywhere(
-        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
-    ) -> None:
-        shared = write(access.initialize_location_for_checkpoint(1), SHARED)
-        kept = completed(access, 1, shared, files=20)
-        before = files_in(bucket)
-        # By both scopes, and into the directory of the completed checkpoint, too.
-        orphans = {
-            write(access.initialize_location_for_checkpoint(number), scope).uri
-            for number in (1, 2, 2, 3)
-            for scope in CheckpointedStateScope
-        }
-        upload = PendingUpload(f"{bucket}/holdfast/.a3/job/shared/{RANDOM}", "1", clock.now_ms())
-        ObjectStore.uploads.append(upload)
-        young = sweep(directory, "job", grace_s=GRACE)
-        assert (young.files, young.uploads, young.too_young) == ((), (), len(orphans) + 1)
-        clock.advance(GRACE + 1)
-        dry = sweep(directory, "job", grace_s=GRACE, dry_run=True)
-        assert files_in(bucket) == before | {one.removeprefix(f"{bucket}/") for one in orphans}
-        report = sweep(directory, "job", grace_s=GRACE)
-        assert {one.uri for one in report.files} == {one.uri for one in dry.files} == orphans
-        assert report.uploads == dry.uploads == (upload,)
-        assert files_in(bucket) == before
-        assert ObjectStore.uploads == []
-        assert sweep(directory, "job", grace_s=0).files == ()
-        assert_complete(kept)
-
-    def test_takes_what_is_left_of_a_checkpoint_whose_deletion_was_cut_short(
-        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
-    ) -> None:
-        done = completed(access, 1)
-        done.location.dispose_storage_location()
-        assert len(files_in(bucket)) == 3
-        clock.advance(GRACE + 1)
-        sweep(directory, "job", grace_s=GRACE)
-        assert files_in(bucket) == set()
-
-    def test_finds_what_was_left_before_the_marker_went(
-        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
-    ) -> None:
-        shared = write(access.initialize_location_for_checkpoint(1), SHARED)
-        completed(access, 1, shared)
-        orphan = write(access.initialize_location_for_checkpoint(2))
-        plain = f"{bucket}/holdfast"
-        kept = completed(job_in(plain), 2, shared)
-        clock.advance(GRACE + 1)
-        assert sweep(plain, "job", grace_s=GRACE).files == ()
-        assert [one.uri for one in sweep(directory, "job", grace_s=GRACE).files] == [orphan.uri]
-        assert_complete(kept)
-
-    @pytest.mark.parametrize(
-        "path",
-        [
-            f"holdfast/.a3/job-2/chk-1/01234567-{RANDOM}",
-            f"holdfast/.a3/other/chk-1/01234567-{RANDOM}",
-            f"holdfast/.a3/job/elsewhere/{RANDOM}",
-            f"holdfast/.a3/job/{RANDOM}",
-            "holdfast/.a3/job/chk-1/notes.txt",
-            f"holdfast/.a3/job/chk-1/below/{RANDOM}",
-            f"holdfast/.a3f/job/chk-1/01234567-{RANDOM}",
-            f"holdfast/.A3/job/chk-1/01234567-{RANDOM}",
-            f"holdfast/a3/job/chk-1/01234567-{RANDOM}",
-            f".a3/holdfast/job/chk-1/01234567-{RANDOM}",
-        ],
-    )
-    def test_leaves_what_has_no_name_of_ours_or_stands_elsewhere(
-        self,
-        bucket: str,
-        directory: str,
-        access: CheckpointStorageAccess,
-        clock: ManualClock,
-        path: str,
-    ) -> None:
-        kept = completed(access, 1)
-        stream = file_system_for(bucket).create(f"{bucket}/{path}")
-        stream.write(b"theirs")
-        stream.commit()
-        is_of_another_job = "/.a3/job/" not in path
-        if is_of_another_job:
-            ObjectStore.uploads.append(PendingUpload(f"{bucket}/{path}", "1", 0))
-        clock.advance(2 * GRACE)
-        sweep(directory, "job", grace_s=GRACE)
-        assert path in files_in(bucket)
-        assert len(ObjectStore.uploads) == is_of_another_job
-        assert_complete(kept)
-
-    def test_lists_each_of_256_directories_once_and_those_in_it_that_are_there(
-        self, directory: str, access: CheckpointStorageAccess, clock: ManualClock
-    ) -> None:
-        completed(access, 1, files=2)
-        ObjectStore.listed.clear()
-        sweep(directory, "job", grace_s=GRACE)
-        spread = [one for one in ObjectStore.listed if "/." in one]
-        assert len(spread) == len(set(spread)) == 258
-
-    def test_deletes_nothing_when_a_listing_fails(
-        self,
-        bucket: str,
-        directory: str,
-        access: CheckpointStorageAccess,
-        clock: ManualClock,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        completed(access, 1)
-        write(access.initialize_location_for_checkpoint(2))
-        clock.advance(GRACE + 1)
-        before = files_in(bucket)
-        plain, failing, failures = ObjectStore.list, f"{bucket}/holdfast/.7f/job", 0
-
-        def fail(self: ObjectStore, uri: str) -> Iterable[FileStatus]:
-            nonlocal failures
-            if uri == failing:
-                failures += 1
-                raise StorageUnavailableError("out of reach", uri)
-            return plain(self, uri)
-
-        monkeypatch.setattr(ObjectStore, "list", fail)
-        with retry_deadline(0), pytest.raises(StorageUnavailableError):
-            sweep(directory, "job", grace_s=GRACE)
-        assert files_in(bucket) == before
-        assert failures == 1, "the deadline of this thread does not hold in those that list"
-
-    def test_a_bug_of_an_adapter_comes_through_and_nothing_is_listed_twice(
-        self, directory: str, access: CheckpointStorageAccess, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        plain, listed = ObjectStore.list, []
-
-        def fail(self: ObjectStore, uri: str) -> Iterable[FileStatus]:
-            listed.append(uri)
-            if "/.7f/" in uri:
-                raise NotImplementedError("a RuntimeError to Python")
-            return plain(self, uri)
-
-        monkeypatch.setattr(ObjectStore, "list", fail)
-        with pytest.raises(NotImplementedError):
-            sweep(directory, "job", grace_s=GRACE)
-        spread = [one for one in listed if "/." in one]
-        assert len(spread) == len(set(spread))
-
-    def test_refuses_savepoints_where_none_can_be(
-        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
-    ) -> None:
-        write(access.initialize_location_for_checkpoint(2))
-        clock.advance(GRACE + 1)
-        before = files_in(bucket)
-        for savepoints, reason in (
-            (f"{bucket}/_entropy_/sp", "savepoint"),
-            (bucket, "root directory"),
-        ):
-            with pytest.raises(InvalidRequestError, match=reason):
-                sweep(directory, "job", savepoint_directory=savepoints, grace_s=GRACE)
-        assert files_in(bucket) == before
-
-    def test_ends_while_the_interpreter_starts_no_threads_any_more_and_the_next_one_finds_all(
-        self,
-        bucket: str,
-        directory: str,
-        access: CheckpointStorageAccess,
-        clock: ManualClock,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        given_up = access.initialize_location_for_checkpoint(2)
-        write(given_up)
-        clock.advance(GRACE + 1)
-        before = files_in(bucket)
-
-        def refuse(*_: object, **__: object) -> None:
-            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-
-        with monkeypatch.context() as ending:
-            ending.setattr(ThreadPoolExecutor, "submit", refuse)
-            ObjectStore.listed.clear()
-            with pytest.raises(StorageUnavailableError, match="threads"):
-                sweep(directory, "job", grace_s=GRACE)
-            with pytest.raises(StorageUnavailableError, match="threads"):
-                given_up.dispose_on_failure()
-            assert not [one for one in ObjectStore.listed if "/." in one]
-        assert files_in(bucket) == before
-        sweep(directory, "job", grace_s=GRACE)
-        assert files_in(bucket) == set()
-
-
-class TestWhatItCosts:
-    """In calls of the store, each of which is a request there, or one for each 1,000 files."""
-
-    @pytest.fixture(params=["holdfast", "holdfast/_entropy_"], ids=["plain", "spread"])
-    def counts(self, bucket: str, request: pytest.FixtureRequest) -> Iterator[Counts]:
-        with counting_file_system(f"{bucket}/{request.param}") as counts:
-            yield counts
-
-    @pytest.fixture
-    def more(self, counts: Counts) -> int:
-        """Listings more of what is spread."""
-        return 256 if "_entropy_" in counts.directory else 0
-
-    def test_a_checkpoint_that_is_completed_costs_as_much_as_without(self, counts: Counts) -> None:
-        access = job_in(counts.directory)
-        location = access.initialize_location_for_checkpoint(1)
-        handles = [write(location) for _ in range(3)]
-        counts.clear()
-        complete_checkpoint(location, metadata_of(*handles, checkpoint_id=1))
-        assert counts.calls == {"publish": 1}
-
-    def test_so_does_one_that_is_deleted(self, counts: Counts, more: int) -> None:
-        done = completed(job_in(counts.directory), 1)
-        counts.clear()
-        done.discard()
-        # Spread files go by one call more; then nothing is left that the second would delete.
-        assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1}
-
-    def test_so_does_one_that_is_not_retained_and_its_files_are_deleted_once(
-        self, counts: Counts, more: int
-    ) -> None:
-        access = job_in(counts.directory)
-        cleaner = CheckpointsCleaner()
-        kept = CompletedCheckpointStore(1, cleaner)
-        kept.add(completed(access, 1))
-        newer = completed(access, 2)
-        counts.clear()
-        kept.add(newer)
-        cleaner.close()
-        assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1}
-
-    def test_one_that_fails_costs_256_listings_more(self, counts: Counts, more: int) -> None:
-        location = job_in(counts.directory).initialize_location_for_checkpoint(1)
-        write(location)
-        counts.clear()
-        location.dispose_on_failure()
-        assert counts.calls == {"list": 1 + more, "delete": 1}
-
-    def test_a_sweep_costs_256_listings_more_and_one_for_each_directory_that_is_there(
-        self, counts: Counts, more: int
-    ) -> None:
-        access = job_in(counts.directory)
-        completed(access, 1, files=1)
-        counts.clear()
-        sweep(counts.directory, "job", grace_s=GRACE)
-        assert counts.calls["list"] == 10 + (more + 1 if more else 0)
-        del counts.calls["list"]
-        one_metadata = {"open": 1, "read": 2}
-        the_probe = {"create": 1, "commit": 1, "abort": 1, "delete": 1}
-        assert counts.calls == one_metadata | the_probe
-
-
-def settings_of(bucket: S3Bucket) -> S3Settings:
-    server = bucket.server
-    return S3Settings(
-        endpoint_url=server.endpoint,
-        region=server.region,
-        path_style=True,
-        access_key=server.access_key,
-        secret_key=server.secret_key,
-        part_bytes=5 << 20,
-    )
-
-
-@pytest.fixture
-def s3_directory(memory_bucket: S3Bucket) -> Iterator[str]:
-    use_s3(settings_of(memory_bucket))
-    yield f"s3://{memory_bucket.name}/holdfast/_entropy_"
-    unregister_file_system("s3")
-    unregister_file_system("s3a")
-
-
-def test_a_bucket_is_empty_after_its_checkpoints_were_given_up_and_deleted(
-    memory_bucket: S3Bucket, s3_directory: str
-) -> None:
-    access = job_in(s3_directory)
-    done = completed(access, 1)
-    assert re.fullmatch(rf"s3://{memory_bucket.name}/holdfast/\.\w\w/job/.*", files_of(done)[0].uri)
-    failed = access.initialize_location_for_checkpoint(2)
-    attempt = uripath.name(write(failed).uri)[:9]
-    key = f"holdfast/.a3/job/chk-2/{attempt}{RANDOM}"
-    memory_bucket.client.create_multipart_upload(Bucket=memory_bucket.name, Key=key)
-    failed.dispose_on_failure()
-    assert_complete(done)
-    assert memory_bucket.uploads() == []
-    assert len(memory_bucket.keys()) == 4
-    done.discard()
-    assert memory_bucket.keys() == []
-
-
-def test_what_a_killed_process_was_writing_into_a_bucket_is_swept(
-    memory_bucket: S3Bucket, s3_directory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = """
-import sys
-from holdfast.locations import *
-from holdfast.locations.adapters import *
-directory, endpoint, access_key, secret_key = sys.argv[1:]
-use_s3(S3Settings(endpoint_url=endpoint, region="us-east-1", path_style=True,
-    access_key=access_key, secret_key=secret_key, part_bytes=5 << 20))
-access = checkpoint_storage(directory).create_checkpoint_storage("job")
-location = access.initialize_location_for_checkpoint(2)
-for scope in CheckpointedStateScope:
-    with location.create_checkpoint_state_output_stream(scope) as stream:
-        stream.write(bytes(100_000))
-        stream.close_and_get_handle()
-streams = [location.create_checkpoint_state_output_stream(one) for one in CheckpointedStateScope]
-for stream in streams:
-    stream.write(bytes(6 << 20))
-    stream.sync()
-print("ready", flush=True)
-sys.stdin.readline()
-"""
-    kept = completed(job_in(s3_directory), 1)
-    before = memory_bucket.keys()
-    server = memory_bucket.server
-    with python(
-        source, s3_directory, server.endpoint, server.access_key, server.secret_key
-    ) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "ready\n", process.communicate()[1]
-        process.kill()
-        process.communicate()
-    assert len(memory_bucket.keys()) == len(before) + 2
-    assert len(memory_bucket.uploads()) == 2
-    now_ms = sweeping._store_clock_ms
-    monkeypatch.setattr(sweeping, "_store_clock_ms", lambda uri: now_ms(uri) + 7_200_000)
-    report = sweep(s3_directory, "job", grace_s=GRACE)
-    assert (len(report.files), len(report.uploads)) == (2, 2)
-    assert memory_bucket.keys() == before
-    assert memory_bucket.uploads() == []
-    assert_complete(kept)

@@ -9,7 +9,6 @@ from functools import partial
 from unittest import mock
 
 import pytest
-from contracts.errors import of_kind
 from jobs.stopped import (
     QUERY,
     UID,
@@ -24,7 +23,6 @@ from jobs.stopped import (
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast.errors import (
-    CheckpointConflictError,
     CheckpointCorruptedError,
     CheckpointNotFoundError,
     InvalidRequestError,
@@ -35,7 +33,6 @@ from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.locations.storages import resolve_pointer
 from holdfast.spark import restore_savepoint, roll_back, sessions, take_savepoint
 from holdfast.spark.checkpoint_location import (
-    UNFINISHED_FILE,
     Moves,
     newest_committed,
     rewritten,
@@ -45,8 +42,6 @@ from holdfast.spark.savepoints import query_copy, restoring, rolling_back, way_b
 from holdfast.spark_progress import SparkFiles, spark_files_of
 
 pytestmark = pytest.mark.usefixtures("as_without_spark")
-
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 
 @pytest.fixture
@@ -466,92 +461,6 @@ def test_paths_of_schemas_have_a_scheme_that_spark_has(location: str, old: str, 
     path = "state/0/_metadata/v2/0"
     changed = rewritten(path, text(old), checkpoint_location=location, moves=Moves({}))
     assert changed == text(new)
-
-
-# Spreading state over other partitions
-
-
-@pytest.fixture
-def in_rocksdb(directory: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A savepoint of a query that is pinned to RocksDB, two batches done."""
-    location = f"{directory}/original"
-    write_query(location, batches=2)
-    for batch in range(2):
-        _pin(location, batch, 2)
-    monkeypatch.setattr(sessions, "spreads_state", mock.Mock())
-    return take_savepoint(location, f"{directory}/savepoints")
-
-
-def _pin(location: str, batch: int, partitions: int) -> None:
-    pinned = {
-        "spark.sql.shuffle.partitions": str(partitions),
-        _PROVIDER: "RocksDBStateStoreProvider",
-    }
-    remove(f"{location}/offsets/{batch}")
-    put(
-        f"{location}/offsets/{batch}",
-        f'v1\n{json.dumps({"conf": pinned})}\n{{"logOffset":{batch}}}',
-    )
-
-
-def test_spreading_is_refused_before_anything_is_written(
-    in_rocksdb: str, directory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(InvalidRequestError, match="2 partitions already"):
-        restore_savepoint(in_rocksdb, f"{directory}/fork", shuffle_partitions=2)
-    no_session = InvalidRequestError("no session")
-    monkeypatch.setattr(sessions, "spreads_state", mock.Mock(side_effect=no_session))
-    with pytest.raises(InvalidRequestError, match="no session"):
-        restore_savepoint(in_rocksdb, f"{directory}/fork", shuffle_partitions=4)
-    assert all_files(f"{directory}/fork") == {}
-
-
-@pytest.mark.parametrize("dies", ["before", "half way", "after"])
-def test_spreading_that_dies_is_finished_by_a_repetition(
-    in_rocksdb: str, directory: str, dies: str
-) -> None:
-    fork = f"{directory}/fork"
-    calls: list[int] = []
-
-    def spread(location: str, partitions: int) -> None:
-        calls.append(partitions)
-        if len(calls) == 1 and dies == "before":
-            raise KeyboardInterrupt
-        _pin(location, 2, partitions)
-        if len(calls) == 1 and dies == "half way":
-            raise KeyboardInterrupt
-        put(f"{location}/commits/2", "v1\n{}")
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-
-    with mock.patch.object(sessions, "spreads_state", return_value=spread):
-        with pytest.raises(KeyboardInterrupt):
-            restore_savepoint(in_rocksdb, fork, shuffle_partitions=4)
-        with pytest.raises(InvalidRequestError, match="a restored query is here"):
-            restore_savepoint(in_rocksdb, fork)
-        restored = restore_savepoint(in_rocksdb, fork, shuffle_partitions=4)
-    assert restored.batch_id == 2
-    assert calls == ([4] if dies == "after" else [4, 4])
-    left = all_files(fork)
-    assert "commits/2" in left
-    assert UNFINISHED_FILE not in left
-
-
-def test_spreading_does_not_end_what_another_restore_has_begun_anew(
-    in_rocksdb: str, directory: str
-) -> None:
-    restore = partial(restore_savepoint, in_rocksdb, f"{directory}/fork", shuffle_partitions=4)
-
-    def spread(location: str, partitions: int) -> None:
-        _pin(location, 2, partitions)
-        with mock.patch.object(restoring, "materialise", side_effect=KeyboardInterrupt):
-            with pytest.raises(KeyboardInterrupt):
-                restore()
-
-    with mock.patch.object(sessions, "spreads_state", return_value=spread):
-        with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
-            restore()
-    assert UNFINISHED_FILE in all_files(f"{directory}/fork")
 
 
 # Settings

@@ -1,0 +1,334 @@
+"""A real NameNode and two DataNodes that are down, silent or in safe mode."""
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from typing import Any
+
+import hdfs_native
+import pytest
+from contracts.hdfs_faults import (
+    MIB,
+    PATIENT,
+    SOON,
+    Ends,
+    Use,
+    at_first_retry,
+    begin,
+    check,
+    content,
+    directory,
+    end_all,
+    impatient,
+    in_background,
+    lose_answer,
+    proxy,
+    small_blocks,
+    use,
+)
+from contracts.patience import HANGS_S, wait_until
+from contracts.processes import python
+from servers.hdfs import HdfsDirectory, NameNodeProxy
+
+from holdfast.errors import StorageUnavailableError
+from holdfast.locations.file_systems import HdfsFileSystem, RetryingExclusiveFileSystem, publish
+from holdfast.locations.file_systems.hdfs import hdfs_client, hdfs_output_stream
+
+__all__ = ["directory", "impatient", "proxy", "small_blocks", "use"]
+
+
+def test_a_name_node_that_does_not_answer_is_given_up(
+    directory: str, proxy: NameNodeProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call after it has a connection of its own."""
+    monkeypatch.setattr(hdfs_client, "_CALL_S", 0.5)
+    answered = threading.Event()
+    file_system = HdfsFileSystem()
+    for _ in range(2):
+        proxy.interrupt("getListing", answered.wait)
+        with pytest.raises(StorageUnavailableError, match=r"no answer in 0\.5 s"):
+            file_system.list(directory)
+    assert list(file_system.list(directory)) == []
+    answered.set()
+
+
+def test_streams_that_are_given_up_keep_no_connection(hdfs_directory: HdfsDirectory) -> None:
+    file_system = HdfsFileSystem()
+
+    def begin() -> list[Any]:
+        streams: list[Any] = []
+        for number in range(10):
+            stream: Any = file_system.create(f"{hdfs_directory.uri}/{number}")
+            stream.write(b"1")
+            stream.sync()
+            streams.append(stream)
+        return streams
+
+    before = n_sockets()
+    streams = begin()
+    assert n_sockets() >= before + 10
+    for stream in streams:
+        stream.abort()
+    # hdfs-native closes them behind our back.
+    wait_until(lambda: n_sockets() <= before + 2, "connections are kept")
+    assert hdfs_directory.files() == []
+
+
+def n_sockets() -> int:
+    """Connections of this process."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+    return found
+
+
+class TestNameNodeIsDown:
+    def test_streams_outlive_its_restart(
+        self, hdfs_directory: HdfsDirectory, small_blocks: None
+    ) -> None:
+        """Whatever they have written before: nothing, a little, a block, some, all.
+
+        But for one that has to end a block while the NameNode, just started, is in safe mode; it
+        leaves nothing if it fails.
+        """
+        whole = 4 * MIB + 77
+        some = 2 * MIB + 100
+        data = content(whole)
+        survive = [(0, whole), (100, whole), (MIB, whole), (some, some + 900), (whole, whole)]
+        may_fail = [(some, whole)]
+        streams = begin(hdfs_directory, HdfsFileSystem(retries=PATIENT), data, survive + may_fail)
+        hdfs_directory.server.kill_name_node()
+        with in_background(hdfs_directory.server.start_name_node):
+            ended = end_all(streams, data)
+        assert set(survive) <= ended
+        check(hdfs_directory, data, ended)
+
+    @pytest.mark.parametrize("moment", ["before", "after"])
+    def test_a_file_outlives_its_restart_at_the_closing(
+        self, moment: str, hdfs_directory: HdfsDirectory
+    ) -> None:
+        server = hdfs_directory.server
+        data = content(MIB + 77)
+        stream: Any = HdfsFileSystem(retries=PATIENT).create(f"{hdfs_directory.uri}/x")
+        stream.write(data)
+        with ThreadPoolExecutor(1) as pool:
+
+            def restart() -> None:
+                server.kill_name_node()
+                pool.submit(server.start_name_node)
+
+            def restart_unheard() -> None:
+                restart()
+                lose_answer()
+
+            if moment == "before":
+                stream._writer = Ends(stream._writer, before=restart)
+            else:
+                stream._writer = Ends(stream._writer, after=restart_unheard)
+            stream.commit()
+        assert hdfs_directory.files() == ["x"]
+        assert hdfs_directory.read("x") == data
+
+    @pytest.mark.parametrize("moment", ["before", "after"])
+    def test_what_is_published_outlives_its_restart_at_the_rename(
+        self,
+        moment: str,
+        hdfs_directory: HdfsDirectory,
+        use: Use,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        use(PATIENT)
+        server = hdfs_directory.server
+        rename = hdfs_native.Client.rename
+        renames = 0
+
+        def killing(client: Any, source: str, target: str, *, overwrite: bool) -> None:
+            nonlocal renames
+            renames += 1
+            if renames == 1 and moment == "before":
+                server.kill_name_node()
+            rename(client, source, target, overwrite=overwrite)
+            if renames == 1 and moment == "after":
+                server.kill_name_node()
+                lose_answer()
+
+        monkeypatch.setattr(hdfs_native.Client, "rename", killing)
+        with at_first_retry(server.start_name_node):
+            publish(f"{hdfs_directory.uri}/x", b"ours", single_writer=False)
+        assert hdfs_directory.read("x") == b"ours"
+        # The hidden file of the first attempt could not be deleted: it is the sweep's.
+        left = [name for name in hdfs_directory.files() if not name.endswith(".inprogress")]
+        assert left == ["x"]
+
+    @pytest.mark.parametrize(
+        "act",
+        [
+            lambda files, uri: files.prepare_directory(f"{uri}/a"),
+            lambda files, uri: files.create(f"{uri}/x"),
+            lambda files, uri: files.publish(f"{uri}/x", b"1"),
+            lambda files, uri: publish(f"{uri}/x", b"1", single_writer=False),
+            lambda files, uri: publish(f"{uri}/x", b"1", single_writer=True),
+            lambda files, uri: files.open(f"{uri}/x"),
+            lambda files, uri: files.list(uri),
+            lambda files, uri: files.delete([f"{uri}/x", f"{uri}/y"]),
+            lambda files, uri: files.delete_empty_directory(uri),
+            lambda files, uri: files.delete_tree(uri),
+        ],
+        ids=[
+            "prepare_directory",
+            "create",
+            "publish",
+            "publish by many",
+            "publish by one",
+            "open",
+            "list",
+            "delete",
+            "delete_empty_directory",
+            "delete_tree",
+        ],
+    )
+    def test_every_call_fails_in_the_end(
+        self,
+        act: Callable[[RetryingExclusiveFileSystem, str], object],
+        directory: str,
+        proxy: NameNodeProxy,
+        use: Use,
+        impatient: None,
+    ) -> None:
+        proxy.stop()
+        with pytest.raises(StorageUnavailableError, match="refused") as caught:
+            act(use(SOON), directory)
+        assert caught.value.location.startswith(directory)
+
+    def test_a_stream_fails_in_the_end_wherever_it_is(
+        self, directory: str, proxy: NameNodeProxy, impatient: None
+    ) -> None:
+        file_system = HdfsFileSystem(retries=SOON)
+        streams = {length: file_system.create(f"{directory}/{length}") for length in (0, 100, MIB)}
+        for length, stream in streams.items():
+            stream.write(content(length))
+        proxy.stop()
+        for stream in streams.values():
+            with pytest.raises(StorageUnavailableError):
+                stream.write(b"1")
+                stream.commit()
+
+    def test_a_process_with_an_unfinished_stream_ends(
+        self, directory: str, proxy: NameNodeProxy
+    ) -> None:
+        source = """
+import sys
+from holdfast.locations.file_systems import HdfsFileSystem
+stream = HdfsFileSystem().create(sys.argv[1])
+stream.write(b"1" * 2_000_000)
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+        with python(source, f"{directory}/x") as process:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+            proxy.stop()
+            _, errors = process.communicate("\n", timeout=HANGS_S)
+        assert (process.returncode, errors) == (0, "")
+
+
+class TestSafeMode:
+    def test_it_is_waited_for_by_writers_and_does_not_stop_readers(
+        self, hdfs_directory: HdfsDirectory, use: Use
+    ) -> None:
+        server = hdfs_directory.server
+        uri = hdfs_directory.uri
+        hdfs_directory.write("x", b"1")
+        begun = {
+            length: HdfsFileSystem(retries=PATIENT).create(f"{uri}/{length}") for length in (0, MIB)
+        }
+        for length, stream in begun.items():
+            stream.write(content(length))
+        file_system = use(SOON)
+        refused: list[Callable[[], object]] = [
+            lambda: file_system.prepare_directory(f"{uri}/a"),
+            lambda: file_system.create(f"{uri}/y"),
+            lambda: file_system.publish(f"{uri}/y", b"1"),
+            lambda: publish(f"{uri}/y", b"1", single_writer=False),
+            lambda: file_system.delete([f"{uri}/x"]),
+            lambda: file_system.delete_empty_directory(f"{uri}/x"),
+            lambda: file_system.delete_tree(f"{uri}/x"),
+        ]
+        server.safe_mode(on=True)
+        for call in refused:
+            with pytest.raises(StorageUnavailableError, match="SafeModeException"):
+                call()
+        assert f"{uri}/x" in [one.uri for one in file_system.list(uri)]
+        with file_system.open(f"{uri}/x") as file:
+            assert file.read() == b"1"
+        with at_first_retry(lambda: server.safe_mode(on=False)):
+            for length, stream in begun.items():
+                stream.write(content(2 * MIB)[length:])
+                stream.commit()
+        assert hdfs_directory.files() == ["0", str(MIB), "x"]
+        for length in begun:
+            assert hdfs_directory.read(str(length)) == content(2 * MIB)
+
+
+@pytest.fixture
+def short_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync that hdfs-native would wait in for ever, because a DataNode has died, is given up."""
+    for name in ("_HEAD_S", "_END_S"):
+        monkeypatch.setattr(hdfs_output_stream, name, 2.0)
+
+
+@pytest.mark.usefixtures("short_syncs")
+class TestDataNodes:
+    def test_streams_outlive_one_of_them(
+        self, hdfs_directory: HdfsDirectory, small_blocks: None
+    ) -> None:
+        """All but those that need another block; of these nothing is left if they fail.
+
+        It takes the 12 seconds in which the NameNode gives the dead one to new files.
+        """
+        file_system = HdfsFileSystem(retries=PATIENT)
+        data = content(3 * MIB)
+        survive = [(0, 100), (100, 200), (MIB, MIB), (2 * MIB + 7, 2 * MIB + 99)]
+        may_fail = [(100, 2 * MIB + 7), (MIB + 100, 3 * MIB)]
+        streams = begin(hdfs_directory, file_system, data, survive + may_fail)
+        aborted = file_system.create(f"{hdfs_directory.uri}/aborted")
+        aborted.write(data)
+        hdfs_directory.server.kill_data_node()
+        aborted.abort()
+
+        ended = end_all(streams, data)
+        assert set(survive) <= ended
+        check(hdfs_directory, data, ended)
+
+    def test_nothing_outlives_both_and_reading_goes_on_when_they_are_back(
+        self, hdfs_directory: HdfsDirectory, use: Use
+    ) -> None:
+        server = hdfs_directory.server
+        file_system = HdfsFileSystem(retries=SOON)
+        data = content(8 * MIB)
+        hdfs_directory.write("whole", data)
+        streams = [file_system.create(f"{hdfs_directory.uri}/{length}") for length in (0, 100, MIB)]
+        for stream, length in zip(streams, (0, 100, MIB), strict=True):
+            stream.write(data[:length])
+        server.kill_data_node("data1")
+        server.kill_data_node("data2")
+        for stream in streams:
+            with pytest.raises(StorageUnavailableError):
+                stream.write(data)
+                stream.commit()
+        with pytest.raises(StorageUnavailableError):
+            file_system.publish(f"{hdfs_directory.uri}/small", b"1")
+        assert hdfs_directory.files() == ["whole"]
+
+        def start() -> None:
+            server.start_data_node("data1")
+            server.start_data_node("data2")
+
+        with closing(use(PATIENT).open(f"{hdfs_directory.uri}/whole")) as file:
+            with at_first_retry(start):
+                assert file.read(MIB) == data[:MIB]
+            server.kill_data_node("data1")
+            assert file.read() == data[MIB:]

@@ -1,0 +1,168 @@
+"""Any Arrow type that becomes any other: every value is kept, or the change is refused."""
+
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+from contracts.elements import list_state, restored
+from contracts.migrations import CATEGORY, INTS
+from hypothesis import assume, given, note
+from hypothesis import strategies as st
+
+from holdfast.backends import OperatorStateBackend
+from holdfast.backends.serializers import NoWayError, change_of
+from holdfast.errors import StateMigrationError
+
+LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    *((one, st.integers(low, high)) for one, low, high in INTS.values()),
+    (pa.float32(), st.floats(width=32, allow_nan=False)),
+    (pa.float64(), st.floats(allow_nan=False)),
+    (pa.string(), st.text(max_size=3)),
+    (pa.large_string(), st.text(max_size=3)),
+    (pa.binary(), st.binary(max_size=3)),
+    (pa.bool_(), st.booleans()),
+    (pa.decimal128(5, 2), st.decimals("-999", "999", places=2)),
+    (pa.decimal128(8, 3), st.decimals("-999", "999", places=3)),
+    (CATEGORY, st.sampled_from("abc")),
+    (pa.null(), st.none()),
+]
+LEAF_VALUES = dict(LEAVES)
+leaf_types = st.sampled_from([one for one, _ in LEAVES])
+
+
+def _field(name: str, type: pa.DataType, *, nullable: bool) -> pa.Field:
+    return pa.field(name, type, nullable=nullable or pa.types.is_null(type))
+
+
+def _fields(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
+    field = st.builds(_field, st.sampled_from("abcd"), types, nullable=st.booleans())
+    return st.lists(field, max_size=4, unique_by=lambda one: one.name).map(pa.struct)
+
+
+def _nested(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
+    item = st.builds(_field, st.just("item"), types, nullable=st.booleans())
+    keys = st.sampled_from([pa.int8(), pa.int64(), pa.string()])
+    return (
+        _fields(types)
+        | item.map(pa.list_)
+        | item.map(pa.large_list)
+        | item.map(lambda field: pa.list_(field, 2))
+        | st.builds(pa.map_, keys, item.map(lambda field: field.with_name("value")))
+    )
+
+
+all_types = st.recursive(leaf_types, _nested, max_leaves=5)
+
+
+@st.composite
+def changed(draw: st.DrawFn, stored: pa.DataType) -> pa.DataType:
+    """Some type; most of the time one that is like the given one."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(all_types)
+    if pa.types.is_struct(stored):
+        fields = [
+            _field(
+                field.name,
+                draw(changed(field.type)),
+                nullable=field.nullable or draw(st.booleans()),
+            )
+            for field in stored
+            if draw(st.integers(0, 3))
+        ]
+        if draw(st.booleans()):
+            fields.append(_field("new", draw(leaf_types), nullable=draw(st.integers(0, 3)) > 0))
+        return pa.struct(draw(st.permutations(fields)))
+    if pa.types.is_map(stored):
+        item = pa.field("value", draw(changed(stored.item_type)), nullable=True)
+        key = draw(changed(stored.key_type).filter(lambda one: not pa.types.is_null(one)))
+        return pa.map_(key, item)
+    if isinstance(stored, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
+        item = _field("item", draw(changed(stored.value_type)), nullable=draw(st.booleans()))
+        return draw(st.sampled_from([pa.list_, pa.large_list]))(item)
+    return draw(leaf_types if draw(st.booleans()) else st.just(stored))
+
+
+def values_of(one: pa.DataType, *, nullable: bool = True) -> st.SearchStrategy[Any]:
+    found: st.SearchStrategy[Any]
+    if pa.types.is_struct(one):
+        found = st.fixed_dictionaries(
+            {field.name: values_of(field.type, nullable=field.nullable) for field in one}
+        )
+    elif pa.types.is_map(one):
+        items = values_of(one.item_type, nullable=one.item_field.nullable)
+        entries = st.dictionaries(LEAF_VALUES[one.key_type], items, max_size=2)
+        found = entries.map(lambda one: list(one.items()))  # as Arrow gives it back
+    elif isinstance(one, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
+        items = values_of(one.value_type, nullable=one.value_field.nullable)
+        fixed = isinstance(one, pa.FixedSizeListType)
+        found = st.lists(items, min_size=2 if fixed else 0, max_size=2)
+    else:
+        found = LEAF_VALUES[one]
+    return st.none() | found if nullable and not pa.types.is_null(one) else found
+
+
+def expected(value: Any, stored: pa.DataType, wanted: pa.DataType) -> Any:
+    """What a value is in a type that holds it."""
+    if value is None:
+        return None
+    if pa.types.is_struct(wanted):
+        return {
+            field.name: expected(value[field.name], stored.field(field.name).type, field.type)
+            if stored.get_field_index(field.name) >= 0
+            else None
+            for field in wanted
+        }
+    if pa.types.is_map(wanted):
+        return [
+            (
+                expected(key, stored.key_type, wanted.key_type),
+                expected(item, stored.item_type, wanted.item_type),
+            )
+            for key, item in value
+        ]
+    if isinstance(value, list):
+        return [expected(one, stored.value_type, wanted.value_type) for one in value]
+    return value
+
+
+def _is_valid(array: pa.Array) -> bool:
+    """Whether Arrow takes the array for whole: it fills null structs with indices of empty dictionaries."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+@given(data=st.data(), stored=all_types, start=st.integers(0, 3))
+def test_a_change_keeps_every_value_or_is_refused(
+    data: st.DataObject, stored: pa.DataType, start: int
+) -> None:
+    wanted = data.draw(changed(stored))
+    note(f"{stored} -> {wanted}")
+    values = data.draw(st.lists(values_of(stored), max_size=6))
+    try:
+        change = change_of(stored, wanted, {})
+    except NoWayError:
+        return
+    array = pa.array(values, stored)[start:]
+    assume(_is_valid(array))
+    result = change(array)
+    assert result.type.equals(wanted)
+    result.validate(full=True)
+    assert result.to_pylist() == [expected(value, stored, wanted) for value in values[start:]]
+
+
+@given(data=st.data(), stored=all_types)
+def test_a_state_is_migrated_or_stays_as_it_was(data: st.DataObject, stored: pa.DataType) -> None:
+    wanted = data.draw(changed(stored))
+    values = [one for one in data.draw(st.lists(values_of(stored), max_size=4)) if one is not None]
+    backend = OperatorStateBackend()
+    list_state(backend, "s", stored).add_all(pa.array(values, stored))
+    backend = restored(backend)
+    with suppress(StateMigrationError):
+        state = list_state(backend, "s", wanted)
+        assert state.get() == [expected(value, stored, wanted) for value in values]
+        assert list_state(restored(backend), "s", wanted).get() == state.get()
+        return
+    assert list_state(backend, "s", stored).get() == values

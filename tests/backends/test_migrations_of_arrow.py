@@ -1,0 +1,292 @@
+"""Arrow types that change between two runs of a job: what is kept and what is refused."""
+
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from contracts.elements import (
+    list_state,
+    restored,
+)
+from contracts.migrations import CATEGORY, INTS, migrated, refused, required, struct
+
+from holdfast.backends import (
+    ListStateDescriptor,
+    OperatorStateBackend,
+)
+from holdfast.backends.serializers import NoWayError, change_of
+from holdfast.errors import StateMigrationError
+
+
+class TestArrowStructs:
+    STORED = struct(a=pa.int64(), b=pa.string())
+    ROWS: list[Any] = [{"a": 1, "b": "x"}, {"a": None, "b": None}]  # noqa: RUF012  # not changed
+
+    def test_a_field_may_be_added_that_can_be_missing(self) -> None:
+        wanted = struct(a=pa.int64(), b=pa.string(), c=pa.list_(pa.int8()))
+        assert migrated(self.STORED, wanted, self.ROWS) == [{**row, "c": None} for row in self.ROWS]
+
+    @pytest.mark.parametrize(
+        ("type", "default"),
+        [
+            (pa.int64(), 7),
+            (pa.string(), ""),
+            (pa.list_(pa.int8()), [1]),
+            (struct(x=pa.int8()), {"x": 1}),
+            (pa.map_(pa.string(), pa.int8()), [("a", 1)]),
+            (pa.decimal128(5, 2), Decimal("1.50")),
+            (pa.dictionary(pa.int32(), pa.string()), "a"),
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("nullable", [True, False])
+    def test_a_field_with_a_default_may_be_added(
+        self,
+        type: Any,
+        default: Any,
+        nullable: bool,  # noqa: FBT001
+    ) -> None:
+        wanted = pa.struct([*self.STORED, pa.field("c", type, nullable=nullable)])
+        rows = migrated(self.STORED, wanted, self.ROWS, {"c": default})
+        assert rows == [{**row, "c": default} for row in self.ROWS]
+
+    def test_a_field_that_must_be_there_needs_a_default(self) -> None:
+        wanted = pa.struct([*self.STORED, required("c", pa.int64())])
+        assert "c is new" in refused(self.STORED, wanted, self.ROWS)
+
+    def test_a_default_is_not_for_a_field_further_down(self) -> None:
+        stored = struct(c=pa.int64(), d=struct(x=pa.int64()))
+        wanted = struct(c=pa.int64(), d=pa.struct([("x", pa.int64()), required("c", pa.int64())]))
+        backend = OperatorStateBackend()
+        list_state(backend, "s", stored)
+        with pytest.raises(StateMigrationError, match=r"d\.c is new"):
+            restored(backend).get_list_state(ListStateDescriptor("s", wanted, defaults={"c": 1}))
+
+    def test_fields_may_be_removed(self) -> None:
+        rows = migrated(self.STORED, struct(b=pa.string()), self.ROWS)
+        assert rows == [{"b": "x"}, {"b": None}]
+        assert migrated(self.STORED, pa.struct([]), self.ROWS) == [{}, {}]
+
+    def test_all_fields_may_be_others(self) -> None:
+        rows = migrated(self.STORED, struct(c=pa.int8()), self.ROWS)
+        assert rows == [{"c": None}, {"c": None}]
+        assert migrated(pa.struct([]), struct(c=pa.int8()), [{}, {}]) == rows
+
+    def test_fields_may_come_in_another_order(self) -> None:
+        wanted = pa.struct(list(self.STORED)[::-1])
+        backend = OperatorStateBackend()
+        list_state(backend, "s", self.STORED).add_all(self.ROWS)
+        state = list_state(restored(backend), "s", wanted)
+        assert state.get() == self.ROWS
+        assert [list(row) for row in state.get()] == [["b", "a"]] * 2
+
+    def test_what_could_be_missing_can_not_become_required(self) -> None:
+        wanted = pa.struct([required("a", pa.int64()), ("b", pa.string())])
+        assert "a could be missing" in refused(self.STORED, wanted, self.ROWS)
+        assert migrated(wanted, self.STORED, self.ROWS[:1]) == self.ROWS[:1]
+
+    def test_two_fields_of_one_name_are_refused(self) -> None:
+        twice = pa.struct([("a", pa.int64()), ("a", pa.int64())])
+        with pytest.raises(NoWayError, match="two fields"):
+            change_of(twice, self.STORED, {})
+        with pytest.raises(NoWayError, match="two fields"):
+            change_of(self.STORED, twice, {})
+
+    def test_slices_with_nulls_inside_of_everything(self) -> None:
+        inner = struct(x=pa.int8(), y=pa.string())
+        stored = struct(
+            l=pa.list_(inner), m=pa.map_(pa.string(), inner), s=inner, f=pa.list_(pa.int8(), 2)
+        )
+        wide = struct(y=pa.large_string(), z=pa.bool_(), x=pa.float64())
+        wanted = struct(
+            s=wide,
+            m=pa.map_(pa.large_string(), wide),
+            l=pa.large_list(wide),
+            f=pa.list_(pa.int64()),
+        )
+        one = {"x": 1, "y": "a"}
+        rows: list[Any] = [
+            {"l": [one], "m": [("dropped", one)], "s": one, "f": [9, 9]},
+            {"l": [one, None, {"x": None, "y": None}], "m": [("k", one), ("", None)], "s": None}
+            | {"f": [1, None]},
+            {"l": None, "m": None, "s": {"x": -128, "y": ""}, "f": None},
+            {"l": [], "m": [], "s": one, "f": [3, 4]},
+            {"l": [one], "m": [("dropped", one)], "s": one, "f": [9, 9]},
+        ]
+        array = pa.array(rows, stored)
+        for start in range(5):
+            for length in range(6 - start):
+                part = array[start : start + length]
+                expected = [_wider(row) for row in rows[start : start + length]]
+                assert migrated(stored, wanted, part) == expected
+                change = change_of(stored, wanted, {})  # the offsets of a slice, not of a file
+                result = change(part)
+                result.validate(full=True)
+                assert result.to_pylist() == expected
+
+
+def _wider(row: dict[str, Any]) -> dict[str, Any]:
+    def inner(one: Any) -> Any:
+        return one and {"y": one["y"], "z": None, "x": one["x"]}
+
+    return {
+        "s": inner(row["s"]),
+        "m": row["m"] and [(key, inner(one)) for key, one in row["m"]],
+        "l": row["l"] and [inner(one) for one in row["l"]],
+        "f": row["f"],
+    }
+
+
+FLOATS = {
+    "halffloat": (pa.float16(), 11),
+    "float": (pa.float32(), 24),
+    "double": (pa.float64(), 53),
+}
+
+
+class TestArrowNumbers:
+    @pytest.mark.parametrize("stored", INTS)
+    @pytest.mark.parametrize("wanted", INTS)
+    def test_integers_become_others_that_hold_all_of_them(self, stored: str, wanted: str) -> None:
+        one, low, high = INTS[stored]
+        other, least, most = INTS[wanted]
+        if least <= low and high <= most:
+            assert migrated(one, other, [low, 0, high]) == [low, 0, high]
+        else:
+            assert "does not hold all" in refused(one, other, [1])
+
+    @pytest.mark.parametrize("stored", INTS)
+    @pytest.mark.parametrize("wanted", FLOATS)
+    def test_integers_become_floats_that_are_exact(self, stored: str, wanted: str) -> None:
+        one, low, high = INTS[stored]
+        other, bits = FLOATS[wanted]
+        if max(-low, high + 1) <= 2**bits:
+            values = [low, 0, high, high - 1]
+            assert migrated(one, other, values) == values
+        else:
+            refused(one, other, [1])
+
+    @pytest.mark.parametrize("stored", FLOATS)
+    @pytest.mark.parametrize("wanted", [*FLOATS, "int64"])
+    def test_floats_become_wider_ones_only(self, stored: str, wanted: str) -> None:
+        one, bits = FLOATS[stored]
+        other, more = FLOATS.get(wanted, (pa.int64(), 0))
+        if bits <= more:
+            assert migrated(one, other, [1.5, -0.25]) == [1.5, -0.25]
+        else:
+            refused(one, other, [1.5])
+
+    @pytest.mark.parametrize(
+        ("wanted", "fits"),
+        [
+            (pa.decimal128(5, 2), True),
+            (pa.decimal128(6, 2), True),
+            (pa.decimal128(6, 3), True),
+            (pa.decimal256(76, 2), True),
+            (pa.decimal128(5, 3), False),
+            (pa.decimal128(4, 2), False),
+            (pa.decimal128(9, 1), False),
+            (pa.float64(), False),
+            (pa.int64(), False),
+            (pa.string(), False),
+        ],
+        ids=str,
+    )
+    def test_decimals_keep_their_digits(
+        self,
+        wanted: Any,
+        fits: bool,  # noqa: FBT001
+    ) -> None:
+        values = [Decimal("-999.99"), Decimal("0.01")]
+        if fits:
+            assert migrated(pa.decimal128(5, 2), wanted, values) == values
+        else:
+            refused(pa.decimal128(5, 2), wanted, values)
+
+
+class TestOtherArrowTypes:
+    @pytest.mark.parametrize(
+        ("stored", "wanted", "values"),
+        [
+            (pa.string(), pa.large_string(), ["", "größe"]),
+            (pa.string_view(), pa.string(), ["", "a" * 20]),
+            (pa.string(), pa.string_view(), ["", "a" * 20]),
+            (pa.binary(), pa.large_binary(), [b"", b"\xff"]),
+            (CATEGORY, pa.string(), ["a", "b", "a"]),
+            (CATEGORY, pa.large_string(), ["a", "b", "a"]),
+            (CATEGORY, pa.string_view(), ["a", "b", "a"]),
+            (pa.dictionary(pa.int32(), pa.int32()), pa.float64(), [1, 2, 1]),
+            (pa.list_(pa.int8()), pa.list_(pa.int64()), [[1, None], []]),
+            (pa.list_(pa.int8()), pa.large_list(pa.int8()), [[1, None], []]),
+            (pa.list_(pa.int8(), 2), pa.list_(pa.int8()), [[1, None], [2, 3]]),
+            (pa.list_(pa.list_(pa.int8())), pa.list_(pa.list_(pa.int16())), [[[1], None], []]),
+            (
+                pa.map_(pa.int8(), pa.string()),
+                pa.map_(pa.int16(), pa.large_string()),
+                [[(1, "a"), (2, None)], []],
+            ),
+        ],
+        ids=str,
+    )
+    def test_what_holds_all_is_taken(self, stored: Any, wanted: Any, values: list[Any]) -> None:
+        assert migrated(stored, wanted, values) == values
+
+    @pytest.mark.parametrize(
+        ("stored", "wanted"),
+        [
+            (pa.large_string(), pa.string()),
+            (pa.large_list(pa.int8()), pa.list_(pa.int8())),
+            (pa.list_(pa.int8()), pa.list_(pa.int8(), 2)),
+            (pa.list_(pa.int64()), pa.list_(pa.int8())),
+            (pa.list_(pa.int64()), pa.int64()),
+            (pa.int64(), pa.list_(pa.int64())),
+            (pa.list_(pa.int8()), pa.list_(pa.field("item", pa.int8(), nullable=False))),
+            (
+                pa.map_(pa.string(), pa.int8()),
+                pa.map_(pa.string(), pa.field("value", pa.int8(), nullable=False)),
+            ),
+            (pa.map_(pa.string(), pa.int8()), struct(a=pa.int8())),
+            (pa.string(), pa.binary()),
+            (pa.binary(), pa.string()),
+            (pa.string(), pa.int64()),
+            (pa.int64(), pa.string()),
+            (pa.int64(), pa.bool_()),
+            (pa.bool_(), pa.int64()),
+            (pa.int64(), pa.timestamp("us")),
+            (pa.timestamp("us"), pa.int64()),
+            (pa.timestamp("us"), pa.timestamp("ms")),
+            (pa.timestamp("us"), pa.timestamp("us", "UTC")),
+            (pa.timestamp("us", "UTC"), pa.timestamp("us", "Europe/Berlin")),
+            (pa.date32(), pa.timestamp("us")),
+            (struct(a=pa.int64()), pa.int64()),
+            (pa.string(), CATEGORY),
+        ],
+        ids=str,
+    )
+    def test_what_need_not_hold_all_is_refused(self, stored: Any, wanted: Any) -> None:
+        refused(stored, wanted)
+
+    @pytest.mark.parametrize(
+        ("stored", "wanted", "at"),
+        [
+            (struct(a=struct(b=pa.string())), struct(a=struct(b=pa.int8())), "a.b "),
+            (pa.list_(pa.string()), pa.list_(pa.int8()), "[] "),
+            (struct(a=pa.list_(pa.string())), struct(a=pa.list_(pa.int8())), "a[] "),
+            (pa.map_(pa.string(), pa.int8()), pa.map_(pa.int8(), pa.int8()), "[key] "),
+            (pa.map_(pa.string(), pa.int8()), pa.map_(pa.string(), pa.bool_()), "[item] "),
+        ],
+        ids=str,
+    )
+    def test_the_message_says_where(self, stored: Any, wanted: Any, at: str) -> None:
+        assert at in refused(stored, wanted)
+
+
+def test_a_dictionary_of_nothing_inside_of_what_is_missing_becomes_texts() -> None:
+    kinds = pa.dictionary(pa.int32(), pa.string())
+    stored, wanted = struct(s=struct(d=kinds)), struct(s=struct(d=pa.string()))
+    assert migrated(stored, wanted, [{"s": None}]) == [{"s": None}]
+    assert migrated(stored, wanted, [{"s": None}, {"s": {"d": "a"}}]) == [
+        {"s": None},
+        {"s": {"d": "a"}},
+    ]

@@ -1,0 +1,67 @@
+"""Elements that are pickled, and pickles that are not loaded."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from contracts.elements import Point, broadcast_state, list_state, restored, snapshot_of
+
+from holdfast.backends import OperatorStateBackend, Pickled
+from holdfast.errors import CheckpointCorruptedError, StateMigrationError
+
+
+class Bomb:
+    """Its pickle leaves a mark where it is loaded."""
+
+    def __reduce__(self) -> Any:
+        return _explode, ()
+
+
+LOADED: list[str] = []
+
+
+def _explode() -> None:
+    LOADED.append("loaded")
+
+
+class TestPickle:
+    def test_it_is_never_loaded_unless_the_job_says_so(self) -> None:
+        LOADED.clear()
+        backend = OperatorStateBackend()
+        list_state(backend, "s", Pickled()).add(Bomb())
+        list_state(backend, "other").add(1)
+        broadcast_state(backend, "b", (int, Pickled()), {1: Bomb()})
+        for _ in range(3):
+            backend = restored(backend)
+            assert backend.registered_state_names() == {"s", "other"}
+            assert backend.registered_broadcast_state_names() == {"b"}
+            for wanted in (int, bytes, pa.large_binary(), Point, Any):
+                with pytest.raises(StateMigrationError, match="'s'"):
+                    list_state(backend, "s", wanted)
+                with pytest.raises(StateMigrationError, match="'b'"):
+                    broadcast_state(backend, "b", (int, wanted))
+        assert LOADED == []
+        list_state(backend, "s", Pickled()).get()
+        assert LOADED == ["loaded"]
+
+    def test_what_is_asked_for_is_loaded_when_somebody_looks(self) -> None:
+        LOADED.clear()
+        backend = OperatorStateBackend()
+        list_state(backend, "s", Pickled()).add(Bomb())
+        backend = restored(backend)
+        state = list_state(backend, "s", Pickled())
+        assert len(state) == 1
+        snapshot_of(backend)
+        assert LOADED == []
+
+    def test_a_class_that_is_gone_is_an_error_only_for_who_reads_it(self) -> None:
+        backend = OperatorStateBackend()
+        globals()["Gone"] = type("Gone", (), {"__module__": __name__, "__qualname__": "Gone"})
+        list_state(backend, "s", Pickled()).add(globals()["Gone"]())
+        list_state(backend, "other").add(1)
+        del globals()["Gone"]
+        for _ in range(3):
+            backend = restored(backend)
+        assert list_state(backend, "other").get() == [1]
+        with pytest.raises(CheckpointCorruptedError, match="Gone"):
+            list_state(backend, "s", Pickled()).get()

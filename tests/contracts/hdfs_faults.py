@@ -1,0 +1,210 @@
+"""What can happen to HDFS while Holdfast uses it, and how tests wait for it."""
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import hdfs_native
+import pytest
+from contracts.patience import HANGS_S
+from servers.hdfs import HdfsDirectory, HdfsServer, NameNodeProxy, name_node_proxy
+
+from holdfast.errors import (
+    StorageUnavailableError,
+)
+from holdfast.locations.adapters import (
+    FileOutputStream,
+    RetryPolicy,
+    file_system_for,
+    register_file_system,
+    unregister_file_system,
+)
+from holdfast.locations.file_systems import HdfsFileSystem, RetryingExclusiveFileSystem
+from holdfast.locations.file_systems.hdfs import hdfs_client
+
+MIB = 1 << 20
+
+SOON = RetryPolicy(deadline_s=0.2, first_wait_s=0.01, longest_wait_s=0.02)
+"""Gives up at once; for what never succeeds."""
+
+PATIENT = RetryPolicy(deadline_s=HANGS_S, first_wait_s=0.01, longest_wait_s=0.1)
+"""Never gives up in a test."""
+
+Use = Callable[[RetryPolicy], RetryingExclusiveFileSystem]
+
+
+@pytest.fixture
+def use() -> Iterator[Use]:
+    """Reach `hdfs://` by a policy."""
+
+    def register(policy: RetryPolicy) -> RetryingExclusiveFileSystem:
+        register_file_system("hdfs", lambda: HdfsFileSystem(retries=policy), retries=policy)
+        file_system = file_system_for("hdfs://any/x")
+        assert isinstance(file_system, RetryingExclusiveFileSystem)
+        return file_system
+
+    yield register
+    unregister_file_system("hdfs")
+
+
+@pytest.fixture
+def proxy(hdfs: HdfsServer) -> Iterator[NameNodeProxy]:
+    with name_node_proxy(hdfs) as proxy:
+        yield proxy
+    for key in [key for key in hdfs_client._CLIENTS._values if key[0] == proxy.uri]:
+        hdfs_client._CLIENTS.drop(key)
+
+
+@pytest.fixture
+def directory(proxy: NameNodeProxy, hdfs_directory: HdfsDirectory) -> str:
+    """The URI of `hdfs_directory` through the proxy."""
+    return proxy.uri + hdfs_directory.path
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that are made from now on don't wait for a NameNode that is down."""
+    monkeypatch.setattr(hdfs_client, "_FOR_STREAMS", hdfs_client._FOR_CALLS)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 1 MiB, the least that HDFS takes."""
+    options = functools.partial(hdfs_native.WriteOptions, block_size=MIB)
+    monkeypatch.setattr(hdfs_native, "WriteOptions", options)
+
+
+def content(length: int) -> bytes:
+    """Bytes none of whose kibibytes are the same."""
+    return b"".join(b"%1024d" % number for number in range(length // 1024 + 1))[:length]
+
+
+@contextmanager
+def in_background(action: Callable[[], object]) -> Iterator[None]:
+    """Do it in another thread, and wait for its end behind the block."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(action)
+        yield
+        done.result()
+
+
+@contextmanager
+def at_first_retry(action: Callable[[], object]) -> Iterator[None]:
+    """Do it in another thread as soon as a call has failed and will be repeated."""
+    failed = threading.Event()
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            failed.set()
+
+    def wait_and_act() -> None:
+        failed.wait()
+        action()
+
+    log = logging.getLogger("holdfast.locations.file_systems.retries")
+    handler = Handler()
+    log.addHandler(handler)
+    try:
+        with in_background(wait_and_act):
+            try:
+                yield
+                assert failed.is_set(), "nothing failed"
+            finally:
+                failed.set()
+    finally:
+        log.removeHandler(handler)
+
+
+class Ends:
+    """A writer of hdfs-native's with something happening around its closing."""
+
+    def __init__(
+        self,
+        writer: Any,
+        *,
+        before: Callable[[], object] = lambda: None,
+        after: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.writer = writer
+        self.before = before
+        self.after = after
+
+    def close(self) -> None:
+        self.before()
+        self.writer.close()
+        self.after()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.writer, name)
+
+
+def lose_answer() -> None:
+    """What hdfs-native says when an answer does not come."""
+    raise OSError("RPC listener disconnected")
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A call of the NameNode that is lost, or its answer.
+
+    Attributes:
+        method: Which one.
+        is_done: Whether the NameNode does it.
+    """
+
+    method: str
+    is_done: bool
+
+    def __str__(self) -> str:
+        return f"{self.method} {'done' if self.is_done else 'not done'}"
+
+
+def lost(*methods: str) -> pytest.MarkDecorator:
+    """A test for each call of these methods that is lost, and for each answer."""
+    values = [Lost(method, is_done) for method in methods for is_done in (False, True)]
+    return pytest.mark.parametrize("call", values, ids=str)
+
+
+Lengths = tuple[int, int]
+"""Of a file when something happens, and when it is whole."""
+
+
+def begin(
+    directory: HdfsDirectory, file_system: HdfsFileSystem, data: bytes, lengths: list[Lengths]
+) -> dict[Lengths, FileOutputStream]:
+    """Streams with the first bytes of the data in them."""
+    streams = {}
+    for before, after in lengths:
+        stream = file_system.create(f"{directory.uri}/{before}-{after}")
+        stream.write(data[:before])
+        streams[before, after] = stream
+    return streams
+
+
+def end_all(streams: dict[Lengths, FileOutputStream], data: bytes) -> set[Lengths]:
+    """Write the rest, all at the same time; those that did not fail."""
+
+    def ends(lengths: Lengths) -> bool:
+        before, after = lengths
+        try:
+            streams[lengths].write(data[before:after])
+            streams[lengths].commit()
+        except StorageUnavailableError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(streams)) as pool:
+        done = pool.map(ends, streams)
+        return {lengths for lengths, is_done in zip(streams, done, strict=True) if is_done}
+
+
+def check(directory: HdfsDirectory, data: bytes, ended: set[Lengths]) -> None:
+    """These are whole, and there is nothing else."""
+    assert set(directory.files()) == {f"{before}-{after}" for before, after in ended}
+    for before, after in ended:
+        assert directory.read(f"{before}-{after}") == data[:after]

@@ -1,0 +1,75 @@
+"""How tests change the type of a state, and types that several of them change."""
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from contracts.elements import list_state, restored
+
+from holdfast.backends import ListStateDescriptor, OperatorStateBackend
+from holdfast.backends.serializers import serializer_of
+from holdfast.errors import StateMigrationError
+
+
+def migrated(
+    stored: Any, wanted: Any, values: Any, defaults: dict[str, Any] | None = None
+) -> list[Any]:
+    """The elements as the other type, through real bytes; and again as that is stored."""
+    backend = OperatorStateBackend()
+    list_state(backend, "s", stored).add_all(values)
+    list_state(backend, "untouched", stored).add_all(values)
+    backend = restored(backend)
+    descriptor = ListStateDescriptor("s", wanted, defaults=defaults)
+    result = backend.get_list_state(descriptor).get()
+    assert backend.get_list_state(descriptor).get() == result
+    again = restored(backend)
+    assert again.get_list_state(ListStateDescriptor("s", wanted)).get() == result
+    objects = values.to_pylist() if isinstance(values, pa.Array) else values
+    assert list_state(again, "untouched", stored).get() == list(objects)
+    return result
+
+
+def refused(stored: Any, wanted: Any, values: Any = ()) -> str:
+    """Why elements can't be those of the other type; they are still there as their own."""
+    backend = OperatorStateBackend()
+    list_state(backend, "s", stored).add_all(values)
+    backend = restored(backend)
+    with pytest.raises(StateMigrationError, match="'s'") as caught:
+        list_state(backend, "s", wanted)
+    message = str(caught.value)
+    assert serializer_of(stored, {}).name in message
+    assert serializer_of(wanted, {}).name in message
+    assert list_state(backend, "s", stored).get() == list(values)
+    return message
+
+
+def struct(**fields: Any) -> pa.StructType:
+    return pa.struct(list(fields.items()))
+
+
+def required(name: str, type: Any) -> pa.Field:
+    return pa.field(name, type, nullable=False)
+
+
+INTS = {
+    str(one): (one, low, high)
+    for bits in (8, 16, 32, 64)
+    for one, low, high in (
+        (getattr(pa, f"int{bits}")(), -(2 ** (bits - 1)), 2 ** (bits - 1) - 1),
+        (getattr(pa, f"uint{bits}")(), 0, 2**bits - 1),
+    )
+}
+
+
+CATEGORY = pa.dictionary(pa.int32(), pa.string())
+
+
+# MessagePack. Classes of one name and different fields, as they are in two versions of a program.
+
+
+def message(*fields: Any, **options: Any) -> Any:
+    return msgspec.defstruct("Message", fields, module=__name__, **options)
+
+
+V1 = message(("a", int), ("b", str))

@@ -1,0 +1,90 @@
+"""Buckets that tests reach through s3fs, and what is asked of them."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from contracts.patience import PATIENT
+from servers.buckets import faults_before
+from servers.s3 import S3Bucket, settings_of
+
+from holdfast.locations import use_s3
+from holdfast.locations.adapters import (
+    FileSystem,
+    RetryPolicy,
+    file_system_for,
+    unregister_file_system,
+)
+from holdfast.locations.file_systems.fsspec import s3fs_client
+from holdfast.testing import HttpFaults, s3_operation_of
+
+MIB = 1 << 20
+
+SECRET = "the-secret-of-a-test"
+TOKEN = "the-token-of-a-test"
+
+NEVER = RetryPolicy(deadline_s=0)
+"""Repeats nothing."""
+
+SCHEMES = ("s3", "s3a", "fsspec+s3", "fsspec+s3a")
+
+
+def write(file_system: FileSystem, uri: str, data: bytes) -> None:
+    stream = file_system.create(uri)
+    try:
+        stream.write(data)
+        stream.commit()
+    finally:
+        stream.abort()
+
+
+@dataclass
+class Watched:
+    """A bucket behind a proxy that notes what is asked for, and fails when it is told to."""
+
+    bucket: S3Bucket
+    faults: HttpFaults
+
+    @property
+    def directory(self) -> str:
+        return f"fsspec+s3://{self.bucket.name}/dir"
+
+    @property
+    def uri(self) -> str:
+        return f"{self.directory}/x"
+
+    def use(self, retries: RetryPolicy = PATIENT, **changes: Any) -> FileSystem:
+        """What URIs of the bucket lead to, from now on."""
+        changes = {"endpoint_url": self.faults.url, **changes}
+        settings = settings_of(self.bucket.server, **changes)
+        use_s3(settings, retries=retries)
+        return file_system_for(self.directory)
+
+    def counts(self) -> Counter[str]:
+        return Counter(s3_operation_of(request) for request in self.faults.requests)
+
+
+@pytest.fixture
+def bucket(s3_bucket: S3Bucket) -> Iterator[S3Bucket]:
+    """A bucket on each of the servers; afterwards nothing is left of how it was reached."""
+    yield s3_bucket
+    for scheme in SCHEMES:
+        unregister_file_system(scheme)
+    clients = s3fs_client._CLIENTS._values
+    while clients:
+        clients.popitem()[1].close()
+
+
+@pytest.fixture
+def watched(bucket: S3Bucket) -> Iterator[Watched]:
+    with faults_before(bucket.server, over_http=True) as faults:
+        yield Watched(bucket, faults)
+
+
+@pytest.fixture
+def used(bucket: S3Bucket) -> S3Bucket:
+    """The bucket, reached by `fsspec+s3://`."""
+    use_s3(settings_of(bucket.server), retries=PATIENT)
+    return bucket

@@ -1,0 +1,173 @@
+"""State files with random characters in their paths: none is left, and what that costs."""
+
+from collections.abc import Iterator
+
+import pytest
+from contracts.entropy import (
+    GRACE,
+    RANDOM,
+    SHARED,
+    ObjectStore,
+    access,
+    assert_complete,
+    bucket,
+    clock,
+    completed,
+    directory,
+    files_in,
+    job_in,
+    write,
+)
+from contracts.values import read
+
+from holdfast.common import uripath
+from holdfast.locations import (
+    CheckpointStorageAccess,
+    checkpoint_storage,
+    complete_checkpoint,
+    load_checkpoint,
+    sweep,
+)
+from holdfast.locations.adapters import METADATA_FILE, PendingUpload
+from holdfast.locations.coordination import CheckpointsCleaner, CompletedCheckpointStore
+from holdfast.locations.file_systems import publish
+from holdfast.testing import Counts, counting_file_system, metadata_of
+
+__all__ = ["access", "bucket", "clock", "directory"]
+
+
+class TestNothingIsLeft:
+    def test_of_a_checkpoint_that_is_discarded(
+        self, bucket: str, access: CheckpointStorageAccess
+    ) -> None:
+        kept = completed(access, 2)
+        before = files_in(bucket)
+        old = completed(access, 1)
+        for _ in range(2):
+            old.discard()
+        assert files_in(bucket) == before
+        assert_complete(kept)
+
+    def test_of_a_copy_of_the_metadata_but_the_files_of_the_original(
+        self, bucket: str, access: CheckpointStorageAccess
+    ) -> None:
+        done = completed(access, 1)
+        before = files_in(bucket)
+        copy = f"{bucket}/copies/job/chk-1"
+        content = read(done.location.metadata_handle)
+        publish(f"{copy}/{METADATA_FILE}", content, single_writer=False)
+        found = load_checkpoint(checkpoint_storage(bucket + "/c").resolve_checkpoint(copy))
+        assert_complete(found)
+        found.discard()
+        assert files_in(bucket) == before
+        assert_complete(done)
+
+    def test_of_an_attempt_that_failed(
+        self, bucket: str, directory: str, access: CheckpointStorageAccess
+    ) -> None:
+        failed, other = (access.initialize_location_for_checkpoint(1) for _ in range(2))
+        streams = [write(other) for _ in range(20)]
+        done = complete_checkpoint(other, metadata_of(*streams))
+        before = files_in(bucket)
+        attempt = ""
+        for _ in range(20):
+            attempt = uripath.name(write(failed).uri)[:9]
+        ours = [f"{bucket}/holdfast/.a3/job/chk-1/{attempt}{RANDOM}"]
+        theirs = [
+            f"{bucket}/holdfast/.a3/job/chk-1/01234567-{RANDOM}",
+            f"{bucket}/holdfast/.a3/other/chk-1/{attempt}{RANDOM}",
+            f"{bucket}/elsewhere/chk-1/{attempt}{RANDOM}",
+        ]
+        ObjectStore.uploads += [PendingUpload(uri, "1", 0) for uri in ours + theirs]
+        for _ in range(2):
+            failed.dispose_on_failure()
+        assert files_in(bucket) == before
+        assert [one.uri for one in ObjectStore.uploads] == theirs
+        assert_complete(done)
+
+    def test_of_an_attempt_but_what_it_has_completed(
+        self, bucket: str, access: CheckpointStorageAccess
+    ) -> None:
+        location = access.initialize_location_for_checkpoint(1)
+        done = complete_checkpoint(location, metadata_of(write(location), write(location)))
+        location.dispose_on_failure()
+        assert_complete(done)
+
+    def test_of_checkpoints_that_are_not_retained_and_files_that_they_shared(
+        self, bucket: str, access: CheckpointStorageAccess
+    ) -> None:
+        cleaner = CheckpointsCleaner()
+        kept = CompletedCheckpointStore(1, cleaner)
+        shared = write(access.initialize_location_for_checkpoint(1), SHARED)
+        kept.add(completed(access, 1, shared))
+        kept.add(completed(access, 2, shared))
+        cleaner.wait()
+        assert len(files_in(bucket)) == 5
+        assert read(shared) == b"state"
+        newest = completed(access, 3)
+        kept.add(newest)
+        cleaner.close()
+        assert len(files_in(bucket)) == 4
+        assert_complete(newest)
+
+
+class TestWhatItCosts:
+    """In calls of the store, each of which is a request there, or one for each 1,000 files."""
+
+    @pytest.fixture(params=["holdfast", "holdfast/_entropy_"], ids=["plain", "spread"])
+    def counts(self, bucket: str, request: pytest.FixtureRequest) -> Iterator[Counts]:
+        with counting_file_system(f"{bucket}/{request.param}") as counts:
+            yield counts
+
+    @pytest.fixture
+    def more(self, counts: Counts) -> int:
+        """Listings more of what is spread."""
+        return 256 if "_entropy_" in counts.directory else 0
+
+    def test_a_checkpoint_that_is_completed_costs_as_much_as_without(self, counts: Counts) -> None:
+        access = job_in(counts.directory)
+        location = access.initialize_location_for_checkpoint(1)
+        handles = [write(location) for _ in range(3)]
+        counts.clear()
+        complete_checkpoint(location, metadata_of(*handles, checkpoint_id=1))
+        assert counts.calls == {"publish": 1}
+
+    def test_so_does_one_that_is_deleted(self, counts: Counts, more: int) -> None:
+        done = completed(job_in(counts.directory), 1)
+        counts.clear()
+        done.discard()
+        # Spread files go by one call more; then nothing is left that the second would delete.
+        assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1}
+
+    def test_so_does_one_that_is_not_retained_and_its_files_are_deleted_once(
+        self, counts: Counts, more: int
+    ) -> None:
+        access = job_in(counts.directory)
+        cleaner = CheckpointsCleaner()
+        kept = CompletedCheckpointStore(1, cleaner)
+        kept.add(completed(access, 1))
+        newer = completed(access, 2)
+        counts.clear()
+        kept.add(newer)
+        cleaner.close()
+        assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1}
+
+    def test_one_that_fails_costs_256_listings_more(self, counts: Counts, more: int) -> None:
+        location = job_in(counts.directory).initialize_location_for_checkpoint(1)
+        write(location)
+        counts.clear()
+        location.dispose_on_failure()
+        assert counts.calls == {"list": 1 + more, "delete": 1}
+
+    def test_a_sweep_costs_256_listings_more_and_one_for_each_directory_that_is_there(
+        self, counts: Counts, more: int
+    ) -> None:
+        access = job_in(counts.directory)
+        completed(access, 1, files=1)
+        counts.clear()
+        sweep(counts.directory, "job", grace_s=GRACE)
+        assert counts.calls["list"] == 10 + (more + 1 if more else 0)
+        del counts.calls["list"]
+        one_metadata = {"open": 1, "read": 2}
+        the_probe = {"create": 1, "commit": 1, "abort": 1, "delete": 1}
+        assert counts.calls == one_metadata | the_probe

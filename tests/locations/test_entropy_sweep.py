@@ -1,0 +1,217 @@
+"""What a sweep finds and leaves where paths of state files have random characters."""
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from contracts.entropy import (
+    GRACE,
+    RANDOM,
+    SHARED,
+    ObjectStore,
+    access,
+    assert_complete,
+    bucket,
+    clock,
+    completed,
+    directory,
+    files_in,
+    job_in,
+    write,
+)
+
+from holdfast.errors import InvalidRequestError, StorageUnavailableError
+from holdfast.locations import CheckpointStorageAccess, sweep
+from holdfast.locations.adapters import (
+    CheckpointedStateScope,
+    FileStatus,
+    PendingUpload,
+    file_system_for,
+)
+from holdfast.locations.file_systems import retry_deadline
+from holdfast.testing import ManualClock
+
+__all__ = ["access", "bucket", "clock", "directory"]
+
+
+class TestSweep:
+    def test_finds_what_killed_tasks_have_left_everywhere(
+        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
+    ) -> None:
+        shared = write(access.initialize_location_for_checkpoint(1), SHARED)
+        kept = completed(access, 1, shared, files=20)
+        before = files_in(bucket)
+        # By both scopes, and into the directory of the completed checkpoint, too.
+        orphans = {
+            write(access.initialize_location_for_checkpoint(number), scope).uri
+            for number in (1, 2, 2, 3)
+            for scope in CheckpointedStateScope
+        }
+        upload = PendingUpload(f"{bucket}/holdfast/.a3/job/shared/{RANDOM}", "1", clock.now_ms())
+        ObjectStore.uploads.append(upload)
+        young = sweep(directory, "job", grace_s=GRACE)
+        assert (young.files, young.uploads, young.too_young) == ((), (), len(orphans) + 1)
+        clock.advance(GRACE + 1)
+        dry = sweep(directory, "job", grace_s=GRACE, dry_run=True)
+        assert files_in(bucket) == before | {one.removeprefix(f"{bucket}/") for one in orphans}
+        report = sweep(directory, "job", grace_s=GRACE)
+        assert {one.uri for one in report.files} == {one.uri for one in dry.files} == orphans
+        assert report.uploads == dry.uploads == (upload,)
+        assert files_in(bucket) == before
+        assert ObjectStore.uploads == []
+        assert sweep(directory, "job", grace_s=0).files == ()
+        assert_complete(kept)
+
+    def test_takes_what_is_left_of_a_checkpoint_whose_deletion_was_cut_short(
+        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
+    ) -> None:
+        done = completed(access, 1)
+        done.location.dispose_storage_location()
+        assert len(files_in(bucket)) == 3
+        clock.advance(GRACE + 1)
+        sweep(directory, "job", grace_s=GRACE)
+        assert files_in(bucket) == set()
+
+    def test_finds_what_was_left_before_the_marker_went(
+        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
+    ) -> None:
+        shared = write(access.initialize_location_for_checkpoint(1), SHARED)
+        completed(access, 1, shared)
+        orphan = write(access.initialize_location_for_checkpoint(2))
+        plain = f"{bucket}/holdfast"
+        kept = completed(job_in(plain), 2, shared)
+        clock.advance(GRACE + 1)
+        assert sweep(plain, "job", grace_s=GRACE).files == ()
+        assert [one.uri for one in sweep(directory, "job", grace_s=GRACE).files] == [orphan.uri]
+        assert_complete(kept)
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            f"holdfast/.a3/job-2/chk-1/01234567-{RANDOM}",
+            f"holdfast/.a3/other/chk-1/01234567-{RANDOM}",
+            f"holdfast/.a3/job/elsewhere/{RANDOM}",
+            f"holdfast/.a3/job/{RANDOM}",
+            "holdfast/.a3/job/chk-1/notes.txt",
+            f"holdfast/.a3/job/chk-1/below/{RANDOM}",
+            f"holdfast/.a3f/job/chk-1/01234567-{RANDOM}",
+            f"holdfast/.A3/job/chk-1/01234567-{RANDOM}",
+            f"holdfast/a3/job/chk-1/01234567-{RANDOM}",
+            f".a3/holdfast/job/chk-1/01234567-{RANDOM}",
+        ],
+    )
+    def test_leaves_what_has_no_name_of_ours_or_stands_elsewhere(
+        self,
+        bucket: str,
+        directory: str,
+        access: CheckpointStorageAccess,
+        clock: ManualClock,
+        path: str,
+    ) -> None:
+        kept = completed(access, 1)
+        stream = file_system_for(bucket).create(f"{bucket}/{path}")
+        stream.write(b"theirs")
+        stream.commit()
+        is_of_another_job = "/.a3/job/" not in path
+        if is_of_another_job:
+            ObjectStore.uploads.append(PendingUpload(f"{bucket}/{path}", "1", 0))
+        clock.advance(2 * GRACE)
+        sweep(directory, "job", grace_s=GRACE)
+        assert path in files_in(bucket)
+        assert len(ObjectStore.uploads) == is_of_another_job
+        assert_complete(kept)
+
+    def test_lists_each_of_256_directories_once_and_those_in_it_that_are_there(
+        self, directory: str, access: CheckpointStorageAccess, clock: ManualClock
+    ) -> None:
+        completed(access, 1, files=2)
+        ObjectStore.listed.clear()
+        sweep(directory, "job", grace_s=GRACE)
+        spread = [one for one in ObjectStore.listed if "/." in one]
+        assert len(spread) == len(set(spread)) == 258
+
+    def test_deletes_nothing_when_a_listing_fails(
+        self,
+        bucket: str,
+        directory: str,
+        access: CheckpointStorageAccess,
+        clock: ManualClock,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        completed(access, 1)
+        write(access.initialize_location_for_checkpoint(2))
+        clock.advance(GRACE + 1)
+        before = files_in(bucket)
+        plain, failing, failures = ObjectStore.list, f"{bucket}/holdfast/.7f/job", 0
+
+        def fail(self: ObjectStore, uri: str) -> Iterable[FileStatus]:
+            nonlocal failures
+            if uri == failing:
+                failures += 1
+                raise StorageUnavailableError("out of reach", uri)
+            return plain(self, uri)
+
+        monkeypatch.setattr(ObjectStore, "list", fail)
+        with retry_deadline(0), pytest.raises(StorageUnavailableError):
+            sweep(directory, "job", grace_s=GRACE)
+        assert files_in(bucket) == before
+        assert failures == 1, "the deadline of this thread does not hold in those that list"
+
+    def test_a_bug_of_an_adapter_comes_through_and_nothing_is_listed_twice(
+        self, directory: str, access: CheckpointStorageAccess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plain, listed = ObjectStore.list, []
+
+        def fail(self: ObjectStore, uri: str) -> Iterable[FileStatus]:
+            listed.append(uri)
+            if "/.7f/" in uri:
+                raise NotImplementedError("a RuntimeError to Python")
+            return plain(self, uri)
+
+        monkeypatch.setattr(ObjectStore, "list", fail)
+        with pytest.raises(NotImplementedError):
+            sweep(directory, "job", grace_s=GRACE)
+        spread = [one for one in listed if "/." in one]
+        assert len(spread) == len(set(spread))
+
+    def test_refuses_savepoints_where_none_can_be(
+        self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
+    ) -> None:
+        write(access.initialize_location_for_checkpoint(2))
+        clock.advance(GRACE + 1)
+        before = files_in(bucket)
+        for savepoints, reason in (
+            (f"{bucket}/_entropy_/sp", "savepoint"),
+            (bucket, "root directory"),
+        ):
+            with pytest.raises(InvalidRequestError, match=reason):
+                sweep(directory, "job", savepoint_directory=savepoints, grace_s=GRACE)
+        assert files_in(bucket) == before
+
+    def test_ends_while_the_interpreter_starts_no_threads_any_more_and_the_next_one_finds_all(
+        self,
+        bucket: str,
+        directory: str,
+        access: CheckpointStorageAccess,
+        clock: ManualClock,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        given_up = access.initialize_location_for_checkpoint(2)
+        write(given_up)
+        clock.advance(GRACE + 1)
+        before = files_in(bucket)
+
+        def refuse(*_: object, **__: object) -> None:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+        with monkeypatch.context() as ending:
+            ending.setattr(ThreadPoolExecutor, "submit", refuse)
+            ObjectStore.listed.clear()
+            with pytest.raises(StorageUnavailableError, match="threads"):
+                sweep(directory, "job", grace_s=GRACE)
+            with pytest.raises(StorageUnavailableError, match="threads"):
+                given_up.dispose_on_failure()
+            assert not [one for one in ObjectStore.listed if "/." in one]
+        assert files_in(bucket) == before
+        sweep(directory, "job", grace_s=GRACE)
+        assert files_in(bucket) == set()

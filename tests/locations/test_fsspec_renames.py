@@ -1,0 +1,132 @@
+"""Renames through fsspec: those that fail, before their effect or after it."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contracts.fsspec_stores import files_below, write
+from fsspec.implementations.local import LocalFileSystem
+
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointNotFoundError,
+    OutcomeUnknownError,
+    StorageUnavailableError,
+)
+from holdfast.locations.adapters import FileSystem
+from holdfast.locations.file_systems import fsspec_file_system
+
+
+class TestRenames:
+    """What each kind of failed rename means, on a store whose renames are its own."""
+
+    @pytest.fixture
+    def file_system(self) -> FileSystem:
+        return fsspec_file_system("file")
+
+    @pytest.fixture
+    def renaming(
+        self, tmp_path: Path, file_system: FileSystem, monkeypatch: pytest.MonkeyPatch
+    ) -> Callable[[Callable[[Path, Path], object]], dict[str, bytes]]:
+        """Commits a file of b"whole" with another rename."""
+
+        def commit(rename: Callable[[Path, Path], object]) -> dict[str, bytes]:
+            def mv(_: object, old: str, new: str) -> None:
+                rename(Path(old), Path(new))
+
+            monkeypatch.setattr(LocalFileSystem, "mv", mv)
+            try:
+                write(file_system, f"file://{tmp_path}/x", b"whole")
+            finally:
+                self.left = files_below(tmp_path)
+            return self.left
+
+        return commit
+
+    def test_one_that_failed_after_its_effect_is_a_commit(self, renaming: Any) -> None:
+        def rename(old: Path, new: Path) -> None:
+            old.rename(new)
+            raise OSError("lost")
+
+        assert renaming(rename) == {"x": b"whole"}
+
+    def test_one_that_failed_before_its_effect_leaves_nothing(self, renaming: Any) -> None:
+        def rename(old: Path, new: Path) -> None:
+            raise OSError("lost")
+
+        with pytest.raises(StorageUnavailableError):
+            renaming(rename)
+        assert self.left == {}
+
+    def test_one_that_is_still_under_way_can_not_happen_after_all(
+        self, renaming: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        under_way = []
+
+        def rename(old: Path, new: Path) -> None:
+            under_way.append((old, new))
+            raise OSError("lost")
+
+        original = LocalFileSystem.info
+
+        def info(store: object, path: Any, **options: object) -> object:
+            if str(path).endswith("/x"):
+                while under_way:
+                    old, new = under_way.pop()
+                    with suppress(FileNotFoundError):
+                        old.rename(new)
+            return original(store, path, **options)
+
+        monkeypatch.setattr(LocalFileSystem, "info", info)
+        with pytest.raises(StorageUnavailableError):
+            renaming(rename)
+        assert self.left == {}
+
+    def test_one_that_did_nothing_in_silence_leaves_nothing(self, renaming: Any) -> None:
+        with pytest.raises(StorageUnavailableError, match="did not rename"):
+            renaming(lambda old, new: None)
+        assert self.left == {}
+
+    def test_one_that_met_the_file_of_somebody_else_is_a_conflict(self, renaming: Any) -> None:
+        def rename(old: Path, new: Path) -> None:
+            new.write_bytes(b"other")
+            raise FileExistsError
+
+        with pytest.raises(CheckpointConflictError):
+            renaming(rename)
+        assert self.left == {"x": b"other"}
+
+    @pytest.mark.parametrize("found", [b"whole", b"other size"])
+    def test_a_copy_that_is_there_after_a_failure_may_be_anybodys(
+        self, renaming: Any, found: bytes
+    ) -> None:
+        def rename(old: Path, new: Path) -> None:
+            new.write_bytes(found)
+            raise OSError("lost")
+
+        with pytest.raises(OutcomeUnknownError):
+            renaming(rename)
+        assert self.left == {"x": found}
+
+    def test_a_file_of_another_length_under_the_name_is_not_ours(self, renaming: Any) -> None:
+        def rename(old: Path, new: Path) -> None:
+            old.rename(new)
+            new.write_bytes(b"somebody else")
+
+        with pytest.raises(OutcomeUnknownError):
+            renaming(rename)
+        assert self.left == {"x": b"somebody else"}
+
+    def test_a_directory_deleted_meanwhile_is_not_found(
+        self, renaming: Any, tmp_path: Path
+    ) -> None:
+        def rename(old: Path, new: Path) -> None:
+            old.unlink()
+            tmp_path.rmdir()
+            old.rename(new)
+
+        with pytest.raises(CheckpointNotFoundError):
+            renaming(rename)
+        assert not tmp_path.exists()

@@ -1,0 +1,118 @@
+"""SFTP through fsspec: which servers get the password."""
+
+from pathlib import Path
+
+import paramiko
+import pytest
+from contracts.fsspec_stores import PASSWORD, known_hosts, module_server, server
+from fsspec.config import conf
+from servers.sftp import SftpServer
+
+from holdfast.errors import InvalidRequestError, StorageUnavailableError
+from holdfast.locations.file_systems import fsspec_file_system
+
+__all__ = ["known_hosts", "module_server", "server"]
+
+
+class TestHostKeys:
+    """Who gets the password."""
+
+    @staticmethod
+    def look(server: SftpServer) -> None:
+        list(fsspec_file_system("sftp").list(f"{server.uri}/x"))
+
+    def test_a_known_server_gets_it_once(self, server: SftpServer) -> None:
+        self.look(server)
+        self.look(server)
+        assert server.passwords == [PASSWORD]
+
+    def test_its_name_may_be_hashed(self, server: SftpServer, known_hosts: Path) -> None:
+        name, key = server.known_host.split(" ", 1)
+        known_hosts.write_text(f"{paramiko.HostKeys.hash_host(name)} {key}")
+        self.look(server)
+        assert server.logins == 1
+
+    @pytest.mark.parametrize("has_file", [True, False])
+    def test_an_unknown_one_does_not(
+        self, server: SftpServer, known_hosts: Path, *, has_file: bool
+    ) -> None:
+        known_hosts.write_text("# nobody")
+        if not has_file:
+            known_hosts.unlink()
+        with pytest.raises(InvalidRequestError, match=f"`ssh -p {server.port} 127.0.0.1`"):
+            self.look(server)
+        assert server.passwords == []
+
+    def test_lines_of_other_kinds_are_passed_over(
+        self, server: SftpServer, known_hosts: Path
+    ) -> None:
+        key = server.known_host.split(" ", 1)[1]
+        others = [
+            "# of the company: 2020",
+            "",
+            "\u00fc",
+            f"@cert-authority *.example.com {key}",
+            f"@revoked * {key}",
+            f"example.com {key[:-30]}",
+            "example.com ssh-new AAAA",
+        ]
+        known_hosts.write_text("\n".join(others))
+        with pytest.raises(InvalidRequestError, match="nobody here knows"):
+            self.look(server)
+        known_hosts.write_text("\n".join([*others, server.known_host, *others]))
+        self.look(server)
+        assert server.passwords == [PASSWORD]
+
+    def test_one_whose_key_has_changed_does_not(self, server: SftpServer) -> None:
+        server.change_key()
+        with pytest.raises(InvalidRequestError, match="another host key"):
+            self.look(server)
+        assert server.passwords == []
+
+    def test_one_whose_key_changes_later_does_not_get_it_again(self, server: SftpServer) -> None:
+        self.look(server)
+        server.change_key()
+        with pytest.raises(StorageUnavailableError):  # the old connection
+            self.look(server)
+        with pytest.raises(InvalidRequestError, match="another host key"):
+            self.look(server)
+        assert server.passwords == [PASSWORD]
+
+    @pytest.mark.parametrize(
+        "policy", ["auto_add", paramiko.AutoAddPolicy, paramiko.AutoAddPolicy()]
+    )
+    def test_fsspecs_own_setting_comes_first(
+        self, server: SftpServer, known_hosts: Path, policy: object
+    ) -> None:
+        known_hosts.unlink()
+        conf["sftp"]["host_key_policy"] = policy
+        self.look(server)
+        self.look(server)
+        assert server.logins == 1
+
+    def test_a_policy_of_ones_own_is_asked_about_known_servers_too(
+        self, server: SftpServer
+    ) -> None:
+        conf["sftp"]["host_key_policy"] = paramiko.RejectPolicy
+        with pytest.raises(StorageUnavailableError):
+            self.look(server)
+        assert server.passwords == []
+
+    def test_a_policy_that_does_not_exist_is_named(self, server: SftpServer) -> None:
+        conf["sftp"]["host_key_policy"] = "ask"
+        with pytest.raises(InvalidRequestError, match="no host_key_policy 'ask'"):
+            self.look(server)
+        assert server.passwords == []
+
+    @pytest.mark.parametrize("is_known", [True, False])
+    def test_fsspecs_reject_is_what_happens_anyway(
+        self, server: SftpServer, known_hosts: Path, *, is_known: bool
+    ) -> None:
+        conf["sftp"]["host_key_policy"] = "reject"
+        if is_known:
+            self.look(server)
+        else:
+            known_hosts.unlink()
+            with pytest.raises(InvalidRequestError, match="nobody here knows"):
+                self.look(server)
+        assert server.logins == is_known

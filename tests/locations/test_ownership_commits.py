@@ -1,0 +1,274 @@
+"""Who owns a job: commits by drivers that were thought dead."""
+
+import os
+from typing import cast
+
+import pytest
+from contracts.claims import (
+    begun,
+    commit,
+    discard,
+    files_of,
+    job_in,
+    overwrite_claim,
+    owns,
+    run,
+)
+from contracts.errors import of_kind
+
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptedError,
+    CheckpointError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    StorageUnavailableError,
+)
+from holdfast.locations import (
+    CheckpointStorageAccess,
+    complete_checkpoint,
+)
+from holdfast.locations.adapters import METADATA_FILE, LocalFileSystem
+from holdfast.locations.coordination import load_latest_checkpoint
+from holdfast.testing import Faults, metadata_of
+
+
+class TestCommits:
+    def test_the_owner_completes_a_checkpoint(self, memory_directory: str) -> None:
+        access = job_in(memory_directory)
+        run(access, access.claim_job(), 1)
+        found = load_latest_checkpoint(access)
+        assert found is not None
+        assert found.checkpoint_id == 1
+
+    def test_a_driver_that_was_fenced_before_writes_nothing(self, faults: Faults) -> None:
+        access = job_in(faults.directory)
+        older = access.claim_job()
+        access.claim_job()
+        location = begun(access, 1)
+        metadata = metadata_of(checkpoint_id=1)
+        faults.calls.clear()
+        with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
+            complete_checkpoint(location, metadata, older)
+        assert set(faults.calls) == {"list"}
+        assert files_of(faults.behind, 1) == set()
+
+    def test_a_driver_that_cannot_see_whether_it_is_fenced_writes_nothing(
+        self, faults: Faults
+    ) -> None:
+        access = job_in(faults.directory)
+        owner = access.claim_job()
+        location = begun(access, 1)
+        faults.before("list", StorageUnavailableError("as planned"))
+        with pytest.raises(StorageUnavailableError):
+            complete_checkpoint(location, metadata_of(checkpoint_id=1), owner)
+        assert files_of(faults.behind, 1) == set()
+
+    def test_a_late_commit_of_an_id_that_the_job_has_left_behind_is_taken_back(
+        self, faults: Faults
+    ) -> None:
+        access, other = job_in(faults.directory), job_in(faults.behind)
+        zombie, location = access.claim_job(), begun(access, 1)
+
+        def go_on() -> None:
+            owner = other.claim_job()
+            run(other, owner, 1, 2, 3)
+            discard(other, 1)
+            begun(other, 1)  # as on a store without directories, where nothing is in the way
+
+        faults.before("publish", go_on)
+        with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
+            commit(location, zombie, 1, "the zombie's")
+        assert sorted(other.completed_checkpoints()) == [2, 3]
+        assert METADATA_FILE not in files_of(faults.behind, 1)
+
+    def test_a_late_commit_of_an_id_that_was_found_and_then_cleaned_up_is_taken_back(
+        self, faults: Faults
+    ) -> None:
+        """The owner found another one's checkpoint of that id, so this one is nobody's."""
+        access, other = job_in(faults.directory), job_in(faults.behind)
+        zombie, location = access.claim_job(), begun(access, 1)
+
+        def go_on() -> None:
+            run(other, other.claim_job(), 1)
+            run(other, other.claim_job(), 2, 3)
+            discard(other, 1)
+            begun(other, 1)
+
+        faults.before("publish", go_on)
+        with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
+            commit(location, zombie, 1, "the zombie's")
+        assert sorted(other.completed_checkpoints()) == [2, 3]
+
+    @pytest.mark.parametrize("checkpoints", [(), (1,), (1, 2)])
+    def test_a_late_commit_that_the_job_goes_on_from_is_left(
+        self, faults: Faults, checkpoints: tuple[int, ...]
+    ) -> None:
+        access, other = job_in(faults.directory), job_in(faults.behind)
+        zombie = access.claim_job()
+        run(access, zombie, *checkpoints)
+        checkpoint_id = len(checkpoints) + 1
+        faults.before("publish", other.claim_job)
+        with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
+            commit(begun(access, checkpoint_id), zombie, checkpoint_id)
+        assert sorted(other.completed_checkpoints()) == [*checkpoints, checkpoint_id]
+
+    def test_a_commit_that_a_younger_driver_has_found_is_left(self, faults: Faults) -> None:
+        access, other = job_in(faults.directory), job_in(faults.behind)
+        zombie = access.claim_job()
+
+        def go_on() -> None:
+            owner = other.claim_job()  # finds checkpoint 1
+            run(other, owner, 2, 3)
+
+        faults.after("publish", go_on)
+        with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
+            commit(begun(access, 1), zombie, 1)
+        assert sorted(other.completed_checkpoints()) == [1, 2, 3]
+
+    def test_a_store_that_fails_right_after_the_commit_leaves_its_outcome_unknown(
+        self, faults: Faults
+    ) -> None:
+        access = job_in(faults.directory)
+        owner = access.claim_job()
+        location = begun(access, 1)
+        faults.after(
+            "publish", lambda: faults.before("list", StorageUnavailableError("as planned"))
+        )
+        with pytest.raises(OutcomeUnknownError) as caught:
+            commit(location, owner, 1)
+        assert caught.value.location == f"{faults.directory}/job/chk-1"
+        assert sorted(access.completed_checkpoints()) == [1]
+        location.dispose_on_failure()
+        assert len(files_of(faults.behind, 1)) == 2
+
+    def test_permissions_that_vanish_right_after_the_commit_leave_its_outcome_unknown(
+        self, faults: Faults
+    ) -> None:
+        """It says that nothing was done, and the checkpoint is there."""
+        access = job_in(faults.directory)
+        owner = access.claim_job()
+        faults.after("publish", lambda: faults.before("list", InvalidRequestError("as planned")))
+        with pytest.raises((OutcomeUnknownError, CheckpointConflictError)):
+            commit(begun(access, 1), owner, 1)
+        assert sorted(access.completed_checkpoints()) == [1]
+
+    @pytest.mark.parametrize("call", ["list", "open", "delete", "delete_tree"])
+    @pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
+    def test_a_store_that_fails_a_fenced_driver_never_says_that_nothing_was_written(
+        self, faults: Faults, call: str, *, lands: bool
+    ) -> None:
+        """Unavailable would mean that it never was there."""
+        access, other = job_in(faults.directory), job_in(faults.behind)
+        zombie = access.claim_job()
+        location = begun(access, 1)
+
+        def go_on() -> None:
+            run(other, other.claim_job(), 1, 2)
+            discard(other, 1)
+            begun(other, 1)
+            faults.calls.clear()  # the first of these looks who owns the job, then it looks on
+            plan = faults.after if lands else faults.before
+            plan(call, StorageUnavailableError("as planned"), nth=2 if call == "list" else 1)
+
+        faults.before("publish", go_on)
+        with pytest.raises((CheckpointConflictError, OutcomeUnknownError)):
+            commit(location, zombie, 1)
+
+    def test_a_fenced_driver_learns_that_although_claims_are_forgotten_meanwhile(
+        self, faults: Faults
+    ) -> None:
+        access, other = job_in(faults.directory), job_in(faults.behind)
+        zombie = access.claim_job()
+
+        def go_on() -> None:
+            other.claim_job()
+            faults.before("open", other.claim_job)  # the claim that is about to be read goes
+
+        faults.before("publish", go_on)
+        with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
+            commit(begun(access, 1), zombie, 1)
+
+    def test_a_damaged_claim_does_not_hide_from_a_driver_that_it_is_fenced(
+        self, faults: Faults
+    ) -> None:
+        access, other = job_in(faults.directory), job_in(faults.behind)
+        zombie = access.claim_job()
+
+        def go_on() -> None:
+            other.claim_job()
+            overwrite_claim(faults.behind, 2, b"{")
+
+        faults.before("publish", go_on)
+        with pytest.raises(CheckpointError) as caught:
+            commit(begun(access, 1), zombie, 1)
+        assert isinstance(
+            caught.value, CheckpointConflictError | CheckpointCorruptedError | OutcomeUnknownError
+        )
+        assert sorted(other.completed_checkpoints()) == [1]  # not known to be past: left
+
+    def test_a_driver_that_fails_leaves_the_directory_in_which_another_one_begins(
+        self, local_directory: str
+    ) -> None:
+        """Tasks make no directories: without this one all that they write fails."""
+        access = job_in(local_directory)
+        access.claim_job()
+        failed = begun(access, 1)
+        owner = access.claim_job()
+        pending = begun(access, 1)
+        failed.dispose_on_failure()
+        commit(pending, owner, 1)
+
+    def test_the_latest_is_found_while_the_job_goes_on(self, faults: Faults) -> None:
+        """It was listed, then a newer one was completed, and the one that was listed deleted."""
+        access, other = job_in(faults.directory), job_in(faults.behind)
+        owner = other.claim_job()
+        run(other, owner, 1)
+
+        def go_on() -> None:
+            run(other, owner, 2)
+            discard(other, 1)
+
+        faults.before("open", go_on)
+        try:
+            found = load_latest_checkpoint(access)
+        except CheckpointNotFoundError:
+            pytest.fail("the job had a completed checkpoint at every moment")
+        assert found is not None
+        assert found.checkpoint_id == 2
+
+
+class _Overwriting(LocalFileSystem):
+    """A store that can't tell whether a name is taken."""
+
+    def publish(self, uri: str, data: bytes, /) -> None:
+        path = "/" + uri.partition("://")[2].lstrip("/")
+        temporary = f"{path}.tmp"
+        with open(temporary, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+
+
+def test_a_single_writer_claims_and_commits_where_nothing_is_exclusive(
+    local_directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.locations import FileSystemCheckpointStorage
+    from holdfast.locations.adapters import register_file_system, unregister_file_system
+
+    register_file_system("overwriting", _Overwriting)
+    try:
+        directory = local_directory.replace("file:", "overwriting:")
+        storage = FileSystemCheckpointStorage(directory, single_writer=True)
+        access = cast("CheckpointStorageAccess", storage.create_checkpoint_storage("job"))
+        access.initialize_base_locations_for_checkpoint()
+        first = access.claim_job()
+        run(access, first, 1, 2)
+        second = access.claim_job()
+        assert (first.epoch, second.epoch) == (1, 2)
+        assert not owns(first)
+        with pytest.raises(CheckpointConflictError, check=of_kind("exists")):
+            commit(begun(access, 2), second, 2, token="another")
+        run(access, second, 3)
+    finally:
+        unregister_file_system("overwriting")

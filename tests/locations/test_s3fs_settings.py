@@ -1,0 +1,122 @@
+"""S3 through s3fs: settings, credentials, and what is missing."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contracts.processes import output_of
+from contracts.s3fs_buckets import MIB, NEVER, SECRET, TOKEN, Watched, bucket, used, watched, write
+from fsspec.config import conf
+from servers.s3 import S3Bucket, settings_of
+
+from holdfast.errors import InvalidRequestError, StorageUnavailableError
+from holdfast.locations import S3Settings, use_s3
+from holdfast.locations.adapters import file_system_for
+from holdfast.locations.file_systems import S3fsFileSystem
+from holdfast.spark.settings import s3_settings
+from holdfast.testing import s3_operation
+
+__all__ = ["bucket", "used", "watched"]
+
+
+def test_a_buckets_own_settings_are_for_it_alone(watched: Watched) -> None:
+    watched.use(endpoint_url="http://127.0.0.1:1", retries=NEVER)
+    use_s3(settings_of(watched.bucket.server), watched.bucket.name)
+    assert list(file_system_for(watched.directory).list(watched.directory)) == []
+    with pytest.raises(StorageUnavailableError):
+        file_system_for("fsspec+s3://other/dir").list("fsspec+s3://other/dir")
+
+
+def test_s3a_is_the_same(used: S3Bucket) -> None:
+    uri = f"fsspec+s3a://{used.name}/x"
+    write(file_system_for(uri), uri, b"1")
+    assert used.read("x") == b"1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "header", "value"),
+    [
+        ({"server_side_encryption": "AES256"}, "x-amz-server-side-encryption", "AES256"),
+        ({"storage_class": "STANDARD_IA"}, "x-amz-storage-class", "STANDARD_IA"),
+        ({"requester_pays": True}, "x-amz-request-payer", "requester"),
+        ({"session_token": TOKEN}, "x-amz-security-token", TOKEN),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 6 * MIB])
+def test_a_setting_reaches_the_requests(
+    watched: Watched, changes: dict[str, Any], header: str, value: str, size: int
+) -> None:
+    write(watched.use(part_bytes=5 * MIB, **changes), watched.uri, bytes(size))
+    name = "PutObject" if size == 1 else "CreateMultipartUpload"
+    [made] = [one for one in watched.faults.requests if s3_operation(name)(one)]
+    assert made.headers[header] == value
+
+
+def test_what_the_settings_leave_open_is_fsspecs_to_say(
+    bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = bucket.server
+    said = {
+        "endpoint_url": server.endpoint,
+        "key": server.access_key,
+        "secret": server.secret_key,
+    }
+    monkeypatch.setitem(conf, "s3", said)
+    file_system = S3fsFileSystem(S3Settings(region=server.region, path_style=True))
+    write(file_system, f"fsspec+s3://{bucket.name}/x", b"1")
+    assert bucket.read("x") == b"1"
+
+
+def test_the_settings_come_before_fsspecs(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"endpoint_url": "http://127.0.0.1:1", "key": "other", "secret": SECRET, "token": TOKEN}
+    monkeypatch.setitem(conf, "s3", said)
+    write(watched.use(), watched.uri, b"1")
+    assert not any("x-amz-security-token" in one.headers for one in watched.faults.requests)
+
+
+def test_a_role_is_refused_with_the_way_out() -> None:
+    file_system = S3fsFileSystem(S3Settings(role_arn="arn:aws:iam::1:role/x"))
+    with pytest.raises(InvalidRequestError, match="AWS_PROFILE"):
+        file_system.list("fsspec+s3://bucket/dir")
+
+
+def test_certificates_that_are_missing_are_not_a_missing_object(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    missing = str(tmp_path / "missing")
+    with pytest.raises(InvalidRequestError, match="certificates"):
+        watched.use(ca_bundle=missing).open(watched.uri)
+    monkeypatch.setenv("AWS_CA_BUNDLE", missing)
+    with pytest.raises(InvalidRequestError):
+        watched.use(endpoint_url="https://127.0.0.1:1").open(watched.uri)
+
+
+def test_who_has_no_credentials_is_told_so(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(InvalidRequestError, match="credentials"):
+        watched.use(access_key=None, secret_key=None).list(watched.directory)
+
+
+def test_without_s3fs_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(InvalidRequestError, match=r"pip install .* s3fs"):
+        S3fsFileSystem(S3Settings(region="without-s3fs")).list("fsspec+s3://bucket/dir")
+
+
+def test_s3fs_is_imported_only_when_it_is_needed() -> None:
+    source = "import sys, holdfast.locations; print({'s3fs', 'aiobotocore'} & sys.modules.keys())"
+    assert output_of(source) == "set()"
+
+
+def test_sparks_settings_of_s3_are_for_it_too() -> None:
+    found = s3_settings({"spark.holdfast.s3.region": "here"}, "fsspec+s3://bucket/dir")
+    assert found == {"bucket": S3Settings(region="here")}

@@ -1,0 +1,246 @@
+"""What a sweep leaves, and which metadata stops it."""
+
+import os
+from pathlib import Path
+
+import pytest
+from contracts.sweeps import (
+    GRACE,
+    SHARED,
+    access,
+    age,
+    assert_complete,
+    clock,
+    completed,
+    directories_below,
+    files_below,
+    job_in,
+    overwrite,
+    put,
+    uris,
+    write,
+)
+
+from holdfast.common import crc32c
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    CheckpointError,
+    UnsupportedFormatError,
+)
+from holdfast.locations import (
+    CheckpointStorageAccess,
+    complete_checkpoint,
+    sweep,
+)
+from holdfast.locations.adapters import (
+    METADATA_FILE,
+    FileStateHandle,
+    file_system_for,
+)
+from holdfast.locations.coordination import GRACE_S
+from holdfast.testing import Faults, ManualClock, metadata_of
+
+__all__ = ["access", "clock"]
+
+
+class TestWhatIsLeft:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "notes.txt",
+            "_probe-1",
+            "0123456789abcdef0123456789abcdef",
+            ".hidden",
+            "chk-1/notes.txt",
+            "chk-1/0123456789abcdef",
+            "chk-1/0123456789ABCDEF0123456789ABCDEF",
+            "chk-1/0123456789abcdef0123456789abcdef.bak",
+            "chk-1/0123456-0123456789abcdef0123456789abcdef",
+            "chk-1/._metadata.inprogress",
+            "chk-1/_metadata.bak",
+            "chk-1/below/0123456789abcdef0123456789abcdef",
+            "chk-5/notes.txt",
+            "chk-5/below/0123456789abcdef0123456789abcdef",
+            "chk-01/0123456789abcdef0123456789abcdef",
+            "chk-x/0123456789abcdef0123456789abcdef",
+            "Chk-1/0123456789abcdef0123456789abcdef",
+            "chk-1.bak/0123456789abcdef0123456789abcdef",
+            "shared/notes.txt",
+            "shared/below/0123456789abcdef0123456789abcdef",
+            "_epoch/notes.txt",
+            "_epoch/17",
+            "other/0123456789abcdef0123456789abcdef",
+            "../0123456789abcdef0123456789abcdef",
+            "../other/chk-1/0123456789abcdef0123456789abcdef",
+            "../savepoints/0123456789abcdef0123456789abcdef",
+            "../savepoints/savepoint-job-x/0123456789abcdef0123456789abcdef",
+            "../savepoints/savepoint-jobs-0123456789ab/0123456789abcdef0123456789abcdef",
+            "../savepoints/savepoint-job-0123456789ab/notes.txt",
+        ],
+    )
+    def test_what_has_no_name_of_ours_or_stands_elsewhere(
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock, name: str
+    ) -> None:
+        kept = completed(access, 1)
+        uri = f"{memory_directory}/job/{name}".replace("/job/../", "/")
+        put(uri)
+        clock.advance(2 * GRACE)
+        sweep(
+            memory_directory,
+            "job",
+            savepoint_directory=f"{memory_directory}/savepoints",
+            grace_s=GRACE,
+        )
+        assert uri in files_below(memory_directory)
+        assert_complete(kept)
+
+    def test_the_claim(
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
+    ) -> None:
+        owner = access.claim_job()
+        clock.advance(2 * GRACE)
+        sweep(memory_directory, "job", grace_s=0)
+        owner.check()
+
+    def test_what_is_younger_than_the_grace_period_is_counted(
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
+    ) -> None:
+        location = access.initialize_location_for_checkpoint(1)
+        old = write(location)
+        clock.advance(GRACE)
+        young = {write(location).uri, write(location, scope=SHARED).uri}
+        report = sweep(memory_directory, "job", grace_s=GRACE)
+        assert uris(report) == {old.uri}
+        assert report.too_young == 2
+        assert young <= files_below(memory_directory)
+
+    def test_directories_that_hold_something_are_not_said_to_be_empty(
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
+    ) -> None:
+        foreign = put(f"{memory_directory}/job/chk-1/notes.txt")
+        location = access.initialize_location_for_checkpoint(2)
+        young = write(location)
+        completed(access, 3)
+        report = sweep(memory_directory, "job", grace_s=GRACE)
+        assert {foreign, young.uri} <= files_below(memory_directory)
+        assert report.directories == ()
+
+    def test_a_directory_that_a_new_driver_has_begun_to_use_again(
+        self, local_directory: str
+    ) -> None:
+        """Another driver died in it long ago. Tasks make no directories; they need this one."""
+        access = job_in(local_directory)
+        completed(access, 1)
+        orphan = write(access.initialize_location_for_checkpoint(2))
+        age(local_directory, [orphan.uri], 2 * GRACE)
+        pending = access.initialize_location_for_checkpoint(2)
+        report = sweep(local_directory, "job", grace_s=GRACE)
+        assert uris(report) == {orphan.uri}
+        complete_checkpoint(pending, metadata_of(write(pending), checkpoint_id=2))
+
+    def test_the_grace_period_is_a_day_unless_told(
+        self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
+    ) -> None:
+        orphan = write(access.initialize_location_for_checkpoint(1))
+        clock.advance(24 * 3600 - 60)
+        assert GRACE_S == 24 * 3600
+        assert sweep(memory_directory, "job").too_young == 1
+        clock.advance(120)
+        assert uris(sweep(memory_directory, "job")) == {orphan.uri}
+
+    def test_links_to_files_and_directories_elsewhere_lead_nowhere_for_it(
+        self, local_directory: str, tmp_path: Path
+    ) -> None:
+        access = job_in(local_directory)
+        kept = completed(access, 1)
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        name = "0123456789abcdef0123456789abcdef"
+        (outside / name).write_bytes(b"theirs")
+        (outside / f"{name[::-1]}").write_bytes(b"theirs")
+        os.symlink(outside, tmp_path / "job" / "chk-7")
+        os.symlink(outside / name, tmp_path / "job" / "chk-1" / name)
+        os.symlink(tmp_path / "nowhere", tmp_path / "job" / "chk-1" / name[::-1])
+        age(local_directory, [f"file://{outside}/{name}", f"file://{outside}/{name[::-1]}"], 7200)
+        sweep(local_directory, "job", grace_s=3600)
+        assert (outside / name).read_bytes() == b"theirs"
+        assert (outside / name[::-1]).read_bytes() == b"theirs"
+        assert_complete(kept)
+
+    def test_shared_files_that_are_known_by_another_uri(
+        self, faults: Faults, clock: ManualClock
+    ) -> None:
+        """As when a job writes to s3a:// and is swept at s3://: all of its metadata names s3a."""
+        kept = completed(job_in(faults.directory), 1)
+        clock.advance(2 * GRACE)
+        sweep(faults.behind, "job", grace_s=GRACE)
+        assert_complete(kept)
+
+    def test_shared_files_that_are_known_by_a_path_through_a_link(
+        self, local_directory: str, tmp_path: Path
+    ) -> None:
+        (tmp_path / "disk").mkdir()
+        os.symlink(tmp_path / "disk", tmp_path / "link")
+        kept = completed(job_in(f"{local_directory}/link"), 1)
+        age(local_directory, files_below(f"{local_directory}/disk"), 7200)
+        sweep(f"{local_directory}/disk", "job", grace_s=3600)
+        assert_complete(kept)
+
+
+class TestUnreadableMetadata:
+    @pytest.fixture(params=["first", "middle", "last"])
+    def damaged(
+        self, request: pytest.FixtureRequest, access: CheckpointStorageAccess, clock: ManualClock
+    ) -> str:
+        """URI of the metadata of one of three checkpoints, beside orphans."""
+        number = ["first", "middle", "last"].index(request.param)
+        found = [completed(access, one) for one in (1, 2, 3)]
+        write(access.initialize_location_for_checkpoint(2))
+        write(access.initialize_location_for_checkpoint(9), scope=SHARED)
+        clock.advance(2 * GRACE)
+        uri = found[number].location.metadata_handle
+        assert isinstance(uri, FileStateHandle)
+        return uri.uri
+
+    @pytest.mark.parametrize("kept_bytes", [0, 1, 19, 20, 100, -1])
+    def test_that_was_cut_off_stops_it(
+        self, damaged: str, memory_directory: str, kept_bytes: int
+    ) -> None:
+        overwrite(damaged, content_of(damaged)[:kept_bytes])
+        self.is_stopped(memory_directory, CheckpointCorruptedError, damaged)
+
+    def test_that_a_newer_version_wrote_stops_it(self, damaged: str, memory_directory: str) -> None:
+        content = content_of(damaged)[:-4]
+        newer = content[:8] + (2).to_bytes(4) + content[12:]
+        overwrite(damaged, newer + crc32c(newer).to_bytes(4))
+        self.is_stopped(memory_directory, UnsupportedFormatError, damaged)
+
+    def test_that_is_another_kind_of_file_stops_it(
+        self, damaged: str, memory_directory: str
+    ) -> None:
+        overwrite(damaged, b"Flink's own, or whatever")
+        self.is_stopped(memory_directory, CheckpointCorruptedError, damaged)
+
+    def is_stopped(self, directory: str, kind: type[CheckpointError], metadata: str) -> None:
+        before = (files_below(directory), directories_below(directory))
+        for dry_run in (True, False):
+            with pytest.raises(kind) as caught:
+                sweep(directory, "job", grace_s=0, dry_run=dry_run)
+            assert caught.value.location == metadata
+        assert (files_below(directory), directories_below(directory)) == before
+
+
+def content_of(uri: str) -> bytes:
+    with file_system_for(uri).open(uri) as stream:
+        return stream.read()
+
+
+def test_the_metadata_that_a_sweep_reads_is_what_keeps_files(
+    access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
+) -> None:
+    """Take it away, and the same files go: the tests above would pass on a sweep that is blind."""
+    kept = completed(access, 1)
+    clock.advance(2 * GRACE)
+    assert sweep(memory_directory, "job", grace_s=GRACE).files == ()
+    file_system_for(memory_directory).delete([f"{kept.location.external_pointer}/{METADATA_FILE}"])
+    assert len(sweep(memory_directory, "job", grace_s=GRACE).files) == 2

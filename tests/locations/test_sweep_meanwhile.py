@@ -1,0 +1,156 @@
+"""A sweep while drivers claim the job, complete checkpoints and delete them, and stores fail."""
+
+import pytest
+from contracts.errors import of_kind
+from contracts.sweeps import (
+    GRACE,
+    SHARED,
+    access,
+    assert_complete,
+    clock,
+    completed,
+    files_below,
+    job_in,
+    shared_of,
+    uris,
+    write,
+)
+
+from holdfast.errors import CheckpointConflictError, OutcomeUnknownError, StorageUnavailableError
+from holdfast.locations import (
+    CheckpointStorageAccess,
+    CompletedCheckpoint,
+    complete_checkpoint,
+    sweep,
+)
+from holdfast.locations.adapters import file_system_for
+from holdfast.testing import ANY_CALL, Faults, ManualClock, metadata_of
+
+__all__ = ["access", "clock"]
+
+
+class TestMeanwhile:
+    @pytest.mark.parametrize("call", ["create", "open", "delete"])
+    def test_a_driver_that_claims_the_job_stops_it(
+        self, faults: Faults, clock: ManualClock, call: str
+    ) -> None:
+        access = job_in(faults.behind)
+        access.claim_job()
+        completed(access, 1)
+        write(access.initialize_location_for_checkpoint(2))
+        clock.advance(2 * GRACE)
+        before = {
+            one for one in files_below(f"{faults.behind}/job") if not one.endswith("/_epoch/1")
+        }
+        faults.before(call, access.claim_job)
+        with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
+            sweep(faults.directory, "job", grace_s=GRACE)
+        assert before <= files_below(f"{faults.behind}/job")
+
+    @pytest.mark.parametrize("number", range(1, 12))
+    def test_a_checkpoint_that_is_completed_survives_it(
+        self, faults: Faults, clock: ManualClock, number: int
+    ) -> None:
+        """Whenever it is completed; its files are as old as they may be."""
+        access = job_in(faults.directory)
+        old = completed(access, 1)
+        clock.advance(2 * GRACE)
+        location = access.initialize_location_for_checkpoint(2)
+        streams = (write(location), write(location, b"new", SHARED), shared_of(old))
+        clock.advance(GRACE - 1)
+        made: list[CompletedCheckpoint] = []
+
+        def complete() -> None:
+            metadata = metadata_of(*streams, checkpoint_id=2, commit_token="second")
+            made.append(complete_checkpoint(location, metadata))
+
+        faults.calls.clear()
+        faults.before(ANY_CALL, complete, nth=number)
+        sweep(faults.directory, "job", grace_s=GRACE)
+        faults.clear()
+        assert_complete(old)
+        for one in made:
+            assert_complete(one)
+
+    def test_a_checkpoint_that_takes_over_shared_files_from_one_that_is_deleted_survives_it(
+        self, memory_directory: str, clock: ManualClock
+    ) -> None:
+        """With one that is retained: the sweep lists the old one, which goes before it is read."""
+        from holdfast.testing import faulty_file_system
+
+        number, reached = 0, True
+        while reached:
+            number += 1
+            reached = False
+            with faulty_file_system(f"{memory_directory}/{number}") as faults:
+                file_system_for(faults.behind).prepare_directory(faults.behind)
+                access = job_in(faults.directory)
+                old = completed(access, 1)
+                clock.advance(2 * GRACE)
+                made: list[CompletedCheckpoint] = []
+
+                def go_on(
+                    made: list[CompletedCheckpoint] = made,
+                    access: CheckpointStorageAccess = access,
+                    old: CompletedCheckpoint = old,
+                ) -> None:
+                    made.append(completed(access, 2, shared_of(old)))
+                    old.discard()
+
+                faults.calls.clear()
+                faults.before(ANY_CALL, go_on, nth=number)
+                sweep(faults.directory, "job", grace_s=GRACE)
+                faults.clear()
+                for one in made:
+                    reached = True
+                    assert_complete(one)
+        assert number > 10
+
+    @pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
+    def test_a_store_that_fails_anywhere_loses_nothing_that_matters(
+        self, memory_directory: str, clock: ManualClock, *, lands: bool
+    ) -> None:
+        from holdfast.testing import faulty_file_system
+
+        number, failed = 0, True
+        while failed:
+            number += 1
+            with faulty_file_system(f"{memory_directory}/{number}") as faults:
+                file_system_for(faults.behind).prepare_directory(faults.behind)
+                access = job_in(faults.directory)
+                first = completed(access, 1)
+                second = completed(access, 3, shared_of(first))
+                location = access.initialize_location_for_checkpoint(2)
+                orphans = {write(location).uri, write(location, scope=SHARED).uri}
+                clock.advance(2 * GRACE)
+                faults.calls.clear()
+                plan = faults.after if lands else faults.before
+                plan(ANY_CALL, StorageUnavailableError("as planned"), nth=number)
+                try:
+                    sweep(faults.directory, "job", grace_s=GRACE)
+                except (StorageUnavailableError, OutcomeUnknownError):
+                    failed = True
+                else:
+                    failed = number <= len(faults.calls) - faults.calls.count("abort")
+                    assert not failed, "a call failed, and nobody was told"
+                faults.clear()
+                assert_complete(first)
+                assert_complete(second)
+                clock.advance(2 * GRACE)
+                sweep(faults.directory, "job", grace_s=GRACE)
+                left = files_below(faults.directory)
+                assert not left & orphans
+                assert not any("_probe-" in one for one in left)
+        assert number > 10
+
+    def test_a_checkpoint_whose_metadata_is_deleted_meanwhile_does_not_stop_it(
+        self, faults: Faults, clock: ManualClock
+    ) -> None:
+        access = job_in(faults.directory)
+        old, kept = completed(access, 1), completed(access, 2)
+        orphan = write(access.initialize_location_for_checkpoint(3))
+        clock.advance(2 * GRACE)
+        faults.before("open", old.discard)
+        report = sweep(faults.directory, "job", grace_s=GRACE)
+        assert orphan.uri in uris(report)
+        assert_complete(kept)
