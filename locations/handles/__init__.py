@@ -12,7 +12,11 @@ from holdfast.locations.handles.checksum import (
     VerifyingInputStream,
     checksum_of,
 )
-from holdfast.locations.handles.keyed_handles import KeyGroupsStateHandle, ManagedKeyedStateHandle
+from holdfast.locations.handles.keyed_handles import (
+    KeyGroupsStateHandle,
+    ManagedKeyedStateHandle,
+    SegmentsStateHandle,
+)
 from holdfast.locations.handles.operator_handles import (
     OperatorStateHandle,
     OperatorStateMode,
@@ -39,6 +43,7 @@ __all__ = [
     "OperatorStateHandle",
     "OperatorStateMode",
     "RawOperatorStateHandle",
+    "SegmentsStateHandle",
     "StateHandle",
     "StatePartitions",
     "StreamChange",

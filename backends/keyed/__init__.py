@@ -1,0 +1,9 @@
+"""Managed keyed state: value, list, map, reducing and aggregating states and timers, by key.
+
+    states     what users call, by batch or by key; every kind of state is rows of a table
+    table      the port: tables of rows, each known by its identity; a backend is an implementation
+    columnar   sorted segments in Arrow, mapped: the default
+    heap       dictionaries: simple, and the oracle of the others in tests
+
+States know nothing of how rows are kept, and tables nothing of what rows mean. Start with `table`.
+"""

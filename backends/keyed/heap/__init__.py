@@ -1,0 +1,1 @@
+"""Keyed state in dictionaries, a copy-on-write one for each key group."""
