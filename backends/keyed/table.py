@@ -10,7 +10,7 @@ it without a value, an APPEND is an operand that is folded with what is older.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal, Protocol
 
@@ -36,6 +36,10 @@ class Operation(IntEnum):
     DELETE = 2
 
 
+def _nothing() -> pa.Schema:
+    return pa.schema([])
+
+
 @dataclass(frozen=True)
 class TableSpec:
     """What a table holds; stored with it, so that it is read without whoever made it.
@@ -57,8 +61,8 @@ class TableSpec:
     kind: StateKind
     key: pa.Schema
     values: pa.Schema
-    namespace: pa.Schema = pa.schema([])
-    sub_key: pa.Schema = pa.schema([])
+    namespace: pa.Schema = field(default_factory=_nothing)
+    sub_key: pa.Schema = field(default_factory=_nothing)
     folds: tuple[Fold, ...] = ()
     ttl_ms: int | None = None
     is_struct: bool = False
