@@ -55,19 +55,18 @@ def _of_bytes(
     results = hashes + _P5
     striped = np.flatnonzero(lengths >= _STRIPE_BYTES)
     if len(striped):
-        stripes = lengths[striped] // _STRIPE_BYTES
+        stripes = lengths[striped] >> 5
         results[striped] = _of_stripes(longs, starts[striped], stripes, hashes[striped])
     results += lengths.astype(_U)
-    at = starts + lengths // _STRIPE_BYTES * _STRIPE_BYTES
-    left = lengths % _STRIPE_BYTES
-    for position, rows in by_position(left // 8):
+    # Shifts and masks, because NumPy divides slowly.
+    at = starts + (lengths & ~31)
+    for position, rows in by_position(lengths >> 3 & 3):
         results[rows] = _with_long(results[rows], longs[at[rows] + 8 * position])
-    at += left // 8 * 8
-    left %= 8
-    for _, rows in by_position(left // 4):
+    at = starts + (lengths & ~7)
+    for _, rows in by_position(lengths >> 2 & 1):
         results[rows] = _with_int(results[rows], ints[at[rows]])
-    at += left // 4 * 4
-    for position, rows in by_position(left % 4):
+    at = starts + (lengths & ~3)
+    for position, rows in by_position(lengths & 3):
         mixed = results[rows] ^ data[at[rows] + position].astype(_U) * _P5
         results[rows] = _rotated(mixed, 11) * _P1
     return _finished(results)
@@ -82,7 +81,9 @@ def _of_stripes(
         at = starts[rows] + _STRIPE_BYTES * position
         for number, lane in enumerate(lanes):
             lane[rows] = _rotated(lane[rows] + longs[at + 8 * number] * _P2, 31) * _P1
-    results = sum(_rotated(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True))
+    results = _rotated(lanes[0], 1)
+    for lane, bits in zip(lanes[1:], (7, 12, 18), strict=True):
+        results = results + _rotated(lane, bits)
     for lane in lanes:
         results = (results ^ _rotated(lane * _P2, 31) * _P1) * _P1 + _P4
     return results
