@@ -14,7 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.keys.column_hashes import HashFunction, Integers, by_position, hashes_of
+from holdfast.backends.keys.column_hashes import (
+    HashFunction,
+    Integers,
+    by_position,
+    hashes_of,
+    numbers_at,
+)
 from holdfast.backends.keys.key_groups import key_group_range, operator_index_for_key_group
 from holdfast.errors import InvalidRequestError
 
@@ -141,13 +147,13 @@ def _of_bytes(
 ) -> _Hashes:
     """Hash a range of bytes in each row: words of four, then each byte that is left as a word."""
     hashes = hashes.copy()
-    words = np.ndarray(max(len(data) - 3, 0), "<u4", data, strides=(1,))  # from each byte on
-    for position, rows in by_position(lengths // 4):
-        hashes[rows] = _mixed(hashes[rows], words[starts[rows] + 4 * position])
-    whole = lengths - lengths % 4
+    for position, rows in by_position(lengths >> 2):  # a shift, because NumPy divides slowly
+        words = numbers_at(data, "<u4", starts[rows] + 4 * position)
+        hashes[rows] = _mixed(hashes[rows], words)
+    at = starts + (lengths & ~3)
     signed = data.view(np.int8)  # Spark widens bytes with their sign
-    for position, rows in by_position(lengths % 4):
-        left = signed[starts[rows] + whole[rows] + position].astype(np.int32)
+    for position, rows in by_position(lengths & 3):
+        left = signed[at[rows] + position].astype(np.int32)
         hashes[rows] = _mixed(hashes[rows], left.view(np.uint32))
     return _finished(hashes, lengths.astype(np.uint32))
 

@@ -12,7 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.keys.column_hashes import HashFunction, Integers, by_position, hashes_of
+from holdfast.backends.keys.column_hashes import (
+    HashFunction,
+    Integers,
+    by_position,
+    hashes_of,
+    numbers_at,
+)
 
 _SEED = 42
 _STRIPE_BYTES = 32
@@ -50,21 +56,19 @@ def _of_bytes(
     data: npt.NDArray[np.uint8], starts: Integers, lengths: Integers, hashes: _Hashes
 ) -> _Hashes:
     """Hash a range of bytes in each row: stripes of 32, then longs, then an int, then bytes."""
-    longs = np.ndarray(max(len(data) - 7, 0), "<u8", data, strides=(1,))  # from each byte on
-    ints = np.ndarray(max(len(data) - 3, 0), "<u4", data, strides=(1,))
     results = hashes + _P5
     striped = np.flatnonzero(lengths >= _STRIPE_BYTES)
     if len(striped):
         stripes = lengths[striped] >> 5
-        results[striped] = _of_stripes(longs, starts[striped], stripes, hashes[striped])
+        results[striped] = _of_stripes(data, starts[striped], stripes, hashes[striped])
     results += lengths.astype(_U)
     # Shifts and masks, because NumPy divides slowly.
     at = starts + (lengths & ~31)
     for position, rows in by_position(lengths >> 3 & 3):
-        results[rows] = _with_long(results[rows], longs[at[rows] + 8 * position])
+        results[rows] = _with_long(results[rows], numbers_at(data, "<u8", at[rows] + 8 * position))
     at = starts + (lengths & ~7)
     for _, rows in by_position(lengths >> 2 & 1):
-        results[rows] = _with_int(results[rows], ints[at[rows]])
+        results[rows] = _with_int(results[rows], numbers_at(data, "<u4", at[rows]))
     at = starts + (lengths & ~3)
     for position, rows in by_position(lengths & 3):
         mixed = results[rows] ^ data[at[rows] + position].astype(_U) * _P5
@@ -73,14 +77,15 @@ def _of_bytes(
 
 
 def _of_stripes(
-    longs: npt.NDArray[np.uint64], starts: Integers, stripes: Integers, hashes: _Hashes
+    data: npt.NDArray[np.uint8], starts: Integers, stripes: Integers, hashes: _Hashes
 ) -> _Hashes:
     """The hashes of ranges that have whole stripes: each of the four longs of a stripe has a hash of its own."""
-    lanes = [hashes + _P1_PLUS_P2, hashes + _P2, hashes.copy(), hashes - _P1]
+    lanes: list[_Hashes] = [hashes + _P1_PLUS_P2, hashes + _P2, hashes.copy(), hashes - _P1]
     for position, rows in by_position(stripes):
         at = starts[rows] + _STRIPE_BYTES * position
         for number, lane in enumerate(lanes):
-            lane[rows] = _rotated(lane[rows] + longs[at + 8 * number] * _P2, 31) * _P1
+            longs: npt.NDArray[np.uint64] = numbers_at(data, "<u8", at + 8 * number)
+            lane[rows] = _rotated(lane[rows] + longs * _P2, 31) * _P1
     results = _rotated(lanes[0], 1)
     for lane, bits in zip(lanes[1:], (7, 12, 18), strict=True):
         results = results + _rotated(lane, bits)
