@@ -1,6 +1,6 @@
 """The distinct keys of a batch, sorted once and shared by all states of an operator."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,13 @@ from holdfast.backends.keyed.table import Identities, SortKeys
 from holdfast.backends.keys import KeyGroupRange, check_parallelism, key_hash, xxhash64
 from holdfast.errors import InvalidRequestError
 
+Hash = Callable[[Sequence[pa.Array]], npt.NDArray[np.uint64]]
+"""Takes columns to a hash of each row, of 64 bits."""
+
 _U = np.uint64
 _HASH_BITS = 48
+SUB_BITS = _U(24)
+"""The lowest bits of a sort key, which are of the namespace's and sub key's hash where there is one."""
 
 
 class Keys:
@@ -21,14 +26,24 @@ class Keys:
 
     Attributes:
         sort_keys: Key group << 48 | the upper 48 bits of the key's `xxhash64`.
-        columns: The key's columns, a row for each distinct key.
+            Where a namespace or sub key belongs to them, only 24 bits are of the key's hash, and the lowest
+            24 of theirs.
+        columns: The key's columns, a row for each distinct key; behind them those of namespace and sub key.
         rows: The rows of the batch, key by key.
+        width: How many of the columns are the key's own.
     """
 
-    def __init__(self, sort_keys: SortKeys, columns: Sequence[pa.Array], rows: Grouping) -> None:
+    def __init__(
+        self,
+        sort_keys: SortKeys,
+        columns: Sequence[pa.Array],
+        rows: Grouping,
+        width: int | None = None,
+    ) -> None:
         self.sort_keys = sort_keys
         self.columns = tuple(columns)
         self.rows = rows
+        self.width = len(self.columns) if width is None else width
 
     @classmethod
     def of(
@@ -76,7 +91,7 @@ class Keys:
 
     @property
     def identities(self) -> Identities:
-        """The keys as identities of a table without namespace and sub key."""
+        """The keys as identities of a table whose id columns these are."""
         return Identities(self.sort_keys, self.columns)
 
     def take(self, indices: npt.ArrayLike) -> "Keys":
@@ -89,7 +104,47 @@ class Keys:
         every = np.arange(len(chosen))
         at = pa.array(chosen)
         columns = [column.take(at) for column in self.columns]
-        return Keys(self.sort_keys[chosen], columns, Grouping(every, every))
+        return Keys(self.sort_keys[chosen], columns, Grouping(every, every), self.width)
+
+    def with_columns(
+        self, indices: Positions, columns: Sequence[pa.Array], hash_of: Hash = xxhash64
+    ) -> "Keys":
+        """The distinct pairs of a key with a namespace or sub key.
+
+        Args:
+            indices: The key of each row.
+            columns: The namespace or sub key of each row.
+            hash_of: What hashes them.
+
+        Raises:
+            InvalidRequestError: The columns differ in length, or a type can't be hashed.
+        """
+        arrays = [_plain(column) for column in columns]
+        for array in arrays:
+            if len(array) != len(indices):
+                message = f"{len(array)} values were given for {len(indices)} rows"
+                raise InvalidRequestError(message)
+        at = pa.array(indices)
+        hashed = [*(column.take(at) for column in self.columns[self.width :]), *arrays]
+        low = hash_of(hashed) >> _U(64) - SUB_BITS
+        sort_keys = self.sort_keys[indices] >> SUB_BITS << SUB_BITS | low
+        rows = grouped(sort_keys, [at, *arrays])
+        firsts = rows.firsts
+        keys, subs = pa.array(indices[firsts]), pa.array(firsts)
+        joined = [
+            *(column.take(keys) for column in self.columns),
+            *(array.take(subs) for array in arrays),
+        ]
+        return Keys(sort_keys[firsts], joined, rows, self.width)
+
+    def in_namespace(self, namespace: Sequence[pa.Scalar], hash_of: Hash = xxhash64) -> "Keys":
+        """The keys, each in the same namespace, in the same order."""
+        columns = [_plain(pa.repeat(value, 1)) for value in namespace]
+        low = hash_of(columns) >> _U(64) - SUB_BITS
+        sort_keys = self.sort_keys >> SUB_BITS << SUB_BITS | low
+        every = np.zeros(len(self), np.int64)
+        joined = [*self.columns, *(column.take(pa.array(every)) for column in columns)]
+        return Keys(sort_keys, joined, self.rows, self.width)
 
     def check(self, key_groups: KeyGroupRange) -> None:
         """Refuse keys of other key groups than those.
