@@ -56,11 +56,20 @@ def from_arrow(array: pa.Array | pa.ChunkedArray) -> Column:
     return np.frombuffer(buffer, plain, len(array), array.offset * plain.itemsize)
 
 
-def to_arrow(column: Column, type: pa.DataType) -> pa.Array:
-    """The column as an Arrow array of the type that it was made of."""
+def to_arrow(
+    column: Column, type: pa.DataType, present: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """The column as an Arrow array of the type that it was made of.
+
+    Args:
+        column: The column.
+        type: The type.
+        present: Of a column of NumPy, which rows are there; the others become null. None if all are.
+    """
     if isinstance(column, np.ndarray):
         data = pa.py_buffer(np.ascontiguousarray(column))
-        column = pa.Array.from_buffers(_storage(type), len(column), [None, data], 0)
+        bits = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
+        column = pa.Array.from_buffers(_storage(type), len(column), [bits, data])
     if isinstance(type, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(type, column)
     return column
@@ -157,4 +166,4 @@ def _hashable(value: object) -> Hashable:
         return tuple((name, _hashable(item)) for name, item in value.items())
     if isinstance(value, float) and value != value:  # noqa: PLR0124  # NaN
         return "NaN"
-    return value  # type: ignore[return-value]  # what Arrow makes of other types can be hashed
+    return value

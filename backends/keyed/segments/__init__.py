@@ -31,6 +31,7 @@ from holdfast.backends.keyed.segments.ranges import Layer, rows_between, scan, t
 from holdfast.backends.keyed.segments.rows import RowSource, SectionRows, SortedRows, rows_at
 from holdfast.backends.keyed.segments.segment import Section, Segment
 from holdfast.backends.keyed.segments.segment_writer import Needles, SegmentWriter
+from holdfast.backends.keyed.segments.side_tables import Directory, Filter
 from holdfast.backends.keyed.segments.stored_specs import StoredSpec, migration_of
 from holdfast.backends.keyed.segments.whole_tables import (
     RestoredTable,
@@ -46,6 +47,8 @@ from holdfast.backends.keyed.segments.whole_tables import (
 __all__ = [
     "END",
     "NEVER",
+    "Directory",
+    "Filter",
     "Layer",
     "Manifest",
     "Needles",

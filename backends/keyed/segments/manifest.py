@@ -145,6 +145,15 @@ class TableManifest(msgspec.Struct, frozen=True):
         runs = tuple(part for part in parts if part is not None)
         return TableManifest(self.specs, runs, flush_bytes=self.flush_bytes)
 
+    def with_spec(self, spec: StoredSpec) -> "TableManifest":
+        """The same rows, of a table that holds this from now on."""
+        if self.specs[-1] == spec:
+            return self
+        specs = [*(stored for stored in self.specs if stored != spec), spec]
+        return msgspec.structs.replace(
+            self, specs=tuple(specs), runs=tuple(_renumbered(self, specs))
+        )
+
     @classmethod
     def union(cls, parts: Sequence["TableManifest"]) -> "TableManifest":
         """A table of the rows of all parts, no two of which have rows of one key group.
@@ -168,7 +177,7 @@ class TableManifest(msgspec.Struct, frozen=True):
 
 
 def _renumbered(part: TableManifest, specs: list[StoredSpec]) -> list[Run]:
-    """The part's runs, whose slices name specs of the union."""
+    """The part's runs, with slices that name the same specs among others."""
     numbers = [specs.index(spec) for spec in part.specs]
     return [
         Run(

@@ -10,7 +10,7 @@ from holdfast.backends.keyed.columns import Rows, to_arrow
 from holdfast.backends.keyed.segments.manifest import END, NEVER
 from holdfast.backends.keyed.segments.merging import Part, merged, whole
 from holdfast.backends.keyed.segments.rows import RowSource, SortedRows, rows_at
-from holdfast.backends.keyed.table import Identities, SortKeys, TableRows, TableSpec
+from holdfast.backends.keyed.table import Flags, Identities, SortKeys, TableRows, TableSpec
 from holdfast.backends.keyed.timer_order import not_before
 from holdfast.errors import CheckpointCorruptedError
 
@@ -37,7 +37,8 @@ class Layer:
         first, end = self.source.sort_keys.searchsorted(edges).tolist()
         if self.dead_up_to_ms == NEVER:
             return Part(self.source, first, end)
-        return whole(rows_at(self.source, self._living(np.arange(first, end))))
+        rows = np.arange(first, end)
+        return whole(rows_at(self.source, rows[self.is_living(rows)]))
 
     def part_of(self, first: SortKeys, end: SortKeys) -> Part:
         """The rows of several ranges, one behind the other."""
@@ -52,14 +53,16 @@ class Layer:
         rows = np.repeat(starts + lengths - np.cumsum(lengths), lengths)
         rows += np.arange(len(rows))
         if self.dead_up_to_ms != NEVER:
-            rows = self._living(rows)
+            rows = rows[self.is_living(rows)]
         return whole(rows_at(self.source, rows))
 
-    def _living(self, rows: Rows) -> Rows:
+    def is_living(self, rows: Rows) -> Flags:
+        """Which of the timers at these rows count."""
         times = self.source.ids[-1]
         if not isinstance(times, np.ndarray):
             raise CheckpointCorruptedError("a timer has no time")
-        return rows[times.take(rows) > self.dead_up_to_ms]
+        is_living: Flags = times.take(rows) > self.dead_up_to_ms
+        return is_living
 
 
 def rows_between(
