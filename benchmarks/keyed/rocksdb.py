@@ -101,6 +101,7 @@ class RocksDB:
         options = Options(raw_mode=True)
         options.set_block_based_table_factory(table)
         options.set_compression_type(DBCompressionType.none())
+        options.set_write_buffer_size(min(64 << 20, self._cache_bytes // 4))
         return Rdict(self._path, options)
 
     def _get(self, keys: list[bytes]) -> Longs:
