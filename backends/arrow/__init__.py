@@ -5,6 +5,7 @@ Serializers and states call it; it knows no state. Start with `casts`.
 
 from holdfast.backends.arrow.casts import MisfitError, cast_rows, is_bytes, is_list, is_text
 from holdfast.backends.arrow.elements import Elements, chunks_of, compacted, scalar_of
+from holdfast.backends.arrow.equality import equal_rows, plain_floats
 from holdfast.backends.arrow.json_texts import is_untyped, json_text, way_back_of
 from holdfast.backends.arrow.trimming import trimmed
 
@@ -14,11 +15,13 @@ __all__ = [
     "cast_rows",
     "chunks_of",
     "compacted",
+    "equal_rows",
     "is_bytes",
     "is_list",
     "is_text",
     "is_untyped",
     "json_text",
+    "plain_floats",
     "scalar_of",
     "trimmed",
     "way_back_of",

@@ -26,7 +26,13 @@ from holdfast.backends.sections import (
     read_section,
     section_of,
 )
-from holdfast.backends.serializers import Outcome, Serializer, column, stored_in
+from holdfast.backends.serializers import (
+    Outcome,
+    Serializer,
+    column,
+    migrated_column,
+    stored_in,
+)
 from holdfast.backends.snapshot import AsyncSnapshot, SnapshotStreams
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
@@ -273,7 +279,7 @@ class OperatorStateBackend:
         for rows in runs:
             columns = zip(rows.schema, rows.columns(), serializers, strict=True)
             for i, (field, stored, serializer) in enumerate(columns):
-                chunks[i] += migrated(name, field, stored, serializer).chunks
+                chunks[i] += migrated_column(name, field, stored, serializer).chunks
         return chunks
 
     def _captured(self) -> dict[str, list[CapturedState]]:
@@ -328,30 +334,6 @@ class OperatorStateBackend:
             known.runs.append(run)
         if not partitions.is_copy:
             known.carried.append(run)
-
-
-def migrated(
-    name: str, field: pa.Field, stored: pa.ChunkedArray, serializer: Serializer
-) -> pa.ChunkedArray:
-    """A stored column as a serializer wants it.
-
-    Raises:
-        StateMigrationError: The column can't become what the serializer stores.
-        CheckpointCorruptedError: Nobody can tell how it was stored.
-    """
-    how = stored_in(field, name)
-    compatibility = serializer.compatibility(how, field.type)
-    reason = compatibility.reason
-    if compatibility.outcome is not Outcome.INCOMPATIBLE:
-        try:
-            return compatibility.migrate(stored)
-        except pa.ArrowException:
-            reason = "Arrow can't do this"
-    message = (
-        f"state {name!r} is stored with type {how.name}, but type {serializer.name} is asked "
-        f"for: {reason}"
-    )
-    raise StateMigrationError(message)
 
 
 def _check_keys(name: str, stored: _Rows, keys: list[pa.Array], serializer: Serializer) -> None:
