@@ -14,6 +14,8 @@ import java.util.Map;
 import java.util.function.LongFunction;
 import org.apache.flink.api.common.ExecutionConfig;
 import org.apache.flink.api.common.JobID;
+import org.apache.flink.api.common.state.MapState;
+import org.apache.flink.api.common.state.MapStateDescriptor;
 import org.apache.flink.api.common.state.ValueState;
 import org.apache.flink.api.common.state.ValueStateDescriptor;
 import org.apache.flink.api.common.typeinfo.Types;
@@ -156,6 +158,17 @@ public class KeyedState<K> {
             case "look":
                 look(figures);
                 break;
+            case "put_entries":
+                for (int row = 0; row < batchValues.length; row++) {
+                    entriesOf(batchKeys.get(row)).put(batchValues[row], batchValues[row]);
+                }
+                break;
+            case "get_entries":
+                getEntries(figures);
+                break;
+            case "list_entries":
+                listEntries(figures);
+                break;
             case "register":
                 register();
                 break;
@@ -184,6 +197,7 @@ public class KeyedState<K> {
         final AbstractKeyedStateBackend<K> backend;
         final ValueState<Tuple2<Long, Long>> state;
         final KeyGroupedInternalPriorityQueue<TimerHeapInternalTimer<K, VoidNamespace>> timers;
+        MapState<Long, Long> entries;
         KeyedStateHandle handle;
 
         Part(KeyGroupRange range, Collection<KeyedStateHandle> handles) throws Exception {
@@ -386,6 +400,41 @@ public class KeyedState<K> {
             sum += totals == null ? 0 : totals.f1;
         }
         figures.put("count", count);
+        figures.put("sum", sum);
+    }
+
+    MapState<Long, Long> entriesOf(K key) throws Exception {
+        Part part = partOf(key);
+        part.backend.setCurrentKey(key);
+        if (part.entries == null) {
+            part.entries =
+                    part.backend.getPartitionedState(
+                            VoidNamespace.INSTANCE,
+                            VoidNamespaceSerializer.INSTANCE,
+                            new MapStateDescriptor<>("entries", Types.LONG, Types.LONG));
+        }
+        return part.entries;
+    }
+
+    void getEntries(Map<String, Double> figures) throws Exception {
+        double sum = 0;
+        for (int row = 0; row < batchValues.length; row++) {
+            Long value = entriesOf(batchKeys.get(row)).get(batchValues[row]);
+            sum += value == null ? 0 : value;
+        }
+        figures.put("sum", sum);
+    }
+
+    void listEntries(Map<String, Double> figures) throws Exception {
+        double entries = 0;
+        double sum = 0;
+        for (K key : batchKeys) {
+            for (Map.Entry<Long, Long> entry : entriesOf(key).entries()) {
+                entries++;
+                sum += entry.getValue();
+            }
+        }
+        figures.put("entries", entries);
         figures.put("sum", sum);
     }
 

@@ -16,6 +16,7 @@ batches, such as merging and collecting garbage. Time by the clock stands beside
   written, memory, and the state opened anew.
 - `worst`: the slowest of 300 batches at 1 M keys.
 - `access`: the same key by key, from a function: `value()`, `update()`; no key comes twice in a batch.
+- `maps`: ten entries each; put, got, listed.
 - `timers`: registered in batches; a tenth of them fires, then nothing, then all that are left.
 - `rescale`: two subtasks become three: opened, and the first batch looked up.
 - `limit`: a state four times as large as the memory that the process may use, its mapped files included.
@@ -43,7 +44,7 @@ from benchmarks.keyed.sides import HOLDFAST, SIDES
 from benchmarks.keyed.works import KEY_TYPES, SPREADS, Work, short
 from benchmarks.state_files import flink_jars, flink_version
 
-PARTS = ("batches", "worst", "access", "timers", "rescale", "limit")
+PARTS = ("batches", "worst", "access", "maps", "timers", "rescale", "limit")
 ROW_BYTES = 32
 """A row of a state of two integers by an integer: its sort key, its key, and the values."""
 _UNITS = {"k": 1_000, "M": 1_000_000}
@@ -126,6 +127,19 @@ def _timers(arguments: argparse.Namespace, options: parts.Options, summary: repo
         summary.add_turns(f"{step} timers", sides, report.step_cpu(step))
 
 
+def _maps(arguments: argparse.Namespace, options: parts.Options, summary: report.Summary) -> None:
+    work = _middle(arguments)
+    sides = parts.mapped(work, options)
+    per_row = 1e9 / work.rows
+    title = f"{short(work.keys)} entries of {short(work.keys / parts.ENTRIES)} keys, {work.type}"
+    steps = dict.fromkeys(("put_entries", "get_entries"), (per_row, "ns an entry"))
+    listed = 1e9 / (max(1, work.rows // parts.ENTRIES) * parts.ENTRIES)
+    steps |= {"list_entries": (listed, "ns an entry"), "snapshot": (1e3, "ms")}
+    report.print_per_step(title, sides, steps)
+    for step in ("put_entries", "get_entries", "list_entries"):
+        summary.add_turns(step.replace("_", " "), sides, report.step_cpu(step))
+
+
 def _rescale(
     arguments: argparse.Namespace, options: parts.Options, summary: report.Summary
 ) -> None:
@@ -151,6 +165,7 @@ _PARTS: dict[str, Callable[[argparse.Namespace, parts.Options, report.Summary], 
     "batches": _batches,
     "worst": _worst,
     "access": _access,
+    "maps": _maps,
     "timers": _timers,
     "rescale": _rescale,
     "limit": _limit,

@@ -20,6 +20,7 @@ class Dictionary:
     def begin(self, type: str) -> None:
         self._type = type
         self._totals: dict[Any, list[int]] = {}
+        self._maps: dict[Any, dict[int, int]] = {}
         self._timers: list[tuple[int, Any]] = []
 
     def fill(self, keys: int, parallelism: int) -> None:
@@ -60,6 +61,25 @@ class Dictionary:
     def look(self) -> Figures:
         pairs = [self._totals.get(key, (0, 0)) for key in self._batch.keys.to_pylist()]
         return {"count": sum(pair[0] for pair in pairs), "sum": sum(pair[1] for pair in pairs)}
+
+    def put_entries(self) -> None:
+        maps = self._maps
+        values = self._batch.values.tolist()
+        for key, value in zip(self._batch.keys.to_pylist(), values, strict=True):
+            entries = maps.get(key)
+            if entries is None:
+                maps[key] = {value: value}
+            else:
+                entries[value] = value
+
+    def get_entries(self) -> Figures:
+        rows = zip(self._batch.keys.to_pylist(), self._batch.values.tolist(), strict=True)
+        return {"sum": sum(self._maps.get(key, {}).get(value, 0) for key, value in rows)}
+
+    def list_entries(self) -> Figures:
+        lists = [list(self._maps[key].items()) for key in self._batch.keys.to_pylist()]
+        values = [value for entries in lists for _, value in entries]
+        return {"entries": len(values), "sum": sum(values)}
 
     def register(self) -> None:
         timers = zip(self._batch.values.tolist(), self._batch.keys.to_pylist(), strict=True)

@@ -17,6 +17,7 @@ from benchmarks.keyed.sides import SIDES, started
 from benchmarks.keyed.works import Batches, Work, numbers_of
 
 OPENINGS = 3
+ENTRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +210,45 @@ def timed_out(work: Work, options: Options) -> Sides:
     return {name: sides[name] for name in processes}
 
 
+def mapped(work: Work, options: Options) -> Sides:
+    """Maps of ten entries: entries are put, got, and listed key by key."""
+    directory = _new_directory(options.directory)
+    with started(options.sides, "maps", directory, options.jars) as processes:
+        sides: Sides = {name: Side() for name in processes}
+        batches = Batches(work, directory)
+        random = np.random.default_rng(13)
+        every = random.permutation(work.keys)
+        whole = [
+            batches.write_rows(every[at : at + work.rows] // ENTRIES, every[at : at + work.rows])
+            for at in range(0, work.keys, work.rows)
+        ]
+        for name in list(processes):
+            with left_out_on_failure(processes[name].title, name, processes):
+                processes[name].call("begin", work.type)
+                processes[name].call("fill", 1, 1)
+                _turn(processes[name], "put_entries", whole, stores_all=True)
+        for number in range(options.rounds + 1):
+            some = random.integers(0, work.keys, work.rows)
+            rows = batches.write_rows(some // ENTRIES, some)
+            keys = random.permutation(work.keys // ENTRIES)[: max(1, work.rows // ENTRIES)]
+            lists = batches.write_rows(keys, keys)
+            listed = float((keys * ENTRIES * ENTRIES + ENTRIES * (ENTRIES - 1) // 2).sum())
+            for name in _in_turn(processes, number):
+                process = processes[name]
+                with left_out_on_failure(process.title, name, processes):
+                    turn = _turn(process, "put_entries", [rows], stores_all=False)
+                    turn.steps["get_entries"] = [process.call("get_entries")]
+                    process.call("load", lists)
+                    turn.steps["list_entries"] = [process.call("list_entries")]
+                    _compare(turn.steps["get_entries"][0], {"sum": float(some.sum())})
+                    expected = {"entries": float(len(keys) * ENTRIES), "sum": listed}
+                    _compare(turn.steps["list_entries"][0], expected)
+                    if number:
+                        sides[name].turns.append(turn)
+    shutil.rmtree(directory)
+    return {name: sides[name] for name in processes}
+
+
 def rescaled(work: Work, options: Options) -> Sides:
     """Two subtasks become three: opened, and the first batch looked up."""
     directory = _new_directory(options.directory)
@@ -364,9 +404,14 @@ class _Expected:
 def _check(process: Process, expected: _Expected, path: Path) -> Answer:
     process.call("load", path)
     answer = process.call("look")
-    if answer.figures != expected.of(path):
-        raise LeftOutError(f"its totals are {answer.figures}, not {expected.of(path)}")
+    _compare(answer, expected.of(path))
     return answer
+
+
+def _compare(answer: Answer, expected: Figures) -> None:
+    told = {name: answer.figures[name] for name in expected}
+    if told != expected:
+        raise LeftOutError(f"it says {told}, and {dict(expected)} is right")
 
 
 def _new_directory(parent: Path) -> Path:

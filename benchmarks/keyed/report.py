@@ -127,7 +127,7 @@ def print_per_step(title: str, sides: Sides, steps: dict[str, tuple[float, str]]
                 costs = [cost(answer.cost) for answer in sides[name].answers(step)]
                 cells.append(f"{statistics.median(costs) * scale:.3f}" if costs else "-")
             suffix = "" if kind else " by the clock"
-            print_row(f"{step}, {kind}{unit}{suffix}", cells)
+            print_row(f"{step.replace('_', ' ')}, {kind}{unit}{suffix}", cells)
 
 
 def step_cpu(step: str) -> Callable[[Turn], float]:

@@ -13,6 +13,9 @@ measured as one in Python is.
     leave                    what another process needs to go on from the last snapshot is on disk
     resume                   the state that such a process has left
     look                     the totals of the batch's rows, to be compared
+    put_entries              an entry of its key's map for each row, whose key and value are the row's value
+    get_entries              the sum of those entries
+    list_entries             all entries of the maps of the batch's keys, which don't come twice
     register                 a timer for each row, at its value
     fire UNTIL_MS            all timers up to a time
 """

@@ -64,12 +64,12 @@ SIDES = {
     HOLDFAST: Side(
         "Holdfast",
         lambda setting: _python("holdfast_tables", "columnar", str(setting.directory)),
-        ("batches", "worst", "access", "timers", "rescale", "limit"),
+        ("batches", "worst", "access", "maps", "timers", "rescale", "limit"),
     ),
     "holdfast-heap": Side(
         "Holdfast's heap",
         lambda setting: _python("holdfast_tables", "heap", str(setting.directory)),
-        ("batches", "access", "timers", "rescale"),
+        ("batches", "access", "maps", "timers", "rescale"),
         stores_all=True,
     ),
     "rocksdb": Side(
@@ -77,17 +77,19 @@ SIDES = {
         lambda setting: _python("rocksdb", str(setting.directory), str(setting.cache_bytes)),
         ("batches", "worst", "access", "limit"),
     ),
-    "dict": Side("a dict", lambda _: _python("dictionary"), ("batches", "access", "timers")),
+    "dict": Side(
+        "a dict", lambda _: _python("dictionary"), ("batches", "access", "maps", "timers")
+    ),
     "flink-heap": Side(
         "Flink's heap",
         lambda setting: _flink("heap", setting),
-        ("batches", "access", "timers", "rescale"),
+        ("batches", "access", "maps", "timers", "rescale"),
         stores_all=True,
     ),
     "flink-rocksdb": Side(
         "Flink's RocksDB",
         lambda setting: _flink("rocksdb", setting),
-        ("batches", "worst", "access", "timers", "rescale"),
+        ("batches", "worst", "access", "maps", "timers", "rescale"),
     ),
 }
 """By name; the first that takes part is what the others are compared with."""
