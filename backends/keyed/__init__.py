@@ -1,5 +1,7 @@
 """Managed keyed state: value, list, map, reducing and aggregating states and timers, by key.
 
+    backend    the states of a subtask, by name
+    keys       the distinct keys of a batch, sorted once
     states     what users call, by batch or by key; every kind of state is rows of a table
     table      the port: tables of rows, each known by its identity; a backend is an implementation
     columnar   sorted segments in Arrow, mapped: the default
@@ -7,3 +9,9 @@
 
 States know nothing of how rows are kept, and tables nothing of what rows mean. Start with `table`.
 """
+
+from holdfast.backends.keyed.backend import KeyedStateBackend
+from holdfast.backends.keyed.heap import HeapStateTables
+from holdfast.backends.keyed.keys import Keys
+
+__all__ = ["HeapStateTables", "KeyedStateBackend", "Keys"]

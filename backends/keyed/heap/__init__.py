@@ -1,1 +1,5 @@
-"""Keyed state in dictionaries, a copy-on-write one for each key group."""
+"""The heap backend: tables in dictionaries. Start with `heap_tables`."""
+
+from holdfast.backends.keyed.heap.heap_tables import HeapStateTables
+
+__all__ = ["HeapStateTables"]

@@ -77,22 +77,30 @@ class ListColumns:
         self.rows.delete(keys)
 
     def stored(self, keys: Keys) -> pa.ListArray:
-        """The list of each key; null where there is none."""
-        table, rows = self.rows.table, self.rows
-        _, (lists,) = table.get(keys.identities, include_expired=rows.shows_expired)
+        """The list of each key; null where there is none. Where reading makes times start anew, it does."""
+        shown, living = self.peek(keys)
+        present = living.is_valid().to_numpy(zero_copy_only=False)
+        if self.rows.is_refreshed_by_reading and present.any():
+            anew = self._form.lists_of(offsets_of(living), living.flatten(), self._now_ms())
+            self.rows.put(keys, anew, present)
+        return shown
+
+    def peek(self, keys: Keys) -> tuple[pa.ListArray, pa.ListArray]:
+        """The lists to show, and those of elements whose time is not over yet; no time starts anew."""
+        table, shows_expired = self.rows.table, self.rows.shows_expired
+        _, (lists,) = table.get(keys.identities, include_expired=shows_expired)
         if not self._form.has_times:
-            return lists
-        ttl_ms = table.spec.ttl_ms
+            return lists, lists
+        ttl_ms, element_type = table.spec.ttl_ms, self._form.element_type
         assert ttl_ms is not None  # elements have times because of it
-        after_ms = self._now_ms() - ttl_ms
-        if rows.is_refreshed_by_reading:
-            living = plain_lists(lists, self._form.element_type, living_after_ms=after_ms)
-            present = living.is_valid().to_numpy(zero_copy_only=False)
-            if present.any():
-                anew = self._form.lists_of(offsets_of(living), living.flatten(), self._now_ms())
-                rows.put(keys, anew, present)
-        shown_after_ms = None if rows.shows_expired else after_ms
-        return plain_lists(lists, self._form.element_type, living_after_ms=shown_after_ms)
+        living = plain_lists(lists, element_type, living_after_ms=self._now_ms() - ttl_ms)
+        if not shows_expired:
+            return living, living
+        return plain_lists(lists, element_type, living_after_ms=None), living
+
+    def decoded(self, elements: pa.Array) -> list[Any]:
+        """Elements as Python objects."""
+        return self._form.decoded(elements)
 
     def store(
         self,
