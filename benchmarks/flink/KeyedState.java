@@ -149,6 +149,9 @@ public class KeyedState<K> {
             case "access":
                 access();
                 break;
+            case "sums":
+                figures.put("sum", sums());
+                break;
             case "snapshot":
                 snapshot();
                 break;
@@ -197,6 +200,7 @@ public class KeyedState<K> {
         final AbstractKeyedStateBackend<K> backend;
         final ValueState<Tuple2<Long, Long>> state;
         final KeyGroupedInternalPriorityQueue<TimerHeapInternalTimer<K, VoidNamespace>> timers;
+        ValueState<Long> sum;
         MapState<Long, Long> entries;
         KeyedStateHandle handle;
 
@@ -350,9 +354,34 @@ public class KeyedState<K> {
         }
     }
 
-    /** Each of the batch's keys is read and written once; who gives the batch sees to that. */
+    /** The sum of values alone, in a state of its own. */
+    ValueState<Long> sumOf(K key) throws Exception {
+        Part part = partOf(key);
+        part.backend.setCurrentKey(key);
+        if (part.sum == null) {
+            part.sum =
+                    part.backend.getPartitionedState(
+                            VoidNamespace.INSTANCE,
+                            VoidNamespaceSerializer.INSTANCE,
+                            new ValueStateDescriptor<>("sum", Types.LONG));
+        }
+        return part.sum;
+    }
+
     void access() throws Exception {
-        count();
+        for (int row = 0; row < batchValues.length; row++) {
+            ValueState<Long> sum = sumOf(batchKeys.get(row));
+            Long before = sum.value();
+            sum.update(before == null ? batchValues[row] : before + batchValues[row]);
+        }
+    }
+
+    double sums() throws Exception {
+        double sum = 0;
+        for (K key : batchKeys) {
+            sum += sumOf(key).value();
+        }
+        return sum;
     }
 
     void snapshot() throws Exception {

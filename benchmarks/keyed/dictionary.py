@@ -20,6 +20,7 @@ class Dictionary:
     def begin(self, type: str) -> None:
         self._type = type
         self._totals: dict[Any, list[int]] = {}
+        self._sums: dict[Any, int] = {}
         self._maps: dict[Any, dict[int, int]] = {}
         self._timers: list[tuple[int, Any]] = []
 
@@ -49,8 +50,14 @@ class Dictionary:
         phases.end("value and update")
         return phases.figures
 
-    def access(self) -> Figures:
-        return self.count()
+    def access(self) -> None:
+        sums = self._sums
+        keys, values = self._batch.keys.to_pylist(), self._batch.values.tolist()
+        for key, value in zip(keys, values, strict=True):
+            sums[key] = sums.get(key, 0) + value
+
+    def sums(self) -> Figures:
+        return {"sum": sum(self._sums[key] for key in self._batch.keys.to_pylist())}
 
     def snapshot(self) -> None:
         """Nothing lasts."""

@@ -153,21 +153,35 @@ def counted(work: Work, options: Options, part: str = "batches") -> Sides:
 
 
 def accessed(work: Work, options: Options) -> tuple[Sides, float]:
-    """The same, key by key, as a function of Python does; and how many keys a batch has on average."""
+    """Sums key by key, as a function of Python makes them; and how many keys a batch has on average."""
     directory = _new_directory(options.directory)
     with started(options.sides, "access", directory, options.jars) as processes:
         batches = Batches(work, directory)
-        _fill(processes, work, 1)
+        every = np.arange(work.keys)
+        sums = every.copy()
+        for name in list(processes):
+            with left_out_on_failure(processes[name].title, name, processes):
+                processes[name].call("begin", work.type)
+                processes[name].call("fill", 1, 1)
+                for at in range(0, work.keys, 10 * work.rows):
+                    some = every[at : at + 10 * work.rows]
+                    processes[name].call("load", batches.write_rows(some, some))
+                    processes[name].call("access")
+                processes[name].call("snapshot")
         sides: Sides = {name: Side() for name in processes}
         counts = []
         for number in range(options.rounds + 1):
             paths = [batches.write_distinct() for _ in range(options.batches)]
-            counts += [len(numbers_of(path)[0]) for path in paths]
+            for path in paths:
+                keys, values = numbers_of(path)
+                sums[keys] += values
+                counts.append(len(keys))
+            expected = {"sum": float(sums[keys].sum())}
             for name in _in_turn(processes, number):
                 with left_out_on_failure(processes[name].title, name, processes):
-                    turn = _turn(
-                        processes[name], "access", paths, stores_all=SIDES[name].stores_all
-                    )
+                    stores_all = SIDES[name].stores_all
+                    turn = _turn(processes[name], "access", paths, stores_all=stores_all)
+                    _compare(processes[name].call("sums"), expected)
                     if number:
                         sides[name].turns.append(turn)
     shutil.rmtree(directory)

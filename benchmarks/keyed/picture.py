@@ -9,6 +9,7 @@ from benchmarks.keyed.works import short
 _LEFT, _TOP, _WIDTH, _HEIGHT = 80, 70, 470, 270
 _COLOURS = {
     "holdfast": "#0b6b63",
+    "holdfast-reducing": "#2f9e93",
     "holdfast-heap": "#77b5ad",
     "rocksdb": "#b5533c",
     "dict": "#8a6d3b",

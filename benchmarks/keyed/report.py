@@ -10,7 +10,7 @@ from benchmarks.keyed.sides import SIDES
 from benchmarks.keyed.works import Work, short
 
 _TITLE_WIDTH = 36
-_WIDTH = 18
+_WIDTH = 20
 
 
 class Summary:

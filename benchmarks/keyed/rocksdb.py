@@ -64,16 +64,16 @@ class RocksDB:
         phases.end("write")
         return phases.figures
 
-    def access(self) -> Figures:
-        phases = Phases()
+    def access(self) -> None:
         db, unlogged = self._db, self._unlogged
         for key, value in zip(_octets(self._batch.keys), self._batch.values.tolist(), strict=True):
-            totals = db.get(key) or _NOTHING
-            count = int.from_bytes(totals[:8], "little") + 1
-            total = int.from_bytes(totals[8:], "little") + value
-            db.put(key, count.to_bytes(8, "little") + total.to_bytes(8, "little"), unlogged)
-        phases.end("value and update")
-        return phases.figures
+            before = db.get(key)
+            total = value if before is None else int.from_bytes(before, "little") + value
+            db.put(key, total.to_bytes(8, "little"), unlogged)
+
+    def sums(self) -> Figures:
+        sums = self._db.get(list(_octets(self._batch.keys))) or ()
+        return {"sum": sum(int.from_bytes(total, "little") for total in sums)}
 
     def snapshot(self) -> None:
         self._db.flush()

@@ -7,7 +7,8 @@ measured as one in Python is.
     fill KEYS PARALLELISM    every key once: 1 row, the sum is its number; in so many subtasks
     load FILE                the batch that the commands below use
     count                    rows and the sum of values of each key, more by this batch
-    access                   the same, key by key, where no key comes twice
+    access                   the sum of values alone, key by key, where no key comes twice
+    sums                     what the batch's keys have of it, to be compared
     snapshot                 what was changed is on disk
     reopen PARALLELISM       the state anew, of the last snapshot
     leave                    what another process needs to go on from the last snapshot is on disk

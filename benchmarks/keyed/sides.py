@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks._turns import LeftOutError, left_out_on_failure
@@ -53,6 +54,10 @@ def _python(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", f"benchmarks.keyed.{module}", *arguments]
 
 
+def _holdfast(tables: str, state: str, setting: Setting) -> list[str]:
+    return _python("holdfast_backend", tables, state, str(setting.directory))
+
+
 def _flink(backend: str, setting: Setting) -> list[str]:
     jars = flink_jars(setting.jars)
     if jars is None:
@@ -63,12 +68,15 @@ def _flink(backend: str, setting: Setting) -> list[str]:
 SIDES = {
     HOLDFAST: Side(
         "Holdfast",
-        lambda setting: _python("holdfast_tables", "columnar", str(setting.directory)),
+        partial(_holdfast, "columnar", "value"),
         ("batches", "worst", "access", "maps", "timers", "rescale", "limit"),
+    ),
+    "holdfast-reducing": Side(
+        "Holdfast, reducing", partial(_holdfast, "columnar", "reducing"), ("batches",)
     ),
     "holdfast-heap": Side(
         "Holdfast's heap",
-        lambda setting: _python("holdfast_tables", "heap", str(setting.directory)),
+        partial(_holdfast, "heap", "value"),
         ("batches", "access", "maps", "timers", "rescale"),
         stores_all=True,
     ),
@@ -82,13 +90,13 @@ SIDES = {
     ),
     "flink-heap": Side(
         "Flink's heap",
-        lambda setting: _flink("heap", setting),
+        partial(_flink, "heap"),
         ("batches", "access", "maps", "timers", "rescale"),
         stores_all=True,
     ),
     "flink-rocksdb": Side(
         "Flink's RocksDB",
-        lambda setting: _flink("rocksdb", setting),
+        partial(_flink, "rocksdb"),
         ("batches", "worst", "access", "maps", "timers", "rescale"),
     ),
 }
