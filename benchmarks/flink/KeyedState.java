@@ -336,6 +336,7 @@ public class KeyedState<K> {
     }
 
     void load(Path path) throws Exception {
+        registry.unregisterUnusedState(checkpoint); // the coordinator's business
         LongBuffer numbers =
                 ByteBuffer.wrap(Files.readAllBytes(path)).order(ByteOrder.LITTLE_ENDIAN).asLongBuffer();
         int rows = numbers.remaining() / 2;
@@ -393,7 +394,6 @@ public class KeyedState<K> {
         for (Part part : parts) {
             part.backend.notifyCheckpointComplete(id);
         }
-        registry.unregisterUnusedState(id);
     }
 
     /** Backends anew, of the last snapshots, at any parallelism. */

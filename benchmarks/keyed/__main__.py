@@ -24,7 +24,8 @@ batches, such as merging and collecting garbage. Time by the clock stands beside
 RocksDB is rocksdict with what makes it fastest here: keys sorted, whole batches, no log, no compression,
 filters, a cache of 512 MiB. A snapshot of it is a flush, nothing is copied. A dictionary stores nothing: it
 is what a function in Python costs at least. Flink gets keys as Java's objects already, and 512 MiB of managed
-memory for RocksDB; its snapshots are incremental there.
+memory for RocksDB; its snapshots are incremental there. What a driver does, which is to delete files that no
+checkpoint needs, is in nobody's figures. Columnar tables are opened with their segments still on the machine.
 
 Flink's jars are in a Python package, and a JDK 17 has to be on the path; `make bench-keyed` sees to the jars.
 """
