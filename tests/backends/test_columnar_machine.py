@@ -7,7 +7,7 @@ import random
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from holdfast.backends.keyed.columnar import ColumnarStateTables, MergePolicy, Workspace
-from holdfast.backends.keyed.table import Operation, StateTable, TableRows, TableSpec
+from holdfast.backends.keyed.table import Operation, StateTable, StateTables, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import FileStateHandle, file_system_for
@@ -103,9 +103,9 @@ def files_below(directory: str) -> Iterator[str]:
 @dataclass
 class Subtask:
     groups: KeyGroupRange
-    tables: ColumnarStateTables
+    tables: StateTables
     model: Model
-    by_name: dict[str, StateTable] = field(default_factory=dict)
+    by_name: Mapping[str, StateTable]
 
 
 numbers = st.one_of(

@@ -56,7 +56,7 @@ def sort_key(number: int, weak: int | None, sub: object = None) -> int:
 
 def timer_sort_key(number: int, time_ms: int) -> int:
     """The sort key of a timer of the key of that number."""
-    (part,) = time_part(np.array([time_ms])).tolist()
+    part = int(time_part(np.array([time_ms]))[0])
     return key_group(number) << 48 | part | hash_of(number, bits=16, kept=None)
 
 
