@@ -97,7 +97,13 @@ class HeapTable:
                 rows[identity] = Row(sort_keys[number], row, self.now_ms)
 
     def rows_between(self, first: SortKeys, end: SortKeys) -> TableRows:
-        groups = {int(key) >> 48 for key in first} | {int(key) - 1 >> 48 for key in end}
+        low, high = (
+            (first >> np.uint64(48)).tolist(),
+            (end - np.uint64(1) >> np.uint64(48)).tolist(),
+        )
+        groups = {
+            group for start, last in zip(low, high, strict=True) for group in range(start, last + 1)
+        }
         rows = [
             (identity, row)
             for group in groups
@@ -128,6 +134,10 @@ class HeapTable:
             {identity: row for identity, row in rows.items() if self._lives(row)}
             for rows in self._groups.values()
         ]
+
+    def everything(self) -> TableRows:
+        """All rows, also those whose time is over."""
+        return rows_of(self._spec, (row for rows in self._groups.values() for row in rows.items()))
 
     def restore(self, chunks: Iterable[TableRows]) -> None:
         """Take over rows of a checkpoint, as they were."""

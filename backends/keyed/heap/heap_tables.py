@@ -29,29 +29,25 @@ class HeapStateTables:
 
     Args:
         key_groups: The key groups that the subtask has.
+        handles: What it is restored from, whichever backend wrote it: no two have rows of one key group.
+
+    Raises:
+        CheckpointNotFoundError: A file is gone.
+        CheckpointCorruptedError: What was read is not what was written.
+        UnsupportedFormatError: A newer Holdfast wrote it.
 
     Source:
         Flink, HeapKeyedStateBackend and CopyOnWriteStateTable.
     """
 
-    def __init__(self, key_groups: KeyGroupRange) -> None:
+    def __init__(
+        self, key_groups: KeyGroupRange, handles: Sequence[SegmentsStateHandle] = ()
+    ) -> None:
         self._key_groups = key_groups
         self._tables: dict[str, HeapTable] = {}
         self._mixed: dict[str, RestoredTable] = {}
         self._now_ms = 0
         self._is_closed = False
-
-    @classmethod
-    def restore(
-        cls, handles: Sequence[SegmentsStateHandle], key_groups: KeyGroupRange
-    ) -> "HeapStateTables":
-        """Tables with what is behind the handles, whichever backend wrote it.
-
-        Raises:
-            CheckpointNotFoundError: A file is gone.
-            CheckpointCorruptedError: What was read is not what was written.
-        """
-        tables = cls(key_groups)
         for restored in read_tables(handles, key_groups):
             table = HeapTable(restored.spec, 0)
             try:
@@ -59,10 +55,9 @@ class HeapStateTables:
             except (
                 StateMigrationError
             ):  # stored in several ways, which a migration must bring together
-                tables._mixed[restored.spec.name] = restored
+                self._mixed[restored.spec.name] = restored
             else:
-                tables._tables[restored.spec.name] = table
-        return tables
+                self._tables[restored.spec.name] = table
 
     def table(self, spec: TableSpec, migration: Migration | None = None) -> HeapTable:
         mixed = self._mixed.get(spec.name)
@@ -73,7 +68,7 @@ class HeapStateTables:
             del self._mixed[spec.name]
         elif known is not None:
             change = migration_of(known.spec, spec, migration)
-            table.restore(_changed(rows, known.spec, change) for rows in known.scan())
+            table.restore([_changed(known.everything(), known.spec, change)])
         self._tables[spec.name] = table
         return table
 
