@@ -215,7 +215,7 @@ class Holdfast:
         handles = [share for share in shares if share is not None]
         if self._is_columnar:
             return ColumnarStateTables(groups, handles, directory=str(self._directory / "local"))
-        return HeapStateTables.restore(handles, groups)
+        return HeapStateTables(groups, handles)
 
     def _dealt(self, batch: Batch) -> Iterator[tuple[KeyedStateBackend, Batch]]:
         """Rows for each subtask."""
