@@ -24,7 +24,7 @@ from holdfast.errors import (
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.handles import OperatorStateMode
 from holdfast.spark.query import _CLEANER, PendingCheckpoint
-from holdfast.testing import Faults
+from holdfast.testing import Faults, ManualClock
 
 
 def test_a_new_driver_goes_on_behind_the_last_checkpoint(memory_directory: str) -> None:
@@ -39,6 +39,16 @@ def test_a_new_driver_goes_on_behind_the_last_checkpoint(memory_directory: str) 
         read(state.managed_operator[0].stream) for state in pending.assigned["operator"].subtasks
     ]
     assert contents == [b"state of 0", b"state of 1"]
+
+
+def test_a_checkpoint_has_its_time_from_the_clock_of_the_driver(memory_directory: str) -> None:
+    clock = ManualClock()
+    driver = coordinator(memory_directory, clock=clock)
+    pending = begun(driver, 0)
+    clock.advance(2)
+    completed = driver.complete(pending, acknowledged(pending), progress(0))
+    assert completed.metadata.created_ms == clock.now_ms()
+    assert completed.metadata.duration_ms == 2000
 
 
 def test_union_state_is_spread_when_a_job_starts_and_not_in_each_batch(

@@ -10,6 +10,7 @@ from contracts.values import EXCLUSIVE, files_below, read
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.common import SYSTEM_CLOCK
 from holdfast.errors import StorageUnavailableError, StreamClosedError
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import (
@@ -80,6 +81,7 @@ def beside(copies: Path, directory: str) -> CheckpointStreamFactory:
         checkpoint_id=1,
         max_bytes=1 << 30,
         on_read=lambda where: None,
+        clock=SYSTEM_CLOCK,
     )
     return local.beside(location)
 
