@@ -9,7 +9,7 @@ from holdfast.locations import FileSystemCheckpointStorage, StoredSubtask
 from holdfast.locations.adapters import CheckpointedStateScope, file_system_for
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
 from holdfast.spark import stateful
-from holdfast.spark.query import CheckpointCoordinator, PendingCheckpoint
+from holdfast.spark.query import CLEANER, CheckpointCoordinator, PendingCheckpoint
 from holdfast.spark.subtask import Acknowledgement
 from holdfast.spark_progress import SparkProgress
 
@@ -40,6 +40,7 @@ def coordinator(
         num_retained=num_retained,
         allow_non_restored_state=allow_non_restored_state,
         start=start,
+        cleaner=CLEANER,
         clock=clock,
     )
 

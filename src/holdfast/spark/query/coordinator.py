@@ -35,9 +35,6 @@ from holdfast.spark_progress import SPARK, SparkProgress
 
 _log = logging.getLogger(__name__)
 
-# All queries of the process share a cleaner: deleting is never urgent.
-_CLEANER = CheckpointsCleaner()
-
 _COMMIT_DEADLINE_S = 60.0
 _ABORT_DEADLINE_S = 10.0
 
@@ -60,6 +57,7 @@ class CheckpointCoordinator:
             left behind.
         start: Savepoint whose operators' state the query begins with if it has no checkpoint.
         sweep: Deletes what crashes have left; called in the background once the job is claimed.
+        cleaner: Deletes checkpoints that are not kept, and runs `sweep`.
         clock: Says when checkpoints were completed, and how long they took.
     """
 
@@ -75,6 +73,7 @@ class CheckpointCoordinator:
         allow_non_restored_state: bool = False,
         start: str | None = None,
         sweep: Callable[[], object] | None = None,
+        cleaner: CheckpointsCleaner,
         clock: Clock,
     ) -> None:
         self._access = access
@@ -92,8 +91,9 @@ class CheckpointCoordinator:
         self._start = start
         self._savepoint: CompletedCheckpoint | None = None  # what it begins with
         self._ownership: JobOwnership | None = None
-        self._store = CompletedCheckpointStore(num_retained, _CLEANER)
+        self._store = CompletedCheckpointStore(num_retained, cleaner)
         self._sweep = sweep
+        self._cleaner = cleaner
         self._clock = clock
         access.initialize_base_locations_for_checkpoint()
 
@@ -176,9 +176,9 @@ class CheckpointCoordinator:
                 self._savepoint.location.external_pointer,
             )
         self._ownership = ownership
-        self._store = CompletedCheckpointStore(self._num_retained, _CLEANER, completed)
+        self._store = CompletedCheckpointStore(self._num_retained, self._cleaner, completed)
         if self._sweep is not None:
-            _CLEANER.run(self._sweep, f"orphaned files of job {self._job_id}")
+            self._cleaner.run(self._sweep, f"orphaned files of job {self._job_id}")
 
     def complete(
         self,

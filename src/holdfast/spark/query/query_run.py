@@ -24,6 +24,7 @@ from holdfast.spark.operators import (
     snapshot_sinks,
 )
 from holdfast.spark.query.batch_run import BatchRun
+from holdfast.spark.query.cleaning import CLEANER
 from holdfast.spark.query.coordinator import CheckpointCoordinator
 from holdfast.spark.query.frames import compute
 from holdfast.spark.query.pending_checkpoint import PendingCheckpoint
@@ -91,6 +92,7 @@ class QueryRun:
             allow_non_restored_state=settings.allow_non_restored_state,
             start=settings.savepoint_path,
             sweep=_sweep_of(settings, job_id),
+            cleaner=CLEANER,
             clock=clock,
         )
         guard_against_other_plans(engine.session)
