@@ -15,6 +15,7 @@ from holdfast.locations.adapters import file_system_for
 from holdfast.spark import RestoredQuery, restore_savepoint, roll_back, take_savepoint
 from holdfast.spark.checkpoint_location import UNFINISHED_FILE
 from holdfast.spark.savepoints import RESTORED_FILE, restoring
+from holdfast.spark.savepoints.unfinished import Change
 from holdfast.testing import ANY_CALL, Faults
 
 pytestmark = pytest.mark.usefixtures("as_without_spark")
@@ -172,7 +173,7 @@ def test_a_roll_back_that_was_begun_meanwhile_keeps_its_note(
 ) -> None:
     restore()
     restored = all_files(fork)[RESTORED_FILE]
-    with mock.patch("holdfast.spark.savepoints.rolling_back.finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(Change, "finish", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             roll_back(fork, checkpoint=4)
     put(f"{fork}/{RESTORED_FILE}", restored)
