@@ -80,7 +80,6 @@ class CheckpointCoordinator:
         self._job_id = job_id
         self._operators = operators
         self._continuation = Continuation(
-            job_id=job_id,
             query_id=query_id,
             operators=operators,
             sinks=sinks,
