@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from contracts.patience import RUN_HANGS_S
-from jobs.crash import FILES, ROWS
-from jobs.killed import BATCH, GROUP
+from jobs.killed import BATCH, FILES, GROUP, ROWS
 from jobs.on_cluster import Undisturbed
 from jobs.operators import Groups
 from jobs.steps import COMMITTED_FROM, STEPS, job_of

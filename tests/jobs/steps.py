@@ -17,10 +17,9 @@ from typing import Any
 from unittest import mock
 
 from contracts.patience import RUN_HANGS_S
-from jobs.crash import ROWS
 from jobs.disturbed import Waits
 from jobs.job import Job, local_spark
-from jobs.killed import BATCH, GROUP, jvm_of, kill
+from jobs.killed import BATCH, GROUP, ROWS, jvm_of, kill
 from jobs.signals import Signals
 from pyspark.sql import DataFrame, SparkSession
 
