@@ -144,7 +144,7 @@ def _newest_batch(
     if last is None:
         if committed is None:
             message = "the query has done no batch yet"
-            raise CheckpointNotFoundError(message, stored.checkpoint_location)
+            raise CheckpointNotFoundError(message, stored.checkpoint_location, kind="not-begun")
         if operators and has_link(stored.checkpoint_location):
             message = "query has only just begun with its operators"
             raise MissedError(

@@ -255,7 +255,7 @@ class _Restore:
             # If Spark has not come to the end of spreading, all is made anew.
             return str(last) in names_in(f"{self.location}/commits")
         message = "the restored query has gone on already; name a new directory"
-        raise InvalidRequestError(message, self.location)
+        raise InvalidRequestError(message, self.location, kind="gone-on")
 
 
 def _shown(paths: Mapping[str, str]) -> dict[str, str]:
