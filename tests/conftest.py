@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contracts.patience import be_patient
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -22,7 +21,6 @@ for name, examples in (("dev", 50), ("ci", 500), ("nightly", 20_000)):
         # They are directories, which examples may share.
         suppress_health_check=[HealthCheck.function_scoped_fixture],
     )
-be_patient()
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 

@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 from jobs.operators import Groups
 
+from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.locations import FileSystemCheckpointStorage, StoredSubtask
 from holdfast.locations.adapters import CheckpointedStateScope, file_system_for
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
 from holdfast.spark import stateful
-from holdfast.spark.query import CheckpointCoordinator, PendingCheckpoint
+from holdfast.spark.query import CLEANER, CheckpointCoordinator, PendingCheckpoint
 from holdfast.spark.subtask import Acknowledgement
 from holdfast.spark_progress import SparkProgress
 
@@ -26,6 +27,7 @@ def coordinator(
     key: str | list[str] | None = None,
     start: str | None = None,
     allow_non_restored_state: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> CheckpointCoordinator:
     """A driver of the job, as each start of the query makes one."""
     storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
@@ -38,6 +40,8 @@ def coordinator(
         num_retained=num_retained,
         allow_non_restored_state=allow_non_restored_state,
         start=start,
+        cleaner=CLEANER,
+        clock=clock,
     )
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from contracts.patience import wait_until
-from jobs.crash import FILES, ROWS
 from jobs.job import Job
-from jobs.killed import BATCH, GROUP
+from jobs.killed import BATCH, FILES, GROUP, ROWS
 from jobs.operators import Groups
 from jobs.signals import Signals
 from pyspark.sql import SparkSession

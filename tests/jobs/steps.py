@@ -17,10 +17,9 @@ from typing import Any
 from unittest import mock
 
 from contracts.patience import RUN_HANGS_S
-from jobs.crash import ROWS
 from jobs.disturbed import Waits
 from jobs.job import Job, local_spark
-from jobs.killed import BATCH, GROUP, jvm_of, kill
+from jobs.killed import BATCH, GROUP, ROWS, jvm_of, kill
 from jobs.signals import Signals
 from pyspark.sql import DataFrame, SparkSession
 
@@ -187,7 +186,7 @@ def main(directory: Path) -> None:
     try:
         with (
             mock.patch("holdfast.locations.file_systems.local.os", WatchedCalls(steps)),
-            mock.patch("holdfast.spark.query.coordinator._CLEANER", cleaner),
+            mock.patch("holdfast.spark.query.query_run.CLEANER", cleaner),
         ):
             ran = {
                 name: pool.submit(run, job_of(spark, directory, name), name, steps)

@@ -14,11 +14,10 @@ from contracts.entropy import (
     write,
 )
 from contracts.processes import python
-from servers.s3 import S3Bucket
+from servers.s3 import S3Bucket, settings_of
 
 from holdfast.common import uripath
 from holdfast.locations import (
-    S3Settings,
     sweep,
     use_s3,
 )
@@ -28,21 +27,9 @@ from holdfast.locations.adapters import (
 from holdfast.locations.coordination import sweeping
 
 
-def settings_of(bucket: S3Bucket) -> S3Settings:
-    server = bucket.server
-    return S3Settings(
-        endpoint_url=server.endpoint,
-        region=server.region,
-        path_style=True,
-        access_key=server.access_key,
-        secret_key=server.secret_key,
-        part_bytes=5 << 20,
-    )
-
-
 @pytest.fixture
 def s3_directory(memory_bucket: S3Bucket) -> Iterator[str]:
-    use_s3(settings_of(memory_bucket))
+    use_s3(settings_of(memory_bucket.server, part_bytes=5 << 20))
     yield f"s3://{memory_bucket.name}/holdfast/_entropy_"
     unregister_file_system("s3")
     unregister_file_system("s3a")

@@ -162,8 +162,9 @@ else:
             return scandir(path)
 
         monkeypatch.setattr(os, "scandir", refuse)
-        with pytest.raises(InvalidRequestError, match="Permission denied"):
+        with pytest.raises(InvalidRequestError, match="Permission denied") as caught:
             file_system.delete_tree(f"{directory}/a")
+        assert caught.value.kind == "refused"
 
     @pytest.mark.parametrize("call", ["write", "fsync"])
     def test_a_file_that_misses_a_piece_is_never_committed(

@@ -23,8 +23,8 @@ from holdfast.errors import (
 )
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.handles import OperatorStateMode
-from holdfast.spark.query import _CLEANER, PendingCheckpoint
-from holdfast.testing import Faults
+from holdfast.spark.query import CLEANER, PendingCheckpoint
+from holdfast.testing import Faults, ManualClock
 
 
 def test_a_new_driver_goes_on_behind_the_last_checkpoint(memory_directory: str) -> None:
@@ -39,6 +39,16 @@ def test_a_new_driver_goes_on_behind_the_last_checkpoint(memory_directory: str) 
         read(state.managed_operator[0].stream) for state in pending.assigned["operator"].subtasks
     ]
     assert contents == [b"state of 0", b"state of 1"]
+
+
+def test_a_checkpoint_has_its_time_from_the_clock_of_the_driver(memory_directory: str) -> None:
+    clock = ManualClock()
+    driver = coordinator(memory_directory, clock=clock)
+    pending = begun(driver, 0)
+    clock.advance(2)
+    completed = driver.complete(pending, acknowledged(pending), progress(0))
+    assert completed.metadata.created_ms == clock.now_ms()
+    assert completed.metadata.duration_ms == 2000
 
 
 def test_union_state_is_spread_when_a_job_starts_and_not_in_each_batch(
@@ -159,7 +169,7 @@ def test_a_late_commit_of_an_id_that_was_cleaned_up_is_taken_back(faults: Faults
         driver = coordinator(faults.behind, num_retained=1)
         for batch_id in range(3):
             run_batch(driver, batch_id)
-        _CLEANER.wait()
+        CLEANER.wait()
         file_system_for(faults.behind).prepare_directory(f"{faults.behind}/job/chk-1")
 
     faults.before("publish", go_on)
@@ -248,11 +258,11 @@ def test_older_checkpoints_are_deleted_in_the_background(
     first = coordinator(memory_directory, num_retained=num_retained)
     run_batch(first, 0)
     run_batch(first, 1)
-    _CLEANER.wait()
+    CLEANER.wait()
     second = coordinator(memory_directory, num_retained=num_retained)
     run_batch(second, 2)
     run_batch(second, 3)
-    _CLEANER.wait()
+    CLEANER.wait()
     left = [number for number in range(1, 5) if files_below(memory_directory, number)]
     assert left == [1, 2, 3, 4][-num_retained:]
 
@@ -264,10 +274,10 @@ def test_a_checkpoint_that_can_not_be_deleted_fails_no_batch_and_goes_with_the_n
     run_batch(driver, 0)
     faults.before("delete", StorageUnavailableError("as planned"))
     run_batch(driver, 1)
-    _CLEANER.wait()
+    CLEANER.wait()
     assert [number for number in (1, 2) if files_below(faults.behind, number)] == [1, 2]
     run_batch(driver, 2)
-    _CLEANER.wait()
+    CLEANER.wait()
     assert [number for number in (1, 2, 3) if files_below(faults.behind, number)] == [3]
 
 

@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +21,7 @@ from holdfast.locations.adapters import (
     FileStateHandle,
 )
 from holdfast.spark.warm_state import LocalCopies, local_directory, owner_of
+from holdfast.testing import ManualClock
 
 BIG = bytes(range(256)) * (9 << 12)  # more than may be held back, no whole number of blocks
 
@@ -44,6 +44,7 @@ class Host:
         self.directory = directory
         self.max_bytes = max_bytes
         self.found: list[str] = []
+        self.clock = ManualClock()
 
     def copies(self, checkpoint_id: int = 1, owner: str = "0") -> LocalCopies:
         return LocalCopies(
@@ -52,6 +53,7 @@ class Host:
             checkpoint_id=checkpoint_id,
             max_bytes=self.max_bytes,
             on_read=self.found.append,
+            clock=self.clock,
         )
 
     def write(
@@ -302,9 +304,11 @@ def test_what_a_killed_task_has_left_is_deleted(
     killed = host.copies().new_copy()
     killed.write(BIG)
     (left,) = host.names()
+    os.utime(host.directory / left, (host.clock.now_ms() / 1000,) * 2)
+    host.clock.advance(3600)
     host.write(factory, BIG)
     assert left in host.names(), "it may still be written"
-    os.utime(host.directory / left, (time.time() - 7200,) * 2)
+    host.clock.advance(1)
     host.write(factory, BIG)
     assert left not in host.names()
     killed.close()
@@ -333,9 +337,13 @@ def test_a_forgotten_directory_of_a_killed_executor_is_deleted(tmp_path: Path) -
     for directory in (old, young, others):
         directory.mkdir(parents=True)
         (directory / "copy").touch()
+    clock = ManualClock()
     for directory in (old, others):
-        os.utime(directory, (time.time() - 3 * 86400,) * 2)
-    assert local_directory(environment) == f"{tmp_path}/blockmgr-mine/holdfast"
+        os.utime(directory, (clock.now_ms() / 1000,) * 2)
+    clock.advance(86400)
+    os.utime(young, (clock.now_ms() / 1000,) * 2)
+    clock.advance(1)
+    assert local_directory(environment, clock) == f"{tmp_path}/blockmgr-mine/holdfast"
     assert not old.exists()
     assert old.parent.exists(), "that one is Spark's"
     assert young.exists()
@@ -345,8 +353,11 @@ def test_a_forgotten_directory_of_a_killed_executor_is_deleted(tmp_path: Path) -
 def test_executors_of_one_application_share_its_directory() -> None:
     block_manager = {"SPARK_LOCAL_DIRS": "/data/of-application/blockmgr-1,/data2/x"}
     for cluster in ({"CONTAINER_ID": "1"}, {"SPARK_EXECUTOR_DIRS": "/data/of-application"}):
-        assert local_directory(block_manager | cluster) == "/data/of-application/holdfast"
-    assert local_directory({}) is None
+        assert (
+            local_directory(block_manager | cluster, ManualClock())
+            == "/data/of-application/holdfast"
+        )
+    assert local_directory({}, ManualClock()) is None
 
 
 class Machine(RuleBasedStateMachine):

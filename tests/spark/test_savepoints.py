@@ -21,6 +21,7 @@ from holdfast.spark import (
     take_savepoint,
 )
 from holdfast.spark.savepoints import Copier
+from holdfast.spark.savepoints.unfinished import Change
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ def test_spark_starts_no_query_where_a_restore_is_not_finished(
     def restore() -> RestoredQuery:
         return restore_savepoint(pointer, location)
 
-    with mock.patch("holdfast.spark.savepoints.restoring.finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(Change, "finish", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             restore()
     fork = Sums(spark, source, location, {})

@@ -3,7 +3,6 @@
 import argparse
 import json
 import statistics
-import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +74,7 @@ def show_command(options: argparse.Namespace) -> int:
     if options.json:
         print_json(shown)
     else:
-        _print(shown, subtasks=options.subtasks)
+        _print(shown, subtasks=options.subtasks, now_s=options.clock.now_ms() / 1000)
     return 0
 
 
@@ -171,9 +170,9 @@ def _subtask(subtask: StoredSubtask) -> dict[str, Any]:
     }
 
 
-def _print(shown: dict[str, Any], *, subtasks: bool) -> None:
+def _print(shown: dict[str, Any], *, subtasks: bool, now_s: float) -> None:
     completed = datetime.fromisoformat(shown["completed"])
-    age = age_text(time.time() - completed.timestamp())
+    age = age_text(now_s - completed.timestamp())
     epoch = f", in epoch {shown['epoch']}" if shown["epoch"] else ""
     print_line(f"{shown['kind']} {shown['checkpoint']} of job {shown['job']}")
     pairs = {
