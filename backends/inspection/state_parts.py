@@ -42,11 +42,11 @@ class StatePart(Protocol):
         ...
 
     def extents(self) -> Iterable[Extent]:
-        """Where its bytes are."""
+        """Where the bytes of the part are."""
         ...
 
     def stored(self) -> pa.Schema:
-        """How its columns are stored; it may have to be read.
+        """How the columns are stored; for some kinds it is read.
 
         Raises:
             CheckpointNotFoundError: A state file is gone.
@@ -63,11 +63,11 @@ class StatePart(Protocol):
         ...
 
     def split(self) -> Sequence["StatePart"]:
-        """Parts of it that can be read beside each other, if it is large."""
+        """The part, or if it is large smaller parts that can be read beside each other."""
         ...
 
     def batches(self, stored: pa.Schema, /) -> Iterator[pa.RecordBatch]:
-        """Its rows, as they are stored.
+        """Rows of the part, as they are stored.
 
         Raises:
             CheckpointNotFoundError: A state file is gone.

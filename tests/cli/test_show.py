@@ -97,7 +97,7 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
                 ],
                 "subtasks": {
                     str(index): {
-                        "bytes": sizes[index],
+                        "stored_bytes": sizes[index],
                         "statistics": {
                             "rows_in": count,
                             "rows_out": count + 1,

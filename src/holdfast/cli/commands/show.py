@@ -166,7 +166,7 @@ def _state(state: "StoredState") -> dict[str, Any]:
 def _subtask(subtask: StoredSubtask) -> dict[str, Any]:
     counted: SubtaskStatistics | None = subtask.statistics
     return {
-        "bytes": sum(stream.size for stream in subtask.streams()),
+        "stored_bytes": subtask.stored_bytes,
         "statistics": None
         if counted is None
         else {field: getattr(counted, field) for field in (*_MEASURED, "restored_from")},
