@@ -142,6 +142,8 @@ def _text(row: dict[str, Any]) -> dict[str, str]:
 def _cell(name: str, value: Any) -> str:
     if name == "bytes":
         return bytes_text(value)
+    if name == "state" and value is None:
+        return "-"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     is_cut = name in ("key", "value") and len(text) > _LENGTH
     return f"{text[:_LENGTH]}…" if is_cut else text

@@ -223,7 +223,7 @@ def _print_operator(uid: str, operator: dict[str, Any], *, subtasks: bool) -> No
     print_table(
         [
             {
-                "state": state["state"] or f"<{state['kind']}>",
+                "state": state["state"] or "-",
                 "kind": state["kind"],
                 "elements": str(state["elements"]),
                 "size": bytes_text(state["bytes"]),
