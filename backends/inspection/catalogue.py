@@ -4,7 +4,7 @@ All that shows, compares, checks or reads states begins here. `READERS` says who
 kind of state is a line there.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -23,35 +23,24 @@ from holdfast.locations.handles import (
 )
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator
 
-ListedPart: TypeAlias = tuple[str | None, str, StatePart]
-"""A part of a state, behind the state's name, or None, and its kind."""
+Reader: TypeAlias = Callable[[int, Any], Iterable[tuple[str | None, str, StatePart]]]
+"""Lists what is behind a handle of a subtask: the name of each state, if it has any, its kind, and this part of it."""
 
 
-def _sections(subtask: int, handle: OperatorStateHandle) -> Iterator[ListedPart]:
+def _sections(subtask: int, handle: OperatorStateHandle) -> Iterator[tuple[str, str, Section]]:
     for name, partitions in handle.states.items():
         yield name, KINDS[partitions.mode], Section(subtask, name, handle.stream, partitions)
 
 
-def _raw_operator(subtask: int, handle: RawOperatorStateHandle) -> Iterator[ListedPart]:
-    yield None, "raw operator", RawPart(subtask, handle)
+def _raw(kind: str) -> Reader:
+    return lambda subtask, handle: [(None, kind, RawPart(subtask, handle))]
 
-
-def _keyed(subtask: int, handle: KeyGroupsStateHandle) -> Iterator[ListedPart]:
-    yield None, "keyed", RawPart(subtask, handle)
-
-
-def _raw_keyed(subtask: int, handle: KeyGroupsStateHandle) -> Iterator[ListedPart]:
-    yield None, "raw keyed", RawPart(subtask, handle)
-
-
-Reader: TypeAlias = Callable[[int, Any], Iterator[ListedPart]]
-"""Lists the parts of states behind a handle of a subtask."""
 
 READERS: dict[str, dict[type, Reader]] = {
     "managed_operator": {OperatorStateHandle: _sections},
-    "raw_operator": {RawOperatorStateHandle: _raw_operator},
-    "managed_keyed": {KeyGroupsStateHandle: _keyed},
-    "raw_keyed": {KeyGroupsStateHandle: _raw_keyed},
+    "raw_operator": {RawOperatorStateHandle: _raw("raw operator")},
+    "managed_keyed": {KeyGroupsStateHandle: _raw("keyed")},
+    "raw_keyed": {KeyGroupsStateHandle: _raw("raw keyed")},
 }
 """Who reads which kind of handle, by its field in `StoredSubtask` and its type."""
 
@@ -117,13 +106,12 @@ class StoredState:
             has_subtasks=not self._is_copied,
         )
 
-    def row(self, columns: Iterable[ShownColumn]) -> dict[str, Any]:
+    def row(self, columns: Sequence[ShownColumn]) -> dict[str, Any]:
         """The state in a few values, which have the same names wherever states are listed.
 
         Args:
             columns: The state's `ReadableState.content`; none if it can't be read how it is stored.
         """
-        columns = tuple(columns)
         return {
             "operator": self.operator,
             "state": self.name,
@@ -153,23 +141,13 @@ def stored_states(metadata: CheckpointMetadata) -> list[StoredState]:
 
 def states_of(uid: str, operator: StoredOperator) -> list[StoredState]:
     """All states of an operator: managed operator state first. Reads nothing."""
-    return [
-        StoredState(uid, name, kind, tuple(parts))
-        for field, readers in READERS.items()
-        for (name, kind), parts in _parts(operator, field, readers).items()
-    ]
-
-
-def _parts(
-    operator: StoredOperator, field: str, readers: Mapping[type, Reader]
-) -> dict[tuple[str | None, str], list[StatePart]]:
-    """Parts by the name and kind of their state."""
-    parts: dict[tuple[str | None, str], list[StatePart]] = {}
-    for subtask, stored in sorted(operator.subtasks.items()):
-        for handle in getattr(stored, field):
-            for name, kind, part in readers[type(handle)](subtask, handle):
-                parts.setdefault((name, kind), []).append(part)
-    return parts
+    states: dict[tuple[str, str | None, str], list[StatePart]] = {}
+    for field, readers in READERS.items():
+        for subtask, stored in sorted(operator.subtasks.items()):
+            for handle in getattr(stored, field):
+                for name, kind, part in readers[type(handle)](subtask, handle):
+                    states.setdefault((field, name, kind), []).append(part)
+    return [StoredState(uid, name, kind, tuple(parts)) for (_, name, kind), parts in states.items()]
 
 
 def find_state(
