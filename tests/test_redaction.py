@@ -76,7 +76,7 @@ def with_password(draw: st.DrawFn) -> str:
 @st.composite
 def with_query(draw: st.DrawFn) -> str:
     """A query behind the authority, or behind the path where it is on no local disk."""
-    scheme = draw(schemes.filter(lambda one: one != "file"))
+    scheme = draw(schemes.filter(lambda name: name != "file"))
     user = draw(st.sampled_from(["", "container@"]))
     return f"{scheme}://{user}{draw(hosts)}{draw(paths)}?sig={draw(secrets)}{draw(paths)}"
 
@@ -167,7 +167,7 @@ def test_no_secret_is_in_an_error_nor_in_what_caused_it(
         chain: list[BaseException] = [error]
         while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
             chain.append(cause)
-        texts = [text for one in chain for text in (str(one), repr(one), repr(one.args))]
+        texts = [text for link in chain for text in (str(link), repr(link), repr(link.args))]
         told = "\n".join([*texts, error.location, *traceback.format_exception_only(error)])
         assert SECRET not in told
     else:

@@ -54,11 +54,11 @@ class ObjectStore(MemoryFileSystem):
         return super().list(uri)
 
     def list_uploads(self, uri: str, /) -> Iterable[PendingUpload]:
-        return [one for one in self.uploads if one.uri.startswith(f"{uri.rstrip('/')}/")]
+        return [upload for upload in self.uploads if upload.uri.startswith(f"{uri.rstrip('/')}/")]
 
     def abort_uploads(self, uploads: Iterable[PendingUpload], /) -> None:
-        for one in uploads:
-            self.uploads.remove(one)
+        for upload in uploads:
+            self.uploads.remove(upload)
 
 
 @pytest.fixture
@@ -126,11 +126,13 @@ def completed(
 
 
 def files_of(checkpoint: CompletedCheckpoint) -> list[FileStateHandle]:
-    return [one for one in checkpoint.metadata.streams() if isinstance(one, FileStateHandle)]
+    return [
+        stream for stream in checkpoint.metadata.streams() if isinstance(stream, FileStateHandle)
+    ]
 
 
 def assert_complete(checkpoint: CompletedCheckpoint) -> None:
-    found = load_checkpoint(checkpoint.location)
-    assert found.metadata == checkpoint.metadata
-    for stream in found.metadata.streams():
+    loaded = load_checkpoint(checkpoint.location)
+    assert loaded.metadata == checkpoint.metadata
+    for stream in loaded.metadata.streams():
         assert read(stream) == b"state"

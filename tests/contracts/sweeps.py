@@ -73,28 +73,28 @@ def completed(
 
 
 def shared_of(checkpoint: CompletedCheckpoint) -> FileStateHandle:
-    (found,) = [
-        one
-        for one in checkpoint.metadata.streams()
-        if isinstance(one, FileStateHandle) and "/shared/" in one.uri
+    (shared,) = [
+        stream
+        for stream in checkpoint.metadata.streams()
+        if isinstance(stream, FileStateHandle) and "/shared/" in stream.uri
     ]
-    return found
+    return shared
 
 
 def files_below(directory: str) -> set[str]:
     """Every file below a directory, by URI."""
-    found = set()
+    files = set()
     for entry in file_system_for(directory).list(directory):
-        found |= files_below(entry.uri) if entry.is_directory else {entry.uri}
-    return found
+        files |= files_below(entry.uri) if entry.is_directory else {entry.uri}
+    return files
 
 
 def directories_below(directory: str) -> set[str]:
-    found = set()
+    directories = set()
     for entry in file_system_for(directory).list(directory):
         if entry.is_directory:
-            found |= {entry.uri} | directories_below(entry.uri)
-    return found
+            directories |= {entry.uri} | directories_below(entry.uri)
+    return directories
 
 
 def put(uri: str, data: bytes = b"x") -> str:
@@ -117,9 +117,9 @@ def overwrite(uri: str, data: bytes) -> None:
 
 def assert_complete(checkpoint: CompletedCheckpoint) -> None:
     """It is found, and all its files are what was written."""
-    found = load_checkpoint(checkpoint.location)
-    assert found.metadata == checkpoint.metadata
-    for stream in found.metadata.streams():
+    loaded = load_checkpoint(checkpoint.location)
+    assert loaded.metadata == checkpoint.metadata
+    for stream in loaded.metadata.streams():
         assert len(read(stream)) == stream.size
 
 

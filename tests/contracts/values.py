@@ -13,7 +13,7 @@ def read(handle: StreamStateHandle) -> bytes:
 
 def files_below(directory: str) -> set[str]:
     """URIs of all files below a directory."""
-    found = set()
+    files = set()
     for entry in file_system_for(directory).list(directory):
-        found |= files_below(entry.uri) if entry.is_directory else {entry.uri}
-    return found
+        files |= files_below(entry.uri) if entry.is_directory else {entry.uri}
+    return files

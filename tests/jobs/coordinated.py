@@ -56,7 +56,7 @@ def acknowledged(
     state_of: Callable[[int], bytes] = lambda subtask: b"state of %d" % subtask,
 ) -> dict[str, list[Acknowledgement]]:
     """What subtasks report after each has written its state into a file."""
-    found = []
+    acknowledgements = []
     for subtask in subtasks:
         with pending.location.create_checkpoint_state_output_stream(
             CheckpointedStateScope.EXCLUSIVE
@@ -66,8 +66,8 @@ def acknowledged(
         assert handle is not None
         partitions = StatePartitions(mode, 0, handle.size, 0, count)
         state = StoredSubtask((OperatorStateHandle({"s": partitions}, handle),))
-        found.append(Acknowledgement(subtask, subtask, state, pending.checkpoint_id))
-    return {"operator": found}
+        acknowledgements.append(Acknowledgement(subtask, subtask, state, pending.checkpoint_id))
+    return {"operator": acknowledgements}
 
 
 def progress(batch_id: int) -> SparkProgress:

@@ -67,7 +67,9 @@ def completed(
 
 
 def files_of(checkpoint: CompletedCheckpoint) -> list[FileStateHandle]:
-    return [one for one in checkpoint.metadata.streams() if isinstance(one, FileStateHandle)]
+    return [
+        stream for stream in checkpoint.metadata.streams() if isinstance(stream, FileStateHandle)
+    ]
 
 
 def exists(checkpoint: CompletedCheckpoint) -> bool:
@@ -77,12 +79,12 @@ def exists(checkpoint: CompletedCheckpoint) -> bool:
 
 def is_there(handle: FileStateHandle) -> bool:
     directory = handle.uri.rpartition("/")[0]
-    return any(one.uri == handle.uri for one in file_system_for(directory).list(directory))
+    return any(entry.uri == handle.uri for entry in file_system_for(directory).list(directory))
 
 
 def assert_whole(checkpoint: CompletedCheckpoint) -> None:
-    for one in files_of(load_checkpoint(checkpoint.location)):
-        assert read(one) == b"state"
+    for stream in files_of(load_checkpoint(checkpoint.location)):
+        assert read(stream) == b"state"
 
 
 @pytest.fixture
@@ -99,7 +101,7 @@ def cleaner() -> CheckpointsCleaner:
 
 
 def ids(store: CompletedCheckpointStore) -> list[int]:
-    return [one.checkpoint_id for one in store.checkpoints]
+    return [checkpoint.checkpoint_id for checkpoint in store.checkpoints]
 
 
 @pytest.mark.parametrize(("num_retained", "kept"), [(1, [5]), (3, [3, 4, 5]), (9, [1, 2, 3, 4, 5])])
@@ -171,13 +173,13 @@ def test_one_whose_shared_file_is_known_with_another_length_is_refused_and_the_o
 def test_what_a_driver_finds_when_it_starts_is_kept_and_gives_way_to_newer_ones(
     access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
 ) -> None:
-    found = [completed(access, number, shared=1) for number in (1, 2, 3)]
-    store = CompletedCheckpointStore(2, cleaner, found)
+    checkpoints = [completed(access, number, shared=1) for number in (1, 2, 3)]
+    store = CompletedCheckpointStore(2, cleaner, checkpoints)
     assert ids(store) == [1, 2, 3]
-    store.add(completed(access, 4, files_of(found[0])[1]))
+    store.add(completed(access, 4, files_of(checkpoints[0])[1]))
     assert ids(store) == [3, 4]
-    assert [exists(one) for one in found] == [False, False, True]
-    assert [is_there(files_of(one)[1]) for one in found] == [True, False, True]
+    assert [exists(checkpoint) for checkpoint in checkpoints] == [False, False, True]
+    assert [is_there(files_of(checkpoint)[1]) for checkpoint in checkpoints] == [True, False, True]
 
 
 class TestSharedFiles:
@@ -243,7 +245,8 @@ class TestSharedFiles:
             faults.clear()
             metadata = f"{first.location.external_pointer}/_metadata"
             if metadata in {
-                one.uri for one in file_system_for(metadata).list(first.location.external_pointer)
+                entry.uri
+                for entry in file_system_for(metadata).list(first.location.external_pointer)
             }:
                 assert_whole(first)
         assert steps
@@ -271,6 +274,6 @@ def test_ids_one_two_three_of_which_two_are_kept_discard_the_first_only(
     """Flink's vector of cleanSubsumedCheckpoints: (2, {}) discards 1 and keeps 2 and 3."""
     store = CompletedCheckpointStore(2, cleaner)
     made: Sequence[CompletedCheckpoint] = [completed(access, number) for number in (1, 2, 3)]
-    for one in made:
-        store.add(one)
-    assert [exists(one) for one in made] == [False, True, True]
+    for checkpoint in made:
+        store.add(checkpoint)
+    assert [exists(checkpoint) for checkpoint in made] == [False, True, True]

@@ -56,9 +56,9 @@ class TestNothingIsLeft:
         copy = f"{bucket}/copies/job/chk-1"
         content = read(done.location.metadata_handle)
         publish(f"{copy}/{METADATA_FILE}", content, single_writer=False)
-        found = load_checkpoint(checkpoint_storage(bucket + "/c").resolve_checkpoint(copy))
-        assert_complete(found)
-        found.discard()
+        loaded = load_checkpoint(checkpoint_storage(bucket + "/c").resolve_checkpoint(copy))
+        assert_complete(loaded)
+        loaded.discard()
         assert files_in(bucket) == before
         assert_complete(done)
 
@@ -82,7 +82,7 @@ class TestNothingIsLeft:
         for _ in range(2):
             failed.dispose_on_failure()
         assert files_in(bucket) == before
-        assert [one.uri for one in ObjectStore.uploads] == theirs
+        assert [upload.uri for upload in ObjectStore.uploads] == theirs
         assert_complete(done)
 
     def test_of_an_attempt_but_what_it_has_completed(

@@ -53,9 +53,11 @@ class TestSweep:
         assert (young.files, young.uploads, young.too_young) == ((), (), len(orphans) + 1)
         clock.advance(GRACE + 1)
         dry = sweep(directory, "job", grace_s=GRACE, dry_run=True)
-        assert files_in(bucket) == before | {one.removeprefix(f"{bucket}/") for one in orphans}
+        assert files_in(bucket) == before | {
+            orphan.removeprefix(f"{bucket}/") for orphan in orphans
+        }
         report = sweep(directory, "job", grace_s=GRACE)
-        assert {one.uri for one in report.files} == {one.uri for one in dry.files} == orphans
+        assert {file.uri for file in report.files} == {file.uri for file in dry.files} == orphans
         assert report.uploads == dry.uploads == (upload,)
         assert files_in(bucket) == before
         assert ObjectStore.uploads == []
@@ -82,7 +84,7 @@ class TestSweep:
         kept = completed(job_in(plain), 2, shared)
         clock.advance(GRACE + 1)
         assert sweep(plain, "job", grace_s=GRACE).files == ()
-        assert [one.uri for one in sweep(directory, "job", grace_s=GRACE).files] == [orphan.uri]
+        assert [file.uri for file in sweep(directory, "job", grace_s=GRACE).files] == [orphan.uri]
         assert_complete(kept)
 
     @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ class TestSweep:
         completed(access, 1, files=2)
         ObjectStore.listed.clear()
         sweep(directory, "job", grace_s=GRACE)
-        spread = [one for one in ObjectStore.listed if "/." in one]
+        spread = [uri for uri in ObjectStore.listed if "/." in uri]
         assert len(spread) == len(set(spread)) == 258
 
     def test_deletes_nothing_when_a_listing_fails(
@@ -171,7 +173,7 @@ class TestSweep:
         monkeypatch.setattr(ObjectStore, "list", fail)
         with pytest.raises(NotImplementedError):
             sweep(directory, "job", grace_s=GRACE)
-        spread = [one for one in listed if "/." in one]
+        spread = [uri for uri in listed if "/." in uri]
         assert len(spread) == len(set(spread))
 
     def test_refuses_savepoints_where_none_can_be(
@@ -211,7 +213,7 @@ class TestSweep:
                 sweep(directory, "job", grace_s=GRACE)
             with pytest.raises(StorageUnavailableError, match="threads"):
                 given_up.dispose_on_failure()
-            assert not [one for one in ObjectStore.listed if "/." in one]
+            assert not [uri for uri in ObjectStore.listed if "/." in uri]
         assert files_in(bucket) == before
         sweep(directory, "job", grace_s=GRACE)
         assert files_in(bucket) == set()

@@ -78,15 +78,17 @@ class TestPointers:
         self, done: CompletedCheckpoint, local_directory: str, suffix: str
     ) -> None:
         storage = checkpoint_storage("memory:///another")
-        found = storage.resolve_checkpoint(done.location.external_pointer + suffix)
-        assert found.external_pointer == f"{local_directory}/job/chk-1"
-        assert load_checkpoint(found).metadata == done.metadata
+        resolved = storage.resolve_checkpoint(done.location.external_pointer + suffix)
+        assert resolved.external_pointer == f"{local_directory}/job/chk-1"
+        assert load_checkpoint(resolved).metadata == done.metadata
 
     def test_a_path_is_a_pointer(
         self, done: CompletedCheckpoint, local_directory: str, tmp_path: Path
     ) -> None:
-        found = checkpoint_storage(local_directory).resolve_checkpoint(tmp_path / "job" / "chk-1")
-        assert load_checkpoint(found).metadata == done.metadata
+        resolved = checkpoint_storage(local_directory).resolve_checkpoint(
+            tmp_path / "job" / "chk-1"
+        )
+        assert load_checkpoint(resolved).metadata == done.metadata
 
     @pytest.mark.parametrize("name", ["none", "job/chk-2", "job/chk-1/x", "job/chk-1/_metadata/x"])
     def test_what_is_missing_is_not_found(
@@ -117,18 +119,20 @@ class TestPointers:
         directory = tmp_path / "job" / "chk-1"
         os.rename(directory / METADATA_FILE, directory / "before the upgrade")
         pointer = f"{done.location.external_pointer}/before the upgrade"
-        found = load_checkpoint(checkpoint_storage(local_directory).resolve_checkpoint(pointer))
-        assert found.metadata == done.metadata
+        loaded = load_checkpoint(checkpoint_storage(local_directory).resolve_checkpoint(pointer))
+        assert loaded.metadata == done.metadata
         with pytest.raises(InvalidRequestError):
-            found.discard()
+            loaded.discard()
         assert len(list(directory.iterdir())) == 2
 
     def test_a_moved_directory_still_leads_to_its_state(
         self, done: CompletedCheckpoint, local_directory: str, tmp_path: Path
     ) -> None:
         shutil.move(tmp_path / "job" / "chk-1", tmp_path / "moved")
-        found = checkpoint_storage(local_directory).resolve_checkpoint(f"{local_directory}/moved")
-        (handle,) = load_checkpoint(found).metadata.streams()
+        resolved = checkpoint_storage(local_directory).resolve_checkpoint(
+            f"{local_directory}/moved"
+        )
+        (handle,) = load_checkpoint(resolved).metadata.streams()
         assert isinstance(handle, FileStateHandle)
         assert handle.uri.startswith(f"{local_directory}/moved/")
         assert read(handle) == bytes(100_000)
@@ -273,9 +277,9 @@ class TestDiscard:
         theirs = completed_in(job_in(local_directory))
         trial = job_in(f"{local_directory}/trial")
         (tmp_path / "trial" / "job" / "chk-1").symlink_to(tmp_path / "job" / "chk-1")
-        found = load_latest_checkpoint(trial)
-        assert found is not None
-        found.discard()
+        latest = load_latest_checkpoint(trial)
+        assert latest is not None
+        latest.discard()
         assert trial.completed_checkpoints() == {}
         for stream in load_checkpoint(theirs.location).metadata.streams():
             assert read(stream) == bytes(100_000)

@@ -90,14 +90,14 @@ class FsspecContract(FileSystemContract):
             for name in "abc":
                 write(file_system, f"{own}/{name}", name.encode() * 1000 * thread)
             with file_system.open(f"{own}/c") as stream:
-                found = stream.read()
+                content = stream.read()
             file_system.delete([f"{own}/{name}" for name in "abc"])
             file_system.delete_empty_directory(own)
-            return found
+            return content
 
         with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(work, range(8)))
-        assert found == [b"c" * 1000 * thread for thread in range(8)]
+            contents = list(pool.map(work, range(8)))
+        assert contents == [b"c" * 1000 * thread for thread in range(8)]
         assert self.files(directory) == {}
 
     def test_a_write_that_failed_is_never_committed(

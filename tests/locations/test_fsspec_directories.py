@@ -70,8 +70,8 @@ class TestDirectories:
         uri, path = place
         (path / "x").write_bytes(b"1")
         (path / "link").symlink_to(path / "x")
-        found = {entry.uri: entry.is_link for entry in file_system_for(uri).list(uri)}
-        assert found == {f"{uri}/x": False, f"{uri}/link": True}
+        links = {entry.uri: entry.is_link for entry in file_system_for(uri).list(uri)}
+        assert links == {f"{uri}/x": False, f"{uri}/link": True}
 
     def test_a_directory_is_not_deleted_as_a_file(self, place: tuple[str, Path]) -> None:
         uri, path = place

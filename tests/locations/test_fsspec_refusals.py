@@ -102,9 +102,9 @@ class TestRefusals:
     def test_a_server_that_is_not_there_is_unavailable_and_no_secret_is_told(
         self, server: SftpServer
     ) -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            uri = f"sftp://holdfast@127.0.0.1:{taken.getsockname()[1]}/x"
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            uri = f"sftp://holdfast@127.0.0.1:{listener.getsockname()[1]}/x"
             with pytest.raises(StorageUnavailableError) as caught:
                 list(fsspec_file_system("sftp").list(uri))
         assert_without(PASSWORD, caught.value)

@@ -98,17 +98,17 @@ class TestRenames:
             renaming(rename)
         assert self.left == {"x": b"other"}
 
-    @pytest.mark.parametrize("found", [b"whole", b"other size"])
+    @pytest.mark.parametrize("content", [b"whole", b"other size"])
     def test_a_copy_that_is_there_after_a_failure_may_be_anybodys(
-        self, renaming: Any, found: bytes
+        self, renaming: Any, content: bytes
     ) -> None:
         def rename(old: Path, new: Path) -> None:
-            new.write_bytes(found)
+            new.write_bytes(content)
             raise OSError("lost")
 
         with pytest.raises(OutcomeUnknownError):
             renaming(rename)
-        assert self.left == {"x": found}
+        assert self.left == {"x": content}
 
     def test_a_file_of_another_length_under_the_name_is_not_ours(self, renaming: Any) -> None:
         def rename(old: Path, new: Path) -> None:

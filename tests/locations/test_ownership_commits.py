@@ -38,9 +38,9 @@ class TestCommits:
     def test_the_owner_completes_a_checkpoint(self, memory_directory: str) -> None:
         access = job_in(memory_directory)
         run(access, access.claim_job(), 1)
-        found = load_latest_checkpoint(access)
-        assert found is not None
-        assert found.checkpoint_id == 1
+        latest = load_latest_checkpoint(access)
+        assert latest is not None
+        assert latest.checkpoint_id == 1
 
     def test_a_driver_that_was_fenced_before_writes_nothing(self, faults: Faults) -> None:
         access = job_in(faults.directory)
@@ -232,11 +232,11 @@ class TestCommits:
 
         faults.before("open", go_on)
         try:
-            found = load_latest_checkpoint(access)
+            latest = load_latest_checkpoint(access)
         except CheckpointNotFoundError:
             pytest.fail("the job had a completed checkpoint at every moment")
-        assert found is not None
-        assert found.checkpoint_id == 2
+        assert latest is not None
+        assert latest.checkpoint_id == 2
 
 
 class _Overwriting(LocalFileSystem):

@@ -63,7 +63,7 @@ def test_neither_s3fs_nor_botocore_repeats_anything(
     assert watched.counts()[name] == 1
 
 
-@pytest.mark.parametrize("name", [one for one in CALLS if one != "GetObject"])
+@pytest.mark.parametrize("name", [call for call in CALLS if call != "GetObject"])
 @pytest.mark.parametrize("fault", ["answer", "reset"])
 def test_what_fails_twice_is_done_at_the_third_time(
     watched: Watched, name: str, fault: str

@@ -83,7 +83,9 @@ class TestWhatIsSwept:
         sweep(memory_directory, "job", grace_s=GRACE)
         assert cut_short.location.external_pointer not in directories_below(memory_directory)
         assert not files_below(memory_directory) & {
-            one.uri for one in cut_short.metadata.streams() if isinstance(one, FileStateHandle)
+            stream.uri
+            for stream in cut_short.metadata.streams()
+            if isinstance(stream, FileStateHandle)
         }
         assert_complete(kept)
 
@@ -249,11 +251,11 @@ class _SkewedFileSystem(MemoryFileSystem):
         behind = uri.replace("skewed:", "memory:")
         return [
             replace(
-                one,
-                uri=one.uri.replace("memory:", "skewed:"),
-                modified_ms=one.modified_ms + self.skew_ms,
+                entry,
+                uri=entry.uri.replace("memory:", "skewed:"),
+                modified_ms=entry.modified_ms + self.skew_ms,
             )
-            for one in super().list(behind)
+            for entry in super().list(behind)
         ]
 
 
@@ -269,7 +271,7 @@ class TestTheClock:
                 if isinstance(uri, str):
                     return plain(self, uri.replace("skewed:", "memory:"), *rest)
                 assert isinstance(uri, Iterable)
-                return plain(self, [one.replace("skewed:", "memory:") for one in uri], *rest)
+                return plain(self, [part.replace("skewed:", "memory:") for part in uri], *rest)
 
             return call
 

@@ -194,11 +194,11 @@ class TestUnreadableMetadata:
     ) -> str:
         """URI of the metadata of one of three checkpoints, beside orphans."""
         number = ["first", "middle", "last"].index(request.param)
-        found = [completed(access, one) for one in (1, 2, 3)]
+        checkpoints = [completed(access, checkpoint_id) for checkpoint_id in (1, 2, 3)]
         write(access.initialize_location_for_checkpoint(2))
         write(access.initialize_location_for_checkpoint(9), scope=SHARED)
         clock.advance(2 * GRACE)
-        uri = found[number].location.metadata_handle
+        uri = checkpoints[number].location.metadata_handle
         assert isinstance(uri, FileStateHandle)
         return uri.uri
 

@@ -40,7 +40,7 @@ class TestMeanwhile:
         write(access.initialize_location_for_checkpoint(2))
         clock.advance(2 * GRACE)
         before = {
-            one for one in files_below(f"{faults.behind}/job") if not one.endswith("/_epoch/1")
+            name for name in files_below(f"{faults.behind}/job") if not name.endswith("/_epoch/1")
         }
         faults.before(call, access.claim_job)
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
@@ -69,8 +69,8 @@ class TestMeanwhile:
         sweep(faults.directory, "job", grace_s=GRACE)
         faults.clear()
         assert_complete(old)
-        for one in made:
-            assert_complete(one)
+        for checkpoint in made:
+            assert_complete(checkpoint)
 
     def test_a_checkpoint_that_takes_over_shared_files_from_one_that_is_deleted_survives_it(
         self, memory_directory: str, clock: ManualClock
@@ -101,9 +101,9 @@ class TestMeanwhile:
                 faults.before(ANY_CALL, go_on, nth=number)
                 sweep(faults.directory, "job", grace_s=GRACE)
                 faults.clear()
-                for one in made:
+                for checkpoint in made:
                     reached = True
-                    assert_complete(one)
+                    assert_complete(checkpoint)
         assert number > 10
 
     @pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
@@ -140,7 +140,7 @@ class TestMeanwhile:
                 sweep(faults.directory, "job", grace_s=GRACE)
                 left = files_below(faults.directory)
                 assert not left & orphans
-                assert not any("_probe-" in one for one in left)
+                assert not any("_probe-" in name for name in left)
         assert number > 10
 
     def test_a_checkpoint_whose_metadata_is_deleted_meanwhile_does_not_stop_it(

@@ -54,7 +54,7 @@ def test_union_state_is_spread_when_a_job_starts_and_not_in_each_batch(
     first = coordinator(memory_directory)
     for batch_id in range(3):
         pending = begun(first, batch_id)
-        assert contents(pending) == ([[], []] if batch_id == 0 else [[one] for one in states])
+        assert contents(pending) == ([[], []] if batch_id == 0 else [[state] for state in states])
         done = acknowledged(pending, mode=OperatorStateMode.UNION)
         first.complete(pending, done, progress(batch_id))
     assert contents(begun(coordinator(memory_directory), 3)) == [states, states]
