@@ -1,6 +1,7 @@
 """The session, the jobs and the servers of the integration tests."""
 
 from contracts.patience import be_patient
+from dealing import pytest_collection, pytest_collection_finish, pytest_xdist_make_scheduler
 from jobs.fixtures import job, spark
 from jobs.on_cluster import fed_job, signals, undisturbed
 from servers.browser import browser
@@ -23,6 +24,9 @@ __all__ = [
     "minio",
     "minio_bucket",
     "postgres",
+    "pytest_collection",
+    "pytest_collection_finish",
+    "pytest_xdist_make_scheduler",
     "real_s3_bucket",
     "signals",
     "spark",
