@@ -27,6 +27,7 @@ from contracts.elements import (
     list_state,
     union_state,
 )
+from contracts.values import EXCLUSIVE
 
 import holdfast
 from holdfast.backends import (
@@ -46,10 +47,8 @@ from holdfast.errors import (
     StateMigrationError,
 )
 from holdfast.locations import StoredOperator, StoredSubtask
-from holdfast.locations.adapters import ByteStreamStateHandle, CheckpointedStateScope
+from holdfast.locations.adapters import ByteStreamStateHandle
 from holdfast.locations.handles import RawOperatorStateHandle
-
-EXCLUSIVE = CheckpointedStateScope.EXCLUSIVE
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from contracts.elements import list_state
-from contracts.values import files_below, read
+from contracts.files import files_below
+from contracts.values import read
 
 from holdfast.backends import (
     CheckpointedFunction,

@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Callable
 
 import pytest
+from contracts.files import files_below
 from contracts.raw_state import (
     THREE,
     Make,
@@ -15,7 +16,7 @@ from contracts.raw_state import (
     read_groups,
     read_partitions,
 )
-from contracts.values import files_below, read
+from contracts.values import read
 
 from holdfast.backends import (
     KeyedStateCheckpointOutputStream,

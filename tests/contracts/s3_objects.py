@@ -32,15 +32,6 @@ only_on_ministack = pytest.mark.parametrize(
 )
 
 
-def write(file_system: Any, uri: str, data: Any) -> None:
-    stream = file_system.create(uri)
-    try:
-        stream.write(data)
-        stream.commit()
-    finally:
-        stream.abort()
-
-
 def content(file_system: Any, uri: str) -> bytes:
     with file_system.open(uri) as stream:
         data: bytes = stream.read()

@@ -88,7 +88,7 @@ def run_batch(driver: CheckpointCoordinator, batch_id: int) -> None:
     driver.complete(pending, acknowledged(pending), progress(batch_id))
 
 
-def files_below(directory: str, checkpoint_id: int) -> set[str]:
+def names_in_checkpoint(directory: str, checkpoint_id: int) -> set[str]:
     """Names in a checkpoint's directory."""
     uri = f"{directory}/job/chk-{checkpoint_id}"
     return {entry.uri.rpartition("/")[2] for entry in file_system_for(uri).list(uri)}

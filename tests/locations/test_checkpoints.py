@@ -5,7 +5,8 @@ from collections import deque
 from pathlib import Path
 
 import pytest
-from contracts.values import EXCLUSIVE, read
+from contracts.checkpointed_jobs import completed, job_in
+from contracts.values import read
 
 from holdfast.errors import (
     CheckpointCorruptedError,
@@ -15,9 +16,7 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations import (
-    CheckpointStorageAccess,
     CheckpointStorageLocation,
-    CompletedCheckpoint,
     checkpoint_storage,
     complete_checkpoint,
     latest_checkpoint,
@@ -27,14 +26,6 @@ from holdfast.locations.adapters import CheckpointedStateScope, StreamStateHandl
 from holdfast.locations.coordination import load_checkpoints, load_latest_checkpoint
 from holdfast.testing import Faults, metadata_of
 
-SHARED = CheckpointedStateScope.SHARED
-
-
-def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
-    access = checkpoint_storage(directory).create_checkpoint_storage(job_id)
-    access.initialize_base_locations_for_checkpoint()
-    return access
-
 
 def state(location: CheckpointStorageLocation, scope: CheckpointedStateScope) -> StreamStateHandle:
     with location.create_checkpoint_state_output_stream(scope) as stream:
@@ -42,15 +33,6 @@ def state(location: CheckpointStorageLocation, scope: CheckpointedStateScope) ->
         handle = stream.close_and_get_handle()
     assert handle is not None
     return handle
-
-
-def completed(
-    access: CheckpointStorageAccess, checkpoint_id: int, job_id: str = "job"
-) -> CompletedCheckpoint:
-    location = access.initialize_location_for_checkpoint(checkpoint_id)
-    stream = state(location, EXCLUSIVE)
-    metadata = metadata_of(stream, checkpoint_id=checkpoint_id, job_id=job_id)
-    return complete_checkpoint(location, metadata)
 
 
 class TestLatest:
@@ -71,7 +53,7 @@ class TestLatest:
 
     def test_of_several_jobs_one_has_to_be_named(self, local_directory: str) -> None:
         for number, job in enumerate(("a", "b")):
-            completed(job_in(local_directory, job), number, job)
+            completed(job_in(local_directory, job), number, job_id=job)
         with pytest.raises(InvalidRequestError, match="a, b"):
             latest_checkpoint(local_directory)
         latest = latest_checkpoint(local_directory, "b")

@@ -1,75 +1,22 @@
 """Which checkpoints a job keeps, and what is deleted for those it doesn't."""
 
-import uuid
 from collections.abc import Sequence
 
 import pytest
-from contracts.values import EXCLUSIVE, read
+from contracts.checkpointed_jobs import assert_complete, completed, files_of, job_in
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.locations import (
     CheckpointStorageAccess,
-    CheckpointStorageLocation,
     CompletedCheckpoint,
-    FileSystemCheckpointStorage,
-    complete_checkpoint,
     load_checkpoint,
 )
-from holdfast.locations.adapters import CheckpointedStateScope, FileStateHandle, file_system_for
+from holdfast.locations.adapters import FileStateHandle, file_system_for
 from holdfast.locations.coordination import (
     CheckpointsCleaner,
     CompletedCheckpointStore,
 )
 from holdfast.testing import ANY_CALL, Faults, metadata_of
-
-SHARED = CheckpointedStateScope.SHARED
-
-
-def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
-    storage = FileSystemCheckpointStorage(
-        directory, inline_threshold=0, savepoint_directory=f"{directory}/savepoints"
-    )
-    access = storage.create_checkpoint_storage(job_id)
-    access.initialize_base_locations_for_checkpoint()
-    return access
-
-
-def write(
-    location: CheckpointStorageLocation, scope: CheckpointedStateScope = EXCLUSIVE
-) -> FileStateHandle:
-    with location.create_checkpoint_state_output_stream(scope) as stream:
-        stream.write(b"state")
-        handle = stream.close_and_get_handle()
-    assert isinstance(handle, FileStateHandle)
-    return handle
-
-
-def completed(
-    access: CheckpointStorageAccess,
-    checkpoint_id: int,
-    *reused: FileStateHandle,
-    shared: int = 0,
-    savepoint: bool = False,
-    job_id: str = "job",
-) -> CompletedCheckpoint:
-    """A checkpoint with an exclusive file, new shared ones, and those of others."""
-    begin = (
-        access.initialize_location_for_savepoint
-        if savepoint
-        else access.initialize_location_for_checkpoint
-    )
-    location = begin(checkpoint_id)
-    streams = (write(location), *(write(location, SHARED) for _ in range(shared)), *reused)
-    metadata = metadata_of(
-        *streams, checkpoint_id=checkpoint_id, commit_token=uuid.uuid4().hex, job_id=job_id
-    )
-    return complete_checkpoint(location, metadata)
-
-
-def files_of(checkpoint: CompletedCheckpoint) -> list[FileStateHandle]:
-    return [
-        stream for stream in checkpoint.metadata.streams() if isinstance(stream, FileStateHandle)
-    ]
 
 
 def exists(checkpoint: CompletedCheckpoint) -> bool:
@@ -80,11 +27,6 @@ def exists(checkpoint: CompletedCheckpoint) -> bool:
 def is_there(handle: FileStateHandle) -> bool:
     directory = handle.uri.rpartition("/")[0]
     return any(entry.uri == handle.uri for entry in file_system_for(directory).list(directory))
-
-
-def assert_whole(checkpoint: CompletedCheckpoint) -> None:
-    for stream in files_of(load_checkpoint(checkpoint.location)):
-        assert read(stream) == b"state"
 
 
 @pytest.fixture
@@ -128,7 +70,7 @@ def test_what_may_not_go_yet_goes_with_a_later_one(
     store.add(first)
     store.add(second, lets_go=False)
     assert ids(store) == [1, 2]
-    assert_whole(first)
+    assert_complete(first)
     store.add(third)
     assert ids(store) == [3]
     assert [exists(checkpoint) for checkpoint in (first, second)] == [False, False]
@@ -154,7 +96,7 @@ def test_one_that_is_not_newer_is_refused_and_the_old_ones_are_kept(
     with pytest.raises(InvalidRequestError, match="not newer"):
         store.add(stale)
     assert store.checkpoints == (old,)
-    assert_whole(old)
+    assert_complete(old)
 
 
 def test_one_whose_shared_file_is_known_with_another_length_is_refused_and_the_old_ones_are_kept(
@@ -167,7 +109,7 @@ def test_one_whose_shared_file_is_known_with_another_length_is_refused_and_the_o
     with pytest.raises(InvalidRequestError, match="another length"):
         store.add(completed(access, 2, damaged))
     assert store.checkpoints == (old,)
-    assert_whole(old)
+    assert_complete(old)
 
 
 def test_what_a_driver_finds_when_it_starts_is_kept_and_gives_way_to_newer_ones(
@@ -193,7 +135,7 @@ class TestSharedFiles:
         second = completed(access, 2, kept)
         store.add(second)
         assert (is_there(kept), is_there(dropped)) == (True, False)
-        assert_whole(second)
+        assert_complete(second)
         store.add(completed(access, 3))
         assert not is_there(kept)
 
@@ -208,7 +150,7 @@ class TestSharedFiles:
         faults.before("delete", StorageUnavailableError("as planned"))
         store.add(second)
         assert exists(first)
-        assert_whole(first)
+        assert_complete(first)
 
     def test_nor_does_a_newer_one_take_them_away(
         self, faults: Faults, cleaner: CheckpointsCleaner
@@ -225,7 +167,7 @@ class TestSharedFiles:
         store.add(third)
         assert not exists(second)
         if exists(first):
-            assert_whole(first)
+            assert_complete(first)
 
     def test_a_process_that_dies_anywhere_leaves_no_checkpoint_with_missing_files(
         self, faults: Faults, cleaner: CheckpointsCleaner
@@ -248,7 +190,7 @@ class TestSharedFiles:
                 entry.uri
                 for entry in file_system_for(metadata).list(first.location.external_pointer)
             }:
-                assert_whole(first)
+                assert_complete(first)
         assert steps
 
 
@@ -265,7 +207,7 @@ def test_files_of_another_job_are_never_deleted(
     store.add(completed(access, 7, *files_of(savepoint)))
     for number in (8, 9):
         store.add(completed(access, number))
-    assert_whole(savepoint)
+    assert_complete(savepoint)
 
 
 def test_ids_one_two_three_of_which_two_are_kept_discard_the_first_only(

@@ -3,20 +3,16 @@
 import re
 
 import pytest
+from contracts.checkpointed_jobs import assert_complete, files_of, job_in, write_state
 from contracts.entropy import (
-    SHARED,
     access,
-    assert_complete,
     bucket,
     clock,
     completed,
     directory,
     files_in,
-    files_of,
-    job_in,
-    write,
 )
-from contracts.values import read
+from contracts.values import SHARED, read
 
 from holdfast.common import uripath
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
@@ -218,7 +214,7 @@ class TestLayout:
         access = job_in(f"{bucket}/c//d/_entropy_/")
         access.claim_job()
         location = access.initialize_location_for_checkpoint(7)
-        handles = [write(location), write(location, SHARED)]
+        handles = [write_state(location), write_state(location, SHARED)]
         done = complete_checkpoint(location, metadata_of(*handles, checkpoint_id=7))
         assert done.location.external_pointer == f"{bucket}/c/d/job/chk-7"
         by_name = {f"c/d/job/chk-7/{METADATA_FILE}", "c/d/job/_epoch/1"}
@@ -265,7 +261,7 @@ class TestLayout:
 
     def test_savepoints_are_not_spread(self, bucket: str, access: CheckpointStorageAccess) -> None:
         location = access.initialize_location_for_savepoint(1)
-        handles = [write(location, scope) for scope in CheckpointedStateScope]
+        handles = [write_state(location, scope) for scope in CheckpointedStateScope]
         done = complete_checkpoint(location, metadata_of(*handles))
         pointer = done.location.external_pointer
         assert pointer.startswith(f"{bucket}/holdfast/savepoints/savepoint-job-")

@@ -4,21 +4,19 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from contracts.checkpointed_jobs import assert_complete, job_in, write_state
 from contracts.entropy import (
     GRACE,
     RANDOM,
-    SHARED,
     ObjectStore,
     access,
-    assert_complete,
     bucket,
     clock,
     completed,
     directory,
     files_in,
-    job_in,
-    write,
 )
+from contracts.values import SHARED
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.locations import CheckpointStorageAccess, sweep
@@ -38,12 +36,12 @@ class TestSweep:
     def test_finds_what_killed_tasks_have_left_everywhere(
         self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
-        shared = write(access.initialize_location_for_checkpoint(1), SHARED)
+        shared = write_state(access.initialize_location_for_checkpoint(1), SHARED)
         kept = completed(access, 1, shared, files=20)
         before = files_in(bucket)
         # By both scopes, and into the directory of the completed checkpoint, too.
         orphans = {
-            write(access.initialize_location_for_checkpoint(number), scope).uri
+            write_state(access.initialize_location_for_checkpoint(number), scope).uri
             for number in (1, 2, 2, 3)
             for scope in CheckpointedStateScope
         }
@@ -77,9 +75,9 @@ class TestSweep:
     def test_finds_what_was_left_before_the_marker_went(
         self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
-        shared = write(access.initialize_location_for_checkpoint(1), SHARED)
+        shared = write_state(access.initialize_location_for_checkpoint(1), SHARED)
         completed(access, 1, shared)
-        orphan = write(access.initialize_location_for_checkpoint(2))
+        orphan = write_state(access.initialize_location_for_checkpoint(2))
         plain = f"{bucket}/holdfast"
         kept = completed(job_in(plain), 2, shared)
         clock.advance(GRACE + 1)
@@ -141,7 +139,7 @@ class TestSweep:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         completed(access, 1)
-        write(access.initialize_location_for_checkpoint(2))
+        write_state(access.initialize_location_for_checkpoint(2))
         clock.advance(GRACE + 1)
         before = files_in(bucket)
         plain, failing, failures = ObjectStore.list, f"{bucket}/holdfast/.7f/job", 0
@@ -179,7 +177,7 @@ class TestSweep:
     def test_refuses_savepoints_where_none_can_be(
         self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
-        write(access.initialize_location_for_checkpoint(2))
+        write_state(access.initialize_location_for_checkpoint(2))
         clock.advance(GRACE + 1)
         before = files_in(bucket)
         for savepoints, reason in (
@@ -199,7 +197,7 @@ class TestSweep:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         given_up = access.initialize_location_for_checkpoint(2)
-        write(given_up)
+        write_state(given_up)
         clock.advance(GRACE + 1)
         before = files_in(bucket)
 

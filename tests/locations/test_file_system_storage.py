@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts.checkpointed_jobs import job_in
 from contracts.values import EXCLUSIVE, read
 
 from holdfast.errors import (
@@ -50,12 +51,6 @@ class TestInMemory(CheckpointStorageContract):
     def files(self, storage: CheckpointStorage) -> set[str]:
         assert isinstance(storage, FileSystemCheckpointStorage)
         return {uri for uri in store._FILES if uri.startswith(f"{storage.directory}/")}
-
-
-def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
-    access = checkpoint_storage(directory).create_checkpoint_storage(job_id)
-    access.initialize_base_locations_for_checkpoint()
-    return access
 
 
 def completed_in(access: CheckpointStorageAccess, checkpoint_id: int = 1) -> CompletedCheckpoint:

@@ -14,15 +14,15 @@ from typing import Any
 
 import fsspec
 import pytest
+from contracts.files import write
 from contracts.fsspec_stores import (
     ObjectStore,
     Raising,
-    files_below,
+    contents_below,
     known_hosts,
     module_server,
     server,
     sftp_directory,
-    write,
 )
 from contracts.patience import HANGS_S
 from contracts.processes import forked, of_many_threads
@@ -159,7 +159,7 @@ class TestFsspecOfLocalFiles(FsspecContract):
         return f"fsspec+file://{tmp_path}"
 
     def files(self, directory: str) -> dict[str, bytes]:
-        return files_below(Path(directory.removeprefix("fsspec+file://")))
+        return contents_below(Path(directory.removeprefix("fsspec+file://")))
 
     def put(self, uri: str, data: bytes) -> None:
         Path(uri.removeprefix("fsspec+file://")).write_bytes(data)
@@ -201,7 +201,7 @@ class TestFsspecOfSftp(FsspecContract):
         return sftp_directory
 
     def files(self, directory: str) -> dict[str, bytes]:
-        return files_below(self.server.path_of(directory))
+        return contents_below(self.server.path_of(directory))
 
     def put(self, uri: str, data: bytes) -> None:
         self.server.path_of(uri).write_bytes(data)

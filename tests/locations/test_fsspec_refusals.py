@@ -11,15 +11,15 @@ from pathlib import Path
 import fsspec
 import paramiko
 import pytest
+from contracts.files import write
 from contracts.fsspec_stores import (
     PASSWORD,
     ObjectStore,
-    files_below,
+    contents_below,
     known_hosts,
     module_server,
     server,
     sftp_directory,
-    write,
 )
 from contracts.processes import output_of
 from fsspec.config import conf
@@ -128,7 +128,7 @@ class TestRefusals:
         server.on_call = forbid
         with pytest.raises(InvalidRequestError):
             write(fsspec_file_system("sftp"), f"{sftp_directory}/x", b"1")
-        assert files_below(server.path_of(sftp_directory)) == {}
+        assert contents_below(server.path_of(sftp_directory)) == {}
 
 
 def assert_without(secret: str, error: CheckpointError) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contracts.fsspec_stores import files_below, write
+from contracts.files import write
+from contracts.fsspec_stores import contents_below
 from fsspec.implementations.local import LocalFileSystem
 
 from holdfast.errors import (
@@ -40,7 +41,7 @@ class TestRenames:
             try:
                 write(file_system, f"file://{tmp_path}/x", b"whole")
             finally:
-                self.left = files_below(tmp_path)
+                self.left = contents_below(tmp_path)
             return self.left
 
         return commit

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
+from contracts.files import files_below
 from contracts.values import EXCLUSIVE, read
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -567,13 +568,6 @@ def shared_streams(checkpoint: CompletedCheckpoint) -> list[FileStateHandle]:
         for stream in checkpoint.metadata.streams()
         if isinstance(stream, FileStateHandle) and "/shared/" in stream.uri
     ]
-
-
-def files_below(directory: str) -> set[str]:
-    files = set()
-    for entry in file_system_for(directory).list(directory):
-        files |= files_below(entry.uri) if entry.is_directory else {entry.uri}
-    return files
 
 
 TestLifecycle = LifecycleMachine.TestCase

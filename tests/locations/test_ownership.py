@@ -9,16 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from contracts.claims import (
-    begun,
-    claims,
-    commit,
-    discard,
-    job_in,
-    overwrite_claim,
-    owns,
-    run,
-)
+from contracts.checkpointed_jobs import job_in
+from contracts.claims import begun, claims, commit, discard, overwrite_claim, owns, run
 from contracts.errors import of_kind
 from contracts.patience import HANGS_S
 from contracts.processes import python

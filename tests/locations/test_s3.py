@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from contracts.s3_objects import MIB, content, on_each_server, put_many, s3, write
+from contracts.files import write
+from contracts.s3_objects import MIB, content, on_each_server, put_many, s3
 from contracts.values import EXCLUSIVE, read
 from servers.buckets import OF_OTHERS
 from servers.s3 import S3Bucket, settings_of

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from contracts.files import write
 from contracts.patience import HANGS_S
 from contracts.s3_objects import (
     MIB,
@@ -21,7 +22,6 @@ from contracts.s3_objects import (
     s3,
     settle,
     small_parts,
-    write,
 )
 from contracts.values import EXCLUSIVE
 from servers.s3 import S3Bucket, settings_of

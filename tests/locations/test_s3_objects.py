@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from contracts.files import write
 from contracts.patience import HANGS_S
 from contracts.s3_objects import (
     MIB,
@@ -17,7 +18,6 @@ from contracts.s3_objects import (
     s3,
     settle,
     small_parts,
-    write,
 )
 from servers.s3 import S3Bucket
 from servers.watched import Watched

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from contracts.errors import of_kind
+from contracts.files import write
 from contracts.processes import of_many_threads, output_of
 from contracts.s3_objects import on_each_server
 from servers.s3 import S3Bucket, settings_of
@@ -43,12 +44,6 @@ def watched(watched_over_http: Watched) -> Watched:
 
 def by_obstore(watched: Watched, **changes: Any) -> S3FileSystem:
     return watched.file_system(state_files="obstore", **changes)
-
-
-def write(file_system: S3FileSystem, uri: str, data: bytes) -> None:
-    stream = file_system.create(uri)
-    stream.write(data)
-    stream.commit()
 
 
 def agents(watched: Watched, name: str) -> list[str]:

@@ -9,9 +9,10 @@ from contextlib import suppress
 
 import pytest
 from contracts.errors import of_kind
+from contracts.files import write
 from contracts.patience import HANGS_S
 from contracts.processes import output_of
-from contracts.s3fs_buckets import MIB, Watched, bucket, used, watched, write
+from contracts.s3fs_buckets import MIB, Watched, bucket, used, watched
 from contracts.values import EXCLUSIVE, read
 from servers.buckets import OF_OTHERS
 from servers.s3 import S3Bucket, settings_of

@@ -8,16 +8,8 @@ from contextlib import suppress
 
 import pytest
 from contracts.errors import of_kind
-from contracts.s3fs_buckets import (
-    MIB,
-    NEVER,
-    SECRET,
-    TOKEN,
-    Watched,
-    bucket,
-    watched,
-    write,
-)
+from contracts.files import write
+from contracts.s3fs_buckets import MIB, NEVER, SECRET, TOKEN, Watched, bucket, watched
 
 from holdfast.errors import (
     CheckpointConflictError,

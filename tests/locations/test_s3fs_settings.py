@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts.files import write
 from contracts.processes import output_of
-from contracts.s3fs_buckets import MIB, NEVER, SECRET, TOKEN, Watched, bucket, used, watched, write
+from contracts.s3fs_buckets import MIB, NEVER, SECRET, TOKEN, Watched, bucket, used, watched
 from fsspec.config import conf
 from servers.s3 import S3Bucket, settings_of
 

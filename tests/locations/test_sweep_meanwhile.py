@@ -1,20 +1,18 @@
 """A sweep while drivers claim the job, complete checkpoints and delete them, and stores fail."""
 
 import pytest
+from contracts.checkpointed_jobs import assert_complete, job_in, write_state
 from contracts.errors import of_kind
+from contracts.files import files_below
 from contracts.sweeps import (
     GRACE,
-    SHARED,
     access,
-    assert_complete,
     clock,
     completed,
-    files_below,
-    job_in,
     shared_of,
     uris,
-    write,
 )
+from contracts.values import SHARED
 
 from holdfast.errors import CheckpointConflictError, OutcomeUnknownError, StorageUnavailableError
 from holdfast.locations import (
@@ -37,7 +35,7 @@ class TestMeanwhile:
         access = job_in(faults.behind)
         access.claim_job()
         completed(access, 1)
-        write(access.initialize_location_for_checkpoint(2))
+        write_state(access.initialize_location_for_checkpoint(2))
         clock.advance(2 * GRACE)
         before = {
             name for name in files_below(f"{faults.behind}/job") if not name.endswith("/_epoch/1")
@@ -56,7 +54,7 @@ class TestMeanwhile:
         old = completed(access, 1)
         clock.advance(2 * GRACE)
         location = access.initialize_location_for_checkpoint(2)
-        streams = (write(location), write(location, b"new", SHARED), shared_of(old))
+        streams = (write_state(location), write_state(location, SHARED, b"new"), shared_of(old))
         clock.advance(GRACE - 1)
         made: list[CompletedCheckpoint] = []
 
@@ -121,7 +119,7 @@ class TestMeanwhile:
                 first = completed(access, 1)
                 second = completed(access, 3, shared_of(first))
                 location = access.initialize_location_for_checkpoint(2)
-                orphans = {write(location).uri, write(location, scope=SHARED).uri}
+                orphans = {write_state(location).uri, write_state(location, SHARED).uri}
                 clock.advance(2 * GRACE)
                 faults.calls.clear()
                 plan = faults.after if lands else faults.before
@@ -148,7 +146,7 @@ class TestMeanwhile:
     ) -> None:
         access = job_in(faults.directory)
         old, kept = completed(access, 1), completed(access, 2)
-        orphan = write(access.initialize_location_for_checkpoint(3))
+        orphan = write_state(access.initialize_location_for_checkpoint(3))
         clock.advance(2 * GRACE)
         faults.before("open", old.discard)
         report = sweep(faults.directory, "job", grace_s=GRACE)
