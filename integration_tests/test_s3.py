@@ -26,7 +26,7 @@ from holdfast.locations import (
 )
 from holdfast.locations.adapters import unregister_file_system
 from holdfast.locations.file_systems import S3FileSystem
-from holdfast.spark.query import _CLEANER
+from holdfast.spark.query import CLEANER
 from holdfast.testing import CheckpointStorageContract, ExclusiveFileSystemContract
 
 FILES = 4
@@ -245,7 +245,7 @@ def test_a_killed_job_goes_on_and_leaves_only_what_it_retains(
     assert len(set(written)) == len(written)
     assert len(written) == 2 * (FILES * ROWS // 2 // GROUP) * GROUP
 
-    _CLEANER.wait()
+    CLEANER.wait()
     sweep(job_on_s3.checkpoints, "job", grace_s=0)  # the job itself leaves young orphans alone
     kept = bucket.keys()
     directories = sorted(key.rpartition("/")[0] for key in kept)

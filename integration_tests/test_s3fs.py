@@ -16,7 +16,7 @@ from holdfast.locations import (
 )
 from holdfast.locations.adapters import FileSystem, unregister_file_system
 from holdfast.locations.file_systems import S3fsFileSystem
-from holdfast.spark.query import _CLEANER
+from holdfast.spark.query import CLEANER
 from holdfast.testing import CheckpointStorageContract, FileSystemContract
 
 FILES = 4
@@ -108,6 +108,6 @@ def test_a_job_goes_on_through_s3fs_from_what_boto3_has_written(
     job.run(job.operator(Groups(GROUP)))
     written = job.ids_written()
     assert len(written) == len(set(written)) > before
-    _CLEANER.wait()
+    CLEANER.wait()
     done = [key for key in minio_bucket.keys("") if key.endswith("/_metadata")]
     assert done[-1] == f"checkpoints/job/chk-{FILES}/_metadata"

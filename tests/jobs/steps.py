@@ -187,7 +187,7 @@ def main(directory: Path) -> None:
     try:
         with (
             mock.patch("holdfast.locations.file_systems.local.os", WatchedCalls(steps)),
-            mock.patch("holdfast.spark.query.coordinator._CLEANER", cleaner),
+            mock.patch("holdfast.spark.query.coordinator.CLEANER", cleaner),
         ):
             ran = {
                 name: pool.submit(run, job_of(spark, directory, name), name, steps)

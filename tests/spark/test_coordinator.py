@@ -23,7 +23,7 @@ from holdfast.errors import (
 )
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.handles import OperatorStateMode
-from holdfast.spark.query import _CLEANER, PendingCheckpoint
+from holdfast.spark.query import CLEANER, PendingCheckpoint
 from holdfast.testing import Faults
 
 
@@ -159,7 +159,7 @@ def test_a_late_commit_of_an_id_that_was_cleaned_up_is_taken_back(faults: Faults
         driver = coordinator(faults.behind, num_retained=1)
         for batch_id in range(3):
             run_batch(driver, batch_id)
-        _CLEANER.wait()
+        CLEANER.wait()
         file_system_for(faults.behind).prepare_directory(f"{faults.behind}/job/chk-1")
 
     faults.before("publish", go_on)
@@ -248,11 +248,11 @@ def test_older_checkpoints_are_deleted_in_the_background(
     first = coordinator(memory_directory, num_retained=num_retained)
     run_batch(first, 0)
     run_batch(first, 1)
-    _CLEANER.wait()
+    CLEANER.wait()
     second = coordinator(memory_directory, num_retained=num_retained)
     run_batch(second, 2)
     run_batch(second, 3)
-    _CLEANER.wait()
+    CLEANER.wait()
     left = [number for number in range(1, 5) if names_in_checkpoint(memory_directory, number)]
     assert left == [1, 2, 3, 4][-num_retained:]
 
@@ -264,10 +264,10 @@ def test_a_checkpoint_that_can_not_be_deleted_fails_no_batch_and_goes_with_the_n
     run_batch(driver, 0)
     faults.before("delete", StorageUnavailableError("as planned"))
     run_batch(driver, 1)
-    _CLEANER.wait()
+    CLEANER.wait()
     assert [number for number in (1, 2) if names_in_checkpoint(faults.behind, number)] == [1, 2]
     run_batch(driver, 2)
-    _CLEANER.wait()
+    CLEANER.wait()
     assert [number for number in (1, 2, 3) if names_in_checkpoint(faults.behind, number)] == [3]
 
 

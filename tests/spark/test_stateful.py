@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.locations import StoredOperator
 from holdfast.locations.handles import OperatorStateHandle
 from holdfast.spark import progress_of
-from holdfast.spark.query import _CLEANER
+from holdfast.spark.query import CLEANER
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -100,7 +100,7 @@ def test_as_many_checkpoints_are_kept_as_asked_for(job: Job, retained: int) -> N
     job.settings["spark.holdfast.checkpoint.num-retained"] = str(retained)
     job.feed(files=5, rows=10)
     job.run(job.operator(Groups(70)))
-    _CLEANER.wait()
+    CLEANER.wait()
     assert job.completed() == [1, 2, 3, 4, 5][-retained:]
     assert len(list(job.job_directory.glob("chk-*"))) == retained
 

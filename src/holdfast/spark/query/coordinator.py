@@ -35,8 +35,8 @@ from holdfast.spark_progress import SPARK, SparkProgress
 
 _log = logging.getLogger(__name__)
 
-# All queries of the process share a cleaner: deleting is never urgent.
-_CLEANER = CheckpointsCleaner()
+CLEANER = CheckpointsCleaner()
+"""Shared by all queries of this process: deleting is never urgent."""
 
 _COMMIT_DEADLINE_S = 60.0
 _ABORT_DEADLINE_S = 10.0
@@ -90,7 +90,7 @@ class CheckpointCoordinator:
         self._start = start
         self._savepoint: CompletedCheckpoint | None = None  # what it begins with
         self._ownership: JobOwnership | None = None
-        self._store = CompletedCheckpointStore(num_retained, _CLEANER)
+        self._store = CompletedCheckpointStore(num_retained, CLEANER)
         self._sweep = sweep
         access.initialize_base_locations_for_checkpoint()
 
@@ -173,9 +173,9 @@ class CheckpointCoordinator:
                 self._savepoint.location.external_pointer,
             )
         self._ownership = ownership
-        self._store = CompletedCheckpointStore(self._num_retained, _CLEANER, completed)
+        self._store = CompletedCheckpointStore(self._num_retained, CLEANER, completed)
         if self._sweep is not None:
-            _CLEANER.run(self._sweep, f"orphaned files of job {self._job_id}")
+            CLEANER.run(self._sweep, f"orphaned files of job {self._job_id}")
 
     def complete(
         self,
