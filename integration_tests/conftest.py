@@ -1,5 +1,6 @@
 """The session, the jobs and the servers of the integration tests."""
 
+from dealing import pytest_collection, pytest_collection_finish, pytest_xdist_make_scheduler
 from jobs.fixtures import job, spark
 from jobs.on_cluster import fed_job, signals, undisturbed
 from servers.browser import browser
@@ -20,6 +21,9 @@ __all__ = [
     "minio",
     "minio_bucket",
     "postgres",
+    "pytest_collection",
+    "pytest_collection_finish",
+    "pytest_xdist_make_scheduler",
     "real_s3_bucket",
     "signals",
     "spark",

@@ -44,8 +44,8 @@ class TestS3fsFileSystem(FileSystemContract):
 
     def files(self, directory: str) -> dict[str, bytes]:
         prefix = f"{self.key(directory)}/"
-        found = self.bucket.keys(prefix)
-        return {key.removeprefix(prefix): self.bucket.read(key) for key in found}
+        keys = self.bucket.keys(prefix)
+        return {key.removeprefix(prefix): self.bucket.read(key) for key in keys}
 
     def put(self, uri: str, data: bytes) -> None:
         self.bucket.client.put_object(Bucket=self.bucket.name, Key=self.key(uri), Body=data)

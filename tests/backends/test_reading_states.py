@@ -27,6 +27,7 @@ from contracts.elements import (
     list_state,
     union_state,
 )
+from contracts.values import EXCLUSIVE
 
 import holdfast
 from holdfast.backends import (
@@ -47,10 +48,8 @@ from holdfast.errors import (
     StateMigrationError,
 )
 from holdfast.locations import StoredOperator, StoredSubtask
-from holdfast.locations.adapters import ByteStreamStateHandle, CheckpointedStateScope
+from holdfast.locations.adapters import ByteStreamStateHandle
 from holdfast.locations.handles import RawOperatorStateHandle
-
-EXCLUSIVE = CheckpointedStateScope.EXCLUSIVE
 
 
 @pytest.fixture
@@ -175,7 +174,7 @@ SHOWN: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", [one for one in PYTHON_VALUES if "pickled" not in one])
+@pytest.mark.parametrize("kind", [kind for kind in PYTHON_VALUES if "pickled" not in kind])
 def test_elements_of_python_types_come_as_their_schema_says(
     checkpoint: Checkpoint, kind: str
 ) -> None:
@@ -275,7 +274,7 @@ def test_pickles_are_not_looked_into(checkpoint: Checkpoint) -> None:
 
 
 def test_every_subtask_has_its_part_of_a_union_state(checkpoint: Checkpoint) -> None:
-    checkpoint.add("op", lambda one, subtask: union_state(one).add(subtask), parallelism=3)
+    checkpoint.add("op", lambda backend, subtask: union_state(backend).add(subtask), parallelism=3)
     read = holdfast.read_state(checkpoint.complete())
     assert read.to_pylist() == [{"subtask": i, "value": i} for i in range(3)]
 
@@ -283,7 +282,7 @@ def test_every_subtask_has_its_part_of_a_union_state(checkpoint: Checkpoint) -> 
 def test_one_copy_of_a_broadcast_state_is_read(checkpoint: Checkpoint) -> None:
     checkpoint.add(
         "op",
-        lambda one, _: broadcast_state(one, "b", (str, Point), {"a": Point(1)}),
+        lambda backend, _: broadcast_state(backend, "b", (str, Point), {"a": Point(1)}),
         parallelism=3,
     )
     pointer = checkpoint.complete()
@@ -330,18 +329,18 @@ def test_raw_states_are_rows_of_bytes(checkpoint: Checkpoint) -> None:
 
 
 def rows(pointer: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = holdfast.states(pointer).to_pylist()
-    return found
+    listed: list[dict[str, Any]] = holdfast.states(pointer).to_pylist()
+    return listed
 
 
 def test_the_overview_names_every_state(checkpoint: Checkpoint) -> None:
-    def fill(one: OperatorStateBackend, subtask: int) -> None:
-        list_state(one, "longs").add_all(range(subtask))
-        list_state(one, "points", Point)
-        broadcast_state(one, "rules", (str, Circle | Square))
+    def fill(backend: OperatorStateBackend, subtask: int) -> None:
+        list_state(backend, "longs").add_all(range(subtask))
+        list_state(backend, "points", Point)
+        broadcast_state(backend, "rules", (str, Circle | Square))
 
     checkpoint.add("a", fill, parallelism=3)
-    checkpoint.add("b", lambda one, _: list_state(one, "pickles", Pickled(Plain)))
+    checkpoint.add("b", lambda backend, _: list_state(backend, "pickles", Pickled(Plain)))
     assert [
         [
             row[name]
@@ -380,8 +379,8 @@ def test_a_state_without_elements_is_a_table_without_rows(checkpoint: Checkpoint
 
 
 def test_a_wrong_name_is_answered_with_the_right_ones(checkpoint: Checkpoint) -> None:
-    checkpoint.add("op", lambda one, _: (list_state(one, "s"), list_state(one, "t")))
-    checkpoint.add("other", lambda one, _: list_state(one, "u"))
+    checkpoint.add("op", lambda backend, _: (list_state(backend, "s"), list_state(backend, "t")))
+    checkpoint.add("other", lambda backend, _: list_state(backend, "u"))
     pointer = checkpoint.complete()
     for wrong, right in [
         ((), r"\['op', 'other'\]"),
@@ -404,7 +403,7 @@ def test_a_large_state_comes_block_by_block_and_in_parts(
     chunks = [pa.array(range(i * 200_000, (i + 1) * 200_000)) for i in range(5)]
     checkpoint.add(
         "op",
-        lambda one, _: list_state(one).add_all(pa.chunked_array(chunks)),
+        lambda backend, _: list_state(backend).add_all(pa.chunked_array(chunks)),
         compression=compression,
     )
     pointer = checkpoint.complete()
@@ -419,7 +418,7 @@ def test_a_large_state_comes_block_by_block_and_in_parts(
     parts = whole.split()
     assert len(parts) > 2
     pieces = [
-        pa.Table.from_batches(pickle.loads(pickle.dumps(whole)).batches([one])) for one in parts
+        pa.Table.from_batches(pickle.loads(pickle.dumps(whole)).batches([table])) for table in parts
     ]
     assert pa.concat_tables(pieces)["value"].equals(read)
 
@@ -455,7 +454,9 @@ def flipped(file: Path, position: int) -> Iterator[None]:
 
 def test_damage_is_found_wherever_it_is(checkpoint: Checkpoint, tmp_path: Path) -> None:
     pointer = one_state(checkpoint, pa.int64(), list(range(1000)))
-    (file,) = (one for one in tmp_path.rglob("*") if one.is_file() and one.stat().st_size > 8000)
+    (file,) = (
+        path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 8000
+    )
     size = file.stat().st_size
     for position in (0, 9, size // 2, size - 20, size - 1):
         for _ in flipped(file, position):
@@ -473,7 +474,9 @@ def test_damage_is_found_wherever_it_is(checkpoint: Checkpoint, tmp_path: Path) 
 def test_subtasks_that_disagree_on_a_type_are_an_error(checkpoint: Checkpoint) -> None:
     types = [pa.int64(), pa.int32()]
     checkpoint.add(
-        "op", lambda one, subtask: list_state(one, "s", types[subtask]).add(1), parallelism=2
+        "op",
+        lambda backend, subtask: list_state(backend, "s", types[subtask]).add(1),
+        parallelism=2,
     )
     pointer = checkpoint.complete()
     with pytest.raises(StateMigrationError, match="subtask 1"):
@@ -486,7 +489,9 @@ def test_subtasks_may_disagree_on_where_a_class_is(checkpoint: Checkpoint) -> No
     ]
     checkpoint.add(
         "op",
-        lambda one, subtask: list_state(one, "s", types[subtask]).add(types[subtask](subtask)),
+        lambda backend, subtask: list_state(backend, "s", types[subtask]).add(
+            types[subtask](subtask)
+        ),
         parallelism=2,
     )
     assert holdfast.read_state(checkpoint.complete()).to_pylist() == [
@@ -519,13 +524,13 @@ def test_raw_state_is_cut_into_batches_in_one_pass(monkeypatch: pytest.MonkeyPat
 
 
 def test_subtasks_have_their_statistics(checkpoint: Checkpoint) -> None:
-    checkpoint.add("op", lambda one, _: list_state(one).add(1), parallelism=2)
-    found = holdfast.subtasks(checkpoint.complete()).to_pylist()
-    assert [(one["operator"], one["subtask"], one["batch"]) for one in found] == [
+    checkpoint.add("op", lambda backend, _: list_state(backend).add(1), parallelism=2)
+    listed = holdfast.subtasks(checkpoint.complete()).to_pylist()
+    assert [(row["operator"], row["subtask"], row["batch"]) for row in listed] == [
         ("op", 0, 0),
         ("op", 1, 0),
     ]
-    assert all(one["stored_bytes"] > 0 and one["rows_in"] is None for one in found)
+    assert all(row["stored_bytes"] > 0 and row["rows_in"] is None for row in listed)
 
 
 def test_a_name_that_is_not_there_is_no_attribute() -> None:

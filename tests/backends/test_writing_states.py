@@ -43,7 +43,7 @@ from holdfast.locations import StoredOperator, StoredSubtask
 OTHER_WAYS = ("pickled", "pickled of a class", "anything")
 """Types whose elements are written in another way than they are read, or not at all."""
 
-TYPES = VALUES | {kind: one for kind, one in PYTHON_VALUES.items() if kind not in OTHER_WAYS}
+TYPES = VALUES | {kind: values for kind, values in PYTHON_VALUES.items() if kind not in OTHER_WAYS}
 
 
 def operator_of(
@@ -217,8 +217,8 @@ def test_a_list_is_spread_evenly_in_its_order(values: list[int], parallelism: in
     written = operator_of({"s": StateRows(rows)}, parallelism=parallelism)
     assert shown(written)["value"].to_pylist() == values
     counts = [
-        sum(handle.states["s"].count for handle in one.managed_operator)
-        for one in written.subtasks.values()
+        sum(handle.states["s"].count for handle in subtask.managed_operator)
+        for subtask in written.subtasks.values()
     ]
     assert max(counts) - min(counts) <= 1 or len(values) < parallelism
 

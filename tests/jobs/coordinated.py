@@ -60,7 +60,7 @@ def acknowledged(
     state_of: Callable[[int], bytes] = lambda subtask: b"state of %d" % subtask,
 ) -> dict[str, list[Acknowledgement]]:
     """What subtasks report after each has written its state into a file."""
-    found = []
+    acknowledgements = []
     for subtask in subtasks:
         with pending.location.create_checkpoint_state_output_stream(
             CheckpointedStateScope.EXCLUSIVE
@@ -70,8 +70,8 @@ def acknowledged(
         assert handle is not None
         partitions = StatePartitions(mode, 0, handle.size, 0, count)
         state = StoredSubtask((OperatorStateHandle({"s": partitions}, handle),))
-        found.append(Acknowledgement(subtask, subtask, state, pending.checkpoint_id))
-    return {"operator": found}
+        acknowledgements.append(Acknowledgement(subtask, subtask, state, pending.checkpoint_id))
+    return {"operator": acknowledgements}
 
 
 def progress(batch_id: int) -> SparkProgress:
@@ -92,7 +92,7 @@ def run_batch(driver: CheckpointCoordinator, batch_id: int) -> None:
     driver.complete(pending, acknowledged(pending), progress(batch_id))
 
 
-def files_below(directory: str, checkpoint_id: int) -> set[str]:
+def names_in_checkpoint(directory: str, checkpoint_id: int) -> set[str]:
     """Names in a checkpoint's directory."""
     uri = f"{directory}/job/chk-{checkpoint_id}"
     return {entry.uri.rpartition("/")[2] for entry in file_system_for(uri).list(uri)}

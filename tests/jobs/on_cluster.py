@@ -90,5 +90,7 @@ def names_in_checkpoints(job: Job) -> set[str]:
     """Names of the files that any checkpoint leads to."""
     storage = FileSystemCheckpointStorage(f"file://{job.checkpoints}")
     loaded = load_checkpoints(storage.create_checkpoint_storage(job.job_directory.name))
-    streams = [stream for one in loaded for stream in one.metadata.streams()]
-    return {os.path.basename(one.uri) for one in streams if isinstance(one, FileStateHandle)}
+    streams = [stream for checkpoint in loaded for stream in checkpoint.metadata.streams()]
+    return {
+        os.path.basename(stream.uri) for stream in streams if isinstance(stream, FileStateHandle)
+    }

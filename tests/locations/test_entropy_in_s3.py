@@ -4,14 +4,11 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from contracts.checkpointed_jobs import assert_complete, files_of, job_in, write_state
 from contracts.entropy import (
     GRACE,
     RANDOM,
-    assert_complete,
     completed,
-    files_of,
-    job_in,
-    write,
 )
 from contracts.processes import python
 from servers.s3 import S3Bucket, settings_of
@@ -42,7 +39,7 @@ def test_a_bucket_is_empty_after_its_checkpoints_were_given_up_and_deleted(
     done = completed(access, 1)
     assert re.fullmatch(rf"s3://{memory_bucket.name}/holdfast/\.\w\w/job/.*", files_of(done)[0].uri)
     failed = access.initialize_location_for_checkpoint(2)
-    attempt = uripath.name(write(failed).uri)[:9]
+    attempt = uripath.name(write_state(failed).uri)[:9]
     key = f"holdfast/.a3/job/chk-2/{attempt}{RANDOM}"
     memory_bucket.client.create_multipart_upload(Bucket=memory_bucket.name, Key=key)
     failed.dispose_on_failure()

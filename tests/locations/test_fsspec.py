@@ -13,15 +13,15 @@ from typing import Any
 
 import fsspec
 import pytest
+from contracts.files import write
 from contracts.fsspec_stores import (
     ObjectStore,
     Raising,
-    files_below,
+    contents_below,
     known_hosts,
     module_server,
     server,
     sftp_directory,
-    write,
 )
 from contracts.patience import HANGS_S
 from contracts.processes import forked, of_many_threads
@@ -90,14 +90,14 @@ class FsspecContract(FileSystemContract):
             for name in "abc":
                 write(file_system, f"{own}/{name}", name.encode() * 1000 * thread)
             with file_system.open(f"{own}/c") as stream:
-                found = stream.read()
+                content = stream.read()
             file_system.delete([f"{own}/{name}" for name in "abc"])
             file_system.delete_empty_directory(own)
-            return found
+            return content
 
         with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(work, range(8)))
-        assert found == [b"c" * 1000 * thread for thread in range(8)]
+            contents = list(pool.map(work, range(8)))
+        assert contents == [b"c" * 1000 * thread for thread in range(8)]
         assert self.files(directory) == {}
 
     def test_a_write_that_failed_is_never_committed(
@@ -159,7 +159,7 @@ class TestFsspecOfLocalFiles(FsspecContract):
         return f"fsspec+file://{tmp_path}"
 
     def files(self, directory: str) -> dict[str, bytes]:
-        return files_below(Path(directory.removeprefix("fsspec+file://")))
+        return contents_below(Path(directory.removeprefix("fsspec+file://")))
 
     def put(self, uri: str, data: bytes) -> None:
         Path(uri.removeprefix("fsspec+file://")).write_bytes(data)
@@ -201,7 +201,7 @@ class TestFsspecOfSftp(FsspecContract):
         return sftp_directory
 
     def files(self, directory: str) -> dict[str, bytes]:
-        return files_below(self.server.path_of(directory))
+        return contents_below(self.server.path_of(directory))
 
     def put(self, uri: str, data: bytes) -> None:
         self.server.path_of(uri).write_bytes(data)

@@ -12,15 +12,15 @@ import fsspec
 import paramiko
 import pytest
 from contracts.errors import of_kind
+from contracts.files import write
 from contracts.fsspec_stores import (
     PASSWORD,
     ObjectStore,
-    files_below,
+    contents_below,
     known_hosts,
     module_server,
     server,
     sftp_directory,
-    write,
 )
 from contracts.processes import output_of
 from fsspec.config import conf
@@ -103,9 +103,9 @@ class TestRefusals:
     def test_a_server_that_is_not_there_is_unavailable_and_no_secret_is_told(
         self, server: SftpServer
     ) -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            uri = f"sftp://holdfast@127.0.0.1:{taken.getsockname()[1]}/x"
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            uri = f"sftp://holdfast@127.0.0.1:{listener.getsockname()[1]}/x"
             with pytest.raises(StorageUnavailableError) as caught:
                 list(fsspec_file_system("sftp").list(uri))
         assert_without(PASSWORD, caught.value)
@@ -129,7 +129,7 @@ class TestRefusals:
         server.on_call = forbid
         with pytest.raises(InvalidRequestError, check=of_kind("refused")):
             write(fsspec_file_system("sftp"), f"{sftp_directory}/x", b"1")
-        assert files_below(server.path_of(sftp_directory)) == {}
+        assert contents_below(server.path_of(sftp_directory)) == {}
 
 
 def assert_without(secret: str, error: CheckpointError) -> None:

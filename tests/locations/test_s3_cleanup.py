@@ -108,10 +108,12 @@ def test_a_sweep_gives_up_what_nobody_will_finish(
     now_ms = sweeping._store_clock_ms
     monkeypatch.setattr(sweeping, "_store_clock_ms", lambda uri: now_ms(uri) + 7_200_000)
     looked = sweep(directory, "job", grace_s=3600, dry_run=True)
-    found = sweep(directory, "job", grace_s=3600)
-    assert (looked.files, looked.uploads) == (found.files, found.uploads)
-    assert {one.uri for one in found.uploads} == {f"s3://{s3_bucket.name}/{key}" for key in ours}
-    assert [one.uri for one in found.files] == [getattr(orphan, "uri", None)]
+    swept = sweep(directory, "job", grace_s=3600)
+    assert (looked.files, looked.uploads) == (swept.files, swept.uploads)
+    assert {upload.uri for upload in swept.uploads} == {
+        f"s3://{s3_bucket.name}/{key}" for key in ours
+    }
+    assert [file.uri for file in swept.files] == [getattr(orphan, "uri", None)]
     assert {key for key, _ in s3_bucket.uploads()} == theirs
 
 

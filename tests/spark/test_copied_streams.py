@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from contracts.values import EXCLUSIVE, files_below, read
+from contracts.files import files_below
+from contracts.values import EXCLUSIVE, read
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -262,8 +262,8 @@ def test_copies_of_the_last_two_checkpoints_stay(
     of_another = host.write(factory, BIG, checkpoint_id=1, owner="1")
     for handle in (*handles, of_another):
         handle.discard_state()
-    found = [bool(host.copies()._paths(handle)) for handle in handles]
-    assert found == [False, False, False, True, True]
+    are_kept = [bool(host.copies()._paths(handle)) for handle in handles]
+    assert are_kept == [False, False, False, True, True]
     assert host.read(of_another) == BIG
 
 
@@ -284,8 +284,8 @@ def test_the_oldest_go_where_there_are_too_many(
         handles.append(host.write(factory, BIG, owner=str(number)))
         newest = max(host.directory.iterdir(), key=lambda path: path.stat().st_mtime_ns)
         os.utime(newest, (1_700_000_000 + number,) * 2)
-    found = [bool(host.copies()._paths(handle)) for handle in handles]
-    assert found == [False, False, True, True, True]
+    are_kept = [bool(host.copies()._paths(handle)) for handle in handles]
+    assert are_kept == [False, False, True, True, True]
 
 
 def test_a_state_that_is_larger_than_the_limit_has_no_copy(
@@ -383,9 +383,9 @@ class Machine(RuleBasedStateMachine):
         data = fill * (1 << 20)
         return self.host.write(self.factory, data, checkpoint_id, owner), data
 
-    @rule(one=handles, owner=st.sampled_from("01"), checkpoint_id=st.integers(1, 6))
-    def read(self, one: tuple[FileStateHandle, bytes], owner: str, checkpoint_id: int) -> None:
-        handle, data = one
+    @rule(state=handles, owner=st.sampled_from("01"), checkpoint_id=st.integers(1, 6))
+    def read(self, state: tuple[FileStateHandle, bytes], owner: str, checkpoint_id: int) -> None:
+        handle, data = state
         assert self.host.read(handle, checkpoint_id, owner) == data
 
     @rule(number=st.integers(0, 5), damage=st.sampled_from([flip, os.unlink]))
@@ -393,9 +393,9 @@ class Machine(RuleBasedStateMachine):
         if number < len(self.host.names()):
             damage(self.host.directory / self.host.names()[number])
 
-    @rule(one=consumes(handles))
-    def discard(self, one: tuple[FileStateHandle, bytes]) -> None:
-        one[0].discard_state()
+    @rule(state=consumes(handles))
+    def discard(self, state: tuple[FileStateHandle, bytes]) -> None:
+        state[0].discard_state()
 
     def teardown(self) -> None:
         for name in self.host.names() if hasattr(self, "host") else []:

@@ -124,9 +124,9 @@ def test_what_an_earlier_savepoint_has_is_not_copied_again(stopped: str, directo
     pointer = take_savepoint(stopped, savepoints, base=base, operators=False)
     files = spark_files_of(load_checkpoint(resolve_pointer(pointer)).metadata, pointer).files
     referred = {
-        one.path
-        for one in files
-        if isinstance(one.handle, FileStateHandle) and one.handle.uri.startswith(base)
+        file.path
+        for file in files
+        if isinstance(file.handle, FileStateHandle) and file.handle.uri.startswith(base)
     }
     assert referred == {f"state/0/{p}/{version}.delta" for p in range(2) for version in range(1, 5)}
     # Both are moved together.
@@ -196,7 +196,7 @@ def test_a_directory_that_is_no_checkpoint_location_is_refused(
 def test_a_damaged_file_of_a_savepoint_is_found(stopped: str, directory: str) -> None:
     pointer = take_savepoint(stopped, f"{directory}/savepoints")
     files = spark_files_of(load_checkpoint(resolve_pointer(pointer)).metadata, pointer).files
-    (victim,) = (one.handle for one in files if one.path == "state/0/1/3.delta")
+    (victim,) = (file.handle for file in files if file.path == "state/0/1/3.delta")
     assert isinstance(victim, FileStateHandle)
     text = text_of(victim.uri)
     file_system_for(victim.uri).delete([victim.uri])

@@ -204,13 +204,13 @@ def _snapshot(path: str, *ids: str) -> None:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as written:
         written.writestr("metadata", "v1\n{}")
-    for one in ids:
-        put(f"{path}_{one}.zip", archive.getvalue().decode(errors="surrogateescape"))
+    for change in ids:
+        put(f"{path}_{change}.zip", archive.getvalue().decode(errors="surrogateescape"))
 
 
 def _versions(pointer: str, partition: int) -> list[int]:
     store = f"state/0/{partition}/"
-    names = {one.path.removeprefix(store) for one in files_of(pointer).files}
+    names = {file.path.removeprefix(store) for file in files_of(pointer).files}
     return sorted({int(name.partition("_")[0]) for name in names if name[0].isdigit()})
 
 
@@ -233,7 +233,7 @@ def test_what_is_older_than_a_snapshot_that_counts_is_not_asked_for(directory: s
     remove(*(f"{location}/state/0/0/{version}_{_id(0, version)}.changelog" for version in (1, 2)))
     pointer = take_savepoint(location, f"{directory}/savepoints")
     assert _versions(pointer, 0) == [3, 4, 5, 6]
-    assert stray.removeprefix(f"{location}/") in {one.path for one in files_of(pointer).files}
+    assert stray.removeprefix(f"{location}/") in {file.path for file in files_of(pointer).files}
     remove(stray, f"{location}/state/0/0/3_{_id(0, 3)}.zip")
     with pytest.raises(CheckpointNotFoundError, match="version 2 of a state"):
         take_savepoint(location, f"{directory}/savepoints")
@@ -283,14 +283,16 @@ def test_all_entries_of_logs_of_sources_are_copied(
     location = f"{directory}/plain"
     write_query(location, batches=2)
     file_system_for(location).delete_tree(f"{location}/sources")
-    version, *sources = (_line(one) for one in log)
+    version, *sources = (_line(line) for line in log)
     pinned = json.dumps({"conf": {"spark.sql.shuffle.partitions": "2"}})
     replace(f"{location}/offsets/1", "\n".join([version, pinned, *sources]))
-    entries = {f"sources/{name}/{one}" for name, count in logs.items() for one in range(count)}
+    entries = {
+        f"sources/{name}/{number}" for name, count in logs.items() for number in range(count)
+    }
     for entry in entries:
         put(f"{location}/{entry}", "v1")
     pointer = take_savepoint(location, f"{directory}/savepoints")
-    copied = {one.path for one in files_of(pointer).files}
+    copied = {file.path for file in files_of(pointer).files}
     assert {path for path in copied if path.startswith("sources/")} == entries
 
 
@@ -322,7 +324,7 @@ def test_a_query_whose_restore_has_just_begun_again_is_told_so(plain: str, direc
 def test_the_first_offsets_of_iceberg_are_copied(plain: str, directory: str) -> None:
     put(f"{plain}/sources/1/offsets/0", '{"version":1}')
     pointer = take_savepoint(plain, f"{directory}/savepoints")
-    assert "sources/1/offsets/0" in {one.path for one in files_of(pointer).files}
+    assert "sources/1/offsets/0" in {file.path for file in files_of(pointer).files}
 
 
 @pytest.mark.parametrize("offset", ['{"app-logOffsets":{"0":12}}', '{"logOffset":{"0":1}}', "-"])
@@ -371,13 +373,13 @@ def test_what_a_base_has_lost_is_copied_anew(plain: str, directory: str, cut: bo
     paths = ["state/0/_stateSchema/default/0_x", "state/0/1/3.delta"]
     put(f"{plain}/{paths[0]}", "schema" * 1000)
     base = take_savepoint(plain, f"{directory}/savepoints")
-    for one in files_of(base).files:
-        if one.path in paths:
-            assert isinstance(one.handle, FileStateHandle)
-            text = text_of(one.handle.uri)
-            remove(one.handle.uri)
+    for file in files_of(base).files:
+        if file.path in paths:
+            assert isinstance(file.handle, FileStateHandle)
+            text = text_of(file.handle.uri)
+            remove(file.handle.uri)
             if cut:
-                put(one.handle.uri, text[:-1])
+                put(file.handle.uri, text[:-1])
     pointer = take_savepoint(plain, f"{directory}/savepoints", base=base)
     restored = restore_savepoint(pointer, f"{directory}/fork")
     fork, original = all_files(restored.checkpoint_location), all_files(plain)

@@ -120,9 +120,9 @@ def test_of_two_restores_at_once_the_last_one_ends(restore: Restore, fork: str) 
     with meanwhile(restoring, "check_whole", lambda: ended.append(restore())):
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
-    found = all_files(fork)
-    assert json.loads(found["metadata"])["id"] == ended[0].query_id
-    assert found.keys() - without_notes(found) == {RESTORED_FILE}
+    files = all_files(fork)
+    assert json.loads(files["metadata"])["id"] == ended[0].query_id
+    assert files.keys() - without_notes(files) == {RESTORED_FILE}
 
 
 def test_a_restore_that_was_overtaken_clears_nothing_away(restore: Restore, fork: str) -> None:

@@ -252,18 +252,18 @@ def test_a_source_that_the_plan_has_twice_is_forked(spark: SparkSession, tmp_pat
         twice, other = (
             spark.readStream.format("text")
             .option("maxFilesPerTrigger", 1)
-            .load(f"{tmp_path}/{one}")
-            for one in ("twice", "other")
+            .load(f"{tmp_path}/{name}")
+            for name in ("twice", "other")
         )
-        found: set[str] = set()
+        read_rows: set[str] = set()
 
         def sink(rows: DataFrame, _: int) -> None:
-            found.update(row.value for row in rows.collect())
+            read_rows.update(row.value for row in rows.collect())
 
         rows = twice.union(twice).union(other).writeStream.foreachBatch(sink)
         query = rows.option("checkpointLocation", location).trigger(availableNow=True).start()
         query.awaitTermination()
-        return found
+        return read_rows
 
     def feed_text(folder: str, number: int) -> None:
         (tmp_path / folder).mkdir(exist_ok=True)

@@ -71,8 +71,8 @@ def run(
         {"id": [-1, 0, 1, 2], "at": [0] * 4, "name": ["a"] * 4},
         schema=Job.arrow_schema,
     ).append_column("subtask", pa.array([-1, 0, 0, 0], pa.int32()))
-    found = [i for batch in runner(iter([rows])) for i in batch["id"].to_pylist()]
-    return found, reported.value
+    ids = [i for batch in runner(iter([rows])) for i in batch["id"].to_pylist()]
+    return ids, reported.value
 
 
 def test_rows_come_out_and_the_state_is_reported(memory_directory: str) -> None:
