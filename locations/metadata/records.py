@@ -101,6 +101,14 @@ class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
             raw_keyed=_with_streams(self.raw_keyed, change),
         )
 
+    def shared_streams(self) -> dict[str, StreamStateHandle]:
+        """Every stream that later checkpoints may refer to, by its name."""
+        return {
+            name: stream
+            for handle in self.handles()
+            for name, stream in handle.shared_streams().items()
+        }
+
     def together_with(self, other: "StoredSubtask") -> "StoredSubtask":
         """This state and the other one's, with the statistics of this one."""
         return StoredSubtask(
