@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
+import pytest
 from contracts.values import EXCLUSIVE, read
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -112,6 +113,8 @@ class Pending:
     base: str
     """Token of the checkpoint that it goes on from."""
     streams: list[FileStateHandle] = field(default_factory=list)
+    written: list[FileStateHandle] = field(default_factory=list)
+    """Those of them that were written for it."""
 
 
 @dataclass(eq=False)
@@ -230,6 +233,7 @@ class LifecycleMachine(RuleBasedStateMachine):
             assert handle.uri not in self.contents
             self.contents[handle.uri] = data
             driver.pending.streams.append(handle)
+            driver.pending.written.append(handle)
         latest = driver.store.latest
         shared = [] if latest is None else shared_streams(latest)
         known = {one.uri for one in driver.pending.streams}
@@ -426,6 +430,9 @@ class LifecycleMachine(RuleBasedStateMachine):
         driver = self.pending_driver(data)
         assert driver.pending
         driver.pending.location.dispose_on_failure()
+        for handle in driver.pending.written:
+            with pytest.raises(CheckpointNotFoundError):
+                read(handle)
         driver.pending = None
 
     @precondition(lambda self: self.drivers)
