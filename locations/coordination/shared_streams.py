@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from holdfast.common import uripath
 from holdfast.errors import CheckpointDeclinedError
 from holdfast.locations.handles import (
     FileStateHandle,
@@ -11,17 +12,17 @@ from holdfast.locations.handles import (
     StreamStateHandle,
 )
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
-from holdfast.locations.storages import is_below
+from holdfast.locations.storages import SHARED, lies_in
 
 
 def are_own(restored: Iterable[StoredSubtask], job_directory: str) -> bool:
-    """Whether all shared files of a state are in the job's directory, so that it decides when they go.
+    """Whether all shared files of a state are among the job's own ones, so that it decides when they go.
 
-    If not, the state comes from another job or a savepoint, whose files may be deleted at any time: the next
-    checkpoint must not refer to them.
+    If not, the state comes from another job or a savepoint, whose files may be deleted at any time, or from
+    files that go with a checkpoint: the next checkpoint must not refer to them.
     """
     return all(
-        is_below(stream.uri, job_directory)
+        lies_in(stream.uri, uripath.join(job_directory, SHARED))
         for subtask in restored
         for stream in subtask.shared_streams().values()
         if isinstance(stream, FileStateHandle)

@@ -26,9 +26,10 @@ def coordinator(
     key: str | list[str] | None = None,
     start: str | None = None,
     allow_non_restored_state: bool = False,
+    inline_threshold: int = 0,
 ) -> CheckpointCoordinator:
     """A driver of the job, as each start of the query makes one."""
-    storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
+    storage = FileSystemCheckpointStorage(directory, inline_threshold=inline_threshold)
     operator = stateful(Groups(1), uid=uid, parallelism=parallelism, key=key)
     return CheckpointCoordinator(
         storage.create_checkpoint_storage(job_id),

@@ -79,9 +79,10 @@ def test_a_report_whose_handles_contradict_themselves_is_declined() -> None:
         ((OLD, SMALL), True),
         ((OLD, FileStateHandle("file:///data/job-2/shared/old", 10)), False),
         ((FileStateHandle("file:///data/savepoint-job-0123456789ab/x", 10),), False),
+        ((FileStateHandle(f"{JOB}/chk-3/01234567-x", 10),), False),
     ],
 )
-def test_a_state_is_its_jobs_own_if_all_its_shared_files_are_in_the_jobs_directory(
+def test_a_state_is_its_jobs_own_if_all_its_shared_files_are_those_of_the_job(
     *, streams: tuple[StreamStateHandle, ...], own: bool
 ) -> None:
     segments = {f"{number:032x}": stream for number, stream in enumerate(streams)}
