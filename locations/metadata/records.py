@@ -203,6 +203,15 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
         """Every handle to bytes of state, in files and inline."""
         return [stream for operator in self.operators.values() for stream in operator.streams()]
 
+    def shared_streams(self) -> list[StreamStateHandle]:
+        """Every handle to bytes of state that later checkpoints may refer to."""
+        return [
+            stream
+            for operator in self.operators.values()
+            for subtask in operator.subtasks.values()
+            for stream in subtask.shared_streams().values()
+        ]
+
     def with_streams(self, change: StreamChange, /) -> "CheckpointMetadata":
         """A copy in which every handle to bytes of state went through `change`."""
         operators = {uid: state.with_streams(change) for uid, state in self.operators.items()}

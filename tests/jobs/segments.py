@@ -133,7 +133,6 @@ def shared_in(*checkpoints: CheckpointMetadata) -> set[str]:
     return {
         stream.uri
         for metadata in checkpoints
-        for subtask in metadata.operators[UID].subtasks.values()
-        for stream in subtask.shared_streams().values()
+        for stream in metadata.shared_streams()
         if isinstance(stream, FileStateHandle)
     }

@@ -20,6 +20,8 @@ from jobs.segments import (
     shared_files,
     shared_in,
 )
+from jobs.stopped import QUERY, put, write_query
+from msgspec import structs
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -30,9 +32,19 @@ from holdfast.errors import (
     OutcomeUnknownError,
     StorageUnavailableError,
 )
-from holdfast.locations import CompletedCheckpoint, StoredSubtask, copy_checkpoint, sweep, verify
+from holdfast.locations import (
+    CompletedCheckpoint,
+    StoredSubtask,
+    copy_checkpoint,
+    load_checkpoint,
+    sweep,
+    verify,
+)
 from holdfast.locations.adapters import ByteStreamStateHandle, file_system_for
 from holdfast.locations.coordination import load_checkpoints
+from holdfast.locations.storages import resolve_pointer
+from holdfast.spark import restore_savepoint, take_savepoint
+from holdfast.spark.checkpoint_location import LINK_FILE, Link, encode_link
 from holdfast.spark.query import _CLEANER, CheckpointCoordinator
 from holdfast.testing import ANY_CALL, Faults
 
@@ -345,6 +357,56 @@ class TestAJobThatBeginsWithAnotherJobsState:
         assert files_below(copy.location.external_pointer) == before
         file_system_for(memory_directory).delete_tree(copy.location.external_pointer)
         assert state_of(latest(driver))
+
+
+LARGE = b"batch %d" + bytes(30 << 10)
+"""What doesn't travel in a handle."""
+
+
+@pytest.mark.usefixtures("as_without_spark")
+class TestASavepointOfAQuery:
+    @pytest.fixture
+    def savepoint(self, directory: str) -> str:
+        location, checkpoints = f"{directory}/original", f"{directory}/checkpoints"
+        write_query(location, batches=2)
+        driver = coordinator(checkpoints, job_id=QUERY, query_id=QUERY)
+        for batch_id in range(2):
+            pending = begun(driver, batch_id)
+            said = structs.replace(progress(batch_id), query_id=QUERY, checkpoint_location=location)
+            driver.complete(pending, reports(pending, adds(LARGE % batch_id)), said)
+        link = Link(checkpoint_dir=checkpoints, job_id=QUERY, storage="filesystem")
+        put(f"{location}/{LINK_FILE}", encode_link(link))
+        return take_savepoint(location, f"{directory}/savepoints")
+
+    def test_it_holds_all_its_files_itself(self, directory: str, savepoint: str) -> None:
+        file_system_for(directory).delete_tree(f"{directory}/checkpoints")
+        metadata = load_checkpoint(resolve_pointer(savepoint))
+        assert [sorted(segments.values()) for segments in state_of(metadata)] == [
+            [b"%s of %d" % (LARGE % batch_id, index) for batch_id in (0, 1)] for index in (0, 1)
+        ]
+        uris = {file.uri for file in verify(metadata.metadata.streams())}
+        assert all(uri.startswith(f"{savepoint}/") for uri in uris)
+
+    def test_where_it_is_restored_checkpoints_go_on_without_writing_it_again(
+        self, directory: str, savepoint: str
+    ) -> None:
+        before = files_below(savepoint)
+        forked = f"{directory}/forked"
+        restored = restore_savepoint(
+            savepoint, f"{directory}/fork", checkpoint_dir=forked, job_id="fork"
+        )
+        files = shared_files(forked, "fork")
+        assert len(files) == 4
+        driver = coordinator(forked, job_id="fork", query_id=restored.query_id, num_retained=1)
+        for batch_id in (2, 3):
+            pending = begun(driver, batch_id)
+            assert pending.may_refer
+            said = structs.replace(progress(batch_id), query_id=restored.query_id)
+            driver.complete(pending, reports(pending, adds()), said)
+        _CLEANER.wait()
+        assert files < shared_files(forked, "fork") == shared_in(latest(driver).metadata)
+        assert all(len(segments) == 4 for segments in state_of(latest(driver)))
+        assert files_below(savepoint) == before
 
 
 class TestAnotherParallelism:
