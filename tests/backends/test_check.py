@@ -119,7 +119,8 @@ class TestFates:
         return f"{directory}/job/chk-1"
 
     def fates(self, pointer: str, *descriptors: Any) -> dict[str, StateCheck]:
-        return {one.name: one for one in check(pointer, {"kept": descriptors}) if one.uid == "kept"}
+        checks = check(pointer, {"kept": descriptors})
+        return {state.state: state for state in checks if state.operator == "kept"}
 
     def test_what_is_asked_for_as_it_was_stored_is_restored(self, pointer: str) -> None:
         found = self.fates(
@@ -178,7 +179,7 @@ class TestFates:
             "last": [ListStateDescriptor("e", int)],
         }
         new = [one for one in check(pointer, descriptors) if one.fate is Fate.NEW]
-        assert [(one.uid, one.name) for one in new] == [
+        assert [(state.operator, state.state) for state in new] == [
             ("kept", "more"),
             ("stateless", "d"),
             ("later", "b"),
@@ -190,7 +191,7 @@ class TestFates:
     def test_what_lost_its_operator_is_dropped(self, pointer: str) -> None:
         found = check(pointer, {"kept": []})
         dropped = [one for one in found if one.fate is Fate.DROPPED]
-        assert {one.uid for one in dropped} == {"removed"}
+        assert {state.operator for state in dropped} == {"removed"}
         assert len(dropped) == 7
         assert {one.wanted for one in dropped} == {""}
 
@@ -268,7 +269,7 @@ class TestReading:
             file.seek(3_000_000)
             file.write(bytes(1000))
         (longs, _) = check(f"{local_directory}/job/chk-1", {"op": []})
-        assert (longs.name, longs.fate, longs.stored) == ("longs", Fate.RESTORED, "int64")
+        assert (longs.state, longs.fate, longs.stored) == ("longs", Fate.RESTORED, "int64")
         with pytest.raises(CheckpointCorruptedError):
             OperatorStateBackend.restore(metadata.operators["op"].subtasks[0].managed_operator)
 

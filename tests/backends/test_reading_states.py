@@ -37,7 +37,8 @@ from holdfast.backends import (
     OperatorStateCheckpointOutputStream,
     Pickled,
 )
-from holdfast.backends.inspection import RawPart, Section, StoredState, stored_state, stored_states
+from holdfast.backends.inspection import raw_parts, readable_state
+from holdfast.backends.inspection.operator_parts import Section
 from holdfast.backends.sections import Compression
 from holdfast.errors import (
     CheckpointCorruptedError,
@@ -317,9 +318,12 @@ def test_raw_states_are_rows_of_bytes(checkpoint: Checkpoint) -> None:
         {"subtask": 1, "key_group": 6, "value": b"of 6"},
         {"subtask": 1, "key_group": 4, "value": b"of 4"},
     ]
-    assert [(one["kind"], one["elements"], one["bytes"]) for one in rows(pointer)] == [
-        ("raw operator", 3, 8),
-        ("raw keyed", 2, 8),
+    assert [
+        (row["kind"], row["elements"], row["bytes"], row["type"], row["arrow_type"])
+        for row in rows(pointer)
+    ] == [
+        ("raw operator", 3, 8, "bytes", "binary"),
+        ("raw keyed", 2, 8, "bytes", "binary"),
     ]
     with pytest.raises(InvalidRequestError, match="'operator' or 'keyed'"):
         holdfast.read_state(pointer, raw="list")  # type: ignore[arg-type]
@@ -339,27 +343,32 @@ def test_the_overview_names_every_state(checkpoint: Checkpoint) -> None:
     checkpoint.add("a", fill, parallelism=3)
     checkpoint.add("b", lambda one, _: list_state(one, "pickles", Pickled(Plain)))
     assert [
-        [row[name] for name in ("operator", "state", "kind", "elements", "type", "stored_as")]
+        [
+            row[name]
+            for name in ("operator", "state", "kind", "elements", "type", "arrow_type", "stored_as")
+        ]
         for row in rows(checkpoint.complete())
     ] == [
-        ["a", "longs", "list", 3, "int64", "arrow"],
+        ["a", "longs", "list", 3, "int64", "int64", "arrow"],
         [
             "a",
             "points",
             "list",
             0,
+            "contracts.elements.Point",
             "struct<x: int64, y: double>",
-            "messagepack of contracts.elements.Point",
+            "messagepack",
         ],
         [
             "a",
             "rules",
             "broadcast",
             0,
+            "string to contracts.elements.Circle | contracts.elements.Square",
             "string to struct<radius: double, type: string, side: int64, color: string>",
-            "arrow to messagepack of contracts.elements.Circle | contracts.elements.Square",
+            "arrow to messagepack",
         ],
-        ["b", "pickles", "list", 0, "binary", "pickle of contracts.elements.Plain"],
+        ["b", "pickles", "list", 0, "contracts.elements.Plain", "binary", "pickle"],
     ]
 
 
@@ -404,9 +413,9 @@ def test_a_large_state_comes_block_by_block_and_in_parts(
     read = pa.Table.from_batches(batches)["value"]
     assert read.equals(pa.chunked_array(chunks))
 
-    whole = stored_state(pointer)
+    whole = readable_state(pointer)
     assert len(whole.split()) == 1
-    monkeypatch.setattr("holdfast.backends.inspection.stored_states._PARALLEL_BYTES", 1 << 20)
+    monkeypatch.setattr("holdfast.backends.inspection.operator_parts._PARALLEL_BYTES", 1 << 20)
     parts = whole.split()
     assert len(parts) > 2
     pieces = [
@@ -427,8 +436,8 @@ def test_a_large_array_is_stored_in_blocks(
     monkeypatch.setattr("holdfast.backends.sections.section._BLOCK", 1 << 16)
     elements = pa.array(range(100_000))
     pointer = one_state(checkpoint, pa.int64(), elements)
-    monkeypatch.setattr("holdfast.backends.inspection.stored_states._PARALLEL_BYTES", 1 << 18)
-    state = stored_state(pointer)
+    monkeypatch.setattr("holdfast.backends.inspection.operator_parts._PARALLEL_BYTES", 1 << 18)
+    state = readable_state(pointer)
     parts = state.split()
     assert len(parts) > 2
     read = pa.Table.from_batches(state.batches(parts))["value"]
@@ -499,20 +508,13 @@ class _Counted(bytes):
 
 def test_raw_state_is_cut_into_batches_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     contents = [_Counted(b"x" * 10) for _ in range(500)]
-    monkeypatch.setattr(stored_states, "_BYTES", 1000)
+    monkeypatch.setattr(raw_parts, "MOST_BYTES", 1000)
     monkeypatch.setattr(
-        stored_states, "raw_operator_partitions", lambda _: map(_Counted.as_stream, contents)
+        raw_parts, "raw_operator_partitions", lambda _: map(_Counted.as_stream, contents)
     )
-    stored = StoredState(
-        operator="op",
-        name=None,
-        kind="raw operator",
-        subtasks=1,
-        elements=500,
-        bytes=5000,
-        parts=(RawPart(0, RawOperatorStateHandle((), ByteStreamStateHandle(b""))),),
-    )
-    assert [len(one) for one in stored.batches()] == [100] * 5
+    part = raw_parts.RawPart(0, RawOperatorStateHandle((), ByteStreamStateHandle(b"")))
+    batches = part.batches(part.stored())
+    assert [len(batch) for batch in batches if len(batch)] == [100] * 5
     assert _Counted.lengths_asked < 10 * len(contents)
 
 

@@ -36,7 +36,7 @@ from holdfast.backends import (
     Pickled,
     StateRows,
 )
-from holdfast.backends.inspection import StoredState, managed_state, state_names, write_states
+from holdfast.backends.inspection import ReadableState, states_of, write_states
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import StoredOperator, StoredSubtask
 
@@ -57,8 +57,9 @@ def operator_of(
     return StoredOperator(parallelism, 128, subtasks)
 
 
-def stored(operator: StoredOperator, name: str = "s") -> StoredState:
-    return managed_state("op", name, operator, wide_integers=True)
+def stored(operator: StoredOperator, name: str = "s") -> ReadableState:
+    states = {state.name: state for state in states_of("op", operator)}
+    return states[name].readable(wide_integers=True)
 
 
 def shown(operator: StoredOperator, name: str = "s") -> pa.Table:
@@ -252,7 +253,7 @@ def test_all_kinds_of_state_are_there_for_the_job() -> None:
         },
         parallelism=2,
     )
-    assert state_names(written) == ["l", "u", "b", "p", "empty"]
+    assert [state.name for state in states_of("op", written)] == ["l", "u", "b", "p", "empty"]
     first = backend_of(written)
     assert list_state(first, "l").get() == [1]
     assert union_state(first, "u").get() == [1, 2]

@@ -102,7 +102,7 @@ def test_the_json_has_all_that_the_page_shows(
                 "subtasks": [
                     {
                         "subtask": index,
-                        "state_bytes": 100 * (index + 1),
+                        "stored_bytes": 100 * (index + 1),
                         "rows_in": 10 * (index + 1),
                         "rows_out": 5,
                         "restore_ms": 1.0,

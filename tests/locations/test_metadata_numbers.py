@@ -21,7 +21,6 @@ from holdfast.backends import (
     KeyGroupRange,
     OperatorStateBackend,
     OperatorStateCheckpointOutputStream,
-    describe,
 )
 from holdfast.backends.assignment import OperatorSettings, assign
 from holdfast.backends.inspection import iter_state, states
@@ -153,7 +152,6 @@ def command(*arguments: str) -> None:
 READERS: dict[str, Callable[[str], object]] = {
     "restore": lambda pointer: restore(pointer, 2),
     "restore at another parallelism": lambda pointer: restore(pointer, 3),
-    "describe": lambda pointer: describe(load_checkpoint(resolve_pointer(pointer)).metadata),
     "states": states,
     "read a state": lambda pointer: list(iter_state(pointer, "op", "s")),
     "verify": lambda pointer: list(

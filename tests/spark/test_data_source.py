@@ -132,7 +132,7 @@ def test_large_states_are_read_in_parts(
         "op", lambda one, _: list_state(one).add_all(pa.chunked_array(chunks)), parallelism=2
     )
     options = {"path": checkpoint.complete(), "operator": "op"}
-    monkeypatch.setattr("holdfast.backends.inspection.stored_states._PARALLEL_BYTES", 4 << 20)
+    monkeypatch.setattr("holdfast.backends.inspection.operator_parts._PARALLEL_BYTES", 4 << 20)
     view = StateView.of(options)
     reader = StateReader(view, view.spark_schema)
     partitions = reader.partitions()

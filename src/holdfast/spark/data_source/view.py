@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from holdfast.backends.inspection import StoredState, states, stored_state
+from holdfast.backends.inspection import ReadableState, readable_state, states
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.data_source.spark_types import spark_schema_of
 from holdfast.spark.settings import Stores, check_known
@@ -36,7 +36,7 @@ class StateView:
     stores: Stores
     schema: pa.Schema
     table: pa.Table | None = None
-    state: StoredState | None = None
+    state: ReadableState | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "StateView":
@@ -66,14 +66,14 @@ class StateView:
                 if wide not in {"true", "false"}:
                     message = f"wideIntegers is {wide!r}; it must be true or false"
                     raise InvalidRequestError(message)
-                stored = stored_state(
+                readable = readable_state(
                     pointer,
                     operator,
                     state,
                     raw=raw,  # type: ignore[arg-type]  # checked there
                     wide_integers=wide == "true",
                 )
-                return cls(stores=stores, schema=stored.schema, state=stored)
+                return cls(stores=stores, schema=readable.schema, state=readable)
             case "states" | "metadata" if is_named:
                 message = f"view {view} shows all states; leave operator, state and raw out"
                 raise InvalidRequestError(message)
