@@ -97,7 +97,7 @@ def reports(
     parallelism = len(assigned.subtasks)
     acknowledgements = []
     for index in range(parallelism) if subtasks is None else subtasks:
-        backend = Backend(assigned.subtasks[index], may_refer=pending.may_refer)
+        backend = Backend(assigned.subtasks[index], may_refer=pending.may_refer[UID])
         change(index, backend)
         groups = key_group_range(MAX_PARALLELISM, parallelism, index)
         state = backend.snapshot(pending.location, (groups.start_key_group, groups.end_key_group))

@@ -308,7 +308,7 @@ class TestAJobThatBeginsWithAnotherJobsState:
     ) -> None:
         driver = coordinator(memory_directory, start=other.location.external_pointer)
         pending = begun(driver, 0)
-        assert not pending.may_refer
+        assert not pending.may_refer[UID]
         driver.complete(pending, reports(pending, adds(b"new")), progress(0))
         file_system_for(memory_directory).delete_tree(f"{memory_directory}/other")
         assert [sorted(segments.values()) for segments in state_of(latest(driver))] == [
@@ -316,7 +316,7 @@ class TestAJobThatBeginsWithAnotherJobsState:
         ]
         assert len(shared_files(memory_directory)) == 4
         pending = begun(driver, 1)
-        assert pending.may_refer
+        assert pending.may_refer[UID]
 
     def test_it_never_deletes_a_file_of_the_other(
         self, memory_directory: str, other: CompletedCheckpoint
@@ -400,7 +400,7 @@ class TestASavepointOfAQuery:
         driver = coordinator(forked, job_id="fork", query_id=restored.query_id, num_retained=1)
         for batch_id in (2, 3):
             pending = begun(driver, batch_id)
-            assert pending.may_refer
+            assert pending.may_refer[UID]
             said = structs.replace(progress(batch_id), query_id=restored.query_id)
             driver.complete(pending, reports(pending, adds()), said)
         _CLEANER.wait()

@@ -152,10 +152,10 @@ class CheckpointCoordinator:
             location=location,
             restored_checkpoint_id=restored.checkpoint_id if restored else None,
             assigned=assigned,
-            may_refer=all(
-                are_own(operator.subtasks, uripath.parent(location.external_pointer))
-                for operator in assigned.values()
-            ),
+            may_refer={
+                uid: are_own(operator.subtasks, uripath.parent(location.external_pointer))
+                for uid, operator in assigned.items()
+            },
             key_types=known_key_types(self._operators, restored),
             commit_token=uuid.uuid4().hex,
             started=started,
@@ -221,7 +221,7 @@ class CheckpointCoordinator:
                     key_types=pending.key_types.get(uid, ()),
                 ),
                 pending.assigned[uid].subtasks,
-                may_refer=pending.may_refer,
+                may_refer=pending.may_refer[uid],
             )
             for uid, operator in self._operators.items()
         }
