@@ -7,3 +7,8 @@
 
 States know nothing of how rows are kept, and tables nothing of what rows mean. Start with `table`.
 """
+
+from holdfast.backends.keyed.segments import TableManifest, read_manifest, read_tables, write_tables
+from holdfast.backends.keyed.table import TableSpec
+
+__all__ = ["TableManifest", "TableSpec", "read_manifest", "read_tables", "write_tables"]
