@@ -38,7 +38,9 @@ def read_state(
     """Read a state of a checkpoint or savepoint as a table.
 
     Elements of a list or union list are rows of `subtask` and `value`, entries of a broadcast state
-    rows of `key` and `value`, from one subtask's copy. Arrow data has the type that it was stored with.
+    rows of `key` and `value`, from one subtask's copy. Keyed states have a row for each key, and sub key: `subtask`,
+    the columns of key, namespace and sub key, `value`, and `changed` if they have a time to live; rows whose time
+    is over are there as long as they are stored. Arrow data has the type that it was stored with.
     Other elements are read by what is stored with them, without the job's classes: structs and
     dataclasses as structs, dicts as maps; a union of classes as a struct with the fields of all; as
     JSON text what Arrow has no type for. Pickles are not looked into: they are bytes.
@@ -95,10 +97,11 @@ def states(pointer: str | PathLike[str]) -> pa.Table:
     """The states that a checkpoint or savepoint has, a row for each; no elements are read.
 
     Columns: `operator`; `state`, null for raw state; `kind`: `list`, `union`, `broadcast`, `raw operator`,
-    `raw keyed` or `keyed`; `subtasks`, how many have stored it; `elements`, entries, partitions or
-    key groups, a broadcast state's counted once; `bytes` stored; `type` of its elements for people;
-    `arrow_type` that `read_state` gives; `stored_as`: `arrow`, `messagepack`, `pickle` or `raw`.
-    Of a broadcast state the last three are said of keys and of values.
+    `raw keyed`, or `keyed` and the kind of keyed state, as in `keyed value`; `subtasks`, how many have stored it;
+    `elements`, entries, partitions or key groups, a broadcast state's counted once, of keyed state about the
+    rows that are stored; `bytes` stored; `type` of its elements for people; `arrow_type` that `read_state` gives;
+    `stored_as`: `arrow`, `messagepack`, `pickle` or `raw`. Of broadcast and keyed states the last three are said
+    of each column.
 
     Raises:
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
