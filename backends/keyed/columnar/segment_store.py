@@ -123,7 +123,7 @@ class SegmentStore:
     def _write(self, name: str, parts: Iterable[BytesLike]) -> None:
         """Make a file that is there whole, or not at all. Storage has the bytes: they needn't be durable."""
         path = self._path(name)
-        unfinished = f"{path}.{os.getpid()}.inprogress"
+        unfinished = f"{path}.{os.urandom(8).hex()}.inprogress"
         try:
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
