@@ -36,11 +36,6 @@ def plain_type(type: pa.DataType) -> np.dtype[Any] | None:
     return None
 
 
-def is_plain(column: Column) -> bool:
-    """Whether the column is NumPy's."""
-    return isinstance(column, np.ndarray)
-
-
 def from_arrow(array: pa.Array | pa.ChunkedArray) -> Column:
     """The column of an Arrow array, without a copy where that is possible."""
     if isinstance(array, pa.ChunkedArray):

@@ -16,7 +16,6 @@ from holdfast.backends.keyed.segments.manifest import (
     Run,
     Slice,
     TableManifest,
-    decode_manifest,
     encode_manifest,
 )
 from holdfast.backends.keyed.segments.merging import (
@@ -64,7 +63,6 @@ __all__ = [
     "SortedRows",
     "StoredSpec",
     "TableManifest",
-    "decode_manifest",
     "empty_rows",
     "encode_manifest",
     "finish",
