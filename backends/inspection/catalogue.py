@@ -159,7 +159,12 @@ def states_of(uid: str, operator: StoredOperator) -> list[StoredState]:
 
 
 def find_state(
-    metadata: CheckpointMetadata, operator: str | None, name: str | None, *, raw: str | None
+    metadata: CheckpointMetadata,
+    operator: str | None,
+    name: str | None,
+    *,
+    raw: str | None,
+    kind: str | None = None,
 ) -> StoredState:
     """The state that somebody names; a name may be left out where there is one only.
 
@@ -168,6 +173,7 @@ def find_state(
         operator: The operator's uid.
         name: The state's name.
         raw: `operator` or `keyed` for the operator's raw state, which has no name.
+        kind: The state's kind, where operator state and keyed state have one name.
 
     Raises:
         InvalidRequestError: There is no such state, or no name where there are several.
@@ -177,14 +183,25 @@ def find_state(
         raise InvalidRequestError(message)
     uid = _chosen("operator", operator, list(metadata.operators))
     states = states_of(uid, metadata.operators[uid])
+    wanted_kind = kind if raw is None else f"raw {raw}"
+    if wanted_kind is not None:
+        states = [state for state in states if state.kind == wanted_kind]
+        if not states:
+            raise InvalidRequestError(f"operator {uid!r} has no {wanted_kind} state")
     if raw is not None:
-        kind = f"raw {raw}"
-        for state in states:
-            if state.kind == kind:
-                return state
-        raise InvalidRequestError(f"operator {uid!r} has no {kind} state")
-    named = {state.name: state for state in states if state.name is not None}
-    return named[_chosen(f"state of operator {uid!r}", name, list(named))]
+        return states[0]
+    named: dict[str, list[StoredState]] = {}
+    for state in states:
+        if state.name is not None:
+            named.setdefault(state.name, []).append(state)
+    chosen = named[_chosen(f"state of operator {uid!r}", name, list(named))]
+    if len(chosen) > 1:
+        kinds = [state.kind for state in chosen]
+        message = (
+            f"operator {uid!r} has several states {chosen[0].name!r}; name one of the kinds {kinds}"
+        )
+        raise InvalidRequestError(message)
+    return chosen[0]
 
 
 def _chosen(what: str, wanted: str | None, names: list[str]) -> str:

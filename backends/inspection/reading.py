@@ -33,6 +33,7 @@ def read_state(
     state: str | None = None,
     *,
     raw: Raw | None = None,
+    kind: str | None = None,
     wide_integers: bool = False,
 ) -> pa.Table:
     """Read a state of a checkpoint or savepoint as a table.
@@ -51,6 +52,7 @@ def read_state(
         state: The state's name; may be left out where there is only one state.
         raw: `operator` reads raw operator state instead: rows of `subtask`, `partition` and `value`,
             the bytes. `keyed` reads raw keyed state: `subtask`, `key_group` and `value`.
+        kind: The state's kind, as `states` says it, where operator state and keyed state have one name.
         wide_integers: Whether whole numbers in elements that are not Arrow data become
             decimal128(20, 0), for numbers beyond 64 bits.
 
@@ -59,7 +61,9 @@ def read_state(
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: What was read is not what was written.
     """
-    readable = readable_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
+    readable = readable_state(
+        pointer, operator, state, raw=raw, kind=kind, wide_integers=wide_integers
+    )
     return pa.Table.from_batches(readable.batches(), readable.schema)
 
 
@@ -69,13 +73,16 @@ def iter_state(
     state: str | None = None,
     *,
     raw: Raw | None = None,
+    kind: str | None = None,
     wide_integers: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Read a state as record batches; only a block of what is stored is in memory at a time.
 
     Arguments and errors are those of `read_state`.
     """
-    readable = readable_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
+    readable = readable_state(
+        pointer, operator, state, raw=raw, kind=kind, wide_integers=wide_integers
+    )
     return readable.batches()
 
 
@@ -85,11 +92,12 @@ def readable_state(
     state: str | None = None,
     *,
     raw: Raw | None = None,
+    kind: str | None = None,
     wide_integers: bool = False,
 ) -> ReadableState:
     """A state whose elements were not read yet. Arguments and errors are those of `read_state`."""
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
-    stored = find_state(metadata, operator, state, raw=raw)
+    stored = find_state(metadata, operator, state, raw=raw, kind=kind)
     return stored.readable(wide_integers=wide_integers)
 
 

@@ -20,7 +20,12 @@ from holdfast.backends.keyed import TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.serializers import column
 from holdfast.cli.command_line import main
-from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, StateMigrationError
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    StateMigrationError,
+)
 from holdfast.locations import (
     CheckpointMetadata,
     StoredOperator,
@@ -230,6 +235,23 @@ def test_a_descriptor_of_operator_state_is_not_compared_with_keyed_state_of_its_
     assert [(each.state, each.fate.value) for each in checks] == [
         (name, "restored") for name in ("totals", "totals", "people", "seen", "due")
     ]
+
+
+def test_states_of_one_name_are_told_by_their_kinds(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend = OperatorStateBackend()
+    list_state(backend, "totals", pa.string()).add("a")
+    pointer = write(operator_state=backend)
+    with pytest.raises(
+        InvalidRequestError, match=r"name one of the kinds \['list', 'keyed value'\]"
+    ):
+        holdfast.read_state(pointer, "op", "totals")
+    assert holdfast.read_state(pointer, "op", "totals", kind="list")["value"].to_pylist() == ["a"]
+    assert main(["cat", pointer, "op", "totals", "--kind", "keyed value", "--json"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    with pytest.raises(InvalidRequestError, match="has no keyed list state"):
+        holdfast.read_state(pointer, "op", "totals", kind="keyed list")
 
 
 def test_nor_is_it_where_there_is_no_operator_state_of_that_name(write: Write) -> None:

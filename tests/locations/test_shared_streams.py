@@ -114,3 +114,15 @@ def test_stored_metadata_with_a_placeholder_is_damaged() -> None:
     body = msgspec.msgpack.encode(metadata(keyed({A: placeholder(A, OLD)})))
     with pytest.raises(CheckpointCorruptedError, match=f"it has a placeholder, of '{A}'"):
         decode_metadata(sealed(body), f"{JOB}/chk-7", uri=f"{JOB}/chk-7/_metadata")
+
+
+def test_what_a_placeholder_stands_for_was_not_written_again() -> None:
+    reported = keyed({A: placeholder(A, OLD), B: NEW})
+    assert reported.written_bytes == NEW.size + MANIFEST.size
+
+
+def test_bytes_that_subtasks_share_are_stored_once() -> None:
+    """As they are after a job was rescaled."""
+    state = keyed({A: OLD, B: SMALL})
+    shared = msgspec.structs.replace(metadata(state), operators={"counts": operator(state, state)})
+    assert shared.state_bytes == OLD.size + 2 * (SMALL.size + MANIFEST.size)

@@ -48,6 +48,9 @@ def add_to(commands: "Commands") -> None:
         choices=("operator", "keyed"),
         help="the operator's raw state instead, in partitions or by key group",
     )
+    command.add_argument(
+        "--kind", help="the state's kind, where operator state and keyed state have one name"
+    )
     command.add_argument("--subtask", type=int, metavar="N", help="only what this subtask has")
     command.add_argument(
         "--limit",
@@ -114,6 +117,7 @@ def _asked_for(
         options.operator,
         options.state,
         raw=options.raw,
+        kind=options.kind,
         wide_integers=options.wide_integers,
     )
     # A broadcast state is the same in every subtask; one copy of it is read.
@@ -139,7 +143,7 @@ def _rows(batches: "Iterable[pa.RecordBatch]") -> Iterator[dict[str, Any]]:
 
 def _is_listing(options: argparse.Namespace) -> bool:
     """Whether no state is named."""
-    return options.operator is None and options.raw is None
+    return options.operator is None and options.raw is None and options.kind is None
 
 
 def _state_cell(name: str, value: Any) -> str:
