@@ -13,5 +13,16 @@ States know nothing of how rows are kept, and tables nothing of what rows mean. 
 from holdfast.backends.keyed.backend import KeyedStateBackend
 from holdfast.backends.keyed.heap import HeapStateTables
 from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.segments import TableManifest, read_manifest, read_tables, write_tables
+from holdfast.backends.keyed.table import TableSpec
 
-__all__ = ["HeapStateTables", "KeyedStateBackend", "Keys"]
+__all__ = [
+    "HeapStateTables",
+    "KeyedStateBackend",
+    "Keys",
+    "TableManifest",
+    "TableSpec",
+    "read_manifest",
+    "read_tables",
+    "write_tables",
+]
