@@ -50,6 +50,7 @@ PRINTED = {
     "how-to-take-savepoints.md": "both went on: True",
     "how-to-use-several-operators.md": "one checkpoint of allowed and first-seen",
     "how-to-write-a-job.md": "values",
+    "keyed-state.md": "restored: [5.0, 10.0]",
     "how-to-write-to-a-database.md": "batches: 1, rows of each: 2.0",
 }
 """What a page's program says when all went well."""

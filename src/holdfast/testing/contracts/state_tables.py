@@ -12,16 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.table import (
+from holdfast.backends.keyed import (
     Identities,
+    Keys,
     Operation,
     StateTable,
     StateTables,
     TableRows,
     TableSpec,
+    time_part,
 )
-from holdfast.backends.keyed.timer_order import time_part
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle
@@ -248,8 +248,8 @@ class StateTablesContract:
 
     def test_rows_between_are_those_of_the_ranges(self, tables: StateTables) -> None:
         table = tables.table(NUMBER)
-        expected = {f"key {n}": n for n in range(50)}
-        put(table, dict(expected))
+        expected: dict[str | None, Any] = {f"key {n}": n for n in range(50)}
+        put(table, expected)
         keys = keys_of(list(expected))
         chosen = keys.sort_keys[[3, 20, 21, 49]]
         rows = table.rows_between(chosen, chosen + np.uint64(1))
@@ -280,13 +280,11 @@ class StateTablesContract:
         other.advance_time(1050)
         for each in (tables, other):
             held = each.table(spec) if each is other else table
-            times = {
-                name: int(time)
-                for rows in held.scan()
-                for name, time in zip(
-                    rows.identities.columns[0].to_pylist(), rows.times_ms, strict=True
-                )
-            }
+            times: dict[str, int] = {}
+            for rows in held.scan():
+                assert rows.times_ms is not None
+                names = rows.identities.columns[0].to_pylist()
+                times |= zip(names, rows.times_ms.tolist(), strict=True)
             assert times == {"a": 1000, "b": 1050}
             each.advance_time(1099)
             assert values_of(held, keys) == {"a": 1, "b": 3}
