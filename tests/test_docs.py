@@ -58,8 +58,8 @@ PRINTED = {
 NO_SETTINGS = {"spark.holdfast.state.checkpoints.dir"}
 """What a page shows to be refused."""
 
-# The tests of the first have directories of their own.
-WITHOUT_A_JOB = ("how-to-test-an-adapter.md", "how-to-configure.md")
+# The tests of the first have directories of their own; the last is about a library below jobs.
+WITHOUT_A_JOB = ("how-to-test-an-adapter.md", "how-to-configure.md", "keyed-state.md")
 
 
 def run_in_full(page: Path) -> Any:

@@ -182,6 +182,14 @@ class StateTablesContract:
             assert column.slice(0, 3).to_pylist() == given.to_pylist()
             assert column.null_count == given.null_count + 1 or type == pa.null()
 
+    def test_a_table_that_is_asked_for_again_is_the_same(self, tables: StateTables) -> None:
+        table = tables.table(NUMBER)
+        put(table, {"a": 1})
+        put(tables.table(NUMBER), {"b": 2})
+        assert values_of(table, keys_of(["a", "b"])) == {"a": 1, "b": 2}
+        with pytest.raises(InvalidRequestError, match="'n'"):
+            tables.table(replace(NUMBER, ttl_ms=5))
+
     def test_a_row_has_as_many_values_as_the_table(self, tables: StateTables) -> None:
         fields = pa.schema([("x", pa.int64()), ("y", pa.string())])
         table = tables.table(replace(NUMBER, values=fields, is_struct=True))
