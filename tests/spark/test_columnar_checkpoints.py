@@ -19,7 +19,7 @@ from holdfast.locations import sweep
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.coordination import load_checkpoints
 from holdfast.locations.handles import SegmentsStateHandle
-from holdfast.spark.query import _CLEANER, CheckpointCoordinator
+from holdfast.spark.query import CLEANER, CheckpointCoordinator
 from holdfast.spark.subtask import Acknowledgement
 
 __all__ = ["clock"]
@@ -101,7 +101,7 @@ def test_every_checkpoint_holds_what_was_written_at_whatever_parallelism(
             inline_threshold=inline_threshold,
         )
         write(driver, batch_id, new)
-        _CLEANER.wait()
+        CLEANER.wait()
         expected |= new
         assert stored(driver) == expected
         retained = load_checkpoints(driver._access)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from contracts.files import files_below
 from contracts.sweeps import clock
-from contracts.values import files_below
 from hypothesis import given
 from hypothesis import strategies as st
 from jobs.coordinated import begun, coordinator, progress
@@ -45,7 +45,7 @@ from holdfast.locations.coordination import load_checkpoints
 from holdfast.locations.storages import resolve_pointer
 from holdfast.spark import restore_savepoint, take_savepoint
 from holdfast.spark.checkpoint_location import LINK_FILE, Link, encode_link
-from holdfast.spark.query import _CLEANER, CheckpointCoordinator
+from holdfast.spark.query import CLEANER, CheckpointCoordinator
 from holdfast.testing import ANY_CALL, Faults
 
 __all__ = ["clock"]  # the store's, which tells files of one moment from those of the next
@@ -133,7 +133,7 @@ class TestAJobThatGoesOn:
         driver = coordinator(memory_directory, num_retained=num_retained)
         for batch_id, change in enumerate(changes):
             run_batch(driver, batch_id, change)
-            _CLEANER.wait()
+            CLEANER.wait()
             retained = kept_by(driver)
             assert len(retained) == min(batch_id + 1, num_retained)
             assert shared_files(memory_directory) == shared_in(
@@ -143,7 +143,7 @@ class TestAJobThatGoesOn:
     def test_a_new_driver_deletes_what_the_old_one_would_have(self, memory_directory: str) -> None:
         run_batch(coordinator(memory_directory, num_retained=1), 0, adds())
         run_batch(coordinator(memory_directory, num_retained=1), 1, merges)
-        _CLEANER.wait()
+        CLEANER.wait()
         (retained,) = kept_by(coordinator(memory_directory))
         assert shared_files(memory_directory) == shared_in(retained.metadata)
 
@@ -330,7 +330,7 @@ class TestAJobThatBeginsWithAnotherJobsState:
         driver.abort(given_up)
         for batch_id in range(3):
             run_batch(driver, batch_id, merges)
-        _CLEANER.wait()
+        CLEANER.wait()
         sweep_all(memory_directory)
         assert files_below(f"{memory_directory}/other") == before
         assert state_of(other)
@@ -353,7 +353,7 @@ class TestAJobThatBeginsWithAnotherJobsState:
         driver = coordinator(memory_directory, start=copy.location.external_pointer, num_retained=1)
         for batch_id in range(2):
             run_batch(driver, batch_id, merges)
-        _CLEANER.wait()
+        CLEANER.wait()
         assert files_below(copy.location.external_pointer) == before
         file_system_for(memory_directory).delete_tree(copy.location.external_pointer)
         assert state_of(latest(driver))
@@ -403,7 +403,7 @@ class TestASavepointOfAQuery:
             assert pending.may_refer[UID]
             said = structs.replace(progress(batch_id), query_id=restored.query_id)
             driver.complete(pending, reports(pending, adds()), said)
-        _CLEANER.wait()
+        CLEANER.wait()
         assert files < shared_files(forked, "fork") == shared_in(latest(driver).metadata)
         assert all(len(segments) == 4 for segments in state_of(latest(driver)))
         assert files_below(savepoint) == before
@@ -426,7 +426,7 @@ class TestAnotherParallelism:
         driver.complete(pending, reports(pending, nothing), progress(1))
         assert shared_files(memory_directory) == before == shared_in(latest(driver).metadata)
         run_batch(driver, 2, merges)
-        _CLEANER.wait()
+        CLEANER.wait()
         assert not shared_files(memory_directory) & before
         assert len(shared_files(memory_directory)) == parallelism
         state_of(latest(driver))
@@ -468,14 +468,14 @@ class TestAnythingThatGoesWrong:
             driver = coordinator(faults.directory, num_retained=1)
             run_batch(driver, 0, adds(b"old"))
             run_batch(driver, 1, adds(b"older"))
-            _CLEANER.wait()
+            CLEANER.wait()
             old = state_of(latest(driver))
             new: list[dict[str, bytes]] = [{}, {}]
             faults.calls.clear()
             plan(faults, number)
             try:
                 run_batch(driver, 2, partial(merges_into, new))
-                _CLEANER.wait()
+                CLEANER.wait()
             except (CheckpointError, Death):
                 pass
             was_reached = len(faults.calls) - faults.calls.count("abort") >= number
@@ -484,7 +484,7 @@ class TestAnythingThatGoesWrong:
             done = kept_by(again)[-1]
             assert state_of(done) == (new if done.checkpoint_id == 3 else old)
             run_batch(again, done.checkpoint_id, adds(b"newer"))
-            _CLEANER.wait()
+            CLEANER.wait()
             sweep_all(faults.directory)
             (kept,) = kept_by(again)
             state_of(kept)
@@ -523,7 +523,7 @@ class TestTwoDrivers:
         younger = coordinator(memory_directory, num_retained=1)
         for batch_id in range(1, 4):
             run_batch(younger, batch_id, adds(b"won"))
-        _CLEANER.wait()
+        CLEANER.wait()
         with pytest.raises(CheckpointConflictError):
             older.complete(lost, acknowledgements, progress(1))
         older.abort(lost)
@@ -547,7 +547,7 @@ class TestTwoDrivers:
                 younger.append(coordinator(faults.directory, num_retained=1))
                 for batch_id in range(1, 4):
                     run_batch(younger[0], batch_id, adds(b"younger"))
-                _CLEANER.wait()
+                CLEANER.wait()
 
             faults.calls.clear()
             getattr(faults, moment)(ANY_CALL, take_over, nth=number)
