@@ -116,7 +116,7 @@ class Process:
         return _number("wchar", f"/proc/{self.pid}/io")
 
     def memory_bytes(self) -> tuple[int, int]:
-        """Its memory: its own, and mapped files, which the system can take away."""
+        """Memory of the process: its own, and mapped files, which the system can take away."""
         status = f"/proc/{self.pid}/status"
         return _number("RssAnon", status) << 10, _number("RssFile", status) << 10
 

@@ -229,9 +229,9 @@ class KeyedStateMachine(RuleBasedStateMachine):
     @staticmethod
     def distinct(mine: list[int], keys: Keys) -> list[int]:
         """The numbers of the keys."""
-        found = [mine[row] for row in keys.rows.firsts.tolist()]
-        assert sorted(found) == sorted(set(mine))
-        return found
+        numbers = [mine[row] for row in keys.rows.firsts.tolist()]
+        assert sorted(numbers) == sorted(set(mine))
+        return numbers
 
     @rule(numbers=numbers, seed=seeds, by_key=st.booleans())
     def put(self, numbers: list[int], seed: int, *, by_key: bool) -> None:
@@ -538,10 +538,10 @@ class KeyedStateMachine(RuleBasedStateMachine):
                     values = state.get(keys, [sub] * len(keys), wanted).to_pylist()
                     assert values == [entries.get(sub) for entries in maps]
             for index, number in enumerate(self.distinct(mine, keys)):
-                found = {name: rows[index] for name, rows in columns.items()}
+                stored = {name: rows[index] for name, rows in columns.items()}
                 for name in ("l", "lt"):
-                    found[name] = found[name] or []
-                assert found == self.expected(number)
+                    stored[name] = stored[name] or []
+                assert stored == self.expected(number)
 
     @invariant()
     def every_row_is_there_once(self) -> None:
