@@ -468,6 +468,7 @@ class ColumnarMachine(RuleBasedStateMachine):
             self.put_map(some[::3], random_.randrange(1000), delete=random_.random() < 0.3)
             self.delete(some[::4], 0, random_.choice("vlr"))
             self.snapshot("complete")
+        self.scan()
 
     def files(self) -> set[str]:
         return set(files_below(self.directory))
@@ -497,12 +498,13 @@ class ColumnarMachine(RuleBasedStateMachine):
             whole.add(model)
         models = [copy.deepcopy(whole.part(groups)) for groups in ranges]
         self.open(ranges, [handle for handle, _ in self.completed], models)
+        self.scan()
 
     # ---- all rows
 
-    @invariant()
-    def everything_is_there(self) -> None:
-        for subtask in getattr(self, "subtasks", []):
+    @rule()
+    def scan(self) -> None:
+        for subtask in self.subtasks:
             model = subtask.model
 
             def count(name: str, subtask: Subtask = subtask) -> int:
