@@ -15,14 +15,12 @@ from holdfast.backends.descriptors import (
     ValueStateDescriptor,
 )
 from holdfast.backends.keyed import (
+    AggregatingState,
     ColumnarStateTables,
     HeapStateTables,
+    KeyedListState,
     KeyedStateBackend,
     Keys,
-)
-from holdfast.backends.keyed.states import (
-    AggregatingState,
-    KeyedListState,
     MapState,
     ReducingState,
     Timers,

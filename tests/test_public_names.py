@@ -19,7 +19,12 @@ PAGES = {
     "holdfast.spark": "api-spark.md",
     "holdfast.testing": "api-testing.md",
 }
-MOST_NAMES = {"holdfast.backends": 30, "holdfast.backends.keyed_state": 30, "holdfast.locations": 40, "holdfast.spark": 30}
+MOST_NAMES = {
+    "holdfast.backends": 30,
+    "holdfast.backends.keyed_state": 30,
+    "holdfast.locations": 40,
+    "holdfast.spark": 30,
+}
 
 
 def listed(module: str) -> list[str]:

@@ -15,6 +15,15 @@ from holdfast.backends.keyed.columnar import ColumnarStateTables
 from holdfast.backends.keyed.heap import HeapStateTables
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.segments import TableManifest, read_manifest, read_tables, write_tables
+from holdfast.backends.keyed.states import (
+    AggregatingState,
+    KeyedListState,
+    MapState,
+    ReducingState,
+    Timers,
+    TimerService,
+    ValueState,
+)
 from holdfast.backends.keyed.table import (
     Identities,
     Operation,
@@ -26,17 +35,24 @@ from holdfast.backends.keyed.table import (
 from holdfast.backends.keyed.timer_order import time_part
 
 __all__ = [
+    "AggregatingState",
     "ColumnarStateTables",
     "HeapStateTables",
     "Identities",
+    "KeyedListState",
     "KeyedStateBackend",
     "Keys",
+    "MapState",
     "Operation",
+    "ReducingState",
     "StateTable",
     "StateTables",
     "TableManifest",
     "TableRows",
     "TableSpec",
+    "TimerService",
+    "Timers",
+    "ValueState",
     "read_manifest",
     "read_tables",
     "time_part",

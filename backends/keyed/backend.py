@@ -25,10 +25,10 @@ from holdfast.backends.keyed.states import (
     CombiningColumns,
     FoldingColumns,
     KeyContext,
+    KeyedListState,
     KeyedRows,
     ListColumns,
     ListForm,
-    ListState,
     MapColumns,
     MapState,
     ReducingState,
@@ -190,7 +190,7 @@ class KeyedStateBackend:
 
     def get_list_state(
         self, descriptor: ListStateDescriptor, namespace: pa.Schema = _NO_NAMESPACE
-    ) -> ListState:
+    ) -> KeyedListState:
         """The list state of that name. All else is as for `get_state`."""
         ttl = descriptor.ttl
         form = ListForm(
@@ -199,10 +199,10 @@ class KeyedStateBackend:
             has_times=ttl is not None and ttl.ttl_ms is not None,
         )
 
-        def make() -> ListState:
+        def make() -> KeyedListState:
             spec = _spec("list", self._key, form, namespace, ttl, folds=("concatenate",))
             rows = self._rows(spec, form, ttl)
-            return ListState(ListColumns(rows, form, lambda: self._now_ms), self._context)
+            return KeyedListState(ListColumns(rows, form, lambda: self._now_ms), self._context)
 
         return self._state(descriptor.name, ("list", form.serializer, namespace, ttl), make)
 

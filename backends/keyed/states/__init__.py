@@ -14,7 +14,7 @@ from holdfast.backends.keyed.states.aggregating_state import AggregatingState, A
 from holdfast.backends.keyed.states.key_context import KeyContext
 from holdfast.backends.keyed.states.list_columns import ListColumns
 from holdfast.backends.keyed.states.list_form import ListForm
-from holdfast.backends.keyed.states.list_state import ListState
+from holdfast.backends.keyed.states.list_state import KeyedListState
 from holdfast.backends.keyed.states.map_columns import MapColumns
 from holdfast.backends.keyed.states.map_state import MapState
 from holdfast.backends.keyed.states.reducing_columns import (
@@ -39,10 +39,10 @@ __all__ = [
     "CombiningColumns",
     "FoldingColumns",
     "KeyContext",
+    "KeyedListState",
     "KeyedRows",
     "ListColumns",
     "ListForm",
-    "ListState",
     "MapColumns",
     "MapState",
     "ReducingState",

@@ -16,7 +16,7 @@ from holdfast.backends.keyed.table import Operation
 from holdfast.errors import InvalidRequestError
 
 
-class ListState:
+class KeyedListState:
     """A list of each key: here of the current key, in the current namespace if the state has some.
 
     Elements that are only added are written without reading the list.
