@@ -140,7 +140,7 @@ def _of_states(states: Iterable[StateDescription]) -> dict[tuple[str, str], dict
             "type": state.type,
             "columns": tuple(f"{each.name}: {each.arrow_type}" for each in state.columns),
             "serializers": tuple(each.serializer for each in state.columns),
-            "schemas": tuple(each.schema for each in state.columns),
+            "forms": tuple(each.form for each in state.columns),
         }
         for state in states
     }

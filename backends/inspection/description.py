@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from holdfast.backends.sections import MAP_COLUMNS, read_schema
 from holdfast.backends.serializers import stored_in
-from holdfast.errors import CheckpointCorruptedError, CheckpointError
+from holdfast.errors import CheckpointError
 from holdfast.locations.handles import (
     FileStateHandle,
     OperatorStateHandle,
@@ -31,14 +31,14 @@ class ColumnDescription:
         serializer: `arrow` if the column holds the elements themselves; `messagepack` or `pickle` if
             it holds the bytes of each.
         type: Type of the elements, for people.
-        schema: JSON schema of what MessagePack holds; else empty.
+        form: What tells types of classes apart; empty for others.
     """
 
     name: str
     arrow_type: str
     serializer: str
     type: str
-    schema: str
+    form: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +140,7 @@ def _managed(uid: str, name: str, handles: list[OperatorStateHandle]) -> StateDe
 
 def _column(field: pa.Field, state: str) -> ColumnDescription:
     stored = stored_in(field, state)
-    try:
-        schema = stored.schema.decode()
-    except UnicodeDecodeError as error:
-        message = f"state {state!r} does not say how it was stored ({error})"
-        raise CheckpointCorruptedError(message) from error
-    return ColumnDescription(field.name, str(field.type), stored.kind, stored.name, schema)
+    return ColumnDescription(field.name, str(field.type), stored.kind, stored.name, stored.form)
 
 
 def _distinct_bytes(handles: Iterable[StateHandle]) -> int:

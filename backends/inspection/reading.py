@@ -31,7 +31,6 @@ def read_state(
     state: str | None = None,
     *,
     raw: Raw | None = None,
-    wide_integers: bool = False,
 ) -> pa.Table:
     """Read a state of a checkpoint or savepoint as a table.
 
@@ -55,7 +54,7 @@ def read_state(
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: What was read is not what was written.
     """
-    stored = stored_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
+    stored = stored_state(pointer, operator, state, raw=raw)
     return pa.Table.from_batches(stored.batches(), stored.schema)
 
 
@@ -65,13 +64,12 @@ def iter_state(
     state: str | None = None,
     *,
     raw: Raw | None = None,
-    wide_integers: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Read a state as record batches; only a block of what is stored is in memory at a time.
 
     Arguments and errors are those of `read_state`.
     """
-    stored = stored_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
+    stored = stored_state(pointer, operator, state, raw=raw)
     return stored.batches()
 
 
@@ -81,11 +79,10 @@ def stored_state(
     state: str | None = None,
     *,
     raw: Raw | None = None,
-    wide_integers: bool = False,
 ) -> StoredState:
     """What is known of a state before its elements are read. Arguments and errors as for `read_state`."""
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
-    return find_state(metadata, operator, state, raw=raw, wide_integers=wide_integers)
+    return find_state(metadata, operator, state, raw=raw)
 
 
 def states(pointer: str | PathLike[str]) -> pa.Table:
@@ -115,7 +112,7 @@ def _state_row(state: StoredState) -> dict[str, Any]:
         "bytes": state.bytes,
         "type": types or "binary",
         "stored_as": " to ".join(
-            column.kind if column.kind == "arrow" else f"{column.kind} of {column.stored_name}"
+            column.stored_as
             for column in state.columns
         )
         or "raw",

@@ -226,7 +226,7 @@ class StoredState:
 
 
 def stored_states(
-    metadata: CheckpointMetadata, *, wide_integers: bool = False
+    metadata: CheckpointMetadata
 ) -> Iterator[StoredState]:
     """All states of a checkpoint, by operator. Reads how each state is stored; no elements.
 
@@ -236,7 +236,7 @@ def stored_states(
     """
     for uid, operator in metadata.operators.items():
         for name in state_names(operator):
-            yield managed_state(uid, name, operator, wide_integers=wide_integers)
+            yield managed_state(uid, name, operator)
         for raw in (raw_state(uid, RAW_OPERATOR, operator), raw_state(uid, RAW_KEYED, operator)):
             if raw.parts:
                 yield raw
@@ -251,7 +251,7 @@ def state_names(operator: StoredOperator) -> list[str]:
 
 
 def managed_state(
-    uid: str, name: str, operator: StoredOperator, *, wide_integers: bool
+    uid: str, name: str, operator: StoredOperator
 ) -> StoredState:
     """A state that an operator has. Reads and raises what `stored_states` does."""
     sections = [
@@ -278,7 +278,7 @@ def managed_state(
         bytes=sum(section.partitions.length for section in sections),
         parts=tuple(parts),
         columns=tuple(
-            ShownColumn.of(field, shown_name, name, wide_integers=wide_integers)
+            ShownColumn.of(field, shown_name, name)
             for field, shown_name in zip(stored, shown_names, strict=True)
         ),
         stored=stored,
@@ -310,7 +310,6 @@ def find_state(
     state: str | None,
     *,
     raw: str | None,
-    wide_integers: bool,
 ) -> StoredState:
     """The state that somebody names; a name may be left out where there is one only.
 
@@ -328,7 +327,7 @@ def find_state(
             raise InvalidRequestError(f"operator {uid!r} has no {_RAW[raw]} state")
         return raw_parts
     name = _the_one(f"state of operator {uid!r}", state, state_names(stored))
-    return managed_state(uid, name, stored, wide_integers=wide_integers)
+    return managed_state(uid, name, stored)
 
 
 _RAW = {"operator": RAW_OPERATOR, "keyed": RAW_KEYED}

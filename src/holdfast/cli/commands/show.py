@@ -153,7 +153,7 @@ def _state(state: "StateDescription") -> dict[str, Any]:
                 "arrow_type": column.arrow_type,
                 "serializer": column.serializer,
                 "type": column.type,
-                "schema": json.loads(column.schema) if column.schema else None,
+                "form": column.form,
             }
             for column in state.columns
         ],

@@ -83,7 +83,7 @@ class StateTables:
             return operator
         there = set(state_names(before))
         replaced: dict[str, StoredState] = {
-            name: managed_state(uid, name, before, wide_integers=False)
+            name: managed_state(uid, name, before)
             for name in given.keys() & there
         }
         handles = write_states(

@@ -1,0 +1,477 @@
+"""How objects lie in Arrow columns: a class is a struct of its fields, a dict a map, a set a list.
+
+`object_column` decides once per type; then objects go in and out of arrays a column at a time, not one by one.
+"""
+
+import dataclasses
+import datetime as dt
+import inspect as signatures
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from itertools import accumulate, chain, repeat
+from operator import attrgetter, is_
+from typing import Any, get_origin
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import inspect
+
+from holdfast.backends.serializers.arrow_migration import Default
+from holdfast.backends.serializers.type_forms import CLASSES
+
+
+class NoColumnError(Exception):
+    """Arrow has no type for objects of a type; the message says of which."""
+
+
+class ObjectColumn(ABC):
+    """Objects of one type as an Arrow array, and back.
+
+    Attributes:
+        type: Type of the array.
+        may_be_none: Whether None is among the objects.
+    """
+
+    type: pa.DataType
+    may_be_none: bool = False
+
+    @abstractmethod
+    def write(self, objects: list[Any]) -> pa.Array:
+        """An array of the objects. Raises Arrow's errors and `OverflowError`."""
+
+    @abstractmethod
+    def read(self, array: pa.Array) -> list[Any]:
+        """The objects of an array; None where it is null. Raises msgspec's errors."""
+
+    def defaults(self, path: str) -> Mapping[str, Default]:  # noqa: ARG002
+        """For fields that have a default, by their path below `path`: an array of so many defaults."""
+        return {}
+
+    def closed(self, path: str) -> frozenset[str]:  # noqa: ARG002
+        """Paths of classes that forbid fields that they do not have."""
+        return frozenset()
+
+
+def object_column(described: Any, outer: tuple[Any, ...] = ()) -> ObjectColumn:
+    """The column of a type.
+
+    Args:
+        described: What `msgspec.inspect.type_info` says of the type.
+        outer: Classes that the type is a part of.
+
+    Raises:
+        NoColumnError: The type has unions, refers to itself, or has parts without a type.
+    """
+    match described:
+        case inspect.Metadata():
+            return object_column(described.type, outer)
+        case inspect.UnionType():
+            return _optional(described, outer)
+        case inspect.DateTimeType() | inspect.TimeType():
+            return _time(described)
+        case inspect.EnumType(cls=cls):
+            return _Converted(_type_of_values([member.value for member in cls]), cls)
+        case inspect.LiteralType():
+            return _Plain(_type_of_values(list(described.values)))
+        case inspect.ListType() | inspect.VarTupleType() | inspect.SetType() | inspect.FrozenSetType():
+            return _Items(object_column(described.item_type, outer), _MAKERS[type(described)])
+        case inspect.TupleType() if described.item_types:
+            columns = [object_column(item, outer) for item in described.item_types]
+            return _Tuple({f"_{number}": column for number, column in enumerate(columns, 1)})
+        case inspect.DictType():
+            key, value = (object_column(part, outer) for part in (described.key_type, described.value_type))
+            if key.may_be_none:
+                raise NoColumnError("a dict with None as a key")
+            return _Dict(key, value)
+    if isinstance(described, CLASSES):
+        return _class(described, outer)
+    if type(described) in _PLAIN:
+        return _Plain(_PLAIN[type(described)])
+    if type(described) in _TEXTS:
+        return _Converted(pa.string(), _TEXTS[type(described)])
+    raise NoColumnError(type(described).__name__)
+
+
+class _Plain(ObjectColumn):
+    """Values that Arrow and Python have alike."""
+
+    def __init__(self, type: pa.DataType) -> None:
+        self.type = type
+        self._is_number = pa.types.is_int64(type) or pa.types.is_float64(type)
+
+    def write(self, objects: list[Any]) -> pa.Array:
+        array = pa.array(objects, self.type)
+        if isinstance(array, pa.ChunkedArray):
+            raise pa.ArrowCapacityError("too many bytes for an array")
+        return array
+
+    def read(self, array: pa.Array) -> list[Any]:
+        if self._is_number and not array.null_count:
+            return list(array.to_numpy().tolist())  # numpy makes all objects in one go
+        return list(array.to_pylist())
+
+
+class _Instants(_Plain):
+    """Datetimes in UTC."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.timestamp("us", "UTC"))
+
+    def read(self, array: pa.Array) -> list[Any]:
+        local = array.cast(pa.timestamp("us")).to_pylist()
+        return [value if value is None else value.replace(tzinfo=dt.UTC) for value in local]
+
+
+class _Converted(_Plain):
+    """Objects that msgspec makes of text or of numbers, such as decimals and members of enums."""
+
+    def __init__(self, type: pa.DataType, python_type: Any) -> None:
+        super().__init__(type)
+        self._list = list[python_type | None]
+
+    def write(self, objects: list[Any]) -> pa.Array:
+        return super().write(msgspec.to_builtins(objects))
+
+    def read(self, array: pa.Array) -> list[Any]:
+        return list(msgspec.convert(super().read(array), self._list))
+
+
+class _Items(ObjectColumn):
+    """Lists, tuples of any length, and sets."""
+
+    def __init__(self, item: ObjectColumn, make: Callable[[list[Any]], Any]) -> None:
+        self._item = item
+        self._make = make
+        self.type = pa.list_(_field("item", item))
+
+    def write(self, objects: list[Any]) -> pa.Array:
+        items = self._item.write(list(chain.from_iterable(filter(None, objects))))
+        return pa.ListArray.from_arrays(_offsets(objects), items, type=self.type, mask=_mask(objects))
+
+    def read(self, array: pa.Array) -> list[Any]:
+        items = self._item.read(array.flatten())
+        make = self._make
+        slices = _slices(array)
+        if make is list:
+            return [None if ends is None else items[ends] for ends in slices]
+        return [None if ends is None else make(items[ends]) for ends in slices]
+
+    def defaults(self, path: str) -> Mapping[str, Default]:
+        return self._item.defaults(f"{path}[]")
+
+    def closed(self, path: str) -> frozenset[str]:
+        return self._item.closed(f"{path}[]")
+
+
+class _Dict(ObjectColumn):
+    def __init__(self, key: ObjectColumn, value: ObjectColumn) -> None:
+        self._key = key
+        self._value = value
+        self.type = pa.map_(key.type, _field("value", value))
+
+    def write(self, objects: list[Any]) -> pa.Array:
+        present = [mapping for mapping in objects if mapping]
+        keys = self._key.write(list(chain.from_iterable(present)))
+        values = chain.from_iterable(mapping.values() for mapping in present)
+        return pa.MapArray.from_arrays(
+            _offsets(objects), keys, self._value.write(list(values)), type=self.type, mask=_mask(objects)
+        )
+
+    def read(self, array: pa.Array) -> list[Any]:
+        array = pa.concat_arrays([array])  # a slice's offsets would not begin at 0
+        pairs = list(zip(self._key.read(array.keys), self._value.read(array.items), strict=True))
+        parts = (None if ends is None else pairs[ends] for ends in _slices(array))
+        return [None if part is None else _unique(dict(part), part) for part in parts]
+
+    def defaults(self, path: str) -> Mapping[str, Default]:
+        return {**self._key.defaults(f"{path}[key]"), **self._value.defaults(f"{path}[item]")}
+
+    def closed(self, path: str) -> frozenset[str]:
+        return self._key.closed(f"{path}[key]") | self._value.closed(f"{path}[item]")
+
+
+class _Struct(ObjectColumn):
+    """What becomes a struct in Arrow, by the columns of its fields."""
+
+    def __init__(self, columns: Mapping[str, ObjectColumn]) -> None:
+        self._columns = columns
+        self.type = pa.struct([_field(name, column) for name, column in columns.items()])
+
+    @abstractmethod
+    def _parts(self, objects: list[Any]) -> Iterable[list[Any]]:
+        """The fields' values, field by field."""
+
+    @abstractmethod
+    def _made(self, parts: list[list[Any]]) -> Iterable[Any]:
+        """The objects, of their fields' values."""
+
+    def write(self, objects: list[Any]) -> pa.Array:
+        parts = zip(self._columns.values(), self._parts(objects), strict=True)
+        arrays = [column.write(part) for column, part in parts]
+        return pa.StructArray.from_arrays(arrays, fields=list(self.type), mask=_mask(objects))
+
+    def read(self, array: pa.Array) -> list[Any]:
+        present = array.drop_null() if array.null_count else array
+        fields = (present.field(index) for index in range(len(self._columns)))
+        parts = [column.read(field) for column, field in zip(self._columns.values(), fields, strict=True)]
+        made = self._made(parts)
+        if present is array:
+            return list(made)
+        made = iter(made)
+        return [next(made) if is_valid else None for is_valid in array.is_valid().to_pylist()]
+
+    def defaults(self, path: str) -> Mapping[str, Default]:
+        inner = [column.defaults(_below(path, name)) for name, column in self._columns.items()]
+        return {field: default for fields in inner for field, default in fields.items()}
+
+    def closed(self, path: str) -> frozenset[str]:
+        inner = [column.closed(_below(path, name)) for name, column in self._columns.items()]
+        return frozenset[str]().union(*inner)
+
+
+class _Tuple(_Struct):
+    def _parts(self, objects: list[Any]) -> Iterable[list[Any]]:
+        nothing = (None,) * len(self._columns)
+        rows = [nothing if row is None else row for row in objects]
+        return map(list, zip(*rows, strict=True)) if rows else [[] for _ in nothing]
+
+    def _made(self, parts: list[list[Any]]) -> Iterable[Any]:
+        return zip(*parts, strict=True)
+
+
+class _Tag(_Plain):
+    """The field that tells a tagged struct from others."""
+
+    def __init__(self, tag: str | int) -> None:
+        super().__init__(_type_of_values([tag]))
+        self._tag = tag
+
+    def read(self, array: pa.Array) -> list[Any]:
+        tags = super().read(array)
+        if set(tags) - {self._tag, None}:
+            raise ValueError("elements have another tag")
+        return tags
+
+    def written(self, count: int) -> pa.Array:
+        """So many tags."""
+        return pa.repeat(pa.scalar(self._tag, self.type), count)
+
+
+class _Class(_Struct):
+    """Structs of msgspec, dataclasses and named tuples."""
+
+    def __init__(self, described: Any, columns: Mapping[str, ObjectColumn]) -> None:
+        super().__init__(columns)
+        self._fields = described.fields
+        self._tag = getattr(described, "tag", None)
+        self._tag_field = getattr(described, "tag_field", None)
+        self._is_closed = getattr(described, "forbid_unknown_fields", False)
+        self._make = _constructor(described)
+        self._may_be_unset = any(field.default is msgspec.UNSET for field in described.fields)
+
+    def _parts(self, objects: list[Any]) -> Iterable[list[Any]]:
+        for field in self._fields:
+            part = self._values(field, objects)
+            unset = self._may_be_unset and field.default is msgspec.UNSET
+            yield [None if value is msgspec.UNSET else value for value in part] if unset else part
+        if self._tag is not None:
+            yield [None if each is None else self._tag for each in objects]
+
+    def _values(self, field: inspect.Field, objects: list[Any]) -> list[Any]:
+        try:
+            return list(map(attrgetter(field.name), objects))
+        except AttributeError:  # of None
+            return [None if each is None else getattr(each, field.name) for each in objects]
+
+    def _made(self, parts: list[list[Any]]) -> Iterable[Any]:
+        parts = parts[: len(self._fields)]
+        if self._may_be_unset:
+            parts = [
+                [msgspec.UNSET if value is None else value for value in part]
+                if field.default is msgspec.UNSET
+                else part
+                for field, part in zip(self._fields, parts, strict=True)
+            ]
+        return map(self._make, *parts)
+
+    def defaults(self, path: str) -> Mapping[str, Default]:
+        own = {
+            _below(path, field.encode_name): _default_of(field, self._columns[field.encode_name])
+            for field in self._fields
+            if not field.required and field.default is not msgspec.UNSET
+        }
+        if self._tag is not None:
+            own[_below(path, self._tag_field)] = _Tag(self._tag).written
+        return {**own, **super().defaults(path)}
+
+    def closed(self, path: str) -> frozenset[str]:
+        own = frozenset([path]) if self._is_closed else frozenset[str]()
+        return own | super().closed(path)
+
+
+class _TypedDict(_Struct):
+    def __init__(self, described: Any, columns: Mapping[str, ObjectColumn]) -> None:
+        super().__init__(columns)
+        self._optional = {field.name for field in described.fields if not field.required}
+
+    def _parts(self, objects: list[Any]) -> Iterable[list[Any]]:
+        rows = [row or {} for row in objects]
+        return ([row.get(name) for row in rows] for name in self._columns)
+
+    def _made(self, parts: list[list[Any]]) -> Iterable[Any]:
+        rows = (dict(zip(self._columns, row, strict=True)) for row in zip(*parts, strict=True))
+        if not self._optional:
+            return rows
+        return (
+            {name: value for name, value in row.items() if value is not None or name not in self._optional}
+            for row in rows
+        )
+
+
+def _class(described: Any, outer: tuple[Any, ...]) -> ObjectColumn:
+    if described.cls in outer:
+        raise NoColumnError(f"{described.cls.__name__}, which refers to itself")
+    if not described.fields:
+        raise NoColumnError("a class without fields")
+    outer = (*outer, described.cls)
+    columns: dict[str, ObjectColumn] = {}
+    for field in described.fields:
+        column = columns[field.encode_name] = object_column(field.type, outer)
+        is_left_out = not field.required and (
+            field.default is msgspec.UNSET or isinstance(described, inspect.TypedDictType)
+        )
+        if is_left_out and column.may_be_none:
+            raise NoColumnError("a field that may be None or not be there at all")
+        column.may_be_none |= is_left_out
+    if getattr(described, "tag", None) is not None:
+        columns[described.tag_field] = _Tag(described.tag)
+    if isinstance(described, inspect.TypedDictType):
+        return _TypedDict(described, columns)
+    return _Class(described, columns)
+
+
+def _constructor(described: Any) -> Callable[..., Any]:
+    """What makes an object of its fields' values, as msgspec does: without a constructor of the user's own."""
+    cls = get_origin(described.cls) or described.cls
+    names = [field.name for field in described.fields]
+    if not isinstance(described, inspect.DataclassType):
+        parameters = signatures.signature(cls).parameters
+        kinds = {parameter.kind for parameter in parameters.values()}
+        if kinds == {signatures.Parameter.POSITIONAL_OR_KEYWORD} and list(parameters) == names:
+            return cls
+        return lambda *values: cls(**dict(zip(names, values, strict=True)))
+    if not dataclasses.is_dataclass(cls):
+        raise NoColumnError("a class of attrs")
+    own = vars(cls)
+    init = own.get("__init__")
+    is_made = init is not None and init.__code__.co_filename == "<string>"
+    if is_made and "__dataclass_params__" in own and list(signatures.signature(cls).parameters) == names:
+        if not any(field.kw_only for field in dataclasses.fields(cls)):
+            return cls
+
+    def make(*values: Any) -> Any:
+        made = cls.__new__(cls)
+        for name, value in zip(names, values, strict=True):
+            object.__setattr__(made, name, value)
+        if hasattr(made, "__post_init__"):
+            made.__post_init__()
+        return made
+
+    return make
+
+
+def _default_of(field: inspect.Field, column: ObjectColumn) -> Default:
+    def defaults(count: int) -> pa.Array:
+        if field.default_factory is not msgspec.NODEFAULT:
+            return column.write([field.default_factory() for _ in range(count)])
+        return column.write([field.default] * count)
+
+    return defaults
+
+
+def _optional(described: inspect.UnionType, outer: tuple[Any, ...]) -> ObjectColumn:
+    others = [part for part in described.types if not isinstance(part, inspect.NoneType)]
+    if len(others) != 1:
+        raise NoColumnError("a union")
+    column = object_column(others[0], outer)
+    column.may_be_none = True
+    return column
+
+
+def _time(described: Any) -> ObjectColumn:
+    is_instant = isinstance(described, inspect.DateTimeType)
+    match is_instant, described.tz:
+        case True, True:
+            return _Instants()
+        case True, False:
+            return _Plain(pa.timestamp("us"))
+        case False, False:
+            return _Plain(pa.time64("us"))
+    # It may or may not have a zone, which Arrow must know; as text it keeps what it is.
+    return _Converted(pa.string(), dt.datetime if is_instant else dt.time)
+
+
+def _type_of_values(values: list[Any]) -> pa.DataType:
+    kinds = set(map(type, values))
+    if len(kinds) != 1 or not kinds <= {str, int}:
+        raise NoColumnError("values of several types")
+    return pa.string() if kinds == {str} else pa.int64()
+
+
+def _field(name: str, column: ObjectColumn) -> pa.Field:
+    return pa.field(name, column.type, nullable=column.may_be_none)
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _unique(made: Any, items: list[Any]) -> Any:
+    """What was made of items. Raises `ValueError` if some of them are the same in it."""
+    if len(made) < len(items):
+        raise ValueError("items that were different are the same now")
+    return made
+
+
+def _offsets(objects: list[Any]) -> pa.Array:
+    lengths = (0 if items is None else len(items) for items in objects)
+    return pa.array(accumulate(lengths, initial=0), pa.int32())
+
+
+def _mask(objects: list[Any]) -> pa.Array | None:
+    if not any(map(is_, objects, repeat(None))):  # `in` would ask the objects' own classes
+        return None
+    return pa.array([value is None for value in objects], pa.bool_())
+
+
+def _slices(array: pa.Array) -> Iterable[slice | None]:
+    """Where the items of each list or map are in all items; None where it is null."""
+    if pa.types.is_map(array.type):
+        array = pa.ListArray.from_arrays(array.offsets, array.keys, mask=array.is_null() if array.null_count else None)
+    lengths = pc.list_value_length(array).to_pylist()
+    ends = list(accumulate((length or 0 for length in lengths), initial=0))
+    return [
+        None if length is None else slice(start, start + length)
+        for length, start in zip(lengths, ends, strict=False)
+    ]
+
+
+_PLAIN = {
+    inspect.BoolType: pa.bool_(),
+    inspect.IntType: pa.int64(),
+    inspect.FloatType: pa.float64(),
+    inspect.StrType: pa.string(),
+    inspect.BytesType: pa.binary(),
+    inspect.DateType: pa.date32(),
+    inspect.TimeDeltaType: pa.duration("us"),
+}
+_TEXTS: dict[type[inspect.Type], type] = {inspect.DecimalType: Decimal, inspect.UUIDType: uuid.UUID}
+_MAKERS: dict[type[inspect.Type], Callable[[list[Any]], Any]] = {
+    inspect.ListType: list,
+    inspect.VarTupleType: tuple,
+    inspect.SetType: lambda items: _unique(set(items), items),
+    inspect.FrozenSetType: lambda items: _unique(frozenset(items), items),
+}

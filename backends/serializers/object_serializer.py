@@ -1,0 +1,152 @@
+"""Elements that are objects, and lie in Arrow columns: dataclasses, structs of msgspec, dicts, sets, ...."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.backends.arrow import Elements, MisfitError, missing_in
+from holdfast.backends.serializers.arrow_migration import NoWayError, Rules, change_of
+from holdfast.backends.serializers.bytes_serializer import objects_in
+from holdfast.backends.serializers.compatibility import AS_IS, Compatibility, Outcome
+from holdfast.backends.serializers.message_pack import (
+    MessagePackSerializer,
+    migrated_objects,
+    unreadable,
+)
+from holdfast.backends.serializers.object_columns import (
+    NoColumnError,
+    ObjectColumn,
+    object_column,
+)
+from holdfast.backends.serializers.objects import Objects
+from holdfast.backends.serializers.serializer import Serializer
+from holdfast.backends.serializers.stored_form import StoredSerializer
+
+_TOO_LARGE = re.compile(rb"\xcf[\x80-\xff]")
+"""How numbers from 2**63 on begin in MessagePack."""
+
+
+class ObjectSerializer(Serializer):
+    """Stores objects in columns. Until they are in one, elements are copies of what was given.
+
+    Args:
+        objects: The elements' type.
+        column: The column for this type.
+    """
+
+    def __init__(self, objects: Objects, column: ObjectColumn) -> None:
+        self._objects = objects
+        self._column = column
+        self._has_durations = "duration" in str(column.type)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return serializer_of_objects, (self._objects.type,)  # msgspec's decoders don't pickle
+
+    @property
+    def storage_type(self) -> pa.DataType:
+        return self._column.type
+
+    @property
+    def stored(self) -> StoredSerializer:
+        return StoredSerializer("arrow", self._objects.name, self._objects.form)
+
+    def encode(self, values: Elements) -> list[pa.Array]:
+        return self.column_of(self._objects.copies(objects_in(values)))
+
+    def encode_one(self, value: Any) -> Any:
+        encoded, copy = self._objects.checked(value)
+        if self._has_durations or _TOO_LARGE.search(encoded):
+            self._written([copy])  # refuses it now; later nobody could say who has given it
+        return copy
+
+    def decode_one(self, encoded: Any) -> Any:
+        return self._objects.copy(encoded)
+
+    def column_of(self, encoded: list[Any]) -> list[pa.Array]:
+        return self._written(encoded) if encoded else []
+
+    def encoded_in(self, column: pa.ChunkedArray) -> list[Any]:
+        return self.decode(column)
+
+    def decode(self, column: pa.ChunkedArray) -> list[Any]:
+        read = self._objects.read_with
+        return [element for chunk in column.chunks for element in read(self._column.read, chunk)]
+
+    def encode_rows(self, rows: pa.ChunkedArray) -> list[pa.Array]:
+        rules = Rules(self._column.defaults(""), are_rows=True)
+        try:
+            chunks = map(change_of(rows.type, self.storage_type, rules), rows.chunks)
+            return [part for chunk in chunks for part in self._checked(chunk)]
+        except NoWayError as error:
+            raise MisfitError(str(error)) from None
+
+    def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
+        if stored.kind == "arrow":
+            is_same = storage_type.equals(self.storage_type)
+            if is_same and stored.form == self._objects.form:
+                return AS_IS
+            column = self._column
+            rules = Rules(column.defaults(""), column.closed(""), by_value=True)
+            try:
+                change = change_of(storage_type, self.storage_type, rules)
+            except NoWayError as error:
+                return Compatibility.incompatible(str(error))
+            return self._after(lambda chunk: self._checked(change(chunk)))
+        reason = unreadable(stored, storage_type)
+        if reason:
+            return Compatibility.incompatible(reason)
+        return self._after(
+            lambda chunk: self.column_of(
+                migrated_objects(self._objects, stored, pa.chunked_array([chunk]))
+            )
+        )
+
+    def _after(self, change: Callable[[pa.Array], list[pa.Array]]) -> Compatibility:
+        def migrate(column: pa.ChunkedArray) -> pa.ChunkedArray:
+            try:
+                parts = [part for chunk in column.chunks for part in change(chunk)]
+            except MisfitError as error:
+                raise NoWayError(str(error)) from None
+            return pa.chunked_array(parts, self.storage_type)
+
+        return Compatibility(Outcome.AFTER_MIGRATION, migrate=migrate)
+
+    def _checked(self, chunk: pa.Array) -> list[pa.Array]:
+        """The chunk, if all of its rows are objects of the class, whatever the class demands of them."""
+        if chunk.null_count:
+            raise MisfitError("None is no element")
+        name = missing_in(chunk)
+        if name:
+            raise MisfitError(f"field {name!r} must not be None")
+        self._objects.check(self._column.read, chunk)
+        return [chunk] if len(chunk) else []
+
+    def _written(self, objects: list[Any]) -> list[pa.Array]:
+        try:
+            return [self._column.write(objects)]
+        except pa.ArrowCapacityError:  # more than 2 GiB of text
+            if len(objects) == 1:
+                raise MisfitError("an element is too large for an Arrow array") from None
+        except (OverflowError, pa.ArrowInvalid):
+            message = (
+                "a number or time is too large for Arrow, which has 64 bits for whole numbers and for "
+                "microseconds; let its type be Decimal or str"
+            )
+            raise MisfitError(message) from None
+        middle = len(objects) // 2
+        return self._written(objects[:middle]) + self._written(objects[middle:])
+
+
+def serializer_of_objects(type: Any) -> Serializer:
+    """The serializer of a type of msgspec's: in columns where its parts have Arrow types, else MessagePack.
+
+    Raises:
+        InvalidRequestError: msgspec takes no such type.
+    """
+    objects = Objects(type)
+    try:
+        return ObjectSerializer(objects, object_column(objects.described))
+    except NoColumnError:
+        return MessagePackSerializer(objects)
