@@ -1,5 +1,6 @@
 """Elements that Arrow has no type for: unions, classes that refer to themselves, and parts without a type."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -41,8 +42,7 @@ class MessagePackSerializer(BytesSerializer):
         )
 
     def encode_one(self, value: Any) -> bytes:
-        encoded, _ = self._objects_of_type.checked(value)
-        return encoded
+        return self._objects_of_type.checked(value)
 
     def encode_rows(self, rows: pa.ChunkedArray) -> list[pa.Array]:
         if rows.null_count:
@@ -121,7 +121,12 @@ def packed(chunk: pa.Array) -> bytes:
     _, offsets, data = chunk.buffers()
     ends = memoryview(offsets).cast("q")[chunk.offset : chunk.offset + len(chunk) + 1]
     inside = memoryview(data)[ends[0] : ends[-1]] if data is not None else b""
-    return b"".join((b"\xdd", len(chunk).to_bytes(4, "big"), inside))
+    return array_of(len(chunk), (inside,))
+
+
+def array_of(count: int, parts: Iterable[bytes | memoryview]) -> bytes:
+    """An array of MessagePack, of its elements' bytes."""
+    return b"".join((b"\xdd", count.to_bytes(4, "big"), *parts))
 
 
 def _message_pack_of(type: Any) -> MessagePackSerializer:

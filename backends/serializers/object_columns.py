@@ -3,6 +3,7 @@
 `object_column` decides once per type; then objects go in and out of arrays a column at a time, not one by one.
 """
 
+import builtins
 import dataclasses
 import datetime as dt
 import inspect as signatures
@@ -27,6 +28,10 @@ class NoColumnError(Exception):
     """Arrow has no type for objects of a type; the message says of which."""
 
 
+class UnlikeError(Exception):
+    """Objects may be other ones than their column would give back."""
+
+
 class ObjectColumn(ABC):
     """Objects of one type as an Arrow array, and back.
 
@@ -37,10 +42,27 @@ class ObjectColumn(ABC):
 
     type: pa.DataType
     may_be_none: bool = False
+    kinds: frozenset[type] = frozenset()
 
     @abstractmethod
-    def write(self, objects: list[Any]) -> pa.Array:
-        """An array of the objects. Raises Arrow's errors and `OverflowError`."""
+    def write(self, objects: list[Any], *, checked: bool) -> pa.Array:
+        """An array of the objects.
+
+        Args:
+            objects: The objects.
+            checked: Whether they are known to be of this type in all their parts.
+
+        Raises:
+            UnlikeError: An object may be of another type.
+
+        Raises Arrow's errors and `OverflowError`, too.
+        """
+
+    def check_kinds(self, objects: list[Any]) -> None:
+        """Check the class of objects. Raises `UnlikeError`."""
+        kinds = set(map(type, objects))
+        if not kinds <= self.kinds and not (self.may_be_none and kinds <= {*self.kinds, type(None)}):
+            raise UnlikeError
 
     @abstractmethod
     def read(self, array: pa.Array) -> list[Any]:
@@ -75,9 +97,11 @@ def object_column(described: Any, outer: tuple[Any, ...] = ()) -> ObjectColumn:
         case inspect.EnumType(cls=cls):
             return _Converted(_type_of_values([member.value for member in cls]), cls)
         case inspect.LiteralType():
-            return _Plain(_type_of_values(list(described.values)))
+            return _Literals(list(described.values))
         case inspect.ListType() | inspect.VarTupleType() | inspect.SetType() | inspect.FrozenSetType():
-            return _Items(object_column(described.item_type, outer), _MAKERS[type(described)])
+            return _bounded(
+                _Items(object_column(described.item_type, outer), *_MAKERS[type(described)]), described
+            )
         case inspect.TupleType() if described.item_types:
             columns = [object_column(item, outer) for item in described.item_types]
             return _Tuple({f"_{number}": column for number, column in enumerate(columns, 1)})
@@ -85,11 +109,11 @@ def object_column(described: Any, outer: tuple[Any, ...] = ()) -> ObjectColumn:
             key, value = (object_column(part, outer) for part in (described.key_type, described.value_type))
             if key.may_be_none:
                 raise NoColumnError("a dict with None as a key")
-            return _Dict(key, value)
+            return _bounded(_Dict(key, value), described)
     if isinstance(described, CLASSES):
         return _class(described, outer)
     if type(described) in _PLAIN:
-        return _Plain(_PLAIN[type(described)])
+        return _bounded(_Plain(*_PLAIN[type(described)]), described)
     if type(described) in _TEXTS:
         return _Converted(pa.string(), _TEXTS[type(described)])
     raise NoColumnError(type(described).__name__)
@@ -98,11 +122,14 @@ def object_column(described: Any, outer: tuple[Any, ...] = ()) -> ObjectColumn:
 class _Plain(ObjectColumn):
     """Values that Arrow and Python have alike."""
 
-    def __init__(self, type: pa.DataType) -> None:
+    def __init__(self, type: pa.DataType, kind: builtins.type) -> None:
         self.type = type
+        self.kinds = frozenset([kind])
         self._is_number = pa.types.is_int64(type) or pa.types.is_float64(type)
 
-    def write(self, objects: list[Any]) -> pa.Array:
+    def write(self, objects: list[Any], *, checked: bool) -> pa.Array:
+        if not checked:
+            self.check_kinds(objects)
         array = pa.array(objects, self.type)
         if isinstance(array, pa.ChunkedArray):
             raise pa.ArrowCapacityError("too many bytes for an array")
@@ -114,11 +141,28 @@ class _Plain(ObjectColumn):
         return list(array.to_pylist())
 
 
+class _Literals(_Plain):
+    """Some values of one type."""
+
+    def __init__(self, values: list[Any]) -> None:
+        super().__init__(_type_of_values(values), type(values[0]))
+        self._values = {*values, None}
+
+    def check_kinds(self, objects: list[Any]) -> None:
+        super().check_kinds(objects)
+        if not set(objects) <= self._values:
+            raise UnlikeError
+
+
 class _Instants(_Plain):
     """Datetimes in UTC."""
 
     def __init__(self) -> None:
-        super().__init__(pa.timestamp("us", "UTC"))
+        super().__init__(pa.timestamp("us", "UTC"), dt.datetime)
+
+    def check_kinds(self, objects: list[Any]) -> None:
+        _check_zones(objects, {dt.UTC})
+        super().check_kinds(objects)
 
     def read(self, array: pa.Array) -> list[Any]:
         local = array.cast(pa.timestamp("us")).to_pylist()
@@ -129,26 +173,52 @@ class _Converted(_Plain):
     """Objects that msgspec makes of text or of numbers, such as decimals and members of enums."""
 
     def __init__(self, type: pa.DataType, python_type: Any) -> None:
-        super().__init__(type)
+        super().__init__(type, python_type)
         self._list = list[python_type | None]
 
-    def write(self, objects: list[Any]) -> pa.Array:
-        return super().write(msgspec.to_builtins(objects))
+    def write(self, objects: list[Any], *, checked: bool) -> pa.Array:
+        if not checked:
+            self.check_kinds(objects)
+        return super().write(msgspec.to_builtins(objects), checked=True)
 
     def read(self, array: pa.Array) -> list[Any]:
         return list(msgspec.convert(super().read(array), self._list))
 
 
+class _Times(_Converted):
+    """Datetimes or times, with or without a zone: as text they keep what they are."""
+
+    def __init__(self, python_type: type) -> None:
+        super().__init__(pa.string(), python_type)
+
+    def check_kinds(self, objects: list[Any]) -> None:
+        _check_zones(objects, {dt.UTC, None})
+        super().check_kinds(objects)
+
+
+class _LocalTimes(_Plain):
+    """Datetimes or times without a zone."""
+
+    def check_kinds(self, objects: list[Any]) -> None:
+        _check_zones(objects, {None})
+        super().check_kinds(objects)
+
+
 class _Items(ObjectColumn):
     """Lists, tuples of any length, and sets."""
 
-    def __init__(self, item: ObjectColumn, make: Callable[[list[Any]], Any]) -> None:
+    def __init__(
+        self, item: ObjectColumn, kind: type, make: Callable[[list[Any]], Any]
+    ) -> None:
         self._item = item
+        self.kinds = frozenset([kind])
         self._make = make
         self.type = pa.list_(_field("item", item))
 
-    def write(self, objects: list[Any]) -> pa.Array:
-        items = self._item.write(list(chain.from_iterable(filter(None, objects))))
+    def write(self, objects: list[Any], *, checked: bool) -> pa.Array:
+        if not checked:
+            self.check_kinds(objects)
+        items = self._item.write(list(chain.from_iterable(filter(None, objects))), checked=checked)
         return pa.ListArray.from_arrays(_offsets(objects), items, type=self.type, mask=_mask(objects))
 
     def read(self, array: pa.Array) -> list[Any]:
@@ -167,17 +237,22 @@ class _Items(ObjectColumn):
 
 
 class _Dict(ObjectColumn):
+    kinds = frozenset([dict])
+
     def __init__(self, key: ObjectColumn, value: ObjectColumn) -> None:
         self._key = key
         self._value = value
         self.type = pa.map_(key.type, _field("value", value))
 
-    def write(self, objects: list[Any]) -> pa.Array:
+    def write(self, objects: list[Any], *, checked: bool) -> pa.Array:
+        if not checked:
+            self.check_kinds(objects)
         present = [mapping for mapping in objects if mapping]
-        keys = self._key.write(list(chain.from_iterable(present)))
+        keys = self._key.write(list(chain.from_iterable(present)), checked=checked)
         values = chain.from_iterable(mapping.values() for mapping in present)
+        items = self._value.write(list(values), checked=checked)
         return pa.MapArray.from_arrays(
-            _offsets(objects), keys, self._value.write(list(values)), type=self.type, mask=_mask(objects)
+            _offsets(objects), keys, items, type=self.type, mask=_mask(objects)
         )
 
     def read(self, array: pa.Array) -> list[Any]:
@@ -208,10 +283,18 @@ class _Struct(ObjectColumn):
     def _made(self, parts: list[list[Any]]) -> Iterable[Any]:
         """The objects, of their fields' values."""
 
-    def write(self, objects: list[Any]) -> pa.Array:
-        parts = zip(self._columns.values(), self._parts(objects), strict=True)
-        arrays = [column.write(part) for column, part in parts]
-        return pa.StructArray.from_arrays(arrays, fields=list(self.type), mask=_mask(objects))
+    def write(self, objects: list[Any], *, checked: bool) -> pa.Array:
+        if not checked:
+            self.check_kinds(objects)
+        mask = _mask(objects)
+        present = objects if mask is None else [each for each in objects if each is not None]
+        parts = zip(self._columns.values(), self._parts(present), strict=True)
+        arrays = [column.write(part, checked=checked) for column, part in parts]
+        array = pa.StructArray.from_arrays(arrays, fields=list(self.type))
+        if mask is None:
+            return array
+        rows = iter(range(len(present)))
+        return array.take(pa.array([None if each is None else next(rows) for each in objects], pa.int64()))
 
     def read(self, array: pa.Array) -> list[Any]:
         present = array.drop_null() if array.null_count else array
@@ -233,10 +316,12 @@ class _Struct(ObjectColumn):
 
 
 class _Tuple(_Struct):
+    kinds = frozenset([tuple])
+
     def _parts(self, objects: list[Any]) -> Iterable[list[Any]]:
-        nothing = (None,) * len(self._columns)
-        rows = [nothing if row is None else row for row in objects]
-        return map(list, zip(*rows, strict=True)) if rows else [[] for _ in nothing]
+        if any(len(each) != len(self._columns) for each in objects):
+            raise UnlikeError
+        return map(list, zip(*objects, strict=True)) if objects else [[] for _ in self._columns]
 
     def _made(self, parts: list[list[Any]]) -> Iterable[Any]:
         return zip(*parts, strict=True)
@@ -246,7 +331,7 @@ class _Tag(_Plain):
     """The field that tells a tagged struct from others."""
 
     def __init__(self, tag: str | int) -> None:
-        super().__init__(_type_of_values([tag]))
+        super().__init__(_type_of_values([tag]), type(tag))
         self._tag = tag
 
     def read(self, array: pa.Array) -> list[Any]:
@@ -266,6 +351,9 @@ class _Class(_Struct):
     def __init__(self, described: Any, columns: Mapping[str, ObjectColumn]) -> None:
         super().__init__(columns)
         self._fields = described.fields
+        cls: Any = get_origin(described.cls) or described.cls
+        # What a class makes of its fields afterwards shows only once it is made.
+        self.kinds = frozenset() if hasattr(cls, "__post_init__") else frozenset([cls])
         self._tag = getattr(described, "tag", None)
         self._tag_field = getattr(described, "tag_field", None)
         self._is_closed = getattr(described, "forbid_unknown_fields", False)
@@ -274,17 +362,11 @@ class _Class(_Struct):
 
     def _parts(self, objects: list[Any]) -> Iterable[list[Any]]:
         for field in self._fields:
-            part = self._values(field, objects)
+            part = list(map(attrgetter(field.name), objects))
             unset = self._may_be_unset and field.default is msgspec.UNSET
             yield [None if value is msgspec.UNSET else value for value in part] if unset else part
         if self._tag is not None:
-            yield [None if each is None else self._tag for each in objects]
-
-    def _values(self, field: inspect.Field, objects: list[Any]) -> list[Any]:
-        try:
-            return list(map(attrgetter(field.name), objects))
-        except AttributeError:  # of None
-            return [None if each is None else getattr(each, field.name) for each in objects]
+            yield [self._tag] * len(objects)
 
     def _made(self, parts: list[list[Any]]) -> Iterable[Any]:
         parts = parts[: len(self._fields)]
@@ -318,8 +400,7 @@ class _TypedDict(_Struct):
         self._optional = {field.name for field in described.fields if not field.required}
 
     def _parts(self, objects: list[Any]) -> Iterable[list[Any]]:
-        rows = [row or {} for row in objects]
-        return ([row.get(name) for row in rows] for name in self._columns)
+        return ([row.get(name) for row in objects] for name in self._columns)
 
     def _made(self, parts: list[list[Any]]) -> Iterable[Any]:
         rows = (dict(zip(self._columns, row, strict=True)) for row in zip(*parts, strict=True))
@@ -386,8 +467,8 @@ def _constructor(described: Any) -> Callable[..., Any]:
 def _default_of(field: inspect.Field, column: ObjectColumn) -> Default:
     def defaults(count: int) -> pa.Array:
         if field.default_factory is not msgspec.NODEFAULT:
-            return column.write([field.default_factory() for _ in range(count)])
-        return column.write([field.default] * count)
+            return column.write([field.default_factory() for _ in range(count)], checked=True)
+        return column.write([field.default] * count, checked=True)
 
     return defaults
 
@@ -407,11 +488,24 @@ def _time(described: Any) -> ObjectColumn:
         case True, True:
             return _Instants()
         case True, False:
-            return _Plain(pa.timestamp("us"))
+            return _LocalTimes(pa.timestamp("us"), dt.datetime)
         case False, False:
-            return _Plain(pa.time64("us"))
-    # It may or may not have a zone, which Arrow must know; as text it keeps what it is.
-    return _Converted(pa.string(), dt.datetime if is_instant else dt.time)
+            return _LocalTimes(pa.time64("us"), dt.time)
+    return _Times(dt.datetime if is_instant else dt.time)
+
+
+def _bounded(column: ObjectColumn, described: Any) -> ObjectColumn:
+    """The column; where the type has bounds, such as a least number, msgspec has to look at each object."""
+    names = set(described.__struct_fields__) - {"item_type", "key_type", "value_type"}
+    if any(getattr(described, name) is not None for name in names):
+        column.kinds = frozenset()
+    return column
+
+
+def _check_zones(objects: list[Any], zones: set[dt.tzinfo | None]) -> None:
+    """Check the zones of times, for msgspec gives back other zones as UTC. Raises `UnlikeError`."""
+    if not {getattr(value, "tzinfo", None) for value in objects if value is not None} <= zones:
+        raise UnlikeError
 
 
 def _type_of_values(values: list[Any]) -> pa.DataType:
@@ -437,7 +531,7 @@ def _unique(made: Any, items: list[Any]) -> Any:
 
 
 def _offsets(objects: list[Any]) -> pa.Array:
-    lengths = (0 if items is None else len(items) for items in objects)
+    lengths = [0 if items is None else len(items) for items in objects]
     return pa.array(accumulate(lengths, initial=0), pa.int32())
 
 
@@ -459,19 +553,19 @@ def _slices(array: pa.Array) -> Iterable[slice | None]:
     ]
 
 
-_PLAIN = {
-    inspect.BoolType: pa.bool_(),
-    inspect.IntType: pa.int64(),
-    inspect.FloatType: pa.float64(),
-    inspect.StrType: pa.string(),
-    inspect.BytesType: pa.binary(),
-    inspect.DateType: pa.date32(),
-    inspect.TimeDeltaType: pa.duration("us"),
+_PLAIN: dict[type[inspect.Type], tuple[pa.DataType, type]] = {
+    inspect.BoolType: (pa.bool_(), bool),
+    inspect.IntType: (pa.int64(), int),
+    inspect.FloatType: (pa.float64(), float),
+    inspect.StrType: (pa.string(), str),
+    inspect.BytesType: (pa.binary(), bytes),
+    inspect.DateType: (pa.date32(), dt.date),
+    inspect.TimeDeltaType: (pa.duration("us"), dt.timedelta),
 }
 _TEXTS: dict[type[inspect.Type], type] = {inspect.DecimalType: Decimal, inspect.UUIDType: uuid.UUID}
-_MAKERS: dict[type[inspect.Type], Callable[[list[Any]], Any]] = {
-    inspect.ListType: list,
-    inspect.VarTupleType: tuple,
-    inspect.SetType: lambda items: _unique(set(items), items),
-    inspect.FrozenSetType: lambda items: _unique(frozenset(items), items),
+_MAKERS: dict[type[inspect.Type], tuple[type, Callable[[list[Any]], Any]]] = {
+    inspect.ListType: (list, list),
+    inspect.VarTupleType: (tuple, tuple),
+    inspect.SetType: (set, lambda items: _unique(set(items), items)),
+    inspect.FrozenSetType: (frozenset, lambda items: _unique(frozenset(items), items)),
 }

@@ -1,9 +1,11 @@
 """Elements that are objects, and lie in Arrow columns: dataclasses, structs of msgspec, dicts, sets, ...."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from holdfast.backends.arrow import Elements, MisfitError, missing_in
@@ -12,6 +14,7 @@ from holdfast.backends.serializers.bytes_serializer import objects_in
 from holdfast.backends.serializers.compatibility import AS_IS, Compatibility, Outcome
 from holdfast.backends.serializers.message_pack import (
     MessagePackSerializer,
+    array_of,
     migrated_objects,
     unreadable,
 )
@@ -24,12 +27,18 @@ from holdfast.backends.serializers.objects import Objects
 from holdfast.backends.serializers.serializer import Serializer
 from holdfast.backends.serializers.stored_form import StoredSerializer
 
-_TOO_LARGE = re.compile(rb"\xcf[\x80-\xff]")
-"""How numbers from 2**63 on begin in MessagePack."""
+_MAYBE_LARGE = re.compile(rb"\xcf[\x80-\xff]")
+"""How whole numbers from 2**63 on begin in MessagePack; other data may look like that, too."""
+
+_AT_ONCE = 256
+"""Objects that exist at a time: the more there are, the longer Python's garbage collector looks at them."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_plain = msgspec.msgpack.Decoder(strict=False).decode
 
 
 class ObjectSerializer(Serializer):
-    """Stores objects in columns. Until they are in one, elements are copies of what was given.
+    """Stores objects in columns. Until they are in one, elements are MessagePack.
 
     Args:
         objects: The elements' type.
@@ -53,22 +62,31 @@ class ObjectSerializer(Serializer):
         return StoredSerializer("arrow", self._objects.name, self._objects.form)
 
     def encode(self, values: Elements) -> list[pa.Array]:
-        return self.column_of(self._objects.copies(objects_in(values)))
+        objects = objects_in(values)
+        try:
+            return [self._column.write(objects, checked=False)] if objects else []
+        except Exception:  # noqa: BLE001  # msgspec makes objects of this type of them, or says why not
+            pass
+        parts = (objects[start : start + _AT_ONCE] for start in range(0, len(objects), _AT_ONCE))
+        return self._together(self._objects.copies(part) for part in parts)
 
     def encode_one(self, value: Any) -> Any:
-        encoded, copy = self._objects.checked(value)
-        if self._has_durations or _TOO_LARGE.search(encoded):
-            self._written([copy])  # refuses it now; later nobody could say who has given it
-        return copy
+        encoded = self._objects.checked(value)
+        if self._has_durations or (_MAYBE_LARGE.search(encoded) and _is_large(_plain(encoded))):
+            self._written([value])  # refuses it now; later nobody could say who has given it
+        return encoded
 
     def decode_one(self, encoded: Any) -> Any:
-        return self._objects.copy(encoded)
+        return self._objects.read(encoded)
 
     def column_of(self, encoded: list[Any]) -> list[pa.Array]:
-        return self._written(encoded) if encoded else []
+        parts = (encoded[start : start + _AT_ONCE] for start in range(0, len(encoded), _AT_ONCE))
+        return self._together(
+            self._objects.read_list(array_of(len(part), part)) for part in parts
+        )
 
     def encoded_in(self, column: pa.ChunkedArray) -> list[Any]:
-        return self.decode(column)
+        return list(map(_encode, self.decode(column)))
 
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
         read = self._objects.read_with
@@ -98,8 +116,8 @@ class ObjectSerializer(Serializer):
         if reason:
             return Compatibility.incompatible(reason)
         return self._after(
-            lambda chunk: self.column_of(
-                migrated_objects(self._objects, stored, pa.chunked_array([chunk]))
+            lambda chunk: self._together(
+                [migrated_objects(self._objects, stored, pa.chunked_array([chunk]))]
             )
         )
 
@@ -123,9 +141,17 @@ class ObjectSerializer(Serializer):
         self._objects.check(self._column.read, chunk)
         return [chunk] if len(chunk) else []
 
+    def _together(self, parts: Iterable[list[Any]]) -> list[pa.Array]:
+        """An array of all objects, or several if they are too large for an array."""
+        arrays = [array for part in parts for array in self._written(part)]
+        try:
+            return [pa.concat_arrays(arrays)] if arrays else []
+        except pa.ArrowInvalid:
+            return arrays
+
     def _written(self, objects: list[Any]) -> list[pa.Array]:
         try:
-            return [self._column.write(objects)]
+            return [self._column.write(objects, checked=True)]
         except pa.ArrowCapacityError:  # more than 2 GiB of text
             if len(objects) == 1:
                 raise MisfitError("an element is too large for an Arrow array") from None
@@ -150,3 +176,12 @@ def serializer_of_objects(type: Any) -> Serializer:
         return ObjectSerializer(objects, object_column(objects.described))
     except NoColumnError:
         return MessagePackSerializer(objects)
+
+
+def _is_large(plain: Any) -> bool:
+    """Whether a whole number inside is too large for 64 bits with a sign."""
+    if isinstance(plain, dict):
+        return any(map(_is_large, chain.from_iterable(plain.items())))
+    if isinstance(plain, list | tuple):
+        return any(map(_is_large, plain))
+    return isinstance(plain, int) and plain >= 1 << 63

@@ -60,39 +60,45 @@ class Objects:
         self.fields = sorted({field.encode_name for each in classes for field in each.fields})
         self.leaves_out_defaults = any(map(leaves_out_defaults, classes))
 
-    def checked(self, value: Any) -> tuple[bytes, Any]:
-        """One object as MessagePack, and a copy. Raises `MisfitError`, also for None."""
-        self._check_class([value])
-        with _Refusals(self.name):
-            encoded = _encode(value)
+    def checked(self, value: Any) -> bytes:
+        """One object as MessagePack. Raises `MisfitError`, also for None."""
+        if value is None or (self._class is not None and type(value) is not self._class):
+            raise self._no_object(type(value))
+        try:
+            encoded: bytes = _encode(value)
             copy = self._decode(encoded)
             # msgspec may write what it can't read: it does not look at fields' types, and
             # leaves out what a field's type has not, such as the fields of a subclass.
             again = _encode(copy)
             is_kept = again == encoded or _is_same(again, encoded) or _is_like(copy, value)
-        self._check_kept(is_kept=is_kept)
-        return encoded, copy
-
-    def copy(self, value: Any) -> Any:
-        """A copy of a copy. Raises the same as `read_with`."""
-        return self.read(_encode(value))
-
-    def check(self, read: Callable[[Any], list[Any]], stored: Any) -> None:
-        """Check that all that a function reads from what is stored are objects. Raises `MisfitError`."""
-        with _Refusals(self.name):
-            objects = read(stored)
-        self.copies(objects)
+        except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
+            raise self._misfit(error) from None
+        if not is_kept:
+            raise self._unlike()
+        return encoded
 
     def copies(self, values: list[Any]) -> list[Any]:
         """Copies of many objects. Raises `MisfitError`, also for None."""
-        self._check_class(values)
-        with _Refusals(self.name):
+        for other in set(map(type, values)) - {self._class}:
+            if self._class is not None or other is type(None):
+                raise self._no_object(other)
+        try:
             encoded = _encode(values)
             copies: list[Any] = self._decode_list(encoded)
-            again = _encode(copies)
-            is_kept = again == encoded or all(map(_is_kept, copies, values))
-        self._check_kept(is_kept=is_kept)
+            is_kept = _encode(copies) == encoded or all(map(_is_kept, copies, values))
+        except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
+            raise self._misfit(error) from None
+        if not is_kept:
+            raise self._unlike()
         return copies
+
+    def check(self, read: Callable[[Any], list[Any]], stored: Any) -> None:
+        """Check that all that a function reads from what is stored are objects. Raises `MisfitError`."""
+        try:
+            objects = read(stored)
+        except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
+            raise self._misfit(error) from None
+        self.copies(objects)
 
     def migrated(self, encoded: bytes, fields: Collection[str]) -> list[Any]:
         """Objects of what another type has written: an array of MessagePack.
@@ -104,9 +110,11 @@ class Objects:
         Raises:
             MisfitError: An object is none of this type, or would lose something else.
         """
-        with _Refusals(self.name):
+        try:
             objects: list[Any] = self._decode_list(encoded)
             lost = _lost(_plain(encoded), _plain(_encode(objects)), fields)
+        except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
+            raise self._misfit(error) from None
         if lost:
             raise MisfitError(f"{self.name} has no room for {lost}")
         return objects
@@ -119,8 +127,10 @@ class Objects:
                 "are can't be told from the JSON text that they are read as"
             )
             raise MisfitError(message)
-        with _Refusals(self.name):
+        try:
             return value_of(text, self.type)
+        except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
+            raise self._misfit(error) from None
 
     def read(self, encoded: bytes) -> Any:
         """An object of its MessagePack. Raises the same as `read_with`."""
@@ -152,38 +162,20 @@ class Objects:
             message = f"elements can't be read as {self.name}{place_of(error)}"
             raise CheckpointCorruptedError(message) from None
 
-    def _check_class(self, values: list[Any]) -> None:
-        if any(value is None for value in values):
-            message = "None is no element"
-            raise MisfitError(message)
-        if self._class is not None:
-            for other in set(map(type, values)) - {self._class}:
-                message = f"{other.__name__} is no {self.name}"
-                raise MisfitError(message)
+    def _no_object(self, other: builtins.type) -> MisfitError:
+        if other is type(None):
+            return MisfitError("None is no element")
+        return MisfitError(f"{other.__name__} is no {self.name}")
 
-    def _check_kept(self, *, is_kept: bool) -> None:
-        if not is_kept:
-            message = (
-                f"a value would come back as another one, because {self.name} has no "
-                "room for fields of a subclass, for other keys, types or numbers that are inside "
-                "of it; let the type say what is there"
-            )
-            raise MisfitError(message)
+    def _misfit(self, error: Exception) -> MisfitError:
+        return MisfitError(f"not every value is a {self.name}{place_of(error)}")
 
-
-class _Refusals:
-    """Turns errors of msgspec, and of a class's own code such as __post_init__, into a MisfitError."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, Exception):
-            message = f"not every value is a {self._name}{place_of(error)}"
-            raise MisfitError(message) from None
+    def _unlike(self) -> MisfitError:
+        return MisfitError(
+            f"a value would come back as another one, because {self.name} has no "
+            "room for fields of a subclass, for other keys, types or numbers that are inside "
+            "of it; let the type say what is there"
+        )
 
 
 def place_of(error: Exception) -> str:
