@@ -104,7 +104,8 @@ def _struct_change(
         index = stored.get_field_index(each.name)
         path = _below(at, each.name)
         if index < 0:
-            if rules.are_rows and unknown:  # which may be the missing field by another name
+            # An unknown field may be the missing one by another name.
+            if rules.are_rows and (unknown or path not in rules.defaults):
                 message = f"rows have no field {path!r}"
                 raise NoWayError(message)
             changes.append(_addition(each, rules, path))

@@ -104,7 +104,7 @@ def migrated_objects(
                 made += objects.migrated(packed(chunk), stored.fields)
             else:
                 values = chunk.to_pylist(maps_as_pydicts="strict")
-                made += objects.migrated(_encode(values), ())
+                made += objects.migrated(_encode(values), stored.fields)
         except (MisfitError, LookupError, ValueError) as error:
             raise NoWayError(str(error)) from None
     return made

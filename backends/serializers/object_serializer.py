@@ -59,7 +59,9 @@ class ObjectSerializer(Serializer):
 
     @property
     def stored(self) -> StoredSerializer:
-        return StoredSerializer("arrow", self._objects.name, self._objects.form)
+        return StoredSerializer(
+            "arrow", self._objects.name, self._objects.form, self._objects.fields
+        )
 
     def encode(self, values: Elements) -> list[pa.Array]:
         objects = objects_in(values)

@@ -19,7 +19,7 @@ class StoredSerializer(msgspec.Struct, frozen=True):
         name: Type of the elements, for people.
         form: The same text for types that read and write the same values; empty for Arrow's own types
             and for pickles.
-        fields: Names of the fields of the classes that MessagePack holds.
+        fields: Names of the fields of the classes that elements are made of.
         leaves_out_defaults: Whether MessagePack lacks fields that had their default.
     """
 

@@ -180,7 +180,7 @@ def test_elements_of_python_types_come_as_their_schema_says(
 ) -> None:
     element_type, values = PYTHON_VALUES[kind]
     pointer = one_state(checkpoint, element_type, values)
-    read = holdfast.read_state(pointer, "op", "s", wide_integers=True)["value"]
+    read = holdfast.read_state(pointer, "op", "s")["value"]
     read.validate(full=True)
     assert len(read) == len(values)
     if kind in SHOWN:
