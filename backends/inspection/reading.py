@@ -36,9 +36,8 @@ def read_state(
 
     Elements of a list or union list are rows of `subtask` and `value`, entries of a broadcast state
     rows of `key` and `value`, from one subtask's copy. Arrow data has the type that it was stored with.
-    Other elements are read by what is stored with them, without the job's classes: structs and
-    dataclasses as structs, dicts as maps; a union of classes as a struct with the fields of all; as
-    JSON text what Arrow has no type for. Pickles are not looked into: they are bytes.
+    So have objects, without the job's classes: structs and dataclasses are structs, dicts maps. What
+    Arrow has no type for, such as unions, is read as JSON text. Pickles are not looked into: they are bytes.
 
     Args:
         pointer: URI or path of the checkpoint or savepoint, or of its metadata file.
@@ -46,8 +45,6 @@ def read_state(
         state: The state's name; may be left out where there is only one state.
         raw: `operator` reads raw operator state instead: rows of `subtask`, `partition` and `value`,
             the bytes. `keyed` reads raw keyed state: `subtask`, `key_group` and `value`.
-        wide_integers: Whether whole numbers in elements that are not Arrow data become
-            decimal128(20, 0), for numbers beyond 64 bits.
 
     Raises:
         InvalidRequestError: There is no such state, or a value has no room in the type that is read.
@@ -111,9 +108,5 @@ def _state_row(state: StoredState) -> dict[str, Any]:
         "elements": state.elements,
         "bytes": state.bytes,
         "type": types or "binary",
-        "stored_as": " to ".join(
-            column.stored_as
-            for column in state.columns
-        )
-        or "raw",
+        "stored_as": " to ".join(column.stored_as for column in state.columns) or "raw",
     }

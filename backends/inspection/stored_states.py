@@ -225,9 +225,7 @@ class StoredState:
         return pa.record_batch(arrays, schema=self.schema)
 
 
-def stored_states(
-    metadata: CheckpointMetadata
-) -> Iterator[StoredState]:
+def stored_states(metadata: CheckpointMetadata) -> Iterator[StoredState]:
     """All states of a checkpoint, by operator. Reads how each state is stored; no elements.
 
     Raises:
@@ -250,9 +248,7 @@ def state_names(operator: StoredOperator) -> list[str]:
     return list(dict.fromkeys(name for handle in handles for name in handle.states))
 
 
-def managed_state(
-    uid: str, name: str, operator: StoredOperator
-) -> StoredState:
+def managed_state(uid: str, name: str, operator: StoredOperator) -> StoredState:
     """A state that an operator has. Reads and raises what `stored_states` does."""
     sections = [
         Section(subtask, handle.stream, handle.states[name])

@@ -246,4 +246,3 @@ def _stored_rows(
             raise InvalidRequestError(message) from None
         columns.append(pa.chunked_array(chunks, serializer.storage_type))
     return pa.table(columns, schema)
-

@@ -87,9 +87,7 @@ def change_of(
     return lambda array: array.cast(wanted)
 
 
-def _struct_change(
-    stored: pa.StructType, wanted: pa.StructType, rules: Rules, at: str
-) -> Change:
+def _struct_change(stored: pa.StructType, wanted: pa.StructType, rules: Rules, at: str) -> Change:
     for struct in (stored, wanted):
         names = [field.name for field in struct]
         if len(set(names)) < len(names):
@@ -129,9 +127,7 @@ def _field_change(index: int, change: Change) -> Callable[[pa.StructArray], pa.A
     return lambda array: change(array.field(index))
 
 
-def _addition(
-    added: pa.Field, rules: Rules, path: str
-) -> Callable[[pa.StructArray], pa.Array]:
+def _addition(added: pa.Field, rules: Rules, path: str) -> Callable[[pa.StructArray], pa.Array]:
     default = rules.defaults.get(path)
     if default is not None:
         return lambda array: default(len(array))

@@ -59,9 +59,7 @@ class MessagePackSerializer(BytesSerializer):
         parts = (self._objects_of_type.read_with(packed, chunk) for chunk in column.chunks)
         return [element for part in parts for element in read(part)]
 
-    def compatibility(
-        self, stored: StoredSerializer, storage_type: pa.DataType
-    ) -> Compatibility:
+    def compatibility(self, stored: StoredSerializer, storage_type: pa.DataType) -> Compatibility:
         if (stored.kind, stored.form) == ("messagepack", self._objects_of_type.form):
             return AS_IS
         reason = unreadable(stored, storage_type)

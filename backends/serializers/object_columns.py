@@ -61,7 +61,9 @@ class ObjectColumn(ABC):
     def check_kinds(self, objects: list[Any]) -> None:
         """Check the class of objects. Raises `UnlikeError`."""
         kinds = set(map(type, objects))
-        if not kinds <= self.kinds and not (self.may_be_none and kinds <= {*self.kinds, type(None)}):
+        if not kinds <= self.kinds and not (
+            self.may_be_none and kinds <= {*self.kinds, type(None)}
+        ):
             raise UnlikeError
 
     @abstractmethod
@@ -98,15 +100,23 @@ def object_column(described: Any, outer: tuple[Any, ...] = ()) -> ObjectColumn:
             return _Converted(_type_of_values([member.value for member in cls]), cls)
         case inspect.LiteralType():
             return _Literals(list(described.values))
-        case inspect.ListType() | inspect.VarTupleType() | inspect.SetType() | inspect.FrozenSetType():
+        case (
+            inspect.ListType()
+            | inspect.VarTupleType()
+            | inspect.SetType()
+            | inspect.FrozenSetType()
+        ):
             return _bounded(
-                _Items(object_column(described.item_type, outer), *_MAKERS[type(described)]), described
+                _Items(object_column(described.item_type, outer), *_MAKERS[type(described)]),
+                described,
             )
         case inspect.TupleType() if described.item_types:
             columns = [object_column(item, outer) for item in described.item_types]
             return _Tuple({f"_{number}": column for number, column in enumerate(columns, 1)})
         case inspect.DictType():
-            key, value = (object_column(part, outer) for part in (described.key_type, described.value_type))
+            key, value = (
+                object_column(part, outer) for part in (described.key_type, described.value_type)
+            )
             if key.may_be_none:
                 raise NoColumnError("a dict with None as a key")
             return _bounded(_Dict(key, value), described)
@@ -207,9 +217,7 @@ class _LocalTimes(_Plain):
 class _Items(ObjectColumn):
     """Lists, tuples of any length, and sets."""
 
-    def __init__(
-        self, item: ObjectColumn, kind: type, make: Callable[[list[Any]], Any]
-    ) -> None:
+    def __init__(self, item: ObjectColumn, kind: type, make: Callable[[list[Any]], Any]) -> None:
         self._item = item
         self.kinds = frozenset([kind])
         self._make = make
@@ -219,7 +227,9 @@ class _Items(ObjectColumn):
         if not checked:
             self.check_kinds(objects)
         items = self._item.write(list(chain.from_iterable(filter(None, objects))), checked=checked)
-        return pa.ListArray.from_arrays(_offsets(objects), items, type=self.type, mask=_mask(objects))
+        return pa.ListArray.from_arrays(
+            _offsets(objects), items, type=self.type, mask=_mask(objects)
+        )
 
     def read(self, array: pa.Array) -> list[Any]:
         items = self._item.read(array.flatten())
@@ -294,12 +304,16 @@ class _Struct(ObjectColumn):
         if mask is None:
             return array
         rows = iter(range(len(present)))
-        return array.take(pa.array([None if each is None else next(rows) for each in objects], pa.int64()))
+        return array.take(
+            pa.array([None if each is None else next(rows) for each in objects], pa.int64())
+        )
 
     def read(self, array: pa.Array) -> list[Any]:
         present = array.drop_null() if array.null_count else array
         fields = (present.field(index) for index in range(len(self._columns)))
-        parts = [column.read(field) for column, field in zip(self._columns.values(), fields, strict=True)]
+        parts = [
+            column.read(field) for column, field in zip(self._columns.values(), fields, strict=True)
+        ]
         made = self._made(parts)
         if present is array:
             return list(made)
@@ -355,7 +369,7 @@ class _Class(_Struct):
         # What a class makes of its fields afterwards shows only once it is made.
         self.kinds = frozenset() if hasattr(cls, "__post_init__") else frozenset([cls])
         self._tag = getattr(described, "tag", None)
-        self._tag_field = getattr(described, "tag_field", None)
+        self._tag_field = getattr(described, "tag_field", None) or ""
         self._is_closed = getattr(described, "forbid_unknown_fields", False)
         self._make = _constructor(described)
         self._may_be_unset = any(field.default is msgspec.UNSET for field in described.fields)
@@ -407,7 +421,11 @@ class _TypedDict(_Struct):
         if not self._optional:
             return rows
         return (
-            {name: value for name, value in row.items() if value is not None or name not in self._optional}
+            {
+                name: value
+                for name, value in row.items()
+                if value is not None or name not in self._optional
+            }
             for row in rows
         )
 
@@ -436,22 +454,18 @@ def _class(described: Any, outer: tuple[Any, ...]) -> ObjectColumn:
 
 def _constructor(described: Any) -> Callable[..., Any]:
     """What makes an object of its fields' values, as msgspec does: without a constructor of the user's own."""
-    cls = get_origin(described.cls) or described.cls
+    cls: Any = get_origin(described.cls) or described.cls
     names = [field.name for field in described.fields]
     if not isinstance(described, inspect.DataclassType):
         parameters = signatures.signature(cls).parameters
         kinds = {parameter.kind for parameter in parameters.values()}
         if kinds == {signatures.Parameter.POSITIONAL_OR_KEYWORD} and list(parameters) == names:
-            return cls
+            return cls  # type: ignore[no-any-return]
         return lambda *values: cls(**dict(zip(names, values, strict=True)))
-    if not dataclasses.is_dataclass(cls):
+    if not hasattr(cls, "__dataclass_fields__"):
         raise NoColumnError("a class of attrs")
-    own = vars(cls)
-    init = own.get("__init__")
-    is_made = init is not None and init.__code__.co_filename == "<string>"
-    if is_made and "__dataclass_params__" in own and list(signatures.signature(cls).parameters) == names:
-        if not any(field.kw_only for field in dataclasses.fields(cls)):
-            return cls
+    if _has_plain_constructor(cls, names):
+        return cls  # type: ignore[no-any-return]
 
     def make(*values: Any) -> Any:
         made = cls.__new__(cls)
@@ -462,6 +476,18 @@ def _constructor(described: Any) -> Callable[..., Any]:
         return made
 
     return make
+
+
+def _has_plain_constructor(cls: Any, names: list[str]) -> bool:
+    """Whether a dataclass has the constructor that `dataclass` makes, with its fields in order."""
+    init = vars(cls).get("__init__")
+    return (
+        init is not None
+        and init.__code__.co_filename == "<string>"
+        and "__dataclass_params__" in vars(cls)
+        and list(signatures.signature(cls).parameters) == names
+        and not any(field.kw_only for field in dataclasses.fields(cls))
+    )
 
 
 def _default_of(field: inspect.Field, column: ObjectColumn) -> Default:
@@ -544,7 +570,9 @@ def _mask(objects: list[Any]) -> pa.Array | None:
 def _slices(array: pa.Array) -> Iterable[slice | None]:
     """Where the items of each list or map are in all items; None where it is null."""
     if pa.types.is_map(array.type):
-        array = pa.ListArray.from_arrays(array.offsets, array.keys, mask=array.is_null() if array.null_count else None)
+        array = pa.ListArray.from_arrays(
+            array.offsets, array.keys, mask=array.is_null() if array.null_count else None
+        )
     lengths = pc.list_value_length(array).to_pylist()
     ends = list(accumulate((length or 0 for length in lengths), initial=0))
     return [

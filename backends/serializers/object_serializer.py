@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -65,10 +66,10 @@ class ObjectSerializer(Serializer):
 
     def encode(self, values: Elements) -> list[pa.Array]:
         objects = objects_in(values)
-        try:
+        with suppress(
+            Exception
+        ):  # msgspec makes objects of this type of them then, or says why not
             return [self._column.write(objects, checked=False)] if objects else []
-        except Exception:  # noqa: BLE001  # msgspec makes objects of this type of them, or says why not
-            pass
         parts = (objects[start : start + _AT_ONCE] for start in range(0, len(objects), _AT_ONCE))
         return self._together(self._objects.copies(part) for part in parts)
 
@@ -83,9 +84,7 @@ class ObjectSerializer(Serializer):
 
     def column_of(self, encoded: list[Any]) -> list[pa.Array]:
         parts = (encoded[start : start + _AT_ONCE] for start in range(0, len(encoded), _AT_ONCE))
-        return self._together(
-            self._objects.read_list(array_of(len(part), part)) for part in parts
-        )
+        return self._together(self._objects.read_list(array_of(len(part), part)) for part in parts)
 
     def encoded_in(self, column: pa.ChunkedArray) -> list[Any]:
         return list(map(_encode, self.decode(column)))

@@ -89,7 +89,9 @@ def _all_parts(described: Any) -> Iterator[inspect.Type]:
 
 def leaves_out_defaults(described: Any) -> bool:
     """Whether objects of a class are written without fields that have their default."""
-    cls = getattr(described, "cls", None)  # for a generic class: the class that was given parameters
+    cls = getattr(
+        described, "cls", None
+    )  # for a generic class: the class that was given parameters
     config = getattr(get_origin(cls) or cls, "__struct_config__", None)
     return config is not None and bool(config.omit_defaults)
 

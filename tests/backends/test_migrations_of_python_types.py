@@ -94,6 +94,10 @@ class Record(msgspec.Struct):
     a: int
 
 
+class Placed(msgspec.Struct, array_like=True):
+    a: int
+
+
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 
 
@@ -204,7 +208,7 @@ class TestClasses:
             (dict[Point, str], dict[OnlyX, str], [{Point(1, 2): "a"}], [{OnlyX(1): "a"}]),
             (dict[int, str], dict[float, str], [{1: "a"}], [{1.0: "a"}]),
             (list[int], set[int], [[1, 2]], [{1, 2}]),
-            (message(("a", int), array_like=True), Record, [(1,)], [Record(1)]),
+            (Placed, Record, [Placed(1)], [Record(1)]),
             (One | Two, One, [One(1)], [One(1)]),
             (list[Any], list[int], [[1]], [[1]]),
         ],
@@ -257,8 +261,18 @@ class TestClasses:
             (message(("a", One | Two)), message(("a", One)), {"a": Two("x")}, "not every value"),
             (message(("a", Any)), message(("a", set[int])), {"a": [1, 1]}, "no room for an item"),
             (message(("a", Any)), message(("a", Strict)), {"a": {"b": 1}}, "not every value"),
-            (message(("a", Any)), message(("a", Record)), {"a": {"a": 1, "b": 1}}, "a key of a dict"),
-            (message(("a", int), tag="x"), message(("a", int), tag="y"), {"a": 1}, "not every value"),
+            (
+                message(("a", Any)),
+                message(("a", Record)),
+                {"a": {"a": 1, "b": 1}},
+                "a key of a dict",
+            ),
+            (
+                message(("a", int), tag="x"),
+                message(("a", int), tag="y"),
+                {"a": 1},
+                "not every value",
+            ),
         ],
     )
     def test_values_that_the_new_type_does_not_have_are_refused(
@@ -273,9 +287,7 @@ class TestClasses:
         wanted = message(("l", list[PointAndMany]), ("d", dict[str, PointAndMany | None]))
         values = [stored([Point(1, 2), Point(3, 4)], {"a": Point(5, 6), "b": None})]
         assert migrated(stored, wanted, values) == [
-            wanted(
-                [PointAndMany(1, 2), PointAndMany(3, 4)], {"a": PointAndMany(5, 6), "b": None}
-            )
+            wanted([PointAndMany(1, 2), PointAndMany(3, 4)], {"a": PointAndMany(5, 6), "b": None})
         ]
 
     def test_what_was_left_out_by_an_older_class_is_not_guessed(self) -> None:
@@ -308,7 +320,9 @@ class TestClasses:
         backend = OperatorStateBackend()
         list_state(backend, "s", V1).add_all([V1(1, "x")])
         backend = restored(backend)
-        assert list_state(backend, "s", wanted).to_arrow().to_pylist() == [{"a": 1, "b": "x", "c": 7}]
+        assert list_state(backend, "s", wanted).to_arrow().to_pylist() == [
+            {"a": 1, "b": "x", "c": 7}
+        ]
         handle = snapshot_of(backend)
         # Another default later: it is for what had no field, and by now all have.
         later = message(("a", int), ("b", str), ("c", int, 8))

@@ -88,7 +88,7 @@ def test_a_dataclass_is_the_same_type_as_in_a_module(arrived: Any) -> None:
     cls = arrived(DATACLASS)
     assert [one.default is MISSING for one in fields(cls)] == [True]
     stored, here = (ListStateDescriptor("s", one).serializer.stored for one in (cls, One))
-    assert stored.schema == here.schema
+    assert stored.form == here.form
 
 
 @pytest.mark.parametrize(("field", "outcome"), MORE_FIELDS.items())

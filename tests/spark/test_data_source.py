@@ -98,7 +98,7 @@ def test_objects_unions_and_pickles_need_no_classes(
         {"radius": None, "type": "Square", "side": 2, "color": "blue"},
         {"radius": 1.0, "type": "Circle", "side": None, "color": None},
     ]
-    points = read_state(spark, pointer, "op", "points", wide_integers=True)
+    points = read_state(spark, pointer, "op", "points")
     assert {int(row.x) for row in points.select("value.x").collect()} == {2**64 - 1}
     pickles = read_state(spark, pointer, "op", "pickles").collect()
     assert {pickle.loads(row.value) for row in pickles} == {Plain(0), Plain(1)}

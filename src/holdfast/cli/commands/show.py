@@ -1,7 +1,6 @@
 """`holdfast show`: all about one checkpoint, but for the elements of its states."""
 
 import argparse
-import json
 import statistics
 import time
 from datetime import datetime

@@ -83,8 +83,7 @@ class StateTables:
             return operator
         there = set(state_names(before))
         replaced: dict[str, StoredState] = {
-            name: managed_state(uid, name, before)
-            for name in given.keys() & there
+            name: managed_state(uid, name, before) for name in given.keys() & there
         }
         handles = write_states(
             given,
