@@ -38,11 +38,12 @@ class ObjectColumn(ABC):
     Attributes:
         type: Type of the array.
         may_be_none: Whether None is among the objects.
+        kinds: Classes of objects that need no more looking at; none if each has to be looked at by msgspec.
     """
 
     type: pa.DataType
     may_be_none: bool = False
-    kinds: frozenset[type] = frozenset()
+    kinds: frozenset[builtins.type] = frozenset()
 
     @abstractmethod
     def write(self, objects: list[Any], *, checked: bool) -> pa.Array:
@@ -89,44 +90,10 @@ def object_column(described: Any, outer: tuple[Any, ...] = ()) -> ObjectColumn:
     Raises:
         NoColumnError: The type has unions, refers to itself, or has parts without a type.
     """
-    match described:
-        case inspect.Metadata():
-            return object_column(described.type, outer)
-        case inspect.UnionType():
-            return _optional(described, outer)
-        case inspect.DateTimeType() | inspect.TimeType():
-            return _time(described)
-        case inspect.EnumType(cls=cls):
-            return _Converted(_type_of_values([member.value for member in cls]), cls)
-        case inspect.LiteralType():
-            return _Literals(list(described.values))
-        case (
-            inspect.ListType()
-            | inspect.VarTupleType()
-            | inspect.SetType()
-            | inspect.FrozenSetType()
-        ):
-            return _bounded(
-                _Items(object_column(described.item_type, outer), *_MAKERS[type(described)]),
-                described,
-            )
-        case inspect.TupleType() if described.item_types:
-            columns = [object_column(item, outer) for item in described.item_types]
-            return _Tuple({f"_{number}": column for number, column in enumerate(columns, 1)})
-        case inspect.DictType():
-            key, value = (
-                object_column(part, outer) for part in (described.key_type, described.value_type)
-            )
-            if key.may_be_none:
-                raise NoColumnError("a dict with None as a key")
-            return _bounded(_Dict(key, value), described)
-    if isinstance(described, CLASSES):
-        return _class(described, outer)
-    if type(described) in _PLAIN:
-        return _bounded(_Plain(*_PLAIN[type(described)]), described)
-    if type(described) in _TEXTS:
-        return _Converted(pa.string(), _TEXTS[type(described)])
-    raise NoColumnError(type(described).__name__)
+    make = _COLUMNS.get(type(described))
+    if make is None:
+        raise NoColumnError(type(described).__name__)
+    return make(described, outer)
 
 
 class _Plain(ObjectColumn):
@@ -508,7 +475,34 @@ def _optional(described: inspect.UnionType, outer: tuple[Any, ...]) -> ObjectCol
     return column
 
 
-def _time(described: Any) -> ObjectColumn:
+def _plain(described: Any, _outer: tuple[Any, ...]) -> ObjectColumn:
+    return _bounded(_Plain(*_PLAIN[type(described)]), described)
+
+
+def _items(described: Any, outer: tuple[Any, ...]) -> ObjectColumn:
+    item = object_column(described.item_type, outer)
+    return _bounded(_Items(item, *_MAKERS[type(described)]), described)
+
+
+def _dict(described: Any, outer: tuple[Any, ...]) -> ObjectColumn:
+    key = object_column(described.key_type, outer)
+    if key.may_be_none:
+        raise NoColumnError("a dict with None as a key")
+    return _bounded(_Dict(key, object_column(described.value_type, outer)), described)
+
+
+def _tuple(described: Any, outer: tuple[Any, ...]) -> ObjectColumn:
+    if not described.item_types:
+        raise NoColumnError("an empty tuple")
+    columns = [object_column(item, outer) for item in described.item_types]
+    return _Tuple({f"_{number}": column for number, column in enumerate(columns, 1)})
+
+
+def _enum(described: Any, _outer: tuple[Any, ...]) -> ObjectColumn:
+    return _Converted(_type_of_values([member.value for member in described.cls]), described.cls)
+
+
+def _time(described: Any, _outer: tuple[Any, ...]) -> ObjectColumn:
     is_instant = isinstance(described, inspect.DateTimeType)
     match is_instant, described.tz:
         case True, True:
@@ -590,10 +584,25 @@ _PLAIN: dict[type[inspect.Type], tuple[pa.DataType, type]] = {
     inspect.DateType: (pa.date32(), dt.date),
     inspect.TimeDeltaType: (pa.duration("us"), dt.timedelta),
 }
-_TEXTS: dict[type[inspect.Type], type] = {inspect.DecimalType: Decimal, inspect.UUIDType: uuid.UUID}
 _MAKERS: dict[type[inspect.Type], tuple[type, Callable[[list[Any]], Any]]] = {
     inspect.ListType: (list, list),
     inspect.VarTupleType: (tuple, tuple),
     inspect.SetType: (set, lambda items: _unique(set(items), items)),
     inspect.FrozenSetType: (frozenset, lambda items: _unique(frozenset(items), items)),
+}
+
+_COLUMNS: dict[type[inspect.Type], Callable[[Any, tuple[Any, ...]], ObjectColumn]] = {
+    **dict.fromkeys(_PLAIN, _plain),
+    **dict.fromkeys(_MAKERS, _items),
+    **dict.fromkeys(CLASSES, _class),
+    inspect.Metadata: lambda described, outer: object_column(described.type, outer),
+    inspect.UnionType: _optional,
+    inspect.DateTimeType: _time,
+    inspect.TimeType: _time,
+    inspect.DecimalType: lambda *_: _Converted(pa.string(), Decimal),
+    inspect.UUIDType: lambda *_: _Converted(pa.string(), uuid.UUID),
+    inspect.EnumType: _enum,
+    inspect.LiteralType: lambda described, _: _Literals(list(described.values)),
+    inspect.TupleType: _tuple,
+    inspect.DictType: _dict,
 }
