@@ -152,7 +152,6 @@ def _state(state: "StateDescription") -> dict[str, Any]:
                 "arrow_type": column.arrow_type,
                 "serializer": column.serializer,
                 "type": column.type,
-                "form": column.form,
             }
             for column in state.columns
         ],
