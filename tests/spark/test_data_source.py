@@ -87,7 +87,9 @@ def test_objects_unions_and_pickles_need_no_classes(
     spark: SparkSession, checkpoint: Checkpoint
 ) -> None:
     def fill(backend: OperatorStateBackend, subtask: int) -> None:
-        broadcast_state(backend, "shapes", (str, Circle | Square), {"a": Square(2), "b": Circle(1.0)})
+        broadcast_state(
+            backend, "shapes", (str, Circle | Square), {"a": Square(2), "b": Circle(1.0)}
+        )
         union_state(backend, "points", Point).add(Point(2**63 - 1))
         list_state(backend, "pickles", Pickled()).add(Plain(subtask))
 
