@@ -1,12 +1,13 @@
 """Stored columns of a state as Arrow columns that anybody can read, without the job's classes."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 import pyarrow as pa
 
 from holdfast.backends.arrow import json_text
-from holdfast.backends.serializers import StoredSerializer, packed, stored_in
+from holdfast.backends.serializers import Kind, StoredSerializer, packed, stored_in
 from holdfast.errors import CheckpointCorruptedError
 
 
@@ -17,13 +18,13 @@ class ShownColumn:
     Attributes:
         name: The column's name.
         state: The state, for errors.
-        stored: What the stored column says of itself.
+        stored: What the stored column says of itself; None if only the operator knows what its bytes are.
         stored_type: Arrow type of the stored column.
     """
 
     name: str
     state: str
-    stored: StoredSerializer
+    stored: StoredSerializer | None
     stored_type: pa.DataType
 
     @classmethod
@@ -36,21 +37,35 @@ class ShownColumn:
         return cls(name, state, stored_in(field, state), field.type)
 
     @property
+    def kind(self) -> Kind | Literal["raw"]:
+        """How the column is stored; `raw` if only the operator knows what its bytes are."""
+        return "raw" if self.stored is None else self.stored.kind
+
+    @property
+    def stored_name(self) -> str:
+        """Type of the elements as it is stored, for people."""
+        return "bytes" if self.stored is None else self.stored.name
+
+    @property
+    def form(self) -> str:
+        """What tells types of classes apart; empty for others."""
+        return "" if self.stored is None else self.stored.form
+
+    @property
+    def is_arrow(self) -> bool:
+        """Whether elements are Arrow's own, so that the column's type says all about them."""
+        return self.kind == "arrow" and not self.form
+
+    @property
     def type(self) -> pa.DataType:
         """Arrow type of what is shown: pickles as they are, and what MessagePack holds as JSON text."""
-        match self.stored.kind:
-            case "arrow":
+        match self.kind:
+            case "arrow" | "raw":
                 return self.stored_type
             case "pickle":
                 return pa.binary()
             case "messagepack":
                 return pa.string()
-
-    @property
-    def stored_as(self) -> str:
-        """How the column is stored, for people: `arrow`, or of which class."""
-        kind, name = self.stored.kind, self.stored.name
-        return kind if kind == "arrow" and not self.stored.form else f"{kind} of {name}"
 
 
 def shown(how: ShownColumn, stored: pa.Array) -> pa.Array:
@@ -59,9 +74,9 @@ def shown(how: ShownColumn, stored: pa.Array) -> pa.Array:
     Raises:
         CheckpointCorruptedError: What is stored is not what the column says of itself.
     """
-    if how.stored.kind == "arrow":
+    if how.kind in {"arrow", "raw"}:
         return stored
-    if how.stored.kind == "pickle":
+    if how.kind == "pickle":
         return stored.cast(pa.binary())
     try:
         texts = list(map(json_text, msgspec.msgpack.decode(packed(stored))))

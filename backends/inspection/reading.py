@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from os import PathLike
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
-from holdfast.backends.inspection.stored_states import StoredState, find_state, stored_states
+from holdfast.backends.inspection.catalogue import find_state, stored_states
+from holdfast.backends.inspection.state_parts import ReadableState
 from holdfast.locations.storages import load_checkpoint, resolve_pointer
 
 Raw = Literal["operator", "keyed"]
@@ -20,6 +21,7 @@ _STATES = pa.schema(
         ("elements", pa.int64()),
         ("bytes", pa.int64()),
         ("type", pa.string()),
+        ("arrow_type", pa.string()),
         ("stored_as", pa.string()),
     ]
 )
@@ -51,8 +53,8 @@ def read_state(
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: What was read is not what was written.
     """
-    stored = stored_state(pointer, operator, state, raw=raw)
-    return pa.Table.from_batches(stored.batches(), stored.schema)
+    readable = readable_state(pointer, operator, state, raw=raw)
+    return pa.Table.from_batches(readable.batches(), readable.schema)
 
 
 def iter_state(
@@ -66,47 +68,36 @@ def iter_state(
 
     Arguments and errors are those of `read_state`.
     """
-    stored = stored_state(pointer, operator, state, raw=raw)
-    return stored.batches()
+    readable = readable_state(pointer, operator, state, raw=raw)
+    return readable.batches()
 
 
-def stored_state(
+def readable_state(
     pointer: str | PathLike[str],
     operator: str | None = None,
     state: str | None = None,
     *,
     raw: Raw | None = None,
-) -> StoredState:
-    """What is known of a state before its elements are read. Arguments and errors as for `read_state`."""
+) -> ReadableState:
+    """A state whose elements were not read yet. Arguments and errors are those of `read_state`."""
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
-    return find_state(metadata, operator, state, raw=raw)
+    stored = find_state(metadata, operator, state, raw=raw)
+    return stored.readable()
 
 
 def states(pointer: str | PathLike[str]) -> pa.Table:
     """The states that a checkpoint or savepoint has, a row for each; no elements are read.
 
-    Columns: `operator`; `state`, null for raw state; `kind`: `list`, `union`, `broadcast`,
-    `raw operator` or `raw keyed`; `subtasks`, how many have stored it; `elements`, entries, partitions or
-    key groups, a broadcast state's counted once; `bytes` stored; `type` that `read_state` gives;
-    `stored_as`, how each column is stored.
+    Columns: `operator`; `state`, null for raw state; `kind`: `list`, `union`, `broadcast`, `raw operator`,
+    `raw keyed` or `keyed`; `subtasks`, how many have stored it; `elements`, entries, partitions or
+    key groups, a broadcast state's counted once; `bytes` stored; `type` of its elements for people;
+    `arrow_type` that `read_state` gives; `stored_as`: `arrow`, `messagepack`, `pickle` or `raw`.
+    Of a broadcast state the last three are said of keys and of values.
 
     Raises:
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: What was read is not what was written.
     """
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
-    return pa.Table.from_pylist([_state_row(state) for state in stored_states(metadata)], _STATES)
-
-
-def _state_row(state: StoredState) -> dict[str, Any]:
-    types = " to ".join(str(column.type) for column in state.columns)
-    return {
-        "operator": state.operator,
-        "state": state.name,
-        "kind": state.kind,
-        "subtasks": state.subtasks,
-        "elements": state.elements,
-        "bytes": state.bytes,
-        "type": types or "binary",
-        "stored_as": " to ".join(column.stored_as for column in state.columns) or "raw",
-    }
+    rows = [state.row(state.readable().content) for state in stored_states(metadata)]
+    return pa.Table.from_pylist(rows, _STATES)

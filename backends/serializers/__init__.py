@@ -10,10 +10,11 @@ from holdfast.backends.serializers.compatibility import Outcome
 from holdfast.backends.serializers.message_pack import packed
 from holdfast.backends.serializers.pickled import Pickled
 from holdfast.backends.serializers.serializer import Serializer
-from holdfast.backends.serializers.stored_form import StoredSerializer, column, stored_in
+from holdfast.backends.serializers.stored_form import Kind, StoredSerializer, column, stored_in
 
 __all__ = [
     "ElementType",
+    "Kind",
     "NoWayError",
     "Outcome",
     "Pickled",

@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.common import Count, DurationMs, KeyGroup, Parallelism, TimeMs
 from holdfast.locations.handles import (
+    FileStateHandle,
     KeyedStateHandle,
     KeyGroupsStateHandle,
     ManagedKeyedStateHandle,
@@ -90,6 +91,14 @@ class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
     def streams(self) -> list[StreamStateHandle]:
         """Every handle to bytes of state, in files and inline."""
         return [stream for handle in self.handles() for stream in handle.streams()]
+
+    @property
+    def stored_bytes(self) -> int:
+        """Length of the state, in files and inline; a file that several handles lead to counts once."""
+        streams = self.streams()
+        files = {file.uri: file.size for file in streams if isinstance(file, FileStateHandle)}
+        inline = (stream.size for stream in streams if not isinstance(stream, FileStateHandle))
+        return sum(files.values()) + sum(inline)
 
     def with_streams(self, change: StreamChange, /) -> "StoredSubtask":
         """A copy in which every handle to bytes of state went through `change`."""

@@ -53,10 +53,10 @@ def test_json_has_all_that_differs(kept: Kept, capsys: pytest.CaptureFixture[str
         },
         "operators": [
             {
-                "uid": "visits",
+                "operator": "visits",
                 "state": "seen",
                 "what": "changed",
-                "changes": {"elements": [4, 10], "state_bytes": seen},
+                "changes": {"elements": [4, 10], "bytes": seen},
             }
         ],
         "subtasks": {"visits": [0]},
@@ -84,7 +84,11 @@ def test_text_says_what_became_of_operators_and_states(
     assert 'offsets of source 0: {"logOffset":1} -> {"logOffset":2}' in lines
     assert "operator visits: parallelism: 2 -> 3" in lines
     assert "state seen of visits: type: int64 -> contracts.elements.Order" in lines
-    assert "state seen of visits: serializers: arrow -> messagepack" in lines
+    at = lines.index("state seen of visits: arrow type:")
+    assert lines[at + 1 : at + 3] == [
+        "  - int64",
+        "  + struct<number: int64 not null, lines: list<item: string not null> not null>",
+    ]
     assert "operator visits: other state in subtasks 0, 1, 2" in lines
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts.checkpointed_jobs import job_in
 from contracts.values import EXCLUSIVE, read
 
 from holdfast.errors import (
@@ -52,12 +53,6 @@ class TestInMemory(CheckpointStorageContract):
         return {uri for uri in store._FILES if uri.startswith(f"{storage.directory}/")}
 
 
-def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
-    access = checkpoint_storage(directory).create_checkpoint_storage(job_id)
-    access.initialize_base_locations_for_checkpoint()
-    return access
-
-
 def completed_in(access: CheckpointStorageAccess, checkpoint_id: int = 1) -> CompletedCheckpoint:
     """A checkpoint with one file of 100,000 bytes."""
     location = access.initialize_location_for_checkpoint(checkpoint_id)
@@ -78,15 +73,17 @@ class TestPointers:
         self, done: CompletedCheckpoint, local_directory: str, suffix: str
     ) -> None:
         storage = checkpoint_storage("memory:///another")
-        found = storage.resolve_checkpoint(done.location.external_pointer + suffix)
-        assert found.external_pointer == f"{local_directory}/job/chk-1"
-        assert load_checkpoint(found).metadata == done.metadata
+        resolved = storage.resolve_checkpoint(done.location.external_pointer + suffix)
+        assert resolved.external_pointer == f"{local_directory}/job/chk-1"
+        assert load_checkpoint(resolved).metadata == done.metadata
 
     def test_a_path_is_a_pointer(
         self, done: CompletedCheckpoint, local_directory: str, tmp_path: Path
     ) -> None:
-        found = checkpoint_storage(local_directory).resolve_checkpoint(tmp_path / "job" / "chk-1")
-        assert load_checkpoint(found).metadata == done.metadata
+        resolved = checkpoint_storage(local_directory).resolve_checkpoint(
+            tmp_path / "job" / "chk-1"
+        )
+        assert load_checkpoint(resolved).metadata == done.metadata
 
     @pytest.mark.parametrize("name", ["none", "job/chk-2", "job/chk-1/x", "job/chk-1/_metadata/x"])
     def test_what_is_missing_is_not_found(
@@ -117,18 +114,20 @@ class TestPointers:
         directory = tmp_path / "job" / "chk-1"
         os.rename(directory / METADATA_FILE, directory / "before the upgrade")
         pointer = f"{done.location.external_pointer}/before the upgrade"
-        found = load_checkpoint(checkpoint_storage(local_directory).resolve_checkpoint(pointer))
-        assert found.metadata == done.metadata
+        loaded = load_checkpoint(checkpoint_storage(local_directory).resolve_checkpoint(pointer))
+        assert loaded.metadata == done.metadata
         with pytest.raises(InvalidRequestError):
-            found.discard()
+            loaded.discard()
         assert len(list(directory.iterdir())) == 2
 
     def test_a_moved_directory_still_leads_to_its_state(
         self, done: CompletedCheckpoint, local_directory: str, tmp_path: Path
     ) -> None:
         shutil.move(tmp_path / "job" / "chk-1", tmp_path / "moved")
-        found = checkpoint_storage(local_directory).resolve_checkpoint(f"{local_directory}/moved")
-        (handle,) = load_checkpoint(found).metadata.streams()
+        resolved = checkpoint_storage(local_directory).resolve_checkpoint(
+            f"{local_directory}/moved"
+        )
+        (handle,) = load_checkpoint(resolved).metadata.streams()
         assert isinstance(handle, FileStateHandle)
         assert handle.uri.startswith(f"{local_directory}/moved/")
         assert read(handle) == bytes(100_000)
@@ -273,9 +272,9 @@ class TestDiscard:
         theirs = completed_in(job_in(local_directory))
         trial = job_in(f"{local_directory}/trial")
         (tmp_path / "trial" / "job" / "chk-1").symlink_to(tmp_path / "job" / "chk-1")
-        found = load_latest_checkpoint(trial)
-        assert found is not None
-        found.discard()
+        latest = load_latest_checkpoint(trial)
+        assert latest is not None
+        latest.discard()
         assert trial.completed_checkpoints() == {}
         for stream in load_checkpoint(theirs.location).metadata.streams():
             assert read(stream) == bytes(100_000)

@@ -168,7 +168,7 @@ def _handles(draw: st.DrawFn) -> OperatorStateHandle:
     counts = st.integers(0, 2**62)
     partitions = st.tuples(
         st.sampled_from(OperatorStateMode), _extents_in(stream), counts, counts
-    ).map(lambda one: StatePartitions(one[0], *one[1], one[2], one[3]))
+    ).map(lambda drawn: StatePartitions(drawn[0], *drawn[1], drawn[2], drawn[3]))
     return OperatorStateHandle(
         draw(st.dictionaries(st.text(max_size=5), partitions, max_size=3)), stream
     )

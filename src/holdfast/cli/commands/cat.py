@@ -97,26 +97,26 @@ def _asked_for(
 ) -> "tuple[bool, Iterable[pa.RecordBatch]]":
     """Whether the state or checkpoint that is asked for exists, and its rows, which may be none."""
     # Not at the top: the other commands need no Arrow.
-    from holdfast.backends.inspection import states, stored_state  # noqa: PLC0415
+    from holdfast.backends.inspection import readable_state, states  # noqa: PLC0415
 
     if options.operator is None and options.raw is None:
         table = states(pointer)
         return table.num_rows > 0, table.to_batches()
-    stored = stored_state(
+    readable = readable_state(
         pointer,
         options.operator,
         options.state,
         raw=options.raw,
     )
     # A broadcast state is the same in every subtask; one copy of it is read.
-    is_any = options.subtask is None or stored.kind == "broadcast"
-    parts = [part for part in stored.parts if is_any or part.subtask == options.subtask]
-    if not parts and stored.parts:
+    is_any = options.subtask is None or not readable.has_subtasks
+    parts = [part for part in readable.parts if is_any or part.subtask == options.subtask]
+    if not parts and readable.parts:
         there = ", ".join(
-            str(subtask) for subtask in dict.fromkeys(part.subtask for part in stored.parts)
+            str(subtask) for subtask in dict.fromkeys(part.subtask for part in readable.parts)
         )
         say(f"nothing of subtask {options.subtask}; there are {there}")
-    return bool(parts), stored.batches(parts)
+    return bool(parts), readable.batches(parts)
 
 
 def _rows(batches: "Iterable[pa.RecordBatch]") -> Iterator[dict[str, Any]]:
@@ -136,6 +136,8 @@ def _text(row: dict[str, Any]) -> dict[str, str]:
 def _cell(name: str, value: Any) -> str:
     if name == "bytes":
         return bytes_text(value)
+    if name == "state" and value is None:
+        return "-"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     is_cut = name in ("key", "value") and len(text) > _LENGTH
     return f"{text[:_LENGTH]}…" if is_cut else text

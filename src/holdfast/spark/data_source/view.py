@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from holdfast.backends.inspection import StoredState, states, stored_state
+from holdfast.backends.inspection import ReadableState, readable_state, states
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.data_source.spark_types import spark_schema_of
 from holdfast.spark.settings import Stores, check_known
@@ -36,7 +36,7 @@ class StateView:
     stores: Stores
     schema: pa.Schema
     table: pa.Table | None = None
-    state: StoredState | None = None
+    state: ReadableState | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "StateView":
@@ -62,13 +62,13 @@ class StateView:
         view = given.get("view", "elements" if is_named else "states").lower()
         match view:
             case "elements":
-                stored = stored_state(
+                readable = readable_state(
                     pointer,
                     operator,
                     state,
                     raw=raw,  # type: ignore[arg-type]  # checked there
                 )
-                return cls(stores=stores, schema=stored.schema, state=stored)
+                return cls(stores=stores, schema=readable.schema, state=readable)
             case "states" | "metadata" if is_named:
                 message = f"view {view} shows all states; leave operator, state and raw out"
                 raise InvalidRequestError(message)

@@ -19,7 +19,7 @@ class PendingCheckpoint:
         key_types: Spark's types of the columns of their keys, by uid: as stored, and where nothing
             is stored, as the batch has them.
         commit_token: Random; tells the commit of this attempt from that of any other.
-        started: `time.monotonic` when it was begun, seconds.
+        started_s: `Clock.monotonic_s` when it was begun.
     """
 
     checkpoint_id: int
@@ -29,4 +29,4 @@ class PendingCheckpoint:
     assigned: dict[str, AssignedOperator]
     key_types: dict[str, tuple[str, ...]]
     commit_token: str
-    started: float
+    started_s: float

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.backends.assignment import OperatorSettings
-from holdfast.backends.inspection import state_names
+from holdfast.backends.inspection import states_of
 from holdfast.backends.keys import KEY_HASH
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.metadata import StoredOperator
@@ -74,7 +74,8 @@ def operators_of(
     operators = dict(known)
     operators |= {uid: operator.without_state() for uid, operator in new.items()}
     for (uid, name), rows in states.items():
-        if rows is None and (uid not in known or name not in state_names(known[uid])):
+        stored = states_of(uid, known[uid]) if uid in known else []
+        if rows is None and name not in {state.name for state in stored}:
             message = f"state {name!r} of operator {uid!r} is not in the base, and can't be removed"
             raise InvalidRequestError(message)
         operators.setdefault(uid, NewOperator().without_state())
