@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from itertools import accumulate, chain, repeat
 from operator import attrgetter, is_
-from typing import Any, get_origin
+from types import GenericAlias
+from typing import Annotated, Any, get_origin
 
 import msgspec
 import pyarrow as pa
@@ -39,18 +40,31 @@ class ObjectColumn(ABC):
         type: Type of the array.
         may_be_none: Whether None is among the objects.
         kinds: Classes of objects that need no more looking at; none if each has to be looked at by msgspec.
+        row_type: What msgspec makes of rows, which are objects' values without their classes; Arrow stores all of
+            them. None if there is more to look at.
+        has_classes: Whether rows are other than the objects.
     """
 
     type: pa.DataType
     may_be_none: bool = False
     kinds: frozenset[builtins.type] = frozenset()
+    row_type: Any = None
+    has_classes: bool = False
+
+    def row(self, value: Any) -> Any:
+        """What msgspec makes a row of: tuples in the place of classes. Raises `UnlikeError` for another class."""
+        return value
+
+    def of_row(self, row: Any) -> Any:
+        """An object of its row; a new one, unless it can't change."""
+        return row
 
     @abstractmethod
     def write(self, objects: list[Any], *, checked: bool) -> pa.Array:
         """An array of the objects.
 
         Args:
-            objects: The objects.
+            objects: The objects, or rows of them.
             checked: Whether they are known to be of this type in all their parts.
 
         Raises:
@@ -187,8 +201,21 @@ class _Items(ObjectColumn):
     def __init__(self, item: ObjectColumn, kind: type, make: Callable[[list[Any]], Any]) -> None:
         self._item = item
         self.kinds = frozenset([kind])
+        self._kind = kind
         self._make = make
         self.type = pa.list_(_field("item", item))
+        self.has_classes = item.has_classes
+        if item.row_type is not None:
+            rest = (...,) if kind is tuple else ()
+            self.row_type = GenericAlias(kind, (item.row_type, *rest))
+
+    def row(self, value: Any) -> Any:
+        if value is None or not self.has_classes:
+            return value
+        return self._kind(map(self._item.row, value))
+
+    def of_row(self, row: Any) -> Any:
+        return None if row is None else self._kind(map(self._item.of_row, row))
 
     def write(self, objects: list[Any], *, checked: bool) -> pa.Array:
         if not checked:
@@ -220,6 +247,19 @@ class _Dict(ObjectColumn):
         self._key = key
         self._value = value
         self.type = pa.map_(key.type, _field("value", value))
+        self.has_classes = key.has_classes or value.has_classes
+        if key.row_type is not None and value.row_type is not None:
+            self.row_type = GenericAlias(dict, (key.row_type, value.row_type))
+
+    def row(self, value: Any) -> Any:
+        if value is None or not self.has_classes:
+            return value
+        return {self._key.row(key): self._value.row(item) for key, item in value.items()}
+
+    def of_row(self, row: Any) -> Any:
+        if row is None:
+            return None
+        return {self._key.of_row(key): self._value.of_row(item) for key, item in row.items()}
 
     def write(self, objects: list[Any], *, checked: bool) -> pa.Array:
         if not checked:
@@ -329,6 +369,8 @@ class _Tag(_Plain):
 class _Class(_Struct):
     """Structs of msgspec, dataclasses and named tuples."""
 
+    has_classes = True
+
     def __init__(self, described: Any, columns: Mapping[str, ObjectColumn]) -> None:
         super().__init__(columns)
         self._fields = described.fields
@@ -340,14 +382,56 @@ class _Class(_Struct):
         self._is_closed = getattr(described, "forbid_unknown_fields", False)
         self._make = _constructor(described)
         self._may_be_unset = any(field.default is msgspec.UNSET for field in described.fields)
+        self._class = cls
+        self._parts_of = [columns[field.encode_name] for field in described.fields]
+        self._values_of = _values_of(described)
+        self._inner = [
+            (index, column) for index, column in enumerate(self._parts_of) if column.has_classes
+        ]
+        self._row_class: Any = None
+        types = [column.row_type for column in self._parts_of]
+        if self.kinds and not self._may_be_unset and None not in types:
+            names = (f"_{number}" for number in range(len(types)))
+            # The garbage collector need not look at rows: nothing in a row can lead back to it.
+            self.row_type = self._row_class = msgspec.defstruct(
+                "Row", list(zip(names, types, strict=True)), array_like=True, frozen=True, gc=False
+            )
+
+    def row(self, value: Any) -> Any:
+        if type(value) is not self._class:
+            if value is None and self.may_be_none:
+                return None
+            raise UnlikeError
+        values = self._values_of(value)
+        if not self._inner:
+            return values
+        row = list(values)
+        for index, column in self._inner:
+            row[index] = column.row(row[index])
+        return row
+
+    def of_row(self, row: Any) -> Any:
+        if row is None:
+            return None
+        values = msgspec.structs.astuple(row)
+        return self._make(
+            *[column.of_row(part) for column, part in zip(self._parts_of, values, strict=True)]
+        )
 
     def _parts(self, objects: list[Any]) -> Iterable[list[Any]]:
+        if objects and type(objects[0]) is self._row_class:
+            for name in self._row_class.__struct_fields__:
+                yield list(map(attrgetter(name), objects))
+        else:
+            yield from self._values(objects)
+        if self._tag is not None:
+            yield [self._tag] * len(objects)
+
+    def _values(self, objects: list[Any]) -> Iterable[list[Any]]:
         for field in self._fields:
             part = list(map(attrgetter(field.name), objects))
             unset = self._may_be_unset and field.default is msgspec.UNSET
             yield [None if value is msgspec.UNSET else value for value in part] if unset else part
-        if self._tag is not None:
-            yield [self._tag] * len(objects)
 
     def _made(self, parts: list[list[Any]]) -> Iterable[Any]:
         parts = parts[: len(self._fields)]
@@ -419,6 +503,16 @@ def _class(described: Any, outer: tuple[Any, ...]) -> ObjectColumn:
     return _Class(described, columns)
 
 
+def _values_of(described: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """What gives the values of an object's fields."""
+    names = [field.name for field in described.fields]
+    if isinstance(described, inspect.StructType):
+        return msgspec.structs.astuple
+    if len(names) == 1:
+        return lambda value: (getattr(value, names[0]),)
+    return attrgetter(*names)
+
+
 def _constructor(described: Any) -> Callable[..., Any]:
     """What makes an object of its fields' values, as msgspec does: without a constructor of the user's own."""
     cls: Any = get_origin(described.cls) or described.cls
@@ -472,11 +566,16 @@ def _optional(described: inspect.UnionType, outer: tuple[Any, ...]) -> ObjectCol
         raise NoColumnError("a union")
     column = object_column(others[0], outer)
     column.may_be_none = True
+    if column.row_type is not None:
+        column.row_type = column.row_type | None
     return column
 
 
 def _plain(described: Any, _outer: tuple[Any, ...]) -> ObjectColumn:
-    return _bounded(_Plain(*_PLAIN[type(described)]), described)
+    kind = type(described)
+    column = _Plain(*_PLAIN[kind])
+    column.row_type = _ROW_TYPES.get(kind)
+    return _bounded(column, described)
 
 
 def _items(described: Any, outer: tuple[Any, ...]) -> ObjectColumn:
@@ -519,6 +618,7 @@ def _bounded(column: ObjectColumn, described: Any) -> ObjectColumn:
     names = set(described.__struct_fields__) - {"item_type", "key_type", "value_type"}
     if any(getattr(described, name) is not None for name in names):
         column.kinds = frozenset()
+        column.row_type = None
     return column
 
 
@@ -583,6 +683,14 @@ _PLAIN: dict[type[inspect.Type], tuple[pa.DataType, type]] = {
     inspect.BytesType: (pa.binary(), bytes),
     inspect.DateType: (pa.date32(), dt.date),
     inspect.TimeDeltaType: (pa.duration("us"), dt.timedelta),
+}
+_ROW_TYPES: dict[type[inspect.Type], Any] = {
+    inspect.BoolType: bool,
+    inspect.IntType: Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)],
+    inspect.FloatType: float,
+    inspect.StrType: str,
+    inspect.BytesType: bytes,
+    inspect.DateType: dt.date,
 }
 _MAKERS: dict[type[inspect.Type], tuple[type, Callable[[list[Any]], Any]]] = {
     inspect.ListType: (list, list),

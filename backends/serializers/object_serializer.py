@@ -39,7 +39,10 @@ _plain = msgspec.msgpack.Decoder(strict=False).decode
 
 
 class ObjectSerializer(Serializer):
-    """Stores objects in columns. Until they are in one, elements are MessagePack.
+    """Stores objects in columns.
+
+    Until somebody needs a column, single elements are rows of their values, or MessagePack where the column has
+    no rows.
 
     Args:
         objects: The elements' type.
@@ -50,6 +53,10 @@ class ObjectSerializer(Serializer):
         self._objects = objects
         self._column = column
         self._has_durations = "duration" in str(column.type)
+        self._row = column.row
+        self._read_row = (
+            None if column.row_type is None else msgspec.msgpack.Decoder(column.row_type).decode
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return serializer_of_objects, (self._objects.type,)  # msgspec's decoders don't pickle
@@ -74,20 +81,42 @@ class ObjectSerializer(Serializer):
         return self._together(self._objects.copies(part) for part in parts)
 
     def encode_one(self, value: Any) -> Any:
+        if self._read_row is None:
+            return self._checked_one(value)
+        try:
+            encoded = _encode(self._row(value))
+            row = self._read_row(encoded)  # shares nothing with the value
+            if row is not None and _encode(row) == encoded:
+                return row
+        except Exception:  # noqa: BLE001, S110  # `suppress` takes as long as all of this
+            pass  # msgspec makes an object of this type of the value then, or says why not
+        return self._row_of(self._objects.read(self._checked_one(value)))
+
+    def _row_of(self, value: Any) -> Any:
+        """A row of an object, or its MessagePack."""
+        if self._read_row is None:
+            return _encode(value)
+        return self._read_row(_encode(self._column.row(value)))
+
+    def _checked_one(self, value: Any) -> bytes:
         encoded = self._objects.checked(value)
         if self._has_durations or (_MAYBE_LARGE.search(encoded) and _is_large(_plain(encoded))):
             self._written([value])  # refuses it now; later nobody could say who has given it
         return encoded
 
     def decode_one(self, encoded: Any) -> Any:
-        return self._objects.read(encoded)
+        return (
+            self._objects.read(encoded) if self._read_row is None else self._column.of_row(encoded)
+        )
 
     def column_of(self, encoded: list[Any]) -> list[pa.Array]:
+        if self._read_row is not None:
+            return self._written(encoded) if encoded else []
         parts = (encoded[start : start + _AT_ONCE] for start in range(0, len(encoded), _AT_ONCE))
         return self._together(self._objects.read_list(array_of(len(part), part)) for part in parts)
 
     def encoded_in(self, column: pa.ChunkedArray) -> list[Any]:
-        return list(map(_encode, self.decode(column)))
+        return list(map(self._row_of, self.decode(column)))
 
     def decode(self, column: pa.ChunkedArray) -> list[Any]:
         read = self._objects.read_with
