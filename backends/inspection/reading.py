@@ -33,15 +33,13 @@ def read_state(
     state: str | None = None,
     *,
     raw: Raw | None = None,
-    wide_integers: bool = False,
 ) -> pa.Table:
     """Read a state of a checkpoint or savepoint as a table.
 
     Elements of a list or union list are rows of `subtask` and `value`, entries of a broadcast state
     rows of `key` and `value`, from one subtask's copy. Arrow data has the type that it was stored with.
-    Other elements are read by what is stored with them, without the job's classes: structs and
-    dataclasses as structs, dicts as maps; a union of classes as a struct with the fields of all; as
-    JSON text what Arrow has no type for. Pickles are not looked into: they are bytes.
+    So have objects, without the job's classes: structs and dataclasses are structs, dicts maps. What
+    Arrow has no type for, such as unions, is read as JSON text. Pickles are not looked into: they are bytes.
 
     Args:
         pointer: URI or path of the checkpoint or savepoint, or of its metadata file.
@@ -49,15 +47,13 @@ def read_state(
         state: The state's name; may be left out where there is only one state.
         raw: `operator` reads raw operator state instead: rows of `subtask`, `partition` and `value`,
             the bytes. `keyed` reads raw keyed state: `subtask`, `key_group` and `value`.
-        wide_integers: Whether whole numbers in elements that are not Arrow data become
-            decimal128(20, 0), for numbers beyond 64 bits.
 
     Raises:
         InvalidRequestError: There is no such state, or a value has no room in the type that is read.
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: What was read is not what was written.
     """
-    readable = readable_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
+    readable = readable_state(pointer, operator, state, raw=raw)
     return pa.Table.from_batches(readable.batches(), readable.schema)
 
 
@@ -67,13 +63,12 @@ def iter_state(
     state: str | None = None,
     *,
     raw: Raw | None = None,
-    wide_integers: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Read a state as record batches; only a block of what is stored is in memory at a time.
 
     Arguments and errors are those of `read_state`.
     """
-    readable = readable_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
+    readable = readable_state(pointer, operator, state, raw=raw)
     return readable.batches()
 
 
@@ -83,12 +78,11 @@ def readable_state(
     state: str | None = None,
     *,
     raw: Raw | None = None,
-    wide_integers: bool = False,
 ) -> ReadableState:
     """A state whose elements were not read yet. Arguments and errors are those of `read_state`."""
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
     stored = find_state(metadata, operator, state, raw=raw)
-    return stored.readable(wide_integers=wide_integers)
+    return stored.readable()
 
 
 def states(pointer: str | PathLike[str]) -> pa.Table:

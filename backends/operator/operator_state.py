@@ -26,7 +26,7 @@ from holdfast.backends.sections import (
     read_section,
     section_of,
 )
-from holdfast.backends.serializers import Outcome, Serializer, column, stored_in
+from holdfast.backends.serializers import NoWayError, Outcome, Serializer, column, stored_in
 from holdfast.backends.snapshot import AsyncSnapshot, SnapshotStreams
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
@@ -347,6 +347,8 @@ def migrated(
             return compatibility.migrate(stored)
         except pa.ArrowException:
             reason = "Arrow can't do this"
+        except NoWayError as error:  # of the values
+            reason = str(error)
     message = (
         f"state {name!r} is stored with type {how.name}, but type {serializer.name} is asked "
         f"for: {reason}"
