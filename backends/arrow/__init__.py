@@ -3,15 +3,17 @@
 Serializers and states call it; it knows no state. Start with `casts`.
 """
 
-from holdfast.backends.arrow.casts import MisfitError, cast_rows, is_bytes, is_list, is_text
+from holdfast.backends.arrow.array_checks import missing_in
+from holdfast.backends.arrow.casts import MisfitError, cast, cast_rows, is_bytes, is_list, is_text
 from holdfast.backends.arrow.elements import Elements, chunks_of, compacted, scalar_of
 from holdfast.backends.arrow.equality import equal_rows, plain_floats
-from holdfast.backends.arrow.json_texts import is_untyped, json_text, way_back_of
+from holdfast.backends.arrow.json_texts import json_text, value_of
 from holdfast.backends.arrow.trimming import trimmed
 
 __all__ = [
     "Elements",
     "MisfitError",
+    "cast",
     "cast_rows",
     "chunks_of",
     "compacted",
@@ -19,10 +21,10 @@ __all__ = [
     "is_bytes",
     "is_list",
     "is_text",
-    "is_untyped",
     "json_text",
+    "missing_in",
     "plain_floats",
     "scalar_of",
     "trimmed",
-    "way_back_of",
+    "value_of",
 ]

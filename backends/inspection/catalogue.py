@@ -94,11 +94,8 @@ class StoredState:
         }
         return sum(length for _, _, length in extents)
 
-    def readable(self, *, wide_integers: bool = False) -> ReadableState:
+    def readable(self) -> ReadableState:
         """Read how the state is stored, and no elements.
-
-        Args:
-            wide_integers: As for `read_state`.
 
         Raises:
             CheckpointNotFoundError: A state file is gone.
@@ -109,7 +106,7 @@ class StoredState:
         return ReadableState(
             kind=self.kind,
             parts=self._to_read(),
-            columns=first.columns(stored, wide_integers=wide_integers),
+            columns=first.columns(stored),
             stored=stored,
             has_subtasks=not self._is_copied,
         )

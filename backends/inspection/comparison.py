@@ -17,7 +17,7 @@ from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, Stor
 
 Value: TypeAlias = str | int | tuple[str, ...]
 
-_COMPARED = ("kind", "elements", "bytes", "type", "arrow_type", "stored_as", "schemas")
+_COMPARED = ("kind", "elements", "bytes", "type", "arrow_type", "stored_as", "forms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _of_state(state: StoredState) -> dict[str, Value]:
     columns: tuple[ShownColumn, ...] = ()
     with suppress(CheckpointError):  # if its file is gone, what is known is compared
         columns = state.readable().content
-    row = state.row(columns) | {"schemas": tuple(column.schema.decode() for column in columns)}
+    row = state.row(columns) | {"forms": tuple(column.form for column in columns)}
     return {name: "" if row[name] is None else row[name] for name in _COMPARED}
 
 

@@ -83,11 +83,8 @@ class Table:
             fields.append(pa.field(CHANGED, _CHANGED_TYPE))
         return pa.schema(fields)
 
-    def columns(self, stored: pa.Schema, /, *, wide_integers: bool) -> tuple[ShownColumn, ...]:
-        return tuple(
-            ShownColumn.of(field, field.name, self.name, wide_integers=wide_integers)
-            for field in stored
-        )
+    def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
+        return tuple(ShownColumn.of(field, field.name, self.name) for field in stored)
 
     def split(self) -> list["Table"]:
         return [self]
@@ -131,7 +128,7 @@ class LostTables:
     def stored(self) -> NoReturn:
         raise self.error
 
-    def columns(self, stored: pa.Schema, /, *, wide_integers: bool) -> NoReturn:  # noqa: ARG002  # a part's
+    def columns(self, stored: pa.Schema, /) -> NoReturn:  # noqa: ARG002  # a part's
         raise self.error
 
     def split(self) -> list["LostTables"]:

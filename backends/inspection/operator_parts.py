@@ -59,7 +59,7 @@ class Section:
         where = self.partitions
         return read_schema(self.stream, where.offset, where.length, name=self.name)
 
-    def columns(self, stored: pa.Schema, /, *, wide_integers: bool) -> tuple[ShownColumn, ...]:
+    def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
         mode, names = self.partitions.mode, tuple(stored.names)
         is_map = mode is OperatorStateMode.BROADCAST
         if names != (MAP_COLUMNS if is_map else LIST_COLUMNS):
@@ -67,7 +67,7 @@ class Section:
             raise CheckpointCorruptedError(message)
         shown_names = (KEY, VALUE) if is_map else (VALUE,)
         return tuple(
-            ShownColumn.of(field, shown_name, self.name, wide_integers=wide_integers)
+            ShownColumn.of(field, shown_name, self.name)
             for field, shown_name in zip(stored, shown_names, strict=True)
         )
 

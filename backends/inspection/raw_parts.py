@@ -42,11 +42,11 @@ class RawPart:
         number = KEY_GROUP if is_keyed else PARTITION
         return pa.schema([(number, pa.int32()), (VALUE, pa.binary())])
 
-    def columns(self, stored: pa.Schema, /, *, wide_integers: bool) -> tuple[ShownColumn, ...]:
+    def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
         number, value = stored
         return (
-            ShownColumn.of(number, number.name, "", wide_integers=wide_integers),
-            ShownColumn(value.name, "", "raw", "bytes", value.type, value.type),
+            ShownColumn.of(number, number.name, ""),
+            ShownColumn(value.name, "", None, value.type),
         )
 
     def split(self) -> list["RawPart"]:

@@ -34,7 +34,6 @@ def read_state(
     *,
     raw: Raw | None = None,
     kind: str | None = None,
-    wide_integers: bool = False,
 ) -> pa.Table:
     """Read a state of a checkpoint or savepoint as a table.
 
@@ -42,9 +41,8 @@ def read_state(
     rows of `key` and `value`, from one subtask's copy. Keyed states have a row for each key, and sub key: `subtask`,
     the columns of key, namespace and sub key, `value`, and `changed` if they have a time to live; rows whose time
     is over are there as long as they are stored. Arrow data has the type that it was stored with.
-    Other elements are read by what is stored with them, without the job's classes: structs and
-    dataclasses as structs, dicts as maps; a union of classes as a struct with the fields of all; as
-    JSON text what Arrow has no type for. Pickles are not looked into: they are bytes.
+    So have objects, without the job's classes: structs and dataclasses are structs, dicts maps. What
+    Arrow has no type for, such as unions, is read as JSON text. Pickles are not looked into: they are bytes.
 
     Args:
         pointer: URI or path of the checkpoint or savepoint, or of its metadata file.
@@ -53,17 +51,13 @@ def read_state(
         raw: `operator` reads raw operator state instead: rows of `subtask`, `partition` and `value`,
             the bytes. `keyed` reads raw keyed state: `subtask`, `key_group` and `value`.
         kind: The state's kind, as `states` says it, where operator state and keyed state have one name.
-        wide_integers: Whether whole numbers in elements that are not Arrow data become
-            decimal128(20, 0), for numbers beyond 64 bits.
 
     Raises:
         InvalidRequestError: There is no such state, or a value has no room in the type that is read.
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: What was read is not what was written.
     """
-    readable = readable_state(
-        pointer, operator, state, raw=raw, kind=kind, wide_integers=wide_integers
-    )
+    readable = readable_state(pointer, operator, state, raw=raw, kind=kind)
     return pa.Table.from_batches(readable.batches(), readable.schema)
 
 
@@ -74,15 +68,12 @@ def iter_state(
     *,
     raw: Raw | None = None,
     kind: str | None = None,
-    wide_integers: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Read a state as record batches; only a block of what is stored is in memory at a time.
 
     Arguments and errors are those of `read_state`.
     """
-    readable = readable_state(
-        pointer, operator, state, raw=raw, kind=kind, wide_integers=wide_integers
-    )
+    readable = readable_state(pointer, operator, state, raw=raw, kind=kind)
     return readable.batches()
 
 
@@ -93,12 +84,11 @@ def readable_state(
     *,
     raw: Raw | None = None,
     kind: str | None = None,
-    wide_integers: bool = False,
 ) -> ReadableState:
     """A state whose elements were not read yet. Arguments and errors are those of `read_state`."""
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
     stored = find_state(metadata, operator, state, raw=raw, kind=kind)
-    return stored.readable(wide_integers=wide_integers)
+    return stored.readable()
 
 
 def states(pointer: str | PathLike[str]) -> pa.Table:

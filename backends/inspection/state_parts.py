@@ -57,7 +57,7 @@ class StatePart(Protocol):
         """
         ...
 
-    def columns(self, stored: pa.Schema, /, *, wide_integers: bool) -> tuple[ShownColumn, ...]:
+    def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
         """How each stored column is shown.
 
         Raises:

@@ -1,17 +1,15 @@
 """Write states that somebody has as tables, as the subtasks of a job would have stored them."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.backends.arrow import MisfitError
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
-from holdfast.backends.inspection.message_pack_columns import NotReadableError, column_of
 from holdfast.backends.inspection.state_parts import KEY, SUBTASK, VALUE, ReadableState
 from holdfast.backends.sections import (
     LIST_COLUMNS,
@@ -20,12 +18,7 @@ from holdfast.backends.sections import (
     WrittenState,
     WrittenStates,
 )
-from holdfast.backends.serializers import (
-    MessagePackSerializer,
-    PickleSerializer,
-    Serializer,
-    column,
-)
+from holdfast.backends.serializers import Serializer, column
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode
 from holdfast.locations.storages import CheckpointedStateScope, CheckpointStreamFactory
@@ -167,7 +160,7 @@ def _prepared(
 def _descriptor(name: str, table: pa.Table, replaced: ReadableState | None) -> Descriptor:
     """What follows from the state that is replaced, or else from the table."""
     if replaced is not None:
-        foreign = [shown.stored_name for shown in replaced.columns if shown.kind != "arrow"]
+        foreign = [shown.stored_name for shown in replaced.columns if not shown.is_arrow]
         if foreign:
             message = (
                 f"state {name!r} has elements of {foreign[0]}; give its descriptor, as in the job"
@@ -247,39 +240,9 @@ def _stored_rows(
     columns = []
     for column_name, serializer in zip(shown, serializers, strict=True):
         try:
-            chunks = _encoded(serializer, table[column_name])
+            chunks = serializer.encode_rows(table[column_name])
         except MisfitError as error:
             message = f"column {column_name!r} doesn't fit state {name!r} of type {serializer.name}: {error}"
             raise InvalidRequestError(message) from None
         columns.append(pa.chunked_array(chunks, serializer.storage_type))
     return pa.table(columns, schema)
-
-
-def _encoded(serializer: Serializer, shown: pa.ChunkedArray) -> list[pa.Array]:
-    if isinstance(serializer, MessagePackSerializer):
-        return serializer.encode(list(_elements(serializer, shown)))
-    if isinstance(serializer, PickleSerializer):
-        if shown.null_count or not pa.types.is_binary(shown.type):
-            raise MisfitError("pickled elements are given as the bytes of their pickles")
-        return list(shown.cast(serializer.storage_type).chunks)
-    return serializer.encode(shown)
-
-
-def _elements(serializer: MessagePackSerializer, shown: pa.ChunkedArray) -> Iterator[Any]:
-    """Elements of the state's class, made of values as `read_state` shows them."""
-    try:
-        how = column_of(msgspec.json.decode(serializer.stored.schema), wide_integers=False)
-    except NotReadableError:
-        how = None
-    for value in shown.to_pylist():
-        if value is None:
-            raise MisfitError("None is no element")
-        try:
-            if how is None:
-                yield serializer.decode_one(value)
-            else:
-                yield msgspec.convert(how.hide(value), serializer.type, str_keys=True)
-        except (msgspec.MsgspecError, TypeError, ValueError, LookupError, AttributeError) as error:
-            # The type of the error alone: its text may hold data.
-            message = f"not every value is one ({type(error).__name__})"
-            raise MisfitError(message) from None

@@ -39,7 +39,7 @@ class BroadcastState:
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
         # Keys that Arrow decodes can't be changed by who sees them; others can, and are kept encoded, too.
-        self._has_live_keys = key_serializer.stored.kind != "arrow"
+        self._has_live_keys = key_serializer.makes_objects
         # Among Arrow's values only NaN is unlike its copy.
         self._may_be_unlike = self._has_live_keys or types.is_floating(key_serializer.storage_type)
         # By keys as they are when decoded, the values encoded, or pairs of both encoded if keys are

@@ -21,6 +21,6 @@ def are_alike(schema: pa.Schema, other: pa.Schema, state: str) -> bool:
     )
 
 
-def _form(field: pa.Field, state: str) -> tuple[str, bytes, str]:
+def _form(field: pa.Field, state: str) -> tuple[str, str, str]:
     stored = stored_in(field, state)
-    return stored.kind, stored.schema, stored.name if stored.kind == "pickle" else ""
+    return stored.kind, stored.form, stored.name if stored.kind == "pickle" else ""

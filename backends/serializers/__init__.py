@@ -8,20 +8,19 @@ from holdfast.backends.serializers.arrow_migration import NoWayError, change_of
 from holdfast.backends.serializers.choice import ElementType, serializer_of
 from holdfast.backends.serializers.column_migration import migrated_column
 from holdfast.backends.serializers.compatibility import Outcome
-from holdfast.backends.serializers.message_pack import MessagePackSerializer, packed
-from holdfast.backends.serializers.pickled import Pickled, PickleSerializer
+from holdfast.backends.serializers.message_pack import packed
+from holdfast.backends.serializers.pickled import Pickled
 from holdfast.backends.serializers.serializer import Serializer
-from holdfast.backends.serializers.stored_form import Kind, column, stored_in
+from holdfast.backends.serializers.stored_form import Kind, StoredSerializer, column, stored_in
 
 __all__ = [
     "ElementType",
     "Kind",
-    "MessagePackSerializer",
     "NoWayError",
     "Outcome",
-    "PickleSerializer",
     "Pickled",
     "Serializer",
+    "StoredSerializer",
     "change_of",
     "column",
     "migrated_column",

@@ -5,14 +5,18 @@ and fail tomorrow.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from holdfast.backends.arrow import is_bytes, is_list, is_text
+from holdfast.backends.arrow import cast, is_bytes, is_list, is_text
 
 Change = Callable[[pa.Array], pa.Array]
+Default = Callable[[int], pa.Array]
+"""Makes an array of so many defaults."""
+
 _IsKind = Callable[[pa.DataType], bool]
 
 _MANTISSA_BITS = {16: 11, 32: 24, 64: 53}
@@ -22,29 +26,60 @@ class NoWayError(Exception):
     """A type can't be made another one; the message says what is in the way."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What else is allowed on the way from one type to another one.
+
+    Attributes:
+        defaults: What fields are that are not in the stored type, by their path, such as `lines[].price`.
+        closed: Paths of structs that must not lose a field.
+        by_value: Whether numbers may become others that hold the values that are there, though not all.
+        are_rows: Whether it is somebody's rows that are changed: these say of their fields that they may be
+            missing, whether they are or not. Who changes them looks for what is missing.
+    """
+
+    defaults: Mapping[str, Default] = field(default_factory=dict)
+    closed: frozenset[str] = frozenset()
+    by_value: bool = False
+    are_rows: bool = False
+
+    def may_be(self, stored: pa.Field, wanted: pa.Field) -> bool:
+        """Whether what is missing may be missing in the wanted field, too."""
+        return wanted.nullable or not stored.nullable or self.are_rows
+
+
+_STRICT = Rules()
+
+
 def change_of(
-    stored: pa.DataType, wanted: pa.DataType, defaults: Mapping[str, pa.Scalar], at: str = ""
+    stored: pa.DataType, wanted: pa.DataType, rules: Rules = _STRICT, at: str = ""
 ) -> Change:
     """A function that makes arrays of the wanted type of arrays of the stored type.
 
     Args:
         stored: Type of the arrays.
         wanted: Type that they are to have.
-        defaults: Values of the outermost struct's fields that are not in the stored type.
+        rules: What else is allowed.
         at: Where in the outermost type these two are, for errors.
 
     Raises:
         NoWayError: Some values of the stored type are none of the wanted type.
+
+    What is returned raises a `MisfitError` if a value that is there is none of the wanted type.
     """
     if stored.equals(wanted):
         return lambda array: array
     if types.is_struct(stored) and types.is_struct(wanted):
-        return _struct_change(stored, wanted, defaults, at)
+        return _struct_change(stored, wanted, rules, at)
     if is_list(stored) and is_list(wanted) and not types.is_fixed_size_list(wanted):
-        return _list_change(stored, wanted, at)
+        return _list_change(stored, wanted, rules, at)
     if types.is_map(stored) and types.is_map(wanted):
-        return _map_change(stored, wanted, at)
+        return _map_change(stored, wanted, rules, at)
     if not _holds_all(stored, wanted):
+        if rules.are_rows or (
+            rules.by_value and types.is_integer(stored) and types.is_floating(wanted)
+        ):
+            return lambda array: cast(array, wanted)
         message = f"{at or 'it'} was {stored}, and a {wanted} does not hold all of those"
         raise NoWayError(message)
     if types.is_dictionary(stored):  # Arrow casts fewer dictionaries than what is in them
@@ -52,26 +87,32 @@ def change_of(
     return lambda array: array.cast(wanted)
 
 
-def _struct_change(
-    stored: pa.StructType, wanted: pa.StructType, defaults: Mapping[str, pa.Scalar], at: str
-) -> Change:
+def _struct_change(stored: pa.StructType, wanted: pa.StructType, rules: Rules, at: str) -> Change:
     for struct in (stored, wanted):
         names = [field.name for field in struct]
         if len(set(names)) < len(names):
             message = f"{at or 'it'} has two fields of one name"
             raise NoWayError(message)
+    unknown = {each.name for each in stored} - {each.name for each in wanted}
+    if unknown and at in rules.closed:
+        message = f"{_below(at, min(unknown))} is unknown now, which is forbidden"
+        raise NoWayError(message)
     changes: list[Callable[[pa.StructArray], pa.Array]] = []
-    for field in wanted:
-        index = stored.get_field_index(field.name)
-        path = f"{at}.{field.name}" if at else field.name
+    for each in wanted:
+        index = stored.get_field_index(each.name)
+        path = _below(at, each.name)
         if index < 0:
-            changes.append(_addition(field, defaults, path))
+            # An unknown field may be the missing one by another name.
+            if rules.are_rows and (unknown or path not in rules.defaults):
+                message = f"rows have no field {path!r}"
+                raise NoWayError(message)
+            changes.append(_addition(each, rules, path))
             continue
         before = stored.field(index)
-        if before.nullable and not field.nullable:
+        if not rules.may_be(before, each):
             message = f"{path} could be missing, and now must not"
             raise NoWayError(message)
-        changes.append(_field_change(index, change_of(before.type, field.type, {}, path)))
+        changes.append(_field_change(index, change_of(before.type, each.type, rules, path)))
 
     def change(array: pa.StructArray) -> pa.StructArray:
         columns = [change(array) for change in changes]
@@ -86,22 +127,25 @@ def _field_change(index: int, change: Change) -> Callable[[pa.StructArray], pa.A
     return lambda array: change(array.field(index))
 
 
-def _addition(
-    field: pa.Field, defaults: Mapping[str, pa.Scalar], path: str
-) -> Callable[[pa.StructArray], pa.Array]:
-    default = defaults.get(field.name) if path == field.name else None
-    if default is None and not field.nullable:
+def _addition(added: pa.Field, rules: Rules, path: str) -> Callable[[pa.StructArray], pa.Array]:
+    default = rules.defaults.get(path)
+    if default is not None:
+        return lambda array: default(len(array))
+    if not added.nullable:
         message = f"{path} is new, and neither may it be missing nor has it a default"
         raise NoWayError(message)
-    value = pa.scalar(None, field.type) if default is None else default
-    return lambda array: pa.repeat(value, len(array))
+    return lambda array: pa.nulls(len(array), added.type)
 
 
-def _list_change(stored: pa.DataType, wanted: pa.DataType, at: str) -> Change:
-    if stored.value_field.nullable and not wanted.value_field.nullable:
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _list_change(stored: pa.DataType, wanted: pa.DataType, rules: Rules, at: str) -> Change:
+    if not rules.may_be(stored.value_field, wanted.value_field):
         message = f"elements of {at or 'it'} could be missing, and now must not"
         raise NoWayError(message)
-    inner = change_of(stored.value_type, wanted.value_type, {}, f"{at}[]")
+    inner = change_of(stored.value_type, wanted.value_type, rules, f"{at}[]")
     is_large = types.is_large_list(wanted)
     array_class = pa.LargeListArray if is_large else pa.ListArray
     if types.is_large_list(stored) and not is_large:
@@ -119,12 +163,12 @@ def _list_change(stored: pa.DataType, wanted: pa.DataType, at: str) -> Change:
     return change
 
 
-def _map_change(stored: pa.MapType, wanted: pa.MapType, at: str) -> Change:
-    if stored.item_field.nullable and not wanted.item_field.nullable:
+def _map_change(stored: pa.MapType, wanted: pa.MapType, rules: Rules, at: str) -> Change:
+    if not rules.may_be(stored.item_field, wanted.item_field):
         message = f"items of {at or 'it'} could be missing, and now must not"
         raise NoWayError(message)
-    keys = change_of(stored.key_type, wanted.key_type, {}, f"{at}[key]")
-    items = change_of(stored.item_type, wanted.item_type, {}, f"{at}[item]")
+    keys = change_of(stored.key_type, wanted.key_type, rules, f"{at}[key]")
+    items = change_of(stored.item_type, wanted.item_type, rules, f"{at}[item]")
 
     def change(array: pa.MapArray) -> pa.MapArray:
         array = pa.concat_arrays([array])  # a slice's offsets would not begin at 0

@@ -3,12 +3,18 @@
 import builtins
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.backends.arrow import Elements, chunks_of, scalar_of
-from holdfast.backends.serializers.arrow_migration import Change, NoWayError, change_of
+from holdfast.backends.serializers.arrow_migration import (
+    Change,
+    NoWayError,
+    Rules,
+    change_of,
+)
 from holdfast.backends.serializers.compatibility import AS_IS, Compatibility, Outcome
 from holdfast.backends.serializers.serializer import Serializer
 from holdfast.backends.serializers.stored_form import StoredSerializer
@@ -38,12 +44,18 @@ class ArrowSerializer(Serializer):
 
     def __init__(self, type: pa.DataType, defaults: Mapping[str, pa.Scalar]) -> None:
         self._type = type
-        self._defaults = defaults
+        self._rules = Rules(
+            {name: partial(pa.repeat, default) for name, default in defaults.items()}
+        )
         self._native = _NATIVE.get(type)
 
     @property
     def storage_type(self) -> pa.DataType:
         return self._type
+
+    @property
+    def makes_objects(self) -> bool:
+        return False
 
     @property
     def stored(self) -> StoredSerializer:
@@ -56,6 +68,9 @@ class ArrowSerializer(Serializer):
                 column = pa.array(values, self._type)
                 return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         return chunks_of(values, self._type)
+
+    def encode_rows(self, rows: pa.ChunkedArray) -> list[pa.Array]:
+        return self.encode(rows)
 
     def encode_one(self, value: Any) -> Any:
         if self._native is None:
@@ -107,7 +122,7 @@ class ArrowSerializer(Serializer):
         if storage_type.equals(self._type):
             return AS_IS
         try:
-            change = change_of(storage_type, self._type, self._defaults)
+            change = change_of(storage_type, self._type, self._rules)
         except NoWayError as error:
             return Compatibility.incompatible(str(error))
         return Compatibility(Outcome.AFTER_MIGRATION, migrate=_Migration(change, self._type))

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from holdfast.backends.arrow import MisfitError, scalar_of
 from holdfast.backends.serializers.arrow_serializer import ArrowSerializer
-from holdfast.backends.serializers.message_pack import MessagePackSerializer
+from holdfast.backends.serializers.object_serializer import serializer_of_objects
 from holdfast.backends.serializers.pickled import Pickled, PickleSerializer
 from holdfast.backends.serializers.serializer import Serializer
 from holdfast.errors import InvalidRequestError
@@ -47,7 +47,7 @@ def serializer_of(type: ElementType, defaults: Mapping[str, Any]) -> Serializer:
     elif not isinstance(type, pa.DataType):
         native = _NATIVE.get(type) if isinstance(type, builtins.type) else None
         if native is None:
-            return _without(defaults, MessagePackSerializer(type))
+            return _without(defaults, serializer_of_objects(type))
         type = native
     _check_storable(type)
     return ArrowSerializer(type, _scalars(defaults, type))

@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 
+from holdfast.backends.serializers.arrow_migration import NoWayError
 from holdfast.backends.serializers.compatibility import Outcome
 from holdfast.backends.serializers.serializer import Serializer
 from holdfast.backends.serializers.stored_form import stored_in
@@ -25,6 +26,8 @@ def migrated_column(
             return compatibility.migrate(stored)
         except pa.ArrowException:
             reason = "Arrow can't do this"
+        except NoWayError as error:  # of the values
+            reason = str(error)
     message = (
         f"state {name!r} is stored with type {how.name}, but type {serializer.name} is asked "
         f"for: {reason}"

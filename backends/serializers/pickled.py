@@ -50,6 +50,11 @@ class PickleSerializer(BytesSerializer):
             message = f"{type(value).__name__} can't be pickled ({type(error).__name__})"
             raise MisfitError(message) from None
 
+    def encode_rows(self, rows: pa.ChunkedArray) -> list[pa.Array]:
+        if rows.null_count or not pa.types.is_binary(rows.type):
+            raise MisfitError("pickled elements are given as the bytes of their pickles")
+        return list(rows.cast(self.storage_type).chunks)
+
     def decode_one(self, encoded: Any) -> Any:
         try:
             return pickle.loads(encoded)  # noqa: S301  # named by the job

@@ -41,6 +41,11 @@ class Serializer(ABC):
         return hash(self.stored)
 
     @property
+    def makes_objects(self) -> bool:
+        """Whether elements are objects that whoever sees them could change."""
+        return True
+
+    @property
     def name(self) -> str:
         """The elements' type, for people."""
         return self.stored.name
@@ -48,6 +53,10 @@ class Serializer(ABC):
     @abstractmethod
     def encode(self, values: Elements) -> list[pa.Array]:
         """The elements as parts of a column. Raises `MisfitError`, also for an element of None."""
+
+    @abstractmethod
+    def encode_rows(self, rows: pa.ChunkedArray) -> list[pa.Array]:
+        """Elements as they are shown to whoever reads a checkpoint, as parts of a column. Raises `MisfitError`."""
 
     @abstractmethod
     def encode_one(self, value: Any) -> Any:

@@ -17,12 +17,17 @@ class StoredSerializer(msgspec.Struct, frozen=True):
         kind: `arrow`: the column holds the elements themselves. `messagepack`, `pickle`: it holds
             the bytes of each.
         name: Type of the elements, for people.
-        schema: JSON schema of what MessagePack holds; else empty.
+        form: The same text for types that read and write the same values; empty for Arrow's own types
+            and for pickles.
+        fields: Names of the fields of the classes that elements are made of.
+        leaves_out_defaults: Whether MessagePack lacks fields that had their default.
     """
 
     kind: Kind
     name: str
-    schema: bytes = b""
+    form: str = ""
+    fields: list[str] = []
+    leaves_out_defaults: bool = False
 
 
 def stored_in(field: pa.Field, state: str) -> StoredSerializer:
@@ -44,7 +49,7 @@ def stored_in(field: pa.Field, state: str) -> StoredSerializer:
 def column(name: str, storage_type: pa.DataType, stored: StoredSerializer) -> pa.Field:
     """A column that says how it was written."""
     field = pa.field(name, storage_type)
-    if stored.kind == "arrow":  # its type says all
+    if stored.kind == "arrow" and not stored.form:  # its type says all
         return field
     return field.with_metadata({_KEY: msgspec.msgpack.encode(stored)})
 

@@ -132,11 +132,8 @@ class CountPart:
     def stored(self) -> pa.Schema:
         return pa.schema([("user", pa.string()), ("value", pa.int64())])
 
-    def columns(self, stored: pa.Schema, /, *, wide_integers: bool) -> tuple[ShownColumn, ...]:
-        return tuple(
-            ShownColumn.of(field, field.name, "counts", wide_integers=wide_integers)
-            for field in stored
-        )
+    def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
+        return tuple(ShownColumn.of(field, field.name, "counts") for field in stored)
 
     def split(self) -> list["CountPart"]:
         return [self]

@@ -3,6 +3,8 @@
 import datetime as dt
 import math
 import uuid
+from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -374,3 +376,51 @@ def test_single_values_and_many_are_refused_alike(native: Any) -> None:
             else:
                 outcomes.append(state.get())
         assert outcomes[0] == outcomes[1] == outcomes[2], (native, value)
+
+
+@dataclass
+class Part:
+    number: int
+    names: list[str]
+
+
+@dataclass
+class Whole:
+    first: Part | None
+    others: list[Part | None]
+    by_name: dict[str, Part]
+    weight: float = 0.5
+
+
+def test_objects_inside_of_objects_that_are_added_alone_are_values() -> None:
+    given = [
+        Whole(Part(1, ["a"]), [None, Part(2, [])], {"b": Part(3, ["c"])}),
+        Whole(None, [], {}, 2),
+    ]
+    before = deepcopy(given)
+    elements = state_of(Whole, *given)
+    entries = broadcast_state(OperatorStateBackend(), types=(int, Whole))
+    for number, value in enumerate(given):
+        entries.put(number, value)
+    given[0].first = None
+    given[0].by_name["b"].names.append("later")
+    entries.get(0).others.clear()
+    assert elements.get() == [entries.get(number) for number in range(2)] == before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Whole(Part(1 << 63, []), [], {}),
+        Whole(None, ["x"], {}),  # type: ignore[list-item]
+        Whole(None, [], {"\ud800": Part(1, [])}),
+        Whole(None, [], {}, (1 << 53) + 1),
+        None,
+    ],
+    ids=["a large number", "no object", "no text", "no float", "None"],
+)
+def test_an_object_that_is_added_alone_is_refused_for_what_is_inside_of_it(value: Any) -> None:
+    elements = state_of(Whole)
+    with pytest.raises(InvalidRequestError, match="don't fit list state 's'"):
+        elements.add(value)
+    assert len(elements) == 0

@@ -146,7 +146,7 @@ def test_a_change_keeps_every_value_or_is_refused(
     note(f"{stored} -> {wanted}")
     values = data.draw(st.lists(values_of(stored), max_size=6))
     try:
-        change = change_of(stored, wanted, {})
+        change = change_of(stored, wanted)
     except NoWayError:
         return
     array = pa.array(values, stored)[start:]

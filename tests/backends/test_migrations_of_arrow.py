@@ -89,9 +89,9 @@ class TestArrowStructs:
     def test_two_fields_of_one_name_are_refused(self) -> None:
         twice = pa.struct([("a", pa.int64()), ("a", pa.int64())])
         with pytest.raises(NoWayError, match="two fields"):
-            change_of(twice, self.STORED, {})
+            change_of(twice, self.STORED)
         with pytest.raises(NoWayError, match="two fields"):
-            change_of(self.STORED, twice, {})
+            change_of(self.STORED, twice)
 
     def test_slices_with_nulls_inside_of_everything(self) -> None:
         inner = struct(x=pa.int8(), y=pa.string())
@@ -124,7 +124,7 @@ class TestArrowStructs:
                 part = array[start : start + length]
                 expected = [_wider(row) for row in rows[start : start + length]]
                 assert migrated(stored, wanted, part) == expected
-                change = change_of(stored, wanted, {})  # the offsets of a slice, not of a file
+                change = change_of(stored, wanted)  # the offsets of a slice, not of a file
                 result = change(part)
                 result.validate(full=True)
                 assert result.to_pylist() == expected

@@ -66,6 +66,9 @@ WRONG: dict[str, tuple[Any, Any]] = {
     "another type in a nested field": (Event, Event(1, NOON, Pair(1))),  # type: ignore[arg-type]
     "None in a field": (Point, Point(None)),  # type: ignore[arg-type]
     "more than 64 bits in a field": (Point, Point(2**64)),
+    "more than 63 bits and a sign in a field": (Point, Point(2**63)),
+    "more than 63 bits and a sign inside": (list[dict[str, int]], [{"a": 2**64 - 1}]),
+    "centuries that 64 bits have no room for": (dt.timedelta, dt.timedelta.max),
     "less than 64 bits in a field": (Point, Point(-(2**63) - 1)),
     "a lone surrogate in a field": (Pair, Pair(1, "\ud800")),
     "a lone surrogate in a key": (dict[str, int], {"\ud800": 1}),

@@ -32,7 +32,7 @@ from holdfast.locations.handles import OperatorStateHandle
 
 Kind = Literal["list", "union"]
 
-points = st.builds(Point, st.integers(-(2**63), 2**64 - 1))
+points = st.builds(Point, st.integers(-(2**63), 2**63 - 1))
 TYPES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "longs": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
     "strings": (str, st.text(max_size=5)),

@@ -59,7 +59,7 @@ def operator_of(
 
 def stored(operator: StoredOperator, name: str = "s") -> ReadableState:
     states = {state.name: state for state in states_of("op", operator)}
-    return states[name].readable(wide_integers=True)
+    return states[name].readable()
 
 
 def shown(operator: StoredOperator, name: str = "s") -> pa.Table:
@@ -99,6 +99,9 @@ class Measured(msgspec.Struct):
     value: int | float | None = None
     values: list[float] | bool = False
     name: int | str = 0
+
+
+class Untyped(msgspec.Struct):
     more: dict[str, Any] = {}
     keys: dict[int | None, int] | None = None
 
@@ -112,12 +115,12 @@ def test_numbers_that_are_none_come_back_out_of_json_text() -> None:
         Measured(None),
     ]
     table = as_read(Measured, values)
-    assert table["value"].combine_chunks().field("value").to_pylist() == [
-        '"NaN"',
-        '"-Infinity"',
-        "1",
-        "1.0",
-        None,
+    assert [text.split(",")[0] for text in table["value"].to_pylist()] == [
+        '{"value":NaN',
+        '{"value":-Infinity',
+        '{"value":1',
+        '{"value":1.0',
+        '{"value":null',
     ]
     written = operator_of({"s": StateRows(table, ListStateDescriptor("s", Measured))})
     assert repr(list_state(backend_of(written), "s", Measured).get()) == repr(values)
@@ -130,10 +133,8 @@ def test_numbers_that_are_none_come_back_out_of_json_text() -> None:
         (Any, NOON),
         (list, [{1: 2}]),
         (dict[str, Any], {"a": 1}),
-        (Measured, Measured(more={"a": "b"})),
-        (Measured, Measured(keys={None: 1})),
-        (float | str, math.nan),
-        (float | str, "NaN"),
+        (Untyped, Untyped(more={"a": "b"})),
+        (Untyped, Untyped(keys={None: 1})),
     ],
     ids=str,
 )
@@ -312,14 +313,21 @@ REFUSED: dict[str, tuple[StateRows, str]] = {
     ),
     "another class": (
         StateRows(pa.table({"value": ["green"]}), ListStateDescriptor("s", Color)),
-        "not every value is one",
+        "not every value is a .*Color",
     ),
     "another tag": (
         StateRows(
-            pa.table({"value": [{"type": "x", "radius": 1.0, "side": None, "color": None}]}),
+            pa.table({"value": ['{"type":"x","radius":1.0}']}),
             ListStateDescriptor("s", Circle | Square),
         ),
-        "not every value is one",
+        "not every value is a .*Circle",
+    ),
+    "no JSON text": (
+        StateRows(
+            pa.table({"value": [{"type": "Circle", "radius": 1.0}]}),
+            ListStateDescriptor("s", Circle | Square),
+        ),
+        "JSON text",
     ),
     "no field of the class": (
         StateRows(pa.table({"value": [{"y": 1.0}]}), ListStateDescriptor("s", Point)),
@@ -331,7 +339,7 @@ REFUSED: dict[str, tuple[StateRows, str]] = {
     ),
     "no fields at all": (
         StateRows(pa.table({"value": [["x"]]}), ListStateDescriptor("s", Point)),
-        "not every value is one",
+        "type list.* is no struct",
     ),
     "a subtask too many": (
         StateRows(pa.table({"subtask": [1], "value": [1]})),

@@ -57,8 +57,8 @@ def test_without_a_state_all_are_listed(
         "elements": 4,
         "bytes": 0,
         "type": "contracts.elements.Point",
-        "arrow_type": "struct<x: int64, y: double>",
-        "stored_as": "messagepack",
+        "arrow_type": "struct<x: int64 not null, y: double not null>",
+        "stored_as": "arrow",
     }
 
 
@@ -133,9 +133,9 @@ def test_every_type_is_json(
     element_type, values = (VALUES | PYTHON_VALUES)[kind]
     checkpoint.add("op", lambda backend, _: list_state(backend, "s", element_type).add_all(values))
     pointer = checkpoint.complete()
-    assert main(["cat", pointer, "op", "s", "--json", "--wide-integers"]) == 0
+    assert main(["cat", pointer, "op", "s", "--json"]) == 0
     assert len(lines(capsys)) == len(values)
-    assert main(["cat", pointer, "op", "s", "--wide-integers"]) == 0
+    assert main(["cat", pointer, "op", "s"]) == 0
 
 
 JSON: list[tuple[pa.DataType, Any, Any]] = [

@@ -84,7 +84,11 @@ def test_text_says_what_became_of_operators_and_states(
     assert 'offsets of source 0: {"logOffset":1} -> {"logOffset":2}' in lines
     assert "operator visits: parallelism: 2 -> 3" in lines
     assert "state seen of visits: type: int64 -> contracts.elements.Order" in lines
-    assert "state seen of visits: stored as: arrow -> messagepack" in lines
+    at = lines.index("state seen of visits: arrow type:")
+    assert lines[at + 1 : at + 3] == [
+        "  - int64",
+        "  + struct<number: int64 not null, lines: list<item: string not null> not null>",
+    ]
     assert "operator visits: other state in subtasks 0, 1, 2" in lines
 
 

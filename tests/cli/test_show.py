@@ -57,7 +57,6 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
                                 "type": "int64",
                                 "arrow_type": "int64",
                                 "stored_as": "arrow",
-                                "schema": None,
                             }
                         ],
                         "failure": None,
@@ -70,26 +69,19 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
                         "bytes": sum(section["rules"].length for section in sections),
                         "type": "string to dict[str, int]",
                         "arrow_type": "string to map<string, int64>",
-                        "stored_as": "arrow to messagepack",
+                        "stored_as": "arrow to arrow",
                         "columns": [
                             {
                                 "name": "key",
                                 "type": "string",
                                 "arrow_type": "string",
                                 "stored_as": "arrow",
-                                "schema": None,
                             },
                             {
                                 "name": "value",
                                 "type": "dict[str, int]",
                                 "arrow_type": "map<string, int64>",
-                                "stored_as": "messagepack",
-                                "schema": {
-                                    "$defs": {},
-                                    "type": "object",
-                                    "propertyNames": {"type": "string"},
-                                    "additionalProperties": {"type": "integer"},
-                                },
+                                "stored_as": "arrow",
                             },
                         ],
                         "failure": None,

@@ -157,7 +157,7 @@ PYTHON_VALUES: dict[str, tuple[Any, list[Any]]] = {
     "int": (int, [0, 2**63 - 1, -(2**63)]),
     "float": (float, [0.0, -1.5, float("inf")]),
     "bool": (bool, [True, False]),
-    "struct": (Point, [Point(1), Point(-(2**63), 1e300), Point(2**64 - 1)]),
+    "struct": (Point, [Point(1), Point(-(2**63), 1e300), Point(2**63 - 1)]),
     "nested struct": (
         Event,
         [

@@ -58,11 +58,6 @@ def add_to(commands: "Commands") -> None:
         metavar="N",
         help=f"at most so many rows; without --json {_LIMIT} if not given",
     )
-    command.add_argument(
-        "--wide-integers",
-        action="store_true",
-        help="read whole numbers of classes as decimals, which have room for more than 64 bits",
-    )
     command.add_argument("--json", action="store_true", help="print JSON, one object a line")
     add_stores(command)
 
@@ -118,7 +113,6 @@ def _asked_for(
         options.state,
         raw=options.raw,
         kind=options.kind,
-        wide_integers=options.wide_integers,
     )
     # A broadcast state is the same in every subtask; one copy of it is read.
     is_any = options.subtask is None or not readable.has_subtasks

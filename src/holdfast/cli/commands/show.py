@@ -1,7 +1,6 @@
 """`holdfast show`: all about one checkpoint, but for the elements of its states."""
 
 import argparse
-import json
 import statistics
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -154,7 +153,6 @@ def _state(state: "StoredState") -> dict[str, Any]:
                 "type": column.stored_name,
                 "arrow_type": str(column.type),
                 "stored_as": column.kind,
-                "schema": json.loads(column.schema) if column.schema else None,
             }
             for column in columns
         ],

@@ -18,7 +18,6 @@ def read_state(
     *,
     raw: Raw | None = None,
     kind: str | None = None,
-    wide_integers: bool = False,
 ) -> DataFrame:
     """A state of a checkpoint or savepoint as a DataFrame, read by tasks of the session.
 
@@ -32,7 +31,6 @@ def read_state(
         state: The state's name; may be left out where the operator has only one state.
         raw: As for `holdfast.read_state`.
         kind: As for `holdfast.read_state`.
-        wide_integers: As for `holdfast.read_state`.
 
     Raises:
         pyspark.errors.AnalysisException: There is no such state, or it can't be read; the message
@@ -42,6 +40,4 @@ def read_state(
     options = {SETTINGS: msgspec.json.encode(settings).decode()}
     named = {"operator": operator, "state": state, "raw": raw, "kind": kind}
     options |= {name: value for name, value in named.items() if value is not None}
-    if wide_integers:
-        options["wideIntegers"] = "true"
     return spark.read.format("holdfast").options(**options).load(fspath(pointer))

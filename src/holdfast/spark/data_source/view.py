@@ -17,7 +17,7 @@ from holdfast.spark_progress.tables import subtasks
 SETTINGS = "settings"
 """The option for settings of Spark as a JSON object. Spark makes small letters of options' names."""
 
-_OPTIONS = ("path", "view", "operator", "state", "raw", "kind", "wideintegers", SETTINGS)
+_OPTIONS = ("path", "view", "operator", "state", "raw", "kind", SETTINGS)
 _OPTIONS_OF_STORES = ("spark.hadoop.", "spark.holdfast.s3.")
 _VIEWS = ("states", "elements", "metadata")
 
@@ -63,17 +63,12 @@ class StateView:
         view = given.get("view", "elements" if is_named else "states").lower()
         match view:
             case "elements":
-                wide = given.get("wideintegers", "false").lower()
-                if wide not in {"true", "false"}:
-                    message = f"wideIntegers is {wide!r}; it must be true or false"
-                    raise InvalidRequestError(message)
                 readable = readable_state(
                     pointer,
                     operator,
                     state,
                     raw=raw,  # type: ignore[arg-type]  # checked there
                     kind=kind,
-                    wide_integers=wide == "true",
                 )
                 return cls(stores=stores, schema=readable.schema, state=readable)
             case "states" | "metadata" if is_named:

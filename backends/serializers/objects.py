@@ -1,0 +1,236 @@
+"""Objects of one type as msgspec knows them: checked, and copied through MessagePack."""
+
+import builtins
+from collections.abc import Callable, Collection
+from decimal import Decimal
+from typing import Any, is_typeddict
+
+import msgspec
+import msgspec.inspect
+
+from holdfast.backends.arrow import MisfitError, value_of
+from holdfast.backends.serializers.type_forms import (
+    classes_in,
+    form_of,
+    has_untyped,
+    leaves_out_defaults,
+)
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
+
+_encode = msgspec.msgpack.Encoder().encode
+_encode_sorted = msgspec.msgpack.Encoder(order="deterministic").encode
+_plain = msgspec.msgpack.Decoder().decode
+
+
+class Objects:
+    """What msgspec does with objects of a type.
+
+    Args:
+        type: What msgspec takes for a type: a Struct, a dataclass, `dict[str, int]`, ….
+
+    Raises:
+        InvalidRequestError: msgspec takes no such type.
+    """
+
+    def __init__(self, type: Any) -> None:
+        self.type = type
+        self.name = (
+            f"{type.__module__}.{type.__qualname__}"
+            if isinstance(type, builtins.type)
+            else str(type)
+        )
+        # Any is a class since Python 3.11, and a TypedDict is one that nothing is an instance of.
+        is_class = isinstance(type, builtins.type) and type is not Any and not is_typeddict(type)
+        self._class = type if is_class else None
+        if type is None:
+            raise InvalidRequestError("None is no type of elements")
+        try:
+            self._decode = msgspec.msgpack.Decoder(type).decode
+            self._decode_list = msgspec.msgpack.Decoder(list[type]).decode
+            self.described = msgspec.inspect.type_info(type)
+            self.form = form_of(self.described)
+            classes = classes_in(self.described)
+        except (TypeError, ValueError, LookupError, NameError, RecursionError) as error:
+            message = (
+                f"{self.name} is no type of elements ({error}); use an Arrow type, a msgspec "
+                "struct or a dataclass, or Pickled(...)"
+            )
+            raise InvalidRequestError(message) from error
+        self._is_untyped = has_untyped(self.described)
+        self.fields = sorted({field.encode_name for each in classes for field in each.fields})
+        self.leaves_out_defaults = any(map(leaves_out_defaults, classes))
+
+    def checked(self, value: Any) -> bytes:
+        """One object as MessagePack. Raises `MisfitError`, also for None."""
+        if value is None or (self._class is not None and type(value) is not self._class):
+            raise self._no_object(type(value))
+        try:
+            encoded: bytes = _encode(value)
+            copy = self._decode(encoded)
+            # msgspec may write what it can't read: it does not look at fields' types, and
+            # leaves out what a field's type has not, such as the fields of a subclass.
+            again = _encode(copy)
+            is_kept = again == encoded or _is_same(again, encoded) or _is_like(copy, value)
+        except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
+            raise self._misfit(error) from None
+        if not is_kept:
+            raise self._unlike()
+        return encoded
+
+    def copies(self, values: list[Any]) -> list[Any]:
+        """Copies of many objects. Raises `MisfitError`, also for None."""
+        for other in set(map(type, values)) - {self._class}:
+            if self._class is not None or other is type(None):
+                raise self._no_object(other)
+        try:
+            encoded = _encode(values)
+            copies: list[Any] = self._decode_list(encoded)
+            is_kept = _encode(copies) == encoded or all(map(_is_kept, copies, values))
+        except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
+            raise self._misfit(error) from None
+        if not is_kept:
+            raise self._unlike()
+        return copies
+
+    def check(self, read: Callable[[Any], list[Any]], stored: Any) -> None:
+        """Check that all that a function reads from what is stored are objects. Raises `MisfitError`."""
+        try:
+            objects = read(stored)
+        except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
+            raise self._misfit(error) from None
+        self.copies(objects)
+
+    def migrated(self, encoded: bytes, fields: Collection[str]) -> list[Any]:
+        """Objects of what another type has written: an array of MessagePack.
+
+        Args:
+            encoded: The array.
+            fields: Names of the other type's fields, which this one need not have.
+
+        Raises:
+            MisfitError: An object is none of this type, or would lose something else.
+        """
+        try:
+            objects: list[Any] = self._decode_list(encoded)
+            lost = _lost(_plain(encoded), _plain(_encode(objects)), fields)
+        except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
+            raise self._misfit(error) from None
+        if lost:
+            raise MisfitError(f"{self.name} has no room for {lost}")
+        return objects
+
+    def of_json(self, text: str) -> Any:
+        """An object of its JSON text. Raises `MisfitError`."""
+        if self._is_untyped:
+            message = (
+                f"parts of {self.name} have no type (Any), or are dicts with keys of several types; what they "
+                "are can't be told from the JSON text that they are read as"
+            )
+            raise MisfitError(message)
+        try:
+            return value_of(text, self.type)
+        except Exception as error:  # noqa: BLE001  # of any class's own code, such as __post_init__
+            raise self._misfit(error) from None
+
+    def read(self, encoded: bytes) -> Any:
+        """An object of its MessagePack. Raises the same as `read_with`."""
+        return self.read_with(self._decode, encoded)
+
+    def read_list(self, encoded: bytes) -> list[Any]:
+        """Objects of an array of MessagePack. Raises the same as `read_with`."""
+        objects: list[Any] = self.read_with(self._decode_list, encoded)
+        return objects
+
+    def read_with(self, decode: Callable[[Any], Any], stored: Any) -> Any:
+        """What a function makes of what is stored.
+
+        Raises:
+            InvalidRequestError: The objects are nested too deeply for the stack.
+            CheckpointCorruptedError: What is stored is no object of this type.
+        """
+        try:
+            return decode(stored)
+        except RecursionError:
+            message = (
+                f"elements of {self.name} are nested too deeply to be read here; use "
+                "flatter ones, or read them with fewer calls on the stack, on Python 3.11 also with "
+                "a higher sys.setrecursionlimit, else with a Python that allows as much depth as "
+                "the one that wrote them"
+            )
+            raise InvalidRequestError(message) from None
+        except Exception as error:  # noqa: BLE001  # of any class's own code; its text may hold data
+            message = f"elements can't be read as {self.name}{place_of(error)}"
+            raise CheckpointCorruptedError(message) from None
+
+    def _no_object(self, other: builtins.type) -> MisfitError:
+        if other is type(None):
+            return MisfitError("None is no element")
+        return MisfitError(f"{other.__name__} is no {self.name}")
+
+    def _misfit(self, error: Exception) -> MisfitError:
+        return MisfitError(f"not every value is a {self.name}{place_of(error)}")
+
+    def _unlike(self) -> MisfitError:
+        return MisfitError(
+            f"a value would come back as another one, because {self.name} has no "
+            "room for fields of a subclass, for other keys, types or numbers that are inside "
+            "of it; let the type say what is there"
+        )
+
+
+def place_of(error: Exception) -> str:
+    """Where in an element decoding failed. The rest of the text may hold data."""
+    _, at, place = str(error).rpartition(" - at ")
+    return f" (at {place})" if at and isinstance(error, msgspec.MsgspecError) else ""
+
+
+def _is_kept(copy: Any, value: Any) -> bool:
+    again, encoded = _encode(copy), _encode(value)
+    return again == encoded or _is_same(again, encoded) or _is_like(copy, value)
+
+
+def _is_same(encoded: bytes, other: bytes) -> bool:
+    """Whether two encodings are of the same value, although their bytes differ: as of 1 and 1.0."""
+    try:
+        return bool(_plain(encoded) == _plain(other))
+    except msgspec.MsgspecError:  # keys that are objects
+        return False
+
+
+def _is_like(decoded: Any, value: Any) -> bool:
+    """Whether two values are the same, whatever the order of sets, or how NaN and decimals are written."""
+    try:
+        first, other = _plain(_encode_sorted(decoded)), _plain(_encode_sorted(value))
+    except (msgspec.MsgspecError, TypeError):  # keys that are objects, or have no order
+        return bool(decoded == value)
+    return _are_equal(first, other)
+
+
+def _lost(before: Any, now: Any, fields: Collection[str]) -> str:
+    """What is in one value and not in another one, except these fields; empty if that is nothing."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key, value in before.items():
+            if key not in now and key not in fields:
+                return "a key of a dict"
+            lost = _lost(value, now[key], fields) if key in now else ""
+            if lost:
+                return lost
+        return ""
+    if isinstance(before, list | tuple) and isinstance(now, list | tuple):
+        if len(now) < len(before):
+            return "an item"
+        pairs = zip(before, now, strict=False)
+        return next(filter(None, (_lost(value, other, fields) for value, other in pairs)), "")
+    return "" if _are_equal(before, now) or _are_equal(now, before) else "a value"
+
+
+def _are_equal(value: Any, other: Any) -> bool:
+    if isinstance(value, dict) and isinstance(other, dict):
+        return value.keys() == other.keys() and all(
+            _are_equal(value[key], other[key]) for key in value
+        )
+    if isinstance(value, list | tuple) and isinstance(other, list | tuple):
+        return len(value) == len(other) and all(map(_are_equal, value, other))
+    if isinstance(value, str) and isinstance(other, int | float):
+        return Decimal(value) == Decimal(str(other))  # a number in the place of a Decimal
+    return bool(value == other or (value != value and other != other))  # noqa: PLR0124  # NaN
