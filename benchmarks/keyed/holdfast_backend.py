@@ -44,6 +44,7 @@ class Holdfast:
     """
 
     _batch: Batch
+    _shares: list[tuple[KeyedStateBackend, Batch]]
 
     def __init__(self, tables: str, state: str, directory: Path) -> None:
         self._is_columnar = tables == "columnar"
@@ -76,6 +77,7 @@ class Holdfast:
 
     def load(self, path: str) -> None:
         self._batch = batch_of(Path(path), self._type)
+        self._shares = list(self._dealt(self._batch))  # a shuffle's business
         for stream in self._unused:  # the driver's business
             stream.discard_state()
         self._unused = []
@@ -163,7 +165,7 @@ class Holdfast:
 
     def look(self) -> Figures:
         count = total = 0
-        for backend, rows in self._dealt(self._batch):
+        for backend, rows in self._shares:
             keys = backend.keys([rows.keys])
             state = _reducing(backend) if self._is_reducing else _value(backend)
             counts, sums = _numbers(state.get(keys))
