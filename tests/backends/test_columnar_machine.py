@@ -456,6 +456,20 @@ class ColumnarMachine(RuleBasedStateMachine):
             self.sweep()
             self.restart([subtask.groups for subtask in self.subtasks])
 
+    @rule(seed=seeds, count=st.integers(2, 9))
+    def run_batches(self, seed: int, count: int) -> None:
+        """Batches that change some keys each, with a checkpoint behind each of them."""
+        random_ = random.Random(seed)
+        for _ in range(count):
+            some = random_.sample(range(KEY_COUNT), random_.choice([2, 5, 20]))
+            self.put(some, random_.randrange(1000))
+            self.append(some[::2], random_.randrange(1000), is_put=False)
+            self.reduce(some[::2], random_.randrange(1000))
+            self.put_map(some[::3], random_.randrange(1000), delete=random_.random() < 0.3)
+            self.delete(some[::4], 0, random_.choice("vlr"))
+            self.snapshot("complete")
+        self.scan()
+
     def files(self) -> set[str]:
         return set(files_below(self.directory))
 
@@ -484,12 +498,13 @@ class ColumnarMachine(RuleBasedStateMachine):
             whole.add(model)
         models = [copy.deepcopy(whole.part(groups)) for groups in ranges]
         self.open(ranges, [handle for handle, _ in self.completed], models)
+        self.scan()
 
     # ---- all rows
 
-    @invariant()
-    def everything_is_there(self) -> None:
-        for subtask in getattr(self, "subtasks", []):
+    @rule()
+    def scan(self) -> None:
+        for subtask in self.subtasks:
             model = subtask.model
 
             def count(name: str, subtask: Subtask = subtask) -> int:
@@ -510,4 +525,4 @@ class ColumnarMachine(RuleBasedStateMachine):
 
 
 TestColumnarMachine = ColumnarMachine.TestCase
-TestColumnarMachine.settings = settings(stateful_step_count=40, deadline=None)
+TestColumnarMachine.settings = settings(stateful_step_count=30, deadline=None)

@@ -54,7 +54,7 @@ def identities(keys: range) -> Identities:
     return Identities(sort_keys, (pa.array(numbers),))
 
 
-def put(table: StateTable, keys: range, value: int = 0) -> None:
+def put(table: StateTable, keys: range, value: object = 0) -> None:
     table.write(identities(keys), [pa.array([value] * len(keys), table.spec.values.types[0])])
 
 
@@ -444,6 +444,33 @@ def test_a_restored_table_that_does_not_fit_is_refused(
     put(tables.table(value_spec()), range(10))
     with pytest.raises(StateMigrationError, match=what):
         job.restored(job.completed(tables)).table(spec)
+
+
+@pytest.mark.parametrize(
+    ("type", "value"),
+    [
+        (pa.string_view(), "view"),
+        (pa.run_end_encoded(pa.int32(), pa.int64()), 7),
+        (pa.dictionary(pa.int32(), pa.string()), "entry"),
+        (pa.uuid(), bytes(16)),
+    ],
+    ids=str,
+)
+def test_values_that_arrow_takes_no_rows_of_are_looked_up_and_merged_too(
+    job: Job, type: pa.DataType, value: object
+) -> None:
+    tables = job.restored(policy=MergePolicy(rewrite=1e9))
+    table = tables.table(value_spec(type))
+    for keys in (range(4), range(2)):
+        put(table, keys, value)
+        job.completed(tables)
+    present, (column,) = table.get(identities(range(6)))
+    assert present.tolist() == [True] * 4 + [False] * 2
+    assert column.type == type
+    assert column.slice(0, 4).equals(pa.array([value] * 4, type))
+    assert [row is None for row in column.to_pylist()] == [False] * 4 + [True] * 2
+    _, (absent,) = table.get(identities(range(7, 9)))
+    assert absent.type == type
 
 
 def test_a_table_is_asked_for_again_with_the_same_spec_only(job: Job) -> None:

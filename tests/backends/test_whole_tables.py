@@ -58,6 +58,10 @@ VALUES: dict[pa.DataType, list[Any]] = {
     pa.date32(): [dt.date(2026, 1, n) for n in (1, 2, 3)],
     pa.decimal128(9, 2): [1, 2, 3],
     pa.list_(pa.int64()): [[], [1, None], [2]],
+    pa.string_view(): ["", "zwei", "drei" * 5],
+    pa.dictionary(pa.int32(), pa.string()): ["a", "b", "a"],
+    pa.run_end_encoded(pa.int32(), pa.int64()): [1, 1, 2],
+    pa.uuid(): [bytes([n]) * 16 for n in (1, 2, 3)],
     pa.struct([("a", pa.string())]): [{"a": "x"}, {"a": None}, {"a": ""}],
     pa.map_(pa.string(), pa.int64()): [[], [("a", 1)], [("b", None)]],
 }

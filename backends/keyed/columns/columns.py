@@ -27,7 +27,6 @@ _TIMES = (
 
 def plain_type(type: pa.DataType) -> np.dtype[Any] | None:
     """How NumPy holds a column of that type without nulls; None if Arrow keeps it."""
-    type = _storage(type)
     if types.is_integer(type) or types.is_floating(type):
         dtype: np.dtype[Any] = np.dtype(type.to_pandas_dtype())
         return dtype
@@ -42,6 +41,11 @@ def from_arrow(array: pa.Array | pa.ChunkedArray) -> Column:
         array = array.combine_chunks()
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
+    held = held_type(array.type)
+    if types.is_run_end_encoded(array.type):
+        array = pc.run_end_decode(array)
+    elif held != array.type:
+        array = array.cast(held)
     plain = plain_type(array.type)
     if plain is None or array.null_count:
         return array
@@ -64,14 +68,23 @@ def to_arrow(
     if isinstance(column, np.ndarray):
         data = pa.py_buffer(np.ascontiguousarray(column))
         bits = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
-        column = pa.Array.from_buffers(_storage(type), len(column), [bits, data])
+        column = pa.Array.from_buffers(held_type(type), len(column), [bits, data])
     if isinstance(type, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(type, column)
-    return column
+        return pa.ExtensionArray.from_storage(type, to_arrow(column, type.storage_type))
+    if types.is_run_end_encoded(type):
+        return pc.run_end_encode(column, run_end_type=type.run_end_type)
+    return column if column.type == type else column.cast(type)
 
 
-def _storage(type: pa.DataType) -> pa.DataType:
-    return type.storage_type if isinstance(type, pa.BaseExtensionType) else type
+def held_type(type: pa.DataType) -> pa.DataType:
+    """The type of an Arrow column that is made of arrays of a type: Arrow can't take rows of all types."""
+    if isinstance(type, pa.BaseExtensionType):
+        return held_type(type.storage_type)
+    if types.is_string_view(type):
+        return pa.large_string()
+    if types.is_binary_view(type):
+        return pa.large_binary()
+    return type.value_type if types.is_run_end_encoded(type) else type
 
 
 def take(column: Column, rows: npt.NDArray[Any]) -> Column:
@@ -83,8 +96,8 @@ def take(column: Column, rows: npt.NDArray[Any]) -> Column:
 
 def take_or_null(column: Column, rows: Rows, type: pa.DataType) -> pa.Array:
     """The values at these rows as an Arrow array; null where a row is negative."""
-    array = to_arrow(column, type)
-    return array.take(pa.array(rows, mask=rows < 0))
+    array = to_arrow(column, held_type(type))
+    return to_arrow(array.take(pa.array(rows, mask=rows < 0)), type)
 
 
 def cut(column: Column, first: int, end: int) -> Column:
@@ -100,7 +113,8 @@ def concatenated(columns: Sequence[Column], type: pa.DataType) -> Column:
         return columns[0]
     if all(isinstance(column, np.ndarray) for column in columns):
         return np.concatenate(cast("list[npt.NDArray[Any]]", columns))
-    return pa.concat_arrays([to_arrow(column, type) for column in columns])
+    held = held_type(type)
+    return pa.concat_arrays([to_arrow(column, held) for column in columns])
 
 
 def same_rows(

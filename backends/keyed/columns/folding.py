@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from holdfast.backends.keyed.columns.columns import Column, Rows, plain_type, to_arrow
+from holdfast.backends.keyed.columns.columns import Column, Rows, held_type, plain_type, to_arrow
 from holdfast.backends.keyed.table import Fold
 
 _HALF = np.int64(0xFFFF_FFFF)
@@ -35,6 +35,7 @@ def folded(column: Column, type: pa.DataType, bounds: Rows, fold: Fold) -> Colum
     Raises:
         FoldOverflowError: A sum is too large for the type.
     """
+    type = held_type(type)
     if fold == "concatenate":
         return _concatenated(to_arrow(column, type), bounds)
     if isinstance(column, np.ndarray):

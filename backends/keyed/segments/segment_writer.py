@@ -177,7 +177,7 @@ class _Sink:
         """Where a column of the section is."""
         kind = column_kind(array.type, plain_type(array.type))
         buffers = array.buffers()[1:]
-        if kind == ARROW_KIND or array.null_count or isinstance(array, pa.ExtensionArray):
+        if kind == ARROW_KIND or array.null_count:
             return ColumnPlace(name, ARROW_KIND, ())
         places: list[tuple[int, int]] = []
         for buffer, length in zip(buffers, _lengths(array, kind), strict=True):
