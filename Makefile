@@ -29,19 +29,20 @@ help: ## list the targets
 demo: setup java ## kill and restart a real stream on real data, then check every row; DIR=... keeps the output, STORAGE=s3|hdfs has a server
 	$(BIN)/python -m examples.demo $(if $(DIR),--dir "$(DIR)") $(if $(STORAGE),--storage "$(STORAGE)")
 
-IN_PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadscope
+# tests/dealing.py says which process runs what.
+IN_PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile
 
 .PHONY: test
 test: setup java ## the tests, fast and without network; includes real Spark
 	$(BIN)/pytest $(IN_PARALLEL) -m "not exhaustive" tests $(ARGS)
 
 .PHONY: test-all
-test-all: integration ## each test once: these, those that are too slow for them, and integration
-	$(BIN)/pytest $(IN_PARALLEL) tests $(ARGS)
+test-all: setup java s3-servers hdfs-servers browser ## each test once: these, those that are too slow for them, and integration
+	$(BIN)/pytest $(IN_PARALLEL) tests integration_tests $(ARGS)
 
 .PHONY: integration
 integration: setup java s3-servers hdfs-servers browser ## the tests that start servers or whole jobs
-	$(BIN)/pytest integration_tests $(ARGS)
+	$(BIN)/pytest $(IN_PARALLEL) integration_tests $(ARGS)
 
 .PHONY: kills
 kills: setup java s3-servers ## kill the demo's job KILLS=50 times at random moments, on local storage and on S3

@@ -11,16 +11,13 @@ from holdfast.backends.api import (
 )
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends.inspection import (
-    ColumnDescription,
     Difference,
     Fate,
     StateCheck,
-    StateDescription,
     StateRows,
     check,
     compare,
     compare_subtasks,
-    describe,
 )
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.operator import BroadcastState, ListState, OperatorStateBackend
@@ -38,7 +35,6 @@ __all__ = [
     "BroadcastState",
     "CheckpointListener",
     "CheckpointedFunction",
-    "ColumnDescription",
     "Difference",
     "ElementType",
     "Fate",
@@ -55,11 +51,9 @@ __all__ = [
     "Pickled",
     "SnapshotResult",
     "StateCheck",
-    "StateDescription",
     "StatePartitionStream",
     "StateRows",
     "check",
     "compare",
     "compare_subtasks",
-    "describe",
 ]

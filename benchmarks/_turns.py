@@ -33,8 +33,8 @@ Rounds = list[dict[str, dict[str, Cost]]]
 """By round, name of the engine and action."""
 
 _UNITS: dict[str, Callable[[Cost], float]] = {
-    "s": lambda one: one.wall_s,
-    "CPU s": lambda one: one.cpu_s,
+    "s": lambda cost: cost.wall_s,
+    "CPU s": lambda cost: cost.cpu_s,
 }
 
 
@@ -42,8 +42,8 @@ def timed(action: Callable[[], T]) -> tuple[Cost, T]:
     """The cost of an action in this process, and its result."""
     gc.collect()  # nobody pays for what another one left behind
     cpu, wall = time.process_time(), time.perf_counter()
-    found = action()
-    return Cost(time.perf_counter() - wall, time.process_time() - cpu), found
+    result = action()
+    return Cost(time.perf_counter() - wall, time.process_time() - cpu), result
 
 
 def timed_in_threads(
@@ -72,17 +72,17 @@ def take_turns(
         titles: What to call the engines.
         after_round: Cleans up, when nobody works.
     """
-    found: Rounds = []
+    rounds_: Rounds = []
     for number in range(rounds):
         names = list(engines)
         turn = number % max(1, len(names))
-        found.append({})
+        rounds_.append({})
         for name in names[turn:] + names[:turn]:
             os.sync()  # nobody waits for what another one has written
             with left_out_on_failure(titles[name], name, engines):
-                found[-1][name] = costs_of(engines[name])
+                rounds_[-1][name] = costs_of(engines[name])
         after_round()
-    return [{name: one[name] for name in engines} for one in found]
+    return [{name: costs[name] for name in engines} for costs in rounds_]
 
 
 @contextmanager
@@ -140,8 +140,8 @@ def peak_growth_bytes(action: Callable[[], T]) -> tuple[int, T]:
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # its peak begins anew at what is resident
     begin = _memory_bytes("VmRSS")
-    found = action()
-    return _memory_bytes("VmHWM") - begin, found
+    result = action()
+    return _memory_bytes("VmHWM") - begin, result
 
 
 def _memory_bytes(name: str) -> int:
@@ -156,7 +156,7 @@ def some_of(known: Mapping[str, T]) -> Callable[[str], list[T]]:
         unknown = set(text.split(",")) - set(known)
         if unknown:
             raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not of {', '.join(known)}")
-        return [one for name, one in known.items() if name in text.split(",")]
+        return [value for name, value in known.items() if name in text.split(",")]
 
     return parsed
 
@@ -171,10 +171,10 @@ def print_times(
         for action in actions:
             cells = []
             for name in names:
-                values = [cost(one[name][action]) for one in rounds]
+                values = [cost(costs[name][action]) for costs in rounds]
                 cell = f"{statistics.median(values):.3f}"
                 if name != names[0]:
-                    bases = [cost(one[names[0]][action]) for one in rounds]
+                    bases = [cost(costs[names[0]][action]) for costs in rounds]
                     ratios = [
                         value / base for value, base in zip(values, bases, strict=True) if base
                     ]

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from benchmarks._turns import Cost, in_fresh_process, print_times, take_turns, timed
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend
 from holdfast.backends.assignment import OperatorSettings, assign
+from holdfast.common import SYSTEM_CLOCK
 from holdfast.locations import (
     CheckpointMetadata,
     FileSystemCheckpointStorage,
@@ -103,6 +104,7 @@ def local(directory: str) -> Cost:
         checkpoint_id=2,
         max_bytes=1 << 50,
         on_read=_ignore,
+        clock=SYSTEM_CLOCK,
     )
     behind = [state.with_streams(copies.behind) for state in _assigned(directory)]
     for file in (file for state in behind for file in _files(state)):

@@ -315,7 +315,7 @@ def measure(sides: dict[str, Side], works: list[Work], number: int) -> list[dict
     """One round: for each work the seconds of its parts by side. Another one begins each time."""
     names = list(sides)
     turn = number % len(names)
-    found = []
+    rounds = []
     for work in works:
         row: dict[str, Durations] = {}
         for name in names[turn:] + names[:turn]:
@@ -323,8 +323,8 @@ def measure(sides: dict[str, Side], works: list[Work], number: int) -> list[dict
             runs = [sides[name].run(work.name, work.numbers) for _ in range(work.repeats)]
             parts = zip(*(run for run in runs if run), strict=True)
             row[name] = [statistics.median(part) for part in parts]
-        found.append(row)
-    return found
+        rounds.append(row)
+    return rounds
 
 
 def print_header(names: list[str], rounds: int) -> None:
@@ -338,17 +338,19 @@ def print_rows(
 ) -> None:
     """Medians in milliseconds, and how much faster we are."""
     for index, work in enumerate(works):
-        found = [one[index] for one in rounds]
+        pairs = [pairs_of_round[index] for pairs_of_round in rounds]
         for part, title in enumerate(work.parts):
             cells = []
             for name in names:
-                if found[0][name]:
-                    cells.append(f"{statistics.median(one[name][part] for one in found) * 1e3:.2f}")
+                if pairs[0][name]:
+                    cells.append(
+                        f"{statistics.median(pair[name][part] for pair in pairs) * 1e3:.2f}"
+                    )
                 else:
                     cells.append("")
             for name in others(names):
-                if found[0][name]:
-                    ratios = [one[name][part] / one["Holdfast"][part] for one in found]
+                if pairs[0][name]:
+                    ratios = [pair[name][part] / pair["Holdfast"][part] for pair in pairs]
                     cells.append(f"{statistics.median(ratios):.2f}")
                 else:
                     cells.append("")
@@ -356,7 +358,7 @@ def print_rows(
 
 
 def others(names: list[str]) -> list[str]:
-    """Those we are compared with."""
+    """Names of what Holdfast is compared with."""
     return [name for name in names if name != "Holdfast"]
 
 

@@ -93,8 +93,8 @@ class Account:
     def _summary(self) -> Table:
         kills = [run.kill for run in self.runs if run.kill]
         full = sum(file.rows == self.rows_per_file for file in self.files)
-        completed = [one for run in self.runs for one in run.log.completed]
-        state = sorted(one.state_bytes for one in completed)
+        completed = [checkpoint for run in self.runs for checkpoint in run.log.completed]
+        state = sorted(checkpoint.state_bytes for checkpoint in completed)
         restores = sum(run.log.restored is not None for run in self.runs)
         table = Table.grid(padding=(0, 2))
         table.add_row("rows in", f"{self.rows_in:,}")
@@ -110,7 +110,7 @@ class Account:
             "checkpoint sizes",
             f"state {_size(state[0])} to {_size(state[-1])}, median "
             f"{_size(statistics.median(state))}; _metadata "
-            f"{_size(max(one.metadata_bytes for one in completed))}",
+            f"{_size(max(checkpoint.metadata_bytes for checkpoint in completed))}",
         )
         table.add_row("wall time", f"{self.seconds:.0f} s")
         return table

@@ -65,7 +65,7 @@ def row_differences(source: pa.Table, output: pa.Table) -> list[str]:
     )
     balance = both.group_by(source.column_names).aggregate([(_TIMES, "sum")])
     times = balance[f"{_TIMES}_sum"]
-    found = []
+    differences = []
     for what, differs in (
         ("missing", pc.greater(times, 0)),
         ("there too often, or changed", pc.less(times, 0)),
@@ -74,8 +74,8 @@ def row_differences(source: pa.Table, output: pa.Table) -> list[str]:
         if len(rows):
             number = abs(pc.sum(rows[f"{_TIMES}_sum"]).as_py())
             example = rows.select(source.column_names).slice(0, 1).to_pylist()[0]
-            found.append(f"{number:,} rows are {what}, such as {example}")
-    return found
+            differences.append(f"{number:,} rows are {what}, such as {example}")
+    return differences
 
 
 def file_differences(
@@ -99,23 +99,25 @@ def file_differences(
 
 def run_differences(runs: Sequence[Run]) -> list[str]:
     """Where a run went on otherwise than it had to after the kill before it; empty if nowhere."""
-    found = []
+    differences = []
     for number, (before, after) in enumerate(pairwise(runs), start=2):
         if before.kill is None:
             continue
         if after.log.restored != before.kill.checkpoint:
-            found.append(
+            differences.append(
                 f"run {number} went on from checkpoint {after.log.restored}, "
                 f"not from {before.kill.checkpoint}"
             )
         if after.log.skipped != before.kill.skipped:
-            found.append(
+            differences.append(
                 f"run {number} skipped batches {after.log.skipped}, not {before.kill.skipped}"
             )
     hit = {run.kill.stage for run in runs if run.kill and run.kill.stage.in_batch}
     if len(hit) < 2:
-        found.append(f"{len(hit)} kill points were hit in the middle of a batch, at least 2 wanted")
-    return found
+        differences.append(
+            f"{len(hit)} kill points were hit in the middle of a batch, at least 2 wanted"
+        )
+    return differences
 
 
 def blind_spots(source: pa.Table) -> list[str]:

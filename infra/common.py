@@ -15,12 +15,16 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from random import SystemRandom
 from typing import NoReturn
 
 UNAVAILABLE = 3
 
 LONGEST_S = 300.0
 """A server that takes longer to come or to go is stuck; a busy machine takes long."""
+
+_PORTS_OF_SERVERS = range(15_000, 32_000)
+"""Linux gives clients ports from 32768 on, macOS from 49152 on."""
 
 Command = Callable[[list[str]], Mapping[str, str] | int | None]
 """Takes the arguments; says what clients need to know, or an exit status."""
@@ -129,9 +133,17 @@ def _has_threads(pid: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free now; all different, because they are held at the same time."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    """Ports that are free now; all different, because they are held at the same time.
+
+    They are none of those that systems give to clients: such a port could be gone when a server that was
+    killed comes back to it.
+    """
+    held: list[socket.socket] = []
+    candidates = SystemRandom().sample(_PORTS_OF_SERVERS, 100 + count)
     try:
+        while len(held) < count:
+            with suppress(OSError):
+                held.append(socket.create_server(("127.0.0.1", candidates.pop())))
         return [listener.getsockname()[1] for listener in held]
     finally:
         for listener in held:

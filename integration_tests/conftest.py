@@ -1,6 +1,6 @@
 """The session, the jobs and the servers of the integration tests."""
 
-from contracts.patience import be_patient
+from dealing import pytest_collection, pytest_collection_finish, pytest_xdist_make_scheduler
 from jobs.fixtures import job, spark
 from jobs.on_cluster import fed_job, signals, undisturbed
 from servers.browser import browser
@@ -9,8 +9,6 @@ from servers.hdfs import hdfs, hdfs_directory
 from servers.postgres import postgres
 from servers.s3 import minio, minio_bucket, real_s3_bucket, versitygw, versitygw_bucket
 from servers.spark import cluster
-
-be_patient()
 
 __all__ = [
     "browser",
@@ -23,6 +21,9 @@ __all__ = [
     "minio",
     "minio_bucket",
     "postgres",
+    "pytest_collection",
+    "pytest_collection_finish",
+    "pytest_xdist_make_scheduler",
     "real_s3_bucket",
     "signals",
     "spark",

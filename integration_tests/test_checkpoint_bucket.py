@@ -32,17 +32,17 @@ class TestInMinistack(CheckpointBucketContract):
         return in_ministack
 
     def test_nothing_of_it_can_become_public(self, deployed: Deployed) -> None:
-        found = deployed.bucket.client.get_public_access_block(Bucket=deployed.bucket.name)
-        assert all(found["PublicAccessBlockConfiguration"].values())
+        answer = deployed.bucket.client.get_public_access_block(Bucket=deployed.bucket.name)
+        assert all(answer["PublicAccessBlockConfiguration"].values())
 
     def test_it_keeps_no_versions(self, deployed: Deployed) -> None:
-        found = deployed.bucket.client.get_bucket_versioning(Bucket=deployed.bucket.name)
-        assert "Status" not in found
+        answer = deployed.bucket.client.get_bucket_versioning(Bucket=deployed.bucket.name)
+        assert "Status" not in answer
 
     def test_days_of_retention_are_versions(self, account: Account) -> None:
         deployed = deploy(account, RetentionDays="3")
-        found = deployed.bucket.client.get_bucket_versioning(Bucket=deployed.bucket.name)
-        assert found["Status"] == "Enabled"
+        answer = deployed.bucket.client.get_bucket_versioning(Bucket=deployed.bucket.name)
+        assert answer["Status"] == "Enabled"
 
 
 class TestTheBucketsPolicy:

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 from contracts.patience import RUN_HANGS_S
-from jobs.crash import FILES, ROWS
-from jobs.killed import BATCH, GROUP
+from jobs.killed import BATCH, FILES, GROUP, ROWS
 from jobs.on_cluster import Undisturbed
 from jobs.operators import Groups
 from jobs.steps import COMMITTED_FROM, STEPS, job_of
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.locations import sweep
-from holdfast.spark.query import _CLEANER
+from holdfast.spark.query import CLEANER
 
 TESTS = Path(__file__).parents[1] / "tests"
 
@@ -67,7 +66,7 @@ def test_a_driver_killed_at_any_step_loses_and_doubles_nothing(
     assert sunk == list(range(BATCH + 1 if is_committed else BATCH, FILES))
     assert job.ids_written() == undisturbed.written
     assert job.ids_by_subtask() == undisturbed.held
-    _CLEANER.wait()
+    CLEANER.wait()
     sweep(f"file://{job.checkpoints}", job.job_directory.name, grace_s=0)
     left = [path for path in job.job_directory.rglob("*") if path.is_file()]
     assert sorted(str(path.parent.relative_to(job.job_directory)) for path in left) == [

@@ -164,10 +164,10 @@ class TestLostAnswers:
 
         def listing() -> set[str]:
             files = HdfsFileSystem()
-            found = set()
+            uris = set()
             for entry in files.list(hdfs_directory.uri):
-                found |= {entry.uri} | {one.uri for one in files.list(entry.uri)}
-            return found
+                uris |= {entry.uri} | {below.uri for below in files.list(entry.uri)}
+            return uris
 
         def prepare() -> None:
             for name in ("empty", "tree/below"):
@@ -200,7 +200,7 @@ class TestLostAnswers:
         proxy.lose(
             call.method, is_done=call.is_done, times=3
         )  # more than hdfs-native repeats by itself
-        assert [one.uri for one in file_system.list(directory)] == [f"{directory}/x"]
+        assert [entry.uri for entry in file_system.list(directory)] == [f"{directory}/x"]
         with file_system.open(f"{directory}/x") as stream:
             assert stream.read() == content(MIB)
         assert proxy.pending() == set()

@@ -78,11 +78,11 @@ def test_streams_that_are_given_up_keep_no_connection(hdfs_directory: HdfsDirect
 
 def n_sockets() -> int:
     """Connections of this process."""
-    found = 0
+    count = 0
     for name in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # closed meanwhile
-            found += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
-    return found
+            count += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+    return count
 
 
 class TestNameNodeIsDown:
@@ -261,7 +261,7 @@ class TestSafeMode:
         for call in refused:
             with pytest.raises(StorageUnavailableError, match="SafeModeException"):
                 call()
-        assert f"{uri}/x" in [one.uri for one in file_system.list(uri)]
+        assert f"{uri}/x" in [entry.uri for entry in file_system.list(uri)]
         with file_system.open(f"{uri}/x") as file:
             assert file.read() == b"1"
         with at_first_retry(lambda: server.safe_mode(on=False)):

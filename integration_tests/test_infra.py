@@ -42,7 +42,7 @@ class TestFaults:
             infra.run("faults", "plan", known["directory"])
             moto.client(endpoint).get_object(Bucket="bucket", Key="3")
         stored = moto.client().list_objects_v2(Bucket="bucket")["Contents"]
-        assert [one["Key"] for one in stored] == ["1", "3", "4", "5", "6", "7"]
+        assert [entry["Key"] for entry in stored] == ["1", "3", "4", "5", "6", "7"]
 
     @pytest.mark.parametrize(
         ("fault", "complaint"),

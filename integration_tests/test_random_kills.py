@@ -94,17 +94,17 @@ def test_jobs_that_are_killed_again_and_again_end_as_if_nothing_had_happened(
     print(f"seed {SEED}: {killed.count('driver')} drivers, {len(killed)} kills: {killed}")
 
     assert len(killed) >= KILLS, "the job was too quick for as many kills"
-    found = outcome(places)
-    held = [state.cast(found.output.schema) for state in found.state]
-    seen = pa.concat_tables([found.output, *held])
-    assert len(found.output)
+    result = outcome(places)
+    held = [state.cast(result.output.schema) for state in result.state]
+    seen = pa.concat_tables([result.output, *held])
+    assert len(result.output)
     assert row_differences(flights.slice(0, ROWS * (BATCHES - 1)), seen) == []  # one is held back
-    assert found.retained == [found.batch - 1, found.batch, found.batch + 1]
+    assert result.retained == [result.batch - 1, result.batch, result.batch + 1]
     # Killed between its log of files and that of offsets, Spark takes two files in one batch.
-    assert found.batch <= undisturbed.batch == BATCHES - 2
-    if found.batch == undisturbed.batch:
-        assert row_differences(undisturbed.output, found.output) == []
-        for wanted, waiting in zip(undisturbed.state, found.state, strict=True):
+    assert result.batch <= undisturbed.batch == BATCHES - 2
+    if result.batch == undisturbed.batch:
+        assert row_differences(undisturbed.output, result.output) == []
+        for wanted, waiting in zip(undisturbed.state, result.state, strict=True):
             assert row_differences(wanted, waiting) == []
 
 
@@ -149,11 +149,15 @@ def kill_executors(
         if not waited(job, places, chance):
             break
         candidates = [process for process in map(process_of, job.members()) if process]
-        executors = [one for one in candidates if "CoarseGrainedExecutorBackend" in command_of(one)]
-        workers = [one for one in candidates if "pyspark.daemon" in command_of(one)]
-        name, found = chance.choice([("executor", executors), ("python worker", workers)])
-        if found:
-            chance.choice(found).kill()
+        executors = [
+            process
+            for process in candidates
+            if "CoarseGrainedExecutorBackend" in command_of(process)
+        ]
+        workers = [process for process in candidates if "pyspark.daemon" in command_of(process)]
+        name, victims = chance.choice([("executor", executors), ("python worker", workers)])
+        if victims:
+            chance.choice(victims).kill()
             killed.append(name)
     return killed
 
@@ -198,6 +202,6 @@ def outcome(places: Places) -> Outcome:
     return Outcome(
         output=read_output(output_files(places.output)),
         state=state,
-        retained=[one.checkpoint_id for one in retained],
+        retained=[checkpoint.checkpoint_id for checkpoint in retained],
         batch=progress_of(metadata).batch_id,
     )

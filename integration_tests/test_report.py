@@ -109,7 +109,7 @@ def test_the_page_asks_for_nothing_and_runs_nothing(browser: Browser, page_uri: 
     page.on("pageerror", lambda error: messages.append(str(error)))
     page.on("dialog", lambda dialog: messages.append(dialog.message))
     page.goto(page_uri, wait_until="networkidle")
-    assert [one for one in requests if not one.startswith("data:")] == [page_uri]
+    assert [request for request in requests if not request.startswith("data:")] == [page_uri]
     assert messages == []
     assert page.title().startswith("Checkpoints in file://")
     assert page.locator("script, img, iframe").count() == 0
@@ -128,9 +128,9 @@ def test_nothing_is_wider_than_the_screen_and_all_text_can_be_read(
         page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate(TOO_WIDE) == []
-        looked, found = page.evaluate(LOW_CONTRAST)
+        looked, contrasts = page.evaluate(LOW_CONTRAST)
         assert looked > 1000
-        assert found == []
+        assert contrasts == []
 
 
 def test_the_colours_follow_the_scheme(browser: Browser, page_uri: str) -> None:

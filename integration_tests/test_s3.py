@@ -26,7 +26,7 @@ from holdfast.locations import (
 )
 from holdfast.locations.adapters import unregister_file_system
 from holdfast.locations.file_systems import S3FileSystem
-from holdfast.spark.query import _CLEANER
+from holdfast.spark.query import CLEANER
 from holdfast.testing import CheckpointStorageContract, ExclusiveFileSystemContract
 
 FILES = 4
@@ -105,8 +105,8 @@ class TestS3FileSystem(ExclusiveFileSystemContract):
 
     def files(self, directory: str) -> dict[str, bytes]:
         prefix = f"{self.key(directory)}/"
-        found = self.bucket.keys(prefix)
-        return {key.removeprefix(prefix): self.bucket.read(key) for key in found}
+        keys = self.bucket.keys(prefix)
+        return {key.removeprefix(prefix): self.bucket.read(key) for key in keys}
 
     def put(self, uri: str, data: bytes) -> None:
         self.bucket.client.put_object(Bucket=self.bucket.name, Key=self.key(uri), Body=data)
@@ -130,8 +130,8 @@ def test_requests_are_signed_as_the_server_expects_it(
         stream = file_system.create(uri)
         stream.write(data)
         stream.commit()
-        with file_system.open(uri) as found:
-            assert found.read() == data
+        with file_system.open(uri) as file:
+            assert file.read() == data
         assert real_s3_bucket.read(f"dir/{name}") == data
 
 
@@ -147,8 +147,8 @@ class TestS3CheckpointStorage(CheckpointStorageContract):
 
     def files(self, storage: CheckpointStorage) -> set[str]:
         assert isinstance(storage, FileSystemCheckpointStorage)
-        found = self.bucket.keys(f"{storage.directory.removeprefix(f's3://{self.bucket.name}/')}/")
-        return {f"s3://{self.bucket.name}/{key}" for key in found}
+        keys = self.bucket.keys(f"{storage.directory.removeprefix(f's3://{self.bucket.name}/')}/")
+        return {f"s3://{self.bucket.name}/{key}" for key in keys}
 
     @pytest.fixture(autouse=True)
     def no_upload_dangles(self, s3_reaches: S3Bucket) -> Iterator[None]:
@@ -245,7 +245,7 @@ def test_a_killed_job_goes_on_and_leaves_only_what_it_retains(
     assert len(set(written)) == len(written)
     assert len(written) == 2 * (FILES * ROWS // 2 // GROUP) * GROUP
 
-    _CLEANER.wait()
+    CLEANER.wait()
     sweep(job_on_s3.checkpoints, "job", grace_s=0)  # the job itself leaves young orphans alone
     kept = bucket.keys()
     directories = sorted(key.rpartition("/")[0] for key in kept)

@@ -16,7 +16,7 @@ from holdfast.locations import (
 )
 from holdfast.locations.adapters import FileSystem, unregister_file_system
 from holdfast.locations.file_systems import S3fsFileSystem
-from holdfast.spark.query import _CLEANER
+from holdfast.spark.query import CLEANER
 from holdfast.testing import CheckpointStorageContract, FileSystemContract
 
 FILES = 4
@@ -44,8 +44,8 @@ class TestS3fsFileSystem(FileSystemContract):
 
     def files(self, directory: str) -> dict[str, bytes]:
         prefix = f"{self.key(directory)}/"
-        found = self.bucket.keys(prefix)
-        return {key.removeprefix(prefix): self.bucket.read(key) for key in found}
+        keys = self.bucket.keys(prefix)
+        return {key.removeprefix(prefix): self.bucket.read(key) for key in keys}
 
     def put(self, uri: str, data: bytes) -> None:
         self.bucket.client.put_object(Bucket=self.bucket.name, Key=self.key(uri), Body=data)
@@ -108,6 +108,6 @@ def test_a_job_goes_on_through_s3fs_from_what_boto3_has_written(
     job.run(job.operator(Groups(GROUP)))
     written = job.ids_written()
     assert len(written) == len(set(written)) > before
-    _CLEANER.wait()
+    CLEANER.wait()
     done = [key for key in minio_bucket.keys("") if key.endswith("/_metadata")]
     assert done[-1] == f"checkpoints/job/chk-{FILES}/_metadata"

@@ -28,7 +28,7 @@ def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """That of all machines."""
+    """The Python that all machines have, without Holdfast."""
     return python_without_holdfast(tmp_path_factory.mktemp("python"))
 
 

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contracts.patience import be_patient
+from dealing import pytest_collection, pytest_collection_finish, pytest_xdist_make_scheduler
 from hypothesis import HealthCheck, settings
-from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
 
 from holdfast.locations.adapters import file_system_for
 from holdfast.testing import Faults, faulty_file_system
@@ -22,27 +20,9 @@ for name, examples in (("dev", 50), ("ci", 500), ("nightly", 20_000)):
         # They are directories, which examples may share.
         suppress_health_check=[HealthCheck.function_scoped_fixture],
     )
-be_patient()
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-
-ON_SPARK = ("tests/spark/", "tests/test_docs.py::test_the_code_of_a_page_runs")
-
-
-class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """Deals tests file by file, but for those on Spark: one worker has them all, and the only JVM."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(ON_SPARK):
-            return "on Spark"
-        scope: str = super()._split_scope(nodeid)
-        return scope
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkTogether | None:
-    """With `--dist loadscope`. Groups of xdist 3.8 have no effect with pytest 9.2."""
-    return SparkTogether(config, log) if config.getvalue("dist") == "loadscope" else None
+__all__ = ["pytest_collection", "pytest_collection_finish", "pytest_xdist_make_scheduler"]
 
 
 @pytest.fixture

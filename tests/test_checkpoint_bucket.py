@@ -31,8 +31,8 @@ def test_cfn_lint_finds_nothing() -> None:
     from cfnlint.api import lint
     from cfnlint.config import ManualArgs
 
-    found = lint(TEMPLATE.read_text(), config=ManualArgs(regions=["us-east-1"]))
-    assert found == []
+    problems = lint(TEMPLATE.read_text(), config=ManualArgs(regions=["us-east-1"]))
+    assert problems == []
 
 
 class TestInMoto(CheckpointBucketContract):
@@ -50,13 +50,13 @@ def test_a_key_encrypts_and_both_roles_may_use_it(account: Account) -> None:
     roles = [deployed.outputs[f"{who}RoleArn"].rpartition("/")[2] for who in ("Driver", "Executor")]
     for role in roles:
         attached = iam.list_attached_role_policies(RoleName=role)["AttachedPolicies"]
-        assert deployed.outputs["KeyPolicyArn"] in [one["PolicyArn"] for one in attached]
+        assert deployed.outputs["KeyPolicyArn"] in [policy["PolicyArn"] for policy in attached]
     [statement] = account.policy(deployed.outputs["KeyPolicyArn"])["Statement"]
     assert statement["Resource"] == KEY
 
 
 def encryption_of(deployed: Deployed) -> dict[str, str]:
-    found = deployed.bucket.client.get_bucket_encryption(Bucket=deployed.bucket.name)
-    [rule] = found["ServerSideEncryptionConfiguration"]["Rules"]
+    answer = deployed.bucket.client.get_bucket_encryption(Bucket=deployed.bucket.name)
+    [rule] = answer["ServerSideEncryptionConfiguration"]["Rules"]
     by: dict[str, str] = rule["ApplyServerSideEncryptionByDefault"]
     return by

@@ -50,6 +50,7 @@ PRINTED = {
     "how-to-take-savepoints.md": "both went on: True",
     "how-to-use-several-operators.md": "one checkpoint of allowed and first-seen",
     "how-to-write-a-job.md": "values",
+    "keyed-state.md": "restored: [5.0, 10.0]",
     "how-to-write-to-a-database.md": "batches: 1, rows of each: 2.0",
 }
 """What a page's program says when all went well."""
@@ -57,8 +58,8 @@ PRINTED = {
 NO_SETTINGS = {"spark.holdfast.state.checkpoints.dir"}
 """What a page shows to be refused."""
 
-# The tests of the first have directories of their own.
-WITHOUT_A_JOB = ("how-to-test-an-adapter.md", "how-to-configure.md")
+# The tests of the first have directories of their own; the last is about a library below jobs.
+WITHOUT_A_JOB = ("how-to-test-an-adapter.md", "how-to-configure.md", "keyed-state.md")
 
 
 def run_in_full(page: Path) -> Any:
@@ -96,7 +97,7 @@ def test_the_code_of_a_page_runs(
         assert PRINTED[page.name] in printed
     if python_of(page) and page.name not in WITHOUT_A_JOB:
         written = tmp_path.rglob("chk-*/_metadata")
-        completed = [one for one in written if tmp_path / "data" not in one.parents]
+        completed = [file for file in written if tmp_path / "data" not in file.parents]
         assert completed, "the page's job has taken no checkpoint"
 
 
@@ -129,8 +130,8 @@ def test_a_shell_block_is_not_run(block: Block) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_each_block_says_its_language_and_all_python_is_run(page: Path) -> None:
     blocks = blocks_of(page)
-    assert [str(one) for one in blocks if one.language not in LANGUAGES] == []
-    assert [str(one) for one in blocks if one.not_run and one.language == "python"] == []
+    assert [str(block) for block in blocks if block.language not in LANGUAGES] == []
+    assert [str(block) for block in blocks if block.not_run and block.language == "python"] == []
     assert page.read_text().count("```") == 2 * len(blocks)
 
 
@@ -152,7 +153,7 @@ def test_settings_that_pages_name_exist() -> None:
         for page in PAGES
         for key in re.findall(r"spark\.holdfast\.[a-z0-9-]+(?:\.[a-z0-9-]+)+", page.read_text())
     }
-    assert [one for one in sorted(named) if one[1] not in settings | NO_SETTINGS] == []
+    assert [setting for setting in sorted(named) if setting[1] not in settings | NO_SETTINGS] == []
 
 
 @pytest.fixture

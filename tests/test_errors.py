@@ -11,7 +11,7 @@ from holdfast.errors import CheckpointConflictError, CheckpointError
 
 def subclasses(of: type[CheckpointError]) -> list[type[CheckpointError]]:
     """All subclasses that the module defines, depth first."""
-    return [one for child in of.__subclasses__() for one in (child, *subclasses(child))]
+    return [cls for child in of.__subclasses__() for cls in (child, *subclasses(child))]
 
 
 CLASSES: list[type[CheckpointError]] = [CheckpointError, *subclasses(CheckpointError)]
@@ -21,13 +21,13 @@ def test_the_tree_in_the_docstring_is_the_tree_of_classes() -> None:
     drawn: list[tuple[str, str]] = []
     path: list[str] = []
     for line in (errors.__doc__ or "").partition("have a `kind`")[0].splitlines():
-        found = re.fullmatch(r"([│├└─ ]*)(\w+Error)\b.*", line)
-        if found:
-            depth = len(found[1]) // 4
-            path[depth:] = [found[2]]
-            drawn.append((path[depth - 1] if depth else "Exception", found[2]))
+        match = re.fullmatch(r"([│├└─ ]*)(\w+Error)\b.*", line)
+        if match:
+            depth = len(match[1]) // 4
+            path[depth:] = [match[2]]
+            drawn.append((path[depth - 1] if depth else "Exception", match[2]))
     assert drawn[0] == ("Exception", "CheckpointError")
-    expected = {(parent.__name__, one.__name__) for one in CLASSES for parent in one.__bases__[:1]}
+    expected = {(parent.__name__, cls.__name__) for cls in CLASSES for parent in cls.__bases__[:1]}
     assert set(drawn) == expected
     assert len(drawn) == len(expected)
 

@@ -13,12 +13,12 @@ def test_every_package_is_in_the_build() -> None:
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = {f"holdfast.{name}": name for name in ("locations", "backends")}
     assert setuptools["package-dir"] == {"": "src"} | folders
-    found = [
+    packages = [
         ".".join((*package.split("."), *file.parent.relative_to(ROOT / folder).parts)).strip(".")
         for package, folder in setuptools["package-dir"].items()
         for file in (ROOT / folder).rglob("__init__.py")
     ]
-    assert sorted(setuptools["packages"]) == sorted(found)
+    assert sorted(setuptools["packages"]) == sorted(packages)
 
 
 def test_every_file_of_a_package_that_is_no_python_is_in_the_build() -> None:
@@ -28,12 +28,12 @@ def test_every_file_of_a_package_that_is_no_python_is_in_the_build() -> None:
         for package, names in setuptools["package-data"].items()
         for name in names
     }
-    found = {
+    files = {
         file.relative_to(ROOT / "src").as_posix()
         for file in (ROOT / "src" / "holdfast").rglob("*.*")
         if file.is_file() and file.suffix not in (".py", ".pyc")
     }
-    assert listed == found
+    assert listed == files
 
 
 @pytest.mark.parametrize("name", ["locations", "backends"])

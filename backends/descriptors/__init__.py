@@ -2,24 +2,20 @@
 
 from holdfast.backends.descriptors.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends.descriptors.folding_descriptors import (
-    AVERAGE,
     AggregateFunction,
     AggregatingStateDescriptor,
     KnownFunction,
-    ReduceFunction,
     ReducingStateDescriptor,
 )
 from holdfast.backends.descriptors.ttl import StateTtlConfig, StateVisibility, UpdateType
 from holdfast.backends.descriptors.value_descriptor import ValueStateDescriptor
 
 __all__ = [
-    "AVERAGE",
     "AggregateFunction",
     "AggregatingStateDescriptor",
     "KnownFunction",
     "ListStateDescriptor",
     "MapStateDescriptor",
-    "ReduceFunction",
     "ReducingStateDescriptor",
     "StateTtlConfig",
     "StateVisibility",

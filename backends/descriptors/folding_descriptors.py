@@ -34,7 +34,7 @@ _ORDERED: tuple[_IsKind, ...] = (
     types.is_large_binary,
     is_text,
 )
-_TAKEN: dict[str, tuple[_IsKind, ...]] = {
+_ACCEPTED: dict[str, tuple[_IsKind, ...]] = {
     "sum": _NUMBERS,
     "count": (types.is_int64,),
     "min": _ORDERED,
@@ -183,9 +183,9 @@ def _check_functions(name: str, function: object, type: pa.DataType) -> None:
 
 
 def _check_function(what: str, function: object, type: pa.DataType) -> None:
-    taken = _TAKEN.get(function) if isinstance(function, str) else None
-    if taken is None:
-        message = f"{what}: {function!r} is no known function; take {', '.join(_TAKEN)}, or give a function of two values"
+    accepted = _ACCEPTED.get(function) if isinstance(function, str) else None
+    if accepted is None:
+        message = f"{what}: {function!r} is no known function; take {', '.join(_ACCEPTED)}, or give a function of two values"
         raise InvalidRequestError(message)
-    if not any(is_kind(type) for is_kind in taken):
+    if not any(is_kind(type) for is_kind in accepted):
         raise InvalidRequestError(f"{what}: {function!r} is not of values of type {type}")

@@ -1,8 +1,11 @@
 """States of checkpoints looked at from outside: read as tables, described, compared, checked, written anew.
 
-Commands and the data source call it. Start with `stored_states`.
+Commands and the data source call it. `catalogue` lists the states, `state_parts` reads them; `operator_parts` and
+`raw_parts` are what their kinds are stored as. Start with `catalogue`.
 """
 
+from holdfast.backends.inspection.catalogue import StoredState, states_of, stored_states
+from holdfast.backends.inspection.columns import ShownColumn
 from holdfast.backends.inspection.comparison import (
     Difference,
     FileComparison,
@@ -10,40 +13,37 @@ from holdfast.backends.inspection.comparison import (
     compare_files,
     compare_subtasks,
 )
-from holdfast.backends.inspection.description import ColumnDescription, StateDescription, describe
-from holdfast.backends.inspection.reading import Raw, iter_state, read_state, states, stored_state
-from holdfast.backends.inspection.state_check import Fate, StateCheck, check
-from holdfast.backends.inspection.stored_states import (
-    RawPart,
-    Section,
-    StoredState,
-    managed_state,
-    state_names,
+from holdfast.backends.inspection.reading import (
+    Raw,
+    iter_state,
+    read_state,
+    readable_state,
+    states,
 )
+from holdfast.backends.inspection.state_check import Fate, StateCheck, check
+from holdfast.backends.inspection.state_parts import ReadableState, StatePart
 from holdfast.backends.inspection.writing import StateRows, write_states
 
 __all__ = [
-    "ColumnDescription",
     "Difference",
     "Fate",
     "FileComparison",
     "Raw",
-    "RawPart",
-    "Section",
+    "ReadableState",
+    "ShownColumn",
     "StateCheck",
-    "StateDescription",
+    "StatePart",
     "StateRows",
     "StoredState",
     "check",
     "compare",
     "compare_files",
     "compare_subtasks",
-    "describe",
     "iter_state",
-    "managed_state",
     "read_state",
-    "state_names",
+    "readable_state",
     "states",
-    "stored_state",
+    "states_of",
+    "stored_states",
     "write_states",
 ]

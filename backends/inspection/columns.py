@@ -1,7 +1,7 @@
 """Stored columns of a state as Arrow columns that anybody can read, without the job's classes."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -22,7 +22,7 @@ class ShownColumn:
     Attributes:
         name: The column's name.
         state: The state, for errors.
-        kind: How the column is stored.
+        kind: How the column is stored; `raw` if only the operator knows what its bytes are.
         stored_name: Type of the elements as it is stored, for people.
         type: Arrow type of what is shown.
         stored_type: Arrow type of the stored column.
@@ -32,7 +32,7 @@ class ShownColumn:
 
     name: str
     state: str
-    kind: Kind
+    kind: Kind | Literal["raw"]
     stored_name: str
     type: pa.DataType
     stored_type: pa.DataType

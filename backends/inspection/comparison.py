@@ -2,17 +2,22 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from holdfast.backends.inspection.description import StateDescription, describe
+from holdfast.backends.inspection.catalogue import StoredState, stored_states
+from holdfast.backends.inspection.columns import ShownColumn
+from holdfast.errors import CheckpointError
 from holdfast.locations.coordination import files_of, without_place
 from holdfast.locations.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
 
 Value: TypeAlias = str | int | tuple[str, ...]
+
+_COMPARED = ("kind", "elements", "bytes", "type", "arrow_type", "stored_as", "schemas")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +25,14 @@ class Difference:
     """An operator or state that is not the same in two checkpoints.
 
     Attributes:
-        uid: The operator.
-        state: The state by its name, or by its kind, as in `<raw>`, if it has no name; empty if it is
-            the operator that differs.
+        operator: The operator's uid.
+        state: The state by its name, or by its kind, as in `<raw keyed>`, if it has no name; empty if
+            it is the operator that differs.
         what: Whether it was added, removed or changed, from the first to the second.
         changes: What was changed, by its name: before and after.
     """
 
-    uid: str
+    operator: str
     state: str
     what: Literal["added", "removed", "changed"]
     changes: Mapping[str, tuple[Value, Value]]
@@ -66,8 +71,12 @@ def compare(first: CheckpointMetadata, second: CheckpointMetadata) -> list[Diffe
         {(uid, ""): _of_operator(state) for uid, state in first.operators.items()},
         {(uid, ""): _of_operator(state) for uid, state in second.operators.items()},
     )
-    states = _compared(_of_states(describe(first)), _of_states(describe(second)))
-    return sorted([*operators, *states], key=lambda difference: (difference.uid, difference.state))
+    states = _compared(
+        {(state.operator, state.label): _of_state(state) for state in stored_states(first)},
+        {(state.operator, state.label): _of_state(state) for state in stored_states(second)},
+    )
+    differences = [*operators, *states]
+    return sorted(differences, key=lambda difference: (difference.operator, difference.state))
 
 
 def compare_subtasks(first: CheckpointMetadata, second: CheckpointMetadata) -> dict[str, list[int]]:
@@ -131,19 +140,12 @@ def _of_operator(operator: StoredOperator) -> dict[str, Value]:
     }
 
 
-def _of_states(states: Iterable[StateDescription]) -> dict[tuple[str, str], dict[str, Value]]:
-    return {
-        (state.uid, state.name or f"<{state.kind}>"): {
-            "mode": state.mode,
-            "elements": state.elements,
-            "state_bytes": state.state_bytes,
-            "type": state.type,
-            "columns": tuple(f"{each.name}: {each.arrow_type}" for each in state.columns),
-            "serializers": tuple(each.serializer for each in state.columns),
-            "schemas": tuple(each.schema for each in state.columns),
-        }
-        for state in states
-    }
+def _of_state(state: StoredState) -> dict[str, Value]:
+    columns: tuple[ShownColumn, ...] = ()
+    with suppress(CheckpointError):  # if its file is gone, what is known is compared
+        columns = state.readable().content
+    row = state.row(columns) | {"schemas": tuple(column.schema.decode() for column in columns)}
+    return {name: "" if row[name] is None else row[name] for name in _COMPARED}
 
 
 def _contents(operator: StoredOperator) -> dict[int, StoredSubtask]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from os import PathLike
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
-from holdfast.backends.inspection.stored_states import StoredState, find_state, stored_states
+from holdfast.backends.inspection.catalogue import find_state, stored_states
+from holdfast.backends.inspection.state_parts import ReadableState
 from holdfast.locations.storages import load_checkpoint, resolve_pointer
 
 Raw = Literal["operator", "keyed"]
@@ -20,6 +21,7 @@ _STATES = pa.schema(
         ("elements", pa.int64()),
         ("bytes", pa.int64()),
         ("type", pa.string()),
+        ("arrow_type", pa.string()),
         ("stored_as", pa.string()),
     ]
 )
@@ -31,12 +33,15 @@ def read_state(
     state: str | None = None,
     *,
     raw: Raw | None = None,
+    kind: str | None = None,
     wide_integers: bool = False,
 ) -> pa.Table:
     """Read a state of a checkpoint or savepoint as a table.
 
     Elements of a list or union list are rows of `subtask` and `value`, entries of a broadcast state
-    rows of `key` and `value`, from one subtask's copy. Arrow data has the type that it was stored with.
+    rows of `key` and `value`, from one subtask's copy. Keyed states have a row for each key, and sub key: `subtask`,
+    the columns of key, namespace and sub key, `value`, and `changed` if they have a time to live; rows whose time
+    is over are there as long as they are stored. Arrow data has the type that it was stored with.
     Other elements are read by what is stored with them, without the job's classes: structs and
     dataclasses as structs, dicts as maps; a union of classes as a struct with the fields of all; as
     JSON text what Arrow has no type for. Pickles are not looked into: they are bytes.
@@ -47,6 +52,7 @@ def read_state(
         state: The state's name; may be left out where there is only one state.
         raw: `operator` reads raw operator state instead: rows of `subtask`, `partition` and `value`,
             the bytes. `keyed` reads raw keyed state: `subtask`, `key_group` and `value`.
+        kind: The state's kind, as `states` says it, where operator state and keyed state have one name.
         wide_integers: Whether whole numbers in elements that are not Arrow data become
             decimal128(20, 0), for numbers beyond 64 bits.
 
@@ -55,8 +61,10 @@ def read_state(
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: What was read is not what was written.
     """
-    stored = stored_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
-    return pa.Table.from_batches(stored.batches(), stored.schema)
+    readable = readable_state(
+        pointer, operator, state, raw=raw, kind=kind, wide_integers=wide_integers
+    )
+    return pa.Table.from_batches(readable.batches(), readable.schema)
 
 
 def iter_state(
@@ -65,58 +73,48 @@ def iter_state(
     state: str | None = None,
     *,
     raw: Raw | None = None,
+    kind: str | None = None,
     wide_integers: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Read a state as record batches; only a block of what is stored is in memory at a time.
 
     Arguments and errors are those of `read_state`.
     """
-    stored = stored_state(pointer, operator, state, raw=raw, wide_integers=wide_integers)
-    return stored.batches()
+    readable = readable_state(
+        pointer, operator, state, raw=raw, kind=kind, wide_integers=wide_integers
+    )
+    return readable.batches()
 
 
-def stored_state(
+def readable_state(
     pointer: str | PathLike[str],
     operator: str | None = None,
     state: str | None = None,
     *,
     raw: Raw | None = None,
+    kind: str | None = None,
     wide_integers: bool = False,
-) -> StoredState:
-    """What is known of a state before its elements are read. Arguments and errors as for `read_state`."""
+) -> ReadableState:
+    """A state whose elements were not read yet. Arguments and errors are those of `read_state`."""
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
-    return find_state(metadata, operator, state, raw=raw, wide_integers=wide_integers)
+    stored = find_state(metadata, operator, state, raw=raw, kind=kind)
+    return stored.readable(wide_integers=wide_integers)
 
 
 def states(pointer: str | PathLike[str]) -> pa.Table:
     """The states that a checkpoint or savepoint has, a row for each; no elements are read.
 
-    Columns: `operator`; `state`, null for raw state; `kind`: `list`, `union`, `broadcast`,
-    `raw operator` or `raw keyed`; `subtasks`, how many have stored it; `elements`, entries, partitions or
-    key groups, a broadcast state's counted once; `bytes` stored; `type` that `read_state` gives;
-    `stored_as`, how each column is stored.
+    Columns: `operator`; `state`, null for raw state; `kind`: `list`, `union`, `broadcast`, `raw operator`,
+    `raw keyed`, or `keyed` and the kind of keyed state, as in `keyed value`; `subtasks`, how many have stored it;
+    `elements`, entries, partitions or key groups, a broadcast state's counted once, of keyed state about the
+    rows that are stored; `bytes` stored; `type` of its elements for people; `arrow_type` that `read_state` gives;
+    `stored_as`: `arrow`, `messagepack`, `pickle` or `raw`. Of broadcast and keyed states the last three are said
+    of each column.
 
     Raises:
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: What was read is not what was written.
     """
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
-    return pa.Table.from_pylist([_state_row(state) for state in stored_states(metadata)], _STATES)
-
-
-def _state_row(state: StoredState) -> dict[str, Any]:
-    types = " to ".join(str(column.type) for column in state.columns)
-    return {
-        "operator": state.operator,
-        "state": state.name,
-        "kind": state.kind,
-        "subtasks": state.subtasks,
-        "elements": state.elements,
-        "bytes": state.bytes,
-        "type": types or "binary",
-        "stored_as": " to ".join(
-            column.kind if column.kind == "arrow" else f"{column.kind} of {column.stored_name}"
-            for column in state.columns
-        )
-        or "raw",
-    }
+    rows = [state.row(state.readable().content) for state in stored_states(metadata)]
+    return pa.Table.from_pylist(rows, _STATES)

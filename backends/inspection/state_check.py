@@ -8,17 +8,15 @@ from os import PathLike
 import pyarrow as pa
 
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
-from holdfast.backends.sections import are_alike, read_schema
+from holdfast.backends.inspection.catalogue import states_of
+from holdfast.backends.inspection.state_parts import StatePart
+from holdfast.backends.sections import are_alike
 from holdfast.backends.serializers import Outcome, Serializer, stored_in
 from holdfast.common import in_parallel
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.handles import StatePartitions, StreamStateHandle
-from holdfast.locations.metadata import StoredOperator
 from holdfast.locations.storages import load_checkpoint, resolve_pointer
 
 Descriptor = ListStateDescriptor | MapStateDescriptor
-
-_Section = tuple[StreamStateHandle, StatePartitions]
 
 
 class Fate(Enum):
@@ -36,8 +34,8 @@ class StateCheck:
     """What would become of one state.
 
     Attributes:
-        uid: The operator.
-        name: The state's name.
+        operator: The operator's uid.
+        state: The state's name.
         fate: What becomes of it. What the operator has no descriptor of is carried on, not lost; it
             is dropped when the operator is gone.
         stored: Type of what is stored, for people; empty if there is nothing. Types, if subtasks have
@@ -46,8 +44,8 @@ class StateCheck:
         reason: Why it is incompatible.
     """
 
-    uid: str
-    name: str
+    operator: str
+    state: str
     fate: Fate
     stored: str = ""
     wanted: str = ""
@@ -79,11 +77,15 @@ def check(
     checks: list[StateCheck] = []
     for uid, operator in stored.items():
         left = _by_name(uid, descriptors.get(uid, ()))
-        for name, sections in _sections(operator).items():
-            wanted = left.pop(name, None)
+        for state in states_of(uid, operator):
+            if state.name is None:
+                state.readable()  # says why keyed state is without a name; raw state has no type that could change
+                continue
+            wanted = None if state.is_keyed else left.pop(state.name, None)
             # A state that is only carried on may be stored in several ways.
-            schemas = _schemas(name, sections[:1] if wanted is None else sections)
-            checks.append(_checked(uid, name, schemas, wanted, is_there=uid in descriptors))
+            parts = state.parts[:1] if wanted is None else state.parts
+            schemas = _schemas(state.name, parts)
+            checks.append(_checked(uid, state.name, schemas, wanted, is_there=uid in descriptors))
         checks += [_new(uid, descriptor) for descriptor in left.values()]
     return checks + [
         _new(uid, descriptor)
@@ -101,25 +103,10 @@ def _by_name(uid: str, descriptors: Sequence[Descriptor]) -> dict[str, Descripto
     return by_name
 
 
-def _sections(operator: StoredOperator) -> dict[str, list[_Section]]:
-    """Where each state is, by name."""
-    sections: dict[str, list[_Section]] = {}
-    for subtask in operator.subtasks.values():
-        for handle in subtask.managed_operator:
-            for name, partitions in handle.states.items():
-                sections.setdefault(name, []).append((handle.stream, partitions))
-    return sections
-
-
-def _schemas(name: str, sections: Sequence[_Section]) -> list[pa.Schema]:
+def _schemas(name: str, parts: Sequence[StatePart]) -> list[pa.Schema]:
     """How a state is stored; several if its subtasks have stored it in different ways."""
-
-    def schema_of(section: _Section) -> pa.Schema:
-        stream, partitions = section
-        return read_schema(stream, partitions.offset, partitions.length, name=name)
-
     schemas: list[pa.Schema] = []
-    for schema in in_parallel(schema_of, sections):
+    for schema in in_parallel(lambda part: part.stored(), parts):
         if not any(are_alike(schema, known, name) for known in schemas):
             schemas.append(schema)
     return schemas

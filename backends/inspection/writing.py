@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from holdfast.backends.arrow import MisfitError
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
 from holdfast.backends.inspection.message_pack_columns import NotReadableError, column_of
-from holdfast.backends.inspection.stored_states import KEY, SUBTASK, VALUE, StoredState
+from holdfast.backends.inspection.state_parts import KEY, SUBTASK, VALUE, ReadableState
 from holdfast.backends.sections import (
     LIST_COLUMNS,
     MAP_COLUMNS,
@@ -82,7 +82,7 @@ def write_states(
     factory: CheckpointStreamFactory,
     *,
     parallelism: int,
-    replaced: Mapping[str, StoredState],
+    replaced: Mapping[str, ReadableState],
     keeps_places: bool = False,
     compression: Compression | None = None,
 ) -> dict[int, OperatorStateHandle]:
@@ -129,7 +129,7 @@ def write_states(
 def _prepared(
     name: str,
     state: StateRows,
-    replaced: StoredState | None,
+    replaced: ReadableState | None,
     parallelism: int,
     *,
     keeps_places: bool,
@@ -164,7 +164,7 @@ def _prepared(
     return _Prepared(mode, rows, None)
 
 
-def _descriptor(name: str, table: pa.Table, replaced: StoredState | None) -> Descriptor:
+def _descriptor(name: str, table: pa.Table, replaced: ReadableState | None) -> Descriptor:
     """What follows from the state that is replaced, or else from the table."""
     if replaced is not None:
         foreign = [shown.stored_name for shown in replaced.columns if shown.kind != "arrow"]

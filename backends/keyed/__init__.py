@@ -11,7 +11,34 @@ States know nothing of how rows are kept, and tables nothing of what rows mean. 
 """
 
 from holdfast.backends.keyed.backend import KeyedStateBackend
+from holdfast.backends.keyed.columnar import ColumnarStateTables
 from holdfast.backends.keyed.heap import HeapStateTables
 from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.segments import TableManifest, read_manifest, read_tables, write_tables
+from holdfast.backends.keyed.table import (
+    Identities,
+    Operation,
+    StateTable,
+    StateTables,
+    TableRows,
+    TableSpec,
+)
+from holdfast.backends.keyed.timer_order import time_part
 
-__all__ = ["HeapStateTables", "KeyedStateBackend", "Keys"]
+__all__ = [
+    "ColumnarStateTables",
+    "HeapStateTables",
+    "Identities",
+    "KeyedStateBackend",
+    "Keys",
+    "Operation",
+    "StateTable",
+    "StateTables",
+    "TableManifest",
+    "TableRows",
+    "TableSpec",
+    "read_manifest",
+    "read_tables",
+    "time_part",
+    "write_tables",
+]

@@ -177,6 +177,7 @@ class OperatorStateBackend:
             InvalidRequestError: A state of another kind has the name.
         """
         name = descriptor.name
+        _check_lasting(descriptor)
         serializers = (descriptor.key_serializer, descriptor.value_serializer)
         self._check_kind(name, OperatorStateMode.BROADCAST)
         state = self._maps.get(name)
@@ -246,6 +247,7 @@ class OperatorStateBackend:
         self._maps.clear()
 
     def _list(self, descriptor: ListStateDescriptor, mode: OperatorStateMode) -> ListState:
+        _check_lasting(descriptor)
         name, serializer = descriptor.name, descriptor.serializer
         self._check_kind(name, mode)
         if name in self._lists:
@@ -356,6 +358,15 @@ def _check_keys(name: str, stored: _Rows, keys: list[pa.Array], serializer: Seri
             "state of another name"
         )
         raise StateMigrationError(message)
+
+
+def _check_lasting(descriptor: ListStateDescriptor | MapStateDescriptor) -> None:
+    if descriptor.ttl is not None:
+        message = (
+            f"state {descriptor.name!r} has a time to live, which only keyed state can have; take a descriptor "
+            "without `ttl`"
+        )
+        raise InvalidRequestError(message)
 
 
 def _check_same(name: str, known: tuple[Serializer, ...], wanted: tuple[Serializer, ...]) -> None:

@@ -126,8 +126,8 @@ def _take_turns(
 
     take = partial(take_turns, engines, titles=TITLES, after_round=clean_up)
     take(partial(costs_of, verified=True), rounds=1)
-    if found := take(partial(costs_of, verified=False), rounds=rounds):
-        print_times(work.title, found, work.actions, TITLES)
+    if growths := take(partial(costs_of, verified=False), rounds=rounds):
+        print_times(work.title, growths, work.actions, TITLES)
 
 
 def _verify(client: Client, work: Work, directory: str, data: bytes) -> None:
@@ -141,14 +141,14 @@ def _verify(client: Client, work: Work, directory: str, data: bytes) -> None:
         expected = zlib.crc32(chunk, expected)
     layouts = set()
     names = set()
-    for one in client.list_status(directory):
-        found = 0
-        for part in client.read(one.path).read_range_stream(0, one.length):
-            found = zlib.crc32(part, found)
-        if (one.length, found) != (work.file_bytes, expected):
-            raise LeftOutError(f"it wrote something else to {one.path}")
-        names.add(one.path)
-        layouts.add((one.replication, one.blocksize))
+    for status in client.list_status(directory):
+        checksum = 0
+        for part in client.read(status.path).read_range_stream(0, status.length):
+            checksum = zlib.crc32(part, checksum)
+        if (status.length, checksum) != (work.file_bytes, expected):
+            raise LeftOutError(f"it wrote something else to {status.path}")
+        names.add(status.path)
+        layouts.add((status.replication, status.blocksize))
     if names != set(work.paths(directory)):
         raise LeftOutError(f"it left {len(names)} files of {work.title}, or others")
     if layouts != {(REPLICAS, BLOCK_BYTES)}:
@@ -158,13 +158,13 @@ def _verify(client: Client, work: Work, directory: str, data: bytes) -> None:
 def _print_memory(names: list[str], uri: str, data: Path) -> None:
     work = WORKS[-1]
     print_header(f"peak growth, {work.title}", [TITLES[name] for name in names])
-    found: dict[str, dict[str, int]] = {}
+    growths: dict[str, dict[str, int]] = {}
     for name in names:
         with left_out_on_failure(TITLES[name], name, {}):
-            found[name] = in_fresh_process(growth_bytes_of, name, uri, data, work)
+            growths[name] = in_fresh_process(growth_bytes_of, name, uri, data, work)
     for action in work.actions:
         cells = [
-            f"{found[name][action] / (1 << 20):.1f}" if name in found else "-" for name in names
+            f"{growths[name][action] / (1 << 20):.1f}" if name in growths else "-" for name in names
         ]
         print_row(f"{action}, MiB", cells)
 

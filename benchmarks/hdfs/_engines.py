@@ -42,9 +42,9 @@ def growth_bytes_of(name: str, uri: str, data: Path, work: Work) -> dict[str, in
     small = replace(work, files=1, file_bytes=4 << 10)
     for action in work.actions:
         engine.run(action, small, other)  # connects
-    found = {}
+    growths = {}
     for action in work.actions:
-        found[action], _ = peak_growth_bytes(partial(engine.run, action, work, directory))
+        growths[action], _ = peak_growth_bytes(partial(engine.run, action, work, directory))
     client.delete(directory, recursive=True)
     client.delete(other, recursive=True)
-    return found
+    return growths

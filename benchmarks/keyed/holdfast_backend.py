@@ -21,13 +21,21 @@ from holdfast.backends.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.backends.keyed import HeapStateTables, KeyedStateBackend, Keys
-from holdfast.backends.keyed.columnar import ColumnarStateTables
+from holdfast.backends.keyed import (
+    ColumnarStateTables,
+    HeapStateTables,
+    KeyedStateBackend,
+    Keys,
+    StateTables,
+)
 from holdfast.backends.keyed.states import FoldingColumns, ValueColumns
-from holdfast.backends.keyed.table import StateTables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.locations import FileSystemCheckpointStorage
-from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
+from holdfast.locations.handles import (
+    PlaceholderStreamStateHandle,
+    SegmentsStateHandle,
+    StreamStateHandle,
+)
 
 GROUPS = 128
 TOTALS = pa.struct([pa.field("count", pa.int64()), pa.field("sum", pa.int64())])
@@ -141,7 +149,7 @@ class Holdfast:
         handles = [
             handle
             for state in states
-            for handle in state.managed_keyed
+            for handle in state.with_streams(self._stored).managed_keyed
             if isinstance(handle, SegmentsStateHandle)
         ]
         self._note_unused(handles)
@@ -229,6 +237,16 @@ class Holdfast:
         for backend, chosen in zip(self._backends, self._ranges, strict=True):
             mine = (of_rows >= chosen.start_key_group) & (of_rows <= chosen.end_key_group)
             yield backend, Batch(batch.keys.filter(pa.array(mine)), batch.values[mine])
+
+    def _stored(self, stream: StreamStateHandle) -> StreamStateHandle:
+        """What the driver puts in the place of a placeholder: the stream of the checkpoint before."""
+        if not isinstance(stream, PlaceholderStreamStateHandle):
+            return stream
+        return next(
+            handle.segments[stream.name]
+            for handle in self._handles
+            if stream.name in handle.segments
+        )
 
     def _note_unused(self, handles: Sequence[SegmentsStateHandle]) -> None:
         """What the checkpoint before has and this one doesn't."""

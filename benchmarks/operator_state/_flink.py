@@ -77,9 +77,9 @@ def _measured(answer: str) -> Measured:
 def _java() -> str:
     """The program `java` of a JDK: what is compiled is not kept."""
     home = os.environ.get("JAVA_HOME")
-    found = {
+    programs = {
         name: shutil.which(name, path=f"{home}/bin" if home else None) for name in ("java", "javac")
     }
-    if found["java"] is None or found["javac"] is None:
+    if programs["java"] is None or programs["javac"] is None:
         raise LeftOutError("it needs a JDK of 17 or newer, and there is no javac")
-    return found["java"]
+    return programs["java"]

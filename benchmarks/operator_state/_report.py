@@ -61,7 +61,7 @@ class Compared:
 
     @property
     def engines(self) -> list[str]:
-        """Those that were left in."""
+        """Names of the engines that were left in."""
         return list(self.rounds[0])
 
     @property
@@ -71,14 +71,14 @@ class Compared:
 
     def median_ms(self, engine: str, action: str, of: Callable[[Cost], float]) -> float:
         """Milliseconds of one engine."""
-        return statistics.median(of(one[engine][action]) for one in self.rounds) * 1e3
+        return statistics.median(of(costs[engine][action]) for costs in self.rounds) * 1e3
 
     def ratio(self, *actions: str) -> float:
         """Flink's time for these actions to Holdfast's: the median of the rounds'."""
         ratios = []
-        for one in self.rounds:
-            flink = sum(one["flink"][_SAME_FOR_FLINK.get(name, name)].wall_s for name in actions)
-            ratios.append(flink / sum(one["holdfast"][name].wall_s for name in actions))
+        for costs in self.rounds:
+            flink = sum(costs["flink"][_SAME_FOR_FLINK.get(name, name)].wall_s for name in actions)
+            ratios.append(flink / sum(costs["holdfast"][name].wall_s for name in actions))
         return statistics.median(ratios)
 
 
@@ -96,13 +96,13 @@ class Linear:
 
     def median_ms(self, name: str, action: str) -> float:
         """Milliseconds of one of them."""
-        return statistics.median(one[name][action].wall_s for one in self.rounds) * 1e3
+        return statistics.median(costs[name][action].wall_s for costs in self.rounds) * 1e3
 
     def growth(self, action: str) -> float:
         """The large one's time to the small one's: the median of the rounds'."""
         small, large = self.titles
         return statistics.median(
-            one[large][action].wall_s / one[small][action].wall_s for one in self.rounds
+            costs[large][action].wall_s / costs[small][action].wall_s for costs in self.rounds
         )
 
 
@@ -132,9 +132,9 @@ class Report:
     def print_goals(self) -> None:
         """Which goals are met."""
         print("\ngoals")
-        for one in self.compared:
-            if one.work.name == LONGS.name:
-                _print_goals_of_longs(one)
+        for comparison in self.compared:
+            if comparison.work.name == LONGS.name:
+                _print_goals_of_longs(comparison)
         if self.compared:
             _print_goals_of_sizes(self.compared)
         if self.linear is not None:
@@ -143,14 +143,14 @@ class Report:
             share = self.growth["disk"]
             text = f"a snapshot to disk adds at most {MOST_COPIED:g} of the state to memory"
             _print_goal(text, f"{share:.2f}", share <= MOST_COPIED)
-        with_flink = [one for one in self.compared if "flink" in one.engines]
+        with_flink = [comparison for comparison in self.compared if "flink" in comparison.engines]
         if with_flink:
             _print_goal_of_cells(with_flink)
 
 
-def in_target(target: str, found: Mapping[str, T]) -> dict[str, T]:
+def in_target(target: str, values: Mapping[str, T]) -> dict[str, T]:
     """Actions or sizes, with the target in their names."""
-    return {f"{target} {name}": one for name, one in found.items()}
+    return {f"{target} {name}": value for name, value in values.items()}
 
 
 def print_compared(compared: Compared) -> None:
@@ -191,49 +191,49 @@ def _cells(compared: Compared, action: str) -> list[str]:
     return cells
 
 
-def _print_goals_of_longs(one: Compared) -> None:
+def _print_goals_of_longs(comparison: Compared) -> None:
     for target in ("memory", "disk"):
-        found = one.median_ms("holdfast", f"{target} sync", _wall)
-        text = f"sync part of {one.work.title} at most {MOST_SYNC_MS:g} ms, {target}"
-        _print_goal(text, f"{found:.3f} ms", found <= MOST_SYNC_MS)
-    if "flink" not in one.engines:
+        ours_ms = comparison.median_ms("holdfast", f"{target} sync", _wall)
+        text = f"sync part of {comparison.work.title} at most {MOST_SYNC_MS:g} ms, {target}"
+        _print_goal(text, f"{ours_ms:.3f} ms", ours_ms <= MOST_SYNC_MS)
+    if "flink" not in comparison.engines:
         return
-    ratio = one.ratio("disk sync", "disk async")
+    ratio = comparison.ratio("disk sync", "disk async")
     text = f"its snapshot to disk at least {LEAST_SNAPSHOT_RATIO:g} x as fast as Flink's"
     _print_goal(text, f"{ratio:.1f} x", ratio >= LEAST_SNAPSHOT_RATIO)
     for action in ("disk restore", "disk objects"):
-        ratio = one.ratio(action)
+        ratio = comparison.ratio(action)
         text = f"its {_full_title(action)} at least {LEAST_RESTORE_RATIO:g} x"
         _print_goal(text, f"{ratio:.1f} x", ratio >= LEAST_RESTORE_RATIO)
 
 
 def _print_goals_of_sizes(compared: Iterable[Compared]) -> None:
-    for one in compared:
-        share = one.sizes["holdfast"]["disk stored"] / one.work.raw_bytes
-        text = f"stored size at most {MOST_STORED:g} of raw, {one.work.title}"
+    for comparison in compared:
+        share = comparison.sizes["holdfast"]["disk stored"] / comparison.work.raw_bytes
+        text = f"stored size at most {MOST_STORED:g} of raw, {comparison.work.title}"
         _print_goal(text, f"{share:.3f}", share <= MOST_STORED)
-    most = max(one.sizes["holdfast"]["disk metadata"] for one in compared)
+    most = max(comparison.sizes["holdfast"]["disk metadata"] for comparison in compared)
     text = f"metadata smaller than {MOST_METADATA_BYTES} B"
     _print_goal(text, f"{most} B", most < MOST_METADATA_BYTES)
 
 
 def _print_goal_of_growth(linear: Linear) -> None:
     growth = {_full_title(action): linear.growth(action) for action in linear.actions}
-    steep = {title: one for title, one in growth.items() if one > MOST_GROWTH}
+    steep = {title: ratio for title, ratio in growth.items() if ratio > MOST_GROWTH}
     text = f"{TEN_TIMES_LONGS.title} at most {MOST_GROWTH:g} x {LONGS.title}"
     _print_goal(text, f"{len(growth) - len(steep)} of {len(growth)}", not steep)
-    for title, one in steep.items():
-        print(f"        {title}: {one:.1f} x")
+    for title, growth_of_size in steep.items():
+        print(f"        {title}: {growth_of_size:.1f} x")
 
 
 def _print_goal_of_cells(compared: Iterable[Compared]) -> None:
     slower = [
-        (one.work.name, _full_title(action), one.ratio(action))
-        for one in compared
-        for action in one.actions
-        if one.ratio(action) <= 1
+        (comparison.work.name, _full_title(action), comparison.ratio(action))
+        for comparison in compared
+        for action in comparison.actions
+        if comparison.ratio(action) <= 1
     ]
-    total = sum(len(one.actions) for one in compared)
+    total = sum(len(comparison.actions) for comparison in compared)
     text = "every cell faster than Flink"
     _print_goal(text, f"{total - len(slower)} of {total}", not slower)
     for name, title, ratio in slower:

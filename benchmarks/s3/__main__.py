@@ -53,7 +53,7 @@ def main() -> None:
             with left_out_on_failure(TITLES[kind], kind, buckets):
                 versions = KINDS[kind].versions()
                 buckets[kind] = stack.enter_context(server.new_bucket())
-                engines[kind] = KINDS[kind].tried(buckets[kind])
+                engines[kind] = KINDS[kind].warm_engine(buckets[kind])
                 print(f"{KINDS[kind].name}: {versions}")
         if "times" in options.parts:
             for work in options.works:
@@ -95,29 +95,29 @@ def _options() -> argparse.Namespace:
 def _print_memory(kinds: list[str], buckets: dict[str, Bucket]) -> None:
     work = WORKS[-1]
     print_header(f"peak growth, {work.title}", [TITLES[kind] for kind in kinds])
-    found: dict[str, dict[str, int]] = {}
+    growths: dict[str, dict[str, int]] = {}
     for kind in kinds:
         with left_out_on_failure(TITLES[kind], kind, {}):
-            found[kind] = growth_bytes_of(kind, buckets[kind], work)
+            growths[kind] = growth_bytes_of(kind, buckets[kind], work)
     for action in ("write", "read"):
         cells = [
-            f"{found[kind][action] / (1 << 20):.1f}" if kind in found else "-" for kind in kinds
+            f"{growths[kind][action] / (1 << 20):.1f}" if kind in growths else "-" for kind in kinds
         ]
         print_row(f"{action}, MiB", cells)
 
 
 def _print_requests(kinds: list[str], server: Server) -> None:
     print_header("requests", [TITLES[kind] for kind in kinds])
-    found: dict[str, dict[str, str]] = {}
+    counts: dict[str, dict[str, str]] = {}
     with http_faults(server.endpoint) as proxy:
         for kind in kinds:
             with (
                 left_out_on_failure(TITLES[kind], kind, {}),
                 server.new_bucket(through=proxy.url) as bucket,
             ):
-                found[kind] = requests_of(kind, bucket, proxy)
-    for title in next(iter(found.values()), {}):
-        print_row(title, [found[kind][title] if kind in found else "-" for kind in kinds])
+                counts[kind] = requests_of(kind, bucket, proxy)
+    for title in next(iter(counts.values()), {}):
+        print_row(title, [counts[kind][title] if kind in counts else "-" for kind in kinds])
 
 
 if __name__ == "__main__":

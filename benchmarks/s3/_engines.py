@@ -30,8 +30,8 @@ class Kind:
         except PackageNotFoundError as error:
             raise LeftOutError(f"{error.name} is not installed") from error
 
-    def tried(self, bucket: Bucket) -> Engine:
-        """One that has done all that it has to do here, so that it is warm too.
+    def warm_engine(self, bucket: Bucket) -> Engine:
+        """An engine that has done all that it has to do here, so that it is warm too.
 
         Raises:
             LeftOutError: It could not.
@@ -54,9 +54,9 @@ def warm_up(engine: Engine, sizes: Iterable[int]) -> None:
     """
     engine.begin("warm-up")
     for number, file_bytes in enumerate(sizes):
-        found = engine.read(engine.write(number, file_bytes), file_bytes)
-        if found != file_bytes:
-            raise LeftOutError(f"it read {found} of {file_bytes} bytes")
+        content = engine.read(engine.write(number, file_bytes), file_bytes)
+        if content != file_bytes:
+            raise LeftOutError(f"it read {content} of {file_bytes} bytes")
     engine.delete()
 
 

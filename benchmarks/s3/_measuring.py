@@ -45,21 +45,21 @@ def requests_of(kind: str, bucket: Bucket, proxy: HttpFaults) -> dict[str, str]:
         bucket: A bucket that is reached through the proxy.
         proxy: What counts them.
     """
-    engine = KINDS[kind].tried(bucket)
-    found, agents = {}, Counter[str]()
+    engine = KINDS[kind].warm_engine(bucket)
+    requests, agents = {}, Counter[str]()
     for work in WORKS:
         engine.begin(uuid.uuid4().hex)
         proxy.requests.clear()
         written = engine.write(0, work.file_bytes)
-        found[f"write 1 {work.title.partition(' x ')[2]}"] = str(len(proxy.requests))
+        requests[f"write 1 {work.title.partition(' x ')[2]}"] = str(len(proxy.requests))
         agents.update(
-            one.headers.get("user-agent", "?").partition("/")[0]
-            for one in proxy.requests
-            if one.method == "PUT"
+            request.headers.get("user-agent", "?").partition("/")[0]
+            for request in proxy.requests
+            if request.method == "PUT"
         )
         proxy.requests.clear()
         engine.read(written, work.file_bytes)
-        found[f"read 1 {work.title.partition(' x ')[2]}"] = str(len(proxy.requests))
+        requests[f"read 1 {work.title.partition(' x ')[2]}"] = str(len(proxy.requests))
         engine.delete()
     work = WORKS[0]
     engine.begin(uuid.uuid4().hex)
@@ -68,9 +68,9 @@ def requests_of(kind: str, bucket: Bucket, proxy: HttpFaults) -> dict[str, str]:
     )
     proxy.requests.clear()
     engine.delete()
-    found[f"delete {work.title}"] = str(len(proxy.requests))
-    found["bodies are sent by"] = ", ".join(sorted(agents))
-    return found
+    requests[f"delete {work.title}"] = str(len(proxy.requests))
+    requests["bodies are sent by"] = ", ".join(sorted(agents))
+    return requests
 
 
 def growth_bytes_of(kind: str, bucket: Bucket, work: Work) -> dict[str, int]:

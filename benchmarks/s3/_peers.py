@@ -50,8 +50,8 @@ class Boto3:
 
     def read(self, written: str, file_bytes: int) -> int:
         if file_bytes <= PART_BYTES:
-            found = self._client.get_object(Bucket=self._bucket, Key=written)
-            return len(found["Body"].read())
+            answer = self._client.get_object(Bucket=self._bucket, Key=written)
+            return len(answer["Body"].read())
         target = _Counted()
         self._client.download_fileobj(self._bucket, written, target, Config=self._config)
         return target.count
@@ -145,16 +145,16 @@ class Obstore:
     def read(self, written: str, file_bytes: int) -> int:
         import obstore  # noqa: PLC0415  # optional
 
-        found = obstore.get(self._store, written)
+        answer = obstore.get(self._store, written)
         if file_bytes <= PART_BYTES:
-            return len(found.bytes())
-        return sum(len(part) for part in found.stream(CHUNK_BYTES))
+            return len(answer.bytes())
+        return sum(len(part) for part in answer.stream(CHUNK_BYTES))
 
     def delete(self) -> None:
         import obstore  # noqa: PLC0415  # optional
 
         for page in obstore.list(self._store, self._prefix, chunk_size=1000):
-            obstore.delete(self._store, [one["path"] for one in page])
+            obstore.delete(self._store, [entry["path"] for entry in page])
 
 
 class Pyarrow:
@@ -214,8 +214,10 @@ def client_of(bucket: Bucket) -> Any:
 def delete_below(client: Any, bucket: str, prefix: str) -> None:
     """Delete all objects with a prefix, a thousand at a time."""
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
-        if found := [{"Key": one["Key"]} for one in page.get("Contents", ())]:
-            answer = client.delete_objects(Bucket=bucket, Delete={"Objects": found, "Quiet": True})
+        if entries := [{"Key": entry["Key"]} for entry in page.get("Contents", ())]:
+            answer = client.delete_objects(
+                Bucket=bucket, Delete={"Objects": entries, "Quiet": True}
+            )
             if "Errors" in answer:
                 raise OSError(answer["Errors"][0])
 

@@ -93,17 +93,17 @@ def measure(
     rounds: int,
 ) -> dict[str, list[float]]:
     """Median period of each round by query, milliseconds; one that fails is left out."""
-    found: dict[str, list[float]] = {name: [] for name in queries()}
+    periods: dict[str, list[float]] = {name: [] for name in queries()}
     for turn in range(rounds):
-        names = list(found)
+        names = list(periods)
         new = queries()
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             try:
-                found[name].append(_median_period(spark, directory, source, new[name]))
+                periods[name].append(_median_period(spark, directory, source, new[name]))
             except Exception as error:  # noqa: BLE001  # the others go on
                 print(f"{name} is left out: {str(error).strip().splitlines()[0]}")
-                del found[name]
-    return found
+                del periods[name]
+    return periods
 
 
 def _median_period(spark: SparkSession, directory: Path, source: Path, start: Start) -> float:
@@ -113,7 +113,9 @@ def _median_period(spark: SparkSession, directory: Path, source: Path, start: St
         query = start(stream, str(checkpoint))
         query.awaitTermination()
         batches = query.recentProgress[_WARM_UP:]
-        return statistics.median(float(one["durationMs"]["triggerExecution"]) for one in batches)
+        return statistics.median(
+            float(progress["durationMs"]["triggerExecution"]) for progress in batches
+        )
     finally:
         shutil.rmtree(checkpoint, ignore_errors=True)
 
@@ -122,10 +124,10 @@ def print_periods(periods: dict[str, list[float]], batches: int) -> None:
     """Periods, and how much longer they are than the first query's."""
     print(f"\nperiod of a micro-batch of 1,000 rows, ms: median of {batches} batches, by round")
     base = next(iter(periods.values()))
-    for name, found in periods.items():
-        more = statistics.median(a - b for a, b in zip(found, base, strict=True))
-        ratio = statistics.median(a / b for a, b in zip(found, base, strict=True))
-        rounds = "  ".join(f"{one:5.0f}" for one in found)
+    for name, periods_ms in periods.items():
+        more = statistics.median(a - b for a, b in zip(periods_ms, base, strict=True))
+        ratio = statistics.median(a / b for a, b in zip(periods_ms, base, strict=True))
+        rounds = "  ".join(f"{period_ms:5.0f}" for period_ms in periods_ms)
         print(f"{name:34}{rounds}   {more:+6.0f} ms   ratio {ratio:.2f}")
 
 
@@ -133,9 +135,9 @@ def print_rates(periods: dict[str, list[float]], rows: int, batches: int) -> Non
     """Rows per second, and their ratio to the first query's."""
     print(f"\nmillion rows a second, batches of {rows:,} rows: median of {batches}, by round")
     base = next(iter(periods.values()))
-    for name, found in periods.items():
-        ratio = statistics.median(b / a for a, b in zip(found, base, strict=True))
-        rounds = "  ".join(f"{rows / one / 1000:5.2f}" for one in found)
+    for name, periods_ms in periods.items():
+        ratio = statistics.median(b / a for a, b in zip(periods_ms, base, strict=True))
+        rounds = "  ".join(f"{rows / period_ms / 1000:5.2f}" for period_ms in periods_ms)
         print(f"{name:34}{rounds}   ratio {ratio:.2f}")
 
 

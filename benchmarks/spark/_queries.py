@@ -62,7 +62,7 @@ class RunningCountOfSpark(StatefulProcessor):
         timerValues: object,  # noqa: ARG002, N803
     ) -> Iterator[pd.DataFrame]:
         before = self._count.get()
-        count = (before[0] if before else 0) + sum(len(one) for one in rows)
+        count = (before[0] if before else 0) + sum(len(part) for part in rows)
         self._count.update((count,))
         yield pd.DataFrame({"key": [key[0]], "n": [count]})
 

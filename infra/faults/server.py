@@ -93,25 +93,25 @@ class Fault:
     @classmethod
     def parse(cls, text: str) -> "Fault":
         """What is meant. Raises `UsageError`."""
-        found = _FAULT.fullmatch(text)
-        if found is None:
+        match = _FAULT.fullmatch(text)
+        if match is None:
             raise UsageError(f"not a fault: {text}")
-        first = int(found["first"] or 1)
-        last = int(found["last"] or first)
+        first = int(match["first"] or 1)
+        last = int(match["last"] or first)
         if last < first:
             raise UsageError(f"ends before it begins: {text}")
-        if found["operation"] != _ANY:
+        if match["operation"] != _ANY:
             try:
-                s3_operation(found["operation"])
+                s3_operation(match["operation"])
             except InvalidRequestError as error:
                 raise UsageError(str(error)) from error
         return cls(
-            what=found["what"].partition("=")[0],
-            seconds=float(found["seconds"] or 0),
-            operation=found["operation"],
+            what=match["what"].partition("=")[0],
+            seconds=float(match["seconds"] or 0),
+            operation=match["operation"],
             first=first,
-            times=last - first + 1 if found["first"] else None,
-            step=int(found["step"] or 1),
+            times=last - first + 1 if match["first"] else None,
+            step=int(match["step"] or 1),
         )
 
     def add_to(self, faults: HttpFaults) -> None:

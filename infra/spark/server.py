@@ -198,12 +198,12 @@ def _kill(home: Path) -> None:
 def _processes(home: Path) -> list[int]:
     """Processes whose working directory is in a directory: servers, executors, Python workers."""
     below = os.fspath(home.resolve())
-    found = []
+    pids = []
     for pid in _pids():
         directory = _working_directory(pid)
         if directory == below or directory.startswith(f"{below}/"):
-            found.append(pid)
-    return found
+            pids.append(pid)
+    return pids
 
 
 def _pids() -> list[int]:

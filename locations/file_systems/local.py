@@ -27,10 +27,8 @@ from holdfast.locations.file_systems.port import BytesLike, FileOutputStream, Fi
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 
-# What repeating the call can't mend: permissions, a file where a directory should be, a long name.
+# What repeating the call can't mend: a file where a directory should be, a long name.
 _NOT_ALLOWED = {
-    errno.EACCES,
-    errno.EPERM,
     errno.EROFS,
     errno.ENOTDIR,
     errno.EISDIR,
@@ -71,7 +69,7 @@ class LocalFileSystem:
             if not os.path.isdir(path):
                 raise InvalidRequestError("not possible here (a file has that name)", uri)
             if not os.access(path, os.W_OK | os.X_OK):
-                raise InvalidRequestError("directory is not writable", uri)
+                raise InvalidRequestError("directory is not writable", uri, kind="refused")
             self._sync_names_up_from(path)
 
     def _sync_names_up_from(self, path: str) -> None:
@@ -386,6 +384,8 @@ def _error_for(error: OSError, uri: str) -> CheckpointError:
         return CheckpointNotFoundError("no such file or directory", uri)
     if isinstance(error, FileExistsError):
         return CheckpointConflictError.exists(uri)
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return InvalidRequestError(f"not possible here ({error.strerror})", uri, kind="refused")
     if error.errno in _NOT_ALLOWED:
         return InvalidRequestError(f"not possible here ({error.strerror})", uri)
     if error.errno in _NO_ROOM:

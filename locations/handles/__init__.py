@@ -27,6 +27,7 @@ from holdfast.locations.handles.state_handle import KeyedStateHandle, StateHandl
 from holdfast.locations.handles.stream_handles import (
     ByteStreamStateHandle,
     FileStateHandle,
+    PlaceholderStreamStateHandle,
     StreamStateHandle,
     is_inside,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "ManagedKeyedStateHandle",
     "OperatorStateHandle",
     "OperatorStateMode",
+    "PlaceholderStreamStateHandle",
     "RawOperatorStateHandle",
     "SegmentsStateHandle",
     "StateHandle",

@@ -1,12 +1,19 @@
 """Handles to keyed state: a range of key groups each."""
 
+import re
+from collections.abc import Mapping
 from typing import Self
 
 import msgspec
 
 from holdfast.common import Count, KeyGroup
 from holdfast.locations.handles.state_handle import InOneStream, StreamChange, flaw_of_parts
-from holdfast.locations.handles.stream_handles import StreamStateHandle
+from holdfast.locations.handles.stream_handles import (
+    PlaceholderStreamStateHandle,
+    StreamStateHandle,
+)
+
+_SEGMENT_NAME = re.compile(r"[0-9a-f]{32}")
 
 
 class KeyGroupsStateHandle(InOneStream, frozen=True, tag="key-groups"):
@@ -51,7 +58,9 @@ class SegmentsStateHandle(msgspec.Struct, frozen=True, tag="segments"):
     Attributes:
         key_groups: First and last key group of the range; both belong to it. Rows of other key groups in the
             manifest or the segments don't count.
-        segments: The segments that the manifest names, by their names, which are never used twice.
+        segments: The segments that the manifest names, by their names: 32 hex digits, which are drawn
+            at random and never used twice. In a task's report placeholders stand for segments that the
+            checkpoint has from which the task was restored.
         manifest: The manifest.
 
     Source:
@@ -76,8 +85,12 @@ class SegmentsStateHandle(msgspec.Struct, frozen=True, tag="segments"):
         segments = {name: change(stream) for name, stream in self.segments.items()}
         return msgspec.structs.replace(self, manifest=change(self.manifest), segments=segments)
 
+    def shared_streams(self) -> Mapping[str, StreamStateHandle]:
+        """The segments, by their names."""
+        return self.segments
+
     def discard_state(self) -> None:
-        """Delete the manifest and all segments."""
+        """Delete the manifest and the segments that are no placeholders."""
         for stream in self.streams():
             stream.discard_state()
 
@@ -87,7 +100,14 @@ class SegmentsStateHandle(msgspec.Struct, frozen=True, tag="segments"):
 
     def flaw(self) -> str | None:
         first, last = self.key_groups
-        return f"key groups {first} to {last}" if first > last else None
+        if first > last:
+            return f"key groups {first} to {last}"
+        for name, stream in self.segments.items():
+            if not _SEGMENT_NAME.fullmatch(name):
+                return f"a segment of the name {name!r}"
+            if isinstance(stream, PlaceholderStreamStateHandle) and stream.name != name:
+                return f"a placeholder of segment {stream.name!r} in the place of {name!r}"
+        return None
 
 
 ManagedKeyedStateHandle = KeyGroupsStateHandle | SegmentsStateHandle

@@ -18,7 +18,9 @@ Some errors of a class have a `kind`, where a program may want to tell them from
 
 InvalidRequestError        not-exclusive  the store can't tell two writers of one name apart; promise a single one
                            no-bucket      the bucket of the location does not exist
-                           refused        the store lets nobody in with these credentials, or not there
+                           refused        the store doesn't let these credentials in, or not at this place
+                           gone-on        the restored query has been started since; nothing is left to restore
+CheckpointNotFoundError    not-begun      the query has done no batch yet; try again later
 CheckpointConflictError    exists         what was to be made is there already
                            taken-over     another driver has claimed the job since
                            claim-lost     the claim to the job was deleted with the job's directory

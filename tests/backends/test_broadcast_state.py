@@ -157,8 +157,10 @@ class TestSnapshots:
         second = snapshot_of(backend)
         state.clear()
         third = snapshot_of(backend)
-        found = [contents(OperatorStateBackend.restore([one])) for one in (first, second, third)]
-        assert found == [{1: 2}, {1: 3}, {}]
+        restored = [
+            contents(OperatorStateBackend.restore([handle])) for handle in (first, second, third)
+        ]
+        assert restored == [{1: 2}, {1: 3}, {}]
 
     def test_an_object_changed_after_it_was_put_changes_nothing(self) -> None:
         backend = OperatorStateBackend()
@@ -239,8 +241,8 @@ class TestSnapshots:
 class TestRestore:
     def test_entries_of_later_handles_replace_those_before(self) -> None:
         backends = [OperatorStateBackend() for _ in range(3)]
-        for one, entries in zip(backends, ({1: 1, 2: 1}, {}, {2: 2, 3: 2}), strict=True):
-            broadcast_state(one, entries=entries)
+        for backend, entries in zip(backends, ({1: 1, 2: 1}, {}, {2: 2, 3: 2}), strict=True):
+            broadcast_state(backend, entries=entries)
         assert contents(restored(*backends)) == {1: 1, 2: 2, 3: 2}
         assert contents(restored(*backends[::-1])) == {1: 1, 2: 1, 3: 2}
         assert contents(restored(restored(*backends))) == {1: 1, 2: 2, 3: 2}
@@ -248,16 +250,16 @@ class TestRestore:
     @pytest.mark.parametrize("parallelism", [1, 2, 3, 7])
     def test_every_subtask_gets_one_of_the_copies(self, parallelism: int) -> None:
         backends = [OperatorStateBackend() for _ in range(3)]
-        for one in backends:
-            broadcast_state(one, entries={1: 2, 3: 4})
-            list_state(one).add(1)
-        handles = [[snapshot_of(one)] for one in backends]
+        for backend in backends:
+            broadcast_state(backend, entries={1: 2, 3: 4})
+            list_state(backend).add(1)
+        handles = [[snapshot_of(backend)] for backend in backends]
         for _ in range(2):
             parts = redistribute(handles, parallelism)
             news = [OperatorStateBackend.restore(part) for part in parts]
-            assert [contents(one) for one in news] == [{1: 2, 3: 4}] * parallelism
-            assert sum(len(list_state(one)) for one in news) == 3
-            handles = [[snapshot_of(one)] for one in news]
+            assert [contents(backend) for backend in news] == [{1: 2, 3: 4}] * parallelism
+            assert sum(len(list_state(backend)) for backend in news) == 3
+            handles = [[snapshot_of(backend)] for backend in news]
 
     def test_a_map_does_not_grow_over_a_hundred_checkpoints(self) -> None:
         backend = OperatorStateBackend()

@@ -74,10 +74,10 @@ def checkpoint(
     return metadata
 
 
-def with_states(*register: Callable[[OperatorStateBackend], Any]) -> OperatorStateBackend:
+def with_states(*fills: Callable[[OperatorStateBackend], Any]) -> OperatorStateBackend:
     backend = OperatorStateBackend()
-    for one in register:
-        one(backend)
+    for fill in fills:
+        fill(backend)
     return backend
 
 
@@ -87,20 +87,20 @@ def gone() -> Any:
 
 def full() -> OperatorStateBackend:
     return with_states(
-        lambda one: list_state(one, "longs", pa.int32()).add_all(range(100)),
-        lambda one: list_state(one, "points", Point).add(Point(1)),
-        lambda one: union_state(one, "union", pa.string()).add("a"),
-        lambda one: broadcast_state(one, "rules", (str, pa.int16()), {"a": 1}),
-        lambda one: list_state(one, "gone", gone()),
-        lambda one: list_state(one, "pickled", Pickled()).add(Plain(1)),
-        lambda one: list_state(one, "empty", pa.int64()),
+        lambda backend: list_state(backend, "longs", pa.int32()).add_all(range(100)),
+        lambda backend: list_state(backend, "points", Point).add(Point(1)),
+        lambda backend: union_state(backend, "union", pa.string()).add("a"),
+        lambda backend: broadcast_state(backend, "rules", (str, pa.int16()), {"a": 1}),
+        lambda backend: list_state(backend, "gone", gone()),
+        lambda backend: list_state(backend, "pickled", Pickled()).add(Plain(1)),
+        lambda backend: list_state(backend, "empty", pa.int64()),
     )
 
 
 @pytest.fixture(params=["local_directory", "memory_directory"])
 def directory(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(request.param)
-    return found
+    uri: str = request.getfixturevalue(request.param)
+    return uri
 
 
 @pytest.mark.parametrize("inline_threshold", [0, 100_000], ids=["files", "inline"])
@@ -119,10 +119,11 @@ class TestFates:
         return f"{directory}/job/chk-1"
 
     def fates(self, pointer: str, *descriptors: Any) -> dict[str, StateCheck]:
-        return {one.name: one for one in check(pointer, {"kept": descriptors}) if one.uid == "kept"}
+        checks = check(pointer, {"kept": descriptors})
+        return {state.state: state for state in checks if state.operator == "kept"}
 
     def test_what_is_asked_for_as_it_was_stored_is_restored(self, pointer: str) -> None:
-        found = self.fates(
+        states = self.fates(
             pointer,
             ListStateDescriptor("longs", pa.int32()),
             ListStateDescriptor("points", Point),
@@ -132,31 +133,31 @@ class TestFates:
             ListStateDescriptor("pickled", Pickled()),
             ListStateDescriptor("empty", int),
         )
-        assert {one.fate for one in found.values()} == {Fate.RESTORED}
-        assert len(found) == 7
-        rules = found["rules"]
+        assert {state.fate for state in states.values()} == {Fate.RESTORED}
+        assert len(states) == 7
+        rules = states["rules"]
         assert (rules.stored, rules.wanted, rules.reason) == ("string to int16",) * 2 + ("",)
-        assert "Point" in found["points"].stored
+        assert "Point" in states["points"].stored
 
     def test_what_is_not_asked_for_is_carried_on(self, pointer: str) -> None:
-        found = self.fates(pointer)
-        assert len(found) == 7
-        assert {(one.fate, one.wanted) for one in found.values()} == {(Fate.RESTORED, "")}
+        states = self.fates(pointer)
+        assert len(states) == 7
+        assert {(state.fate, state.wanted) for state in states.values()} == {(Fate.RESTORED, "")}
 
     def test_what_has_changed_is_migrated(self, pointer: str) -> None:
         point = msgspec.defstruct("Point", [("x", int), ("z", int, 0)])
-        found = self.fates(
+        states = self.fates(
             pointer,
             ListStateDescriptor("longs", pa.int64()),
             ListStateDescriptor("points", point),
             MapStateDescriptor("rules", str, pa.int64()),
         )
         for name in ("longs", "points", "rules"):
-            assert found[name].fate is Fate.MIGRATED
-        assert (found["longs"].stored, found["longs"].wanted) == ("int32", "int64")
+            assert states[name].fate is Fate.MIGRATED
+        assert (states["longs"].stored, states["longs"].wanted) == ("int32", "int64")
 
     def test_what_does_not_fit_is_incompatible(self, pointer: str) -> None:
-        found = self.fates(
+        states = self.fates(
             pointer,
             ListStateDescriptor("longs", pa.int16()),
             ListStateDescriptor("points", Order),
@@ -165,10 +166,10 @@ class TestFates:
             ListStateDescriptor("pickled", Point),
         )
         for name in ("longs", "points", "rules", "union", "pickled"):
-            assert found[name].fate is Fate.INCOMPATIBLE, name
-            assert found[name].reason
-            assert found[name].stored
-            assert found[name].wanted
+            assert states[name].fate is Fate.INCOMPATIBLE, name
+            assert states[name].reason
+            assert states[name].stored
+            assert states[name].wanted
 
     def test_what_is_not_stored_is_new(self, pointer: str) -> None:
         descriptors: dict[str, list[Any]] = {
@@ -177,8 +178,8 @@ class TestFates:
             "stateless": [ListStateDescriptor("d", int)],
             "last": [ListStateDescriptor("e", int)],
         }
-        new = [one for one in check(pointer, descriptors) if one.fate is Fate.NEW]
-        assert [(one.uid, one.name) for one in new] == [
+        new = [state for state in check(pointer, descriptors) if state.fate is Fate.NEW]
+        assert [(state.operator, state.state) for state in new] == [
             ("kept", "more"),
             ("stateless", "d"),
             ("later", "b"),
@@ -188,11 +189,11 @@ class TestFates:
         assert new[2] == StateCheck("later", "b", Fate.NEW, wanted="int64 to string")
 
     def test_what_lost_its_operator_is_dropped(self, pointer: str) -> None:
-        found = check(pointer, {"kept": []})
-        dropped = [one for one in found if one.fate is Fate.DROPPED]
-        assert {one.uid for one in dropped} == {"removed"}
+        states = check(pointer, {"kept": []})
+        dropped = [state for state in states if state.fate is Fate.DROPPED]
+        assert {state.operator for state in dropped} == {"removed"}
         assert len(dropped) == 7
-        assert {one.wanted for one in dropped} == {""}
+        assert {state.wanted for state in dropped} == {""}
 
     def test_a_restore_does_what_was_said(self, pointer: str) -> None:
         point = msgspec.defstruct("Point", [("x", int)])
@@ -220,7 +221,8 @@ class TestSubtasksThatStoreInDifferentWays:
     @pytest.fixture
     def pointer(self, memory_directory: str) -> str:
         backends = [
-            with_states(partial(list_state, name="s", element_type=one)) for one in self.TYPES
+            with_states(partial(list_state, name="s", element_type=element_type))
+            for element_type in self.TYPES
         ]
         checkpoint(memory_directory, {"op": backends})
         return f"{memory_directory}/job/chk-1"
@@ -238,14 +240,16 @@ class TestSubtasksThatStoreInDifferentWays:
         self, pointer: str, wanted: pa.DataType | None, fate: Fate, stored: str
     ) -> None:
         descriptors = [] if wanted is None else [ListStateDescriptor("s", wanted)]
-        (found,) = check(pointer, {"op": descriptors})
-        assert (found.fate, found.stored) == (fate, stored)
+        (state,) = check(pointer, {"op": descriptors})
+        assert (state.fate, state.stored) == (fate, stored)
 
 
 def large() -> OperatorStateBackend:
     return with_states(
-        lambda one: list_state(one, "longs").add_all(pa.array(range(1_000_000))),
-        lambda one: list_state(one, "kinds", pa.dictionary(pa.int32(), pa.string())).add("a"),
+        lambda backend: list_state(backend, "longs").add_all(pa.array(range(1_000_000))),
+        lambda backend: list_state(backend, "kinds", pa.dictionary(pa.int32(), pa.string())).add(
+            "a"
+        ),
     )
 
 
@@ -254,8 +258,8 @@ class TestReading:
         with counting_file_system(directory) as counts:
             metadata = checkpoint(counts.directory, {"op": [large(), large()]})
             counts.clear()
-            found = check(f"{counts.directory}/job/chk-1", {})
-            assert [one.fate for one in found] == [Fate.DROPPED] * 2
+            states = check(f"{counts.directory}/job/chk-1", {})
+            assert [state.fate for state in states] == [Fate.DROPPED] * 2
             # Whole blocks, because each has a checksum: those of one subtask's footers.
             assert counts.bytes_read <= 3 << 20
             assert metadata.state_bytes > 16_000_000
@@ -268,7 +272,7 @@ class TestReading:
             file.seek(3_000_000)
             file.write(bytes(1000))
         (longs, _) = check(f"{local_directory}/job/chk-1", {"op": []})
-        assert (longs.name, longs.fate, longs.stored) == ("longs", Fate.RESTORED, "int64")
+        assert (longs.state, longs.fate, longs.stored) == ("longs", Fate.RESTORED, "int64")
         with pytest.raises(CheckpointCorruptedError):
             OperatorStateBackend.restore(metadata.operators["op"].subtasks[0].managed_operator)
 
@@ -303,8 +307,10 @@ class TestReading:
         (handle,) = backend.snapshot(location).run().handles
         for amount in (1, 8, 10**6):
             states = {
-                name: msgspec.structs.replace(one, **{cut: getattr(one, cut) + amount})
-                for name, one in handle.states.items()
+                name: msgspec.structs.replace(
+                    partitions, **{cut: getattr(partitions, cut) + amount}
+                )
+                for name, partitions in handle.states.items()
             }
             damaged = msgspec.structs.replace(handle, states=states)
             operators = {
@@ -325,11 +331,11 @@ class TestReading:
             file_system_for(memory_directory).delete([f"{memory_directory}/job/chk-1/_metadata"])
 
     def test_elements_are_not_unpickled(self, memory_directory: str) -> None:
-        backend = with_states(lambda one: list_state(one, "s", Pickled()).add(Trap()))
+        backend = with_states(lambda fresh: list_state(fresh, "s", Pickled()).add(Trap()))
         checkpoint(memory_directory, {"op": [backend]})
         descriptors = {"op": [ListStateDescriptor("s", Pickled())]}
-        (found,) = check(f"{memory_directory}/job/chk-1", descriptors)
-        assert found.fate is Fate.RESTORED
+        (state,) = check(f"{memory_directory}/job/chk-1", descriptors)
+        assert state.fate is Fate.RESTORED
 
     def test_the_metadata_file_is_a_pointer_too(self, local_directory: str) -> None:
         checkpoint(local_directory, {"op": [full()]})

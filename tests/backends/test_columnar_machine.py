@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from contracts.keyed_rows import GROUPS, KEYS, identities, key_group, sort_key, timer_sort_key
+from contracts.placeholders import resolved
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -434,14 +435,16 @@ class ColumnarMachine(RuleBasedStateMachine):
                 subtask.tables.notify_checkpoint_aborted(self.checkpoint)
             assert self.files() == before
             return
-        handles = [handle for part in parts for handle in part.run().managed_keyed]
+        known = {name: s for handle, _ in self.completed for name, s in handle.segments.items()}
+        handles = [
+            resolved(handle, known)
+            for part in parts
+            for handle in part.run().managed_keyed
+            if isinstance(handle, SegmentsStateHandle)
+        ]
         models = [copy.deepcopy(subtask.model) for subtask in self.subtasks]
         if ending in ("complete", "reopen"):
-            self.completed = [
-                (handle, model)
-                for handle, model in zip(handles, models, strict=True)
-                if isinstance(handle, SegmentsStateHandle)
-            ]
+            self.completed = list(zip(handles, models, strict=True))
             self.sweep()
             if ending == "reopen":
                 self.restart([subtask.groups for subtask in self.subtasks])

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from contracts.placeholders import resolved
 
 from holdfast.backends.keyed.columnar import (
     ColumnarStateTables,
@@ -28,7 +29,7 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations import FileSystemCheckpointStorage
-from holdfast.locations.adapters import FileStateHandle
+from holdfast.locations.adapters import FileStateHandle, StreamStateHandle
 from holdfast.locations.handles import SegmentsStateHandle
 
 GROUPS = KeyGroupRange(0, 7)
@@ -72,6 +73,8 @@ class Job:
         self.access.initialize_base_locations_for_checkpoint()
         self.local = local
         self.checkpoint = 0
+        self.written: dict[int, SegmentsStateHandle] = {}
+        self.confirmed: dict[str, StreamStateHandle] = {}
         self.workspace = Workspace()
 
     def restored(
@@ -90,6 +93,7 @@ class Job:
             may_refer=may_refer,
         )
         tables.advance_time(0)
+        self.confirmed |= {name: s for handle in handles for name, s in handle.segments.items()}
         return tables
 
     def snapshot(self, tables: ColumnarStateTables) -> SegmentsStateHandle:
@@ -97,12 +101,17 @@ class Job:
         location = self.access.initialize_location_for_checkpoint(self.checkpoint)
         (handle,) = tables.snapshot(self.checkpoint, location).run().managed_keyed
         assert isinstance(handle, SegmentsStateHandle)
-        return handle
+        self.written[self.checkpoint] = resolved(handle, self.confirmed)
+        return self.written[self.checkpoint]
 
     def completed(self, tables: ColumnarStateTables) -> SegmentsStateHandle:
         handle = self.snapshot(tables)
-        tables.notify_checkpoint_complete(self.checkpoint)
+        self.confirm(tables, self.checkpoint)
         return handle
+
+    def confirm(self, tables: ColumnarStateTables, checkpoint: int) -> None:
+        tables.notify_checkpoint_complete(checkpoint)
+        self.confirmed |= self.written[checkpoint].segments
 
     def local_files(self) -> set[str]:
         return set(os.listdir(self.local))
@@ -165,7 +174,7 @@ def test_what_no_checkpoint_has_confirmed_is_written_by_each(job: Job) -> None:
     first, second = uris(job.snapshot(tables)), uris(job.snapshot(tables))
     assert first.keys() == second.keys()
     assert not set(first.values()) & set(second.values())
-    tables.notify_checkpoint_complete(1)
+    job.confirm(tables, 1)
     assert uris(job.snapshot(tables)) == first
 
 
@@ -174,7 +183,7 @@ def test_a_late_word_of_an_older_checkpoint_changes_nothing(job: Job) -> None:
     put(tables.table(value_spec()), range(ROWS))
     job.snapshot(tables)
     second = uris(job.snapshot(tables))
-    tables.notify_checkpoint_complete(2)
+    job.confirm(tables, 2)
     tables.notify_checkpoint_complete(1)
     assert uris(job.snapshot(tables)) == second
 

@@ -65,15 +65,15 @@ class TestRangeOfAnOperator:
         max_parallelism, parallelism = numbers
         starts = [0, *(end + 1 for end in ends[:-1])]
         expected = [KeyGroupRange(*both) for both in zip(starts, ends, strict=True)]
-        found = [key_group_range(max_parallelism, parallelism, i) for i in range(parallelism)]
-        assert found == expected
+        ranges = [key_group_range(max_parallelism, parallelism, i) for i in range(parallelism)]
+        assert ranges == expected
 
     @given(parallelisms)
     def test_the_ranges_cover_all_groups_once_and_evenly(self, numbers: tuple[int, int]) -> None:
         max_parallelism, parallelism = numbers
         ranges = [key_group_range(max_parallelism, parallelism, i) for i in range(parallelism)]
-        assert [group for one in ranges for group in one] == list(range(max_parallelism))
-        lengths = [len(one) for one in ranges]
+        assert [group for owned in ranges for group in owned] == list(range(max_parallelism))
+        lengths = [len(owned) for owned in ranges]
         assert max(lengths) - min(lengths) <= 1
 
     @given(parallelisms, st.data())

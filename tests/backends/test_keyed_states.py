@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 
-from holdfast.backends.keyed.columnar import ColumnarStateTables
-from holdfast.backends.keyed.heap import HeapStateTables
-from holdfast.backends.keyed.table import StateTables
+from holdfast.backends.keyed import ColumnarStateTables, HeapStateTables, StateTables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.locations.handles import SegmentsStateHandle
 from holdfast.testing import KeyedStatesContract

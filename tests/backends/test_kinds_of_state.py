@@ -3,16 +3,20 @@
 Nothing asks of state more than what `StateHandle` and `KeyedStateHandle` say.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, cast
 
 import msgspec
+import pyarrow as pa
 import pytest
 from contracts.values import EXCLUSIVE
 
-from holdfast.backends import describe
+from holdfast.backends import compare
 from holdfast.backends.assignment import OperatorSettings, assign
+from holdfast.backends.inspection import ShownColumn, stored_states
+from holdfast.backends.inspection.catalogue import READERS
 from holdfast.backends.snapshot import WrittenPart
 from holdfast.locations import (
     CheckpointMetadata,
@@ -45,6 +49,9 @@ class Runs(msgspec.Struct, frozen=True, tag="runs"):
     def with_streams(self, change: Callable[[StreamStateHandle], StreamStateHandle], /) -> Self:
         runs = tuple(change(run) for run in self.runs)
         return msgspec.structs.replace(self, runs=runs, manifest=change(self.manifest))
+
+    def shared_streams(self) -> Mapping[str, StreamStateHandle]:
+        return {}
 
     def discard_state(self) -> None:
         for stream in self.streams():
@@ -108,9 +115,69 @@ def test_its_files_are_counted_verified_and_copied(
     assert all(file.uri.startswith(f"file://{tmp_path}/archive/") for file in verify(streams))
 
 
-def test_it_is_described_by_its_key_groups_and_bytes(checkpoint: CompletedCheckpoint) -> None:
-    (state,) = describe(checkpoint.metadata)
-    assert (state.kind, state.elements, state.state_bytes) == ("keyed", 8, 2 * (300 + 3 + 8))
+@dataclass(frozen=True)
+class CountPart:
+    """A subtask's part of a state by key: one row for each run."""
+
+    subtask: int
+    handle: Runs
+
+    @property
+    def elements(self) -> int:
+        return len(self.handle.runs)
+
+    def extents(self) -> list[tuple[StreamStateHandle, int, int]]:
+        return [(run, 0, run.size) for run in self.handle.runs]
+
+    def stored(self) -> pa.Schema:
+        return pa.schema([("user", pa.string()), ("value", pa.int64())])
+
+    def columns(self, stored: pa.Schema, /, *, wide_integers: bool) -> tuple[ShownColumn, ...]:
+        return tuple(
+            ShownColumn.of(field, field.name, "counts", wide_integers=wide_integers)
+            for field in stored
+        )
+
+    def split(self) -> list["CountPart"]:
+        return [self]
+
+    def batches(self, stored: pa.Schema, /) -> Iterator[pa.RecordBatch]:
+        for number, run in enumerate(self.handle.runs):
+            yield pa.record_batch([[f"{self.subtask}-{number}"], [run.size]], schema=stored)
+
+
+def counts_in(subtask: int, handle: Runs) -> Iterator[tuple[str, str, CountPart]]:
+    yield "counts", "keyed value", CountPart(subtask, handle)
+
+
+def test_a_line_in_the_catalogue_lists_and_reads_it(
+    checkpoint: CompletedCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(READERS["managed_keyed"], Runs, counts_in)
+    (state,) = stored_states(checkpoint.metadata)
+    readable = state.readable()
+    assert state.row(readable.content) == {
+        "operator": "counts",
+        "state": "counts",
+        "kind": "keyed value",
+        "subtasks": 2,
+        "elements": 4,
+        "bytes": 2 * (300 + 3),
+        "type": "string to int64",
+        "arrow_type": "string to int64",
+        "stored_as": "arrow to arrow",
+    }
+    assert pa.Table.from_batches(readable.batches(), readable.schema).to_pydict() == {
+        "subtask": [0, 0, 1, 1],
+        "user": ["0-0", "0-1", "1-0", "1-1"],
+        "value": [300, 3, 300, 3],
+    }
+    lost = msgspec.structs.replace(checkpoint.metadata, operators={})
+    differences = compare(checkpoint.metadata, lost)
+    assert [(each.operator, each.state) for each in differences] == [
+        ("counts", ""),
+        ("counts", "counts"),
+    ]
 
 
 def test_it_is_cut_by_key_groups_when_the_job_is_rescaled(checkpoint: CompletedCheckpoint) -> None:

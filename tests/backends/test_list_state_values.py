@@ -158,7 +158,7 @@ def test_elements_that_are_added_alone_are_in_a_snapshot_whatever_their_type(
             pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]),
         ),
     ],
-    ids=lambda one: str(one) if isinstance(one, pa.DataType) else "",
+    ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
 )
 def test_elements_that_python_has_no_object_for_are_there_for_arrow(
     element_type: pa.DataType, elements: pa.Array
@@ -167,12 +167,12 @@ def test_elements_that_python_has_no_object_for_are_there_for_arrow(
     state = list_state(backend, "s", element_type)
     state.add_all(elements)
     broadcast_state(backend, "b", (int, element_type)).put(1, elements[0])
-    for one in (backend, restored(backend)):
+    for state_backend in (backend, restored(backend)):
         with pytest.raises(InvalidRequestError, match="take it as Arrow data"):
-            list_state(one, "s", element_type).get()
+            list_state(state_backend, "s", element_type).get()
         with pytest.raises(InvalidRequestError, match="take it as Arrow data"):
-            broadcast_state(one, "b", (int, element_type)).get(1)
-        assert list_state(one, "s", element_type).to_arrow().chunk(0).equals(elements)
+            broadcast_state(state_backend, "b", (int, element_type)).get(1)
+        assert list_state(state_backend, "s", element_type).to_arrow().chunk(0).equals(elements)
 
 
 def _struct_with_a_null(field: pa.Field, values: Any) -> pa.StructArray:
@@ -286,7 +286,7 @@ class TestColumnsOfPandas:
         state = state_of(float)
         for column in (pd.Series([1.0, math.nan]), np.array([1.0, math.nan])):
             state.update(column)
-            assert [str(one) for one in state.get()] == ["1.0", "nan"]
+            assert [str(element) for element in state.get()] == ["1.0", "nan"]
         with pytest.raises(InvalidRequestError, match="None is no element"):
             state.add_all(pd.Series([1.0, None], dtype="Float64"))
 

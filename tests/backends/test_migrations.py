@@ -166,42 +166,51 @@ class TestSubtasksThatAskAtDifferentTimes:
                 OperatorStateBackend.restore(part).snapshot(memory_factory()).run()
                 for part in parts
             ]
-            handles = [list(one.handles) for one in results]
+            handles = [list(result.handles) for result in results]
         backends = [OperatorStateBackend.restore(p) for p in redistribute(handles, parallelism)]
-        found = [msgspec.to_builtins(get(one, "s", wanted).get()) for one in backends]
+        values = [
+            msgspec.to_builtins(get(restored_backend, "s", wanted).get())
+            for restored_backend in backends
+        ]
         if mode == "list":
-            assert list(chain.from_iterable(found)) == [expected] * 4
+            assert list(chain.from_iterable(values)) == [expected] * 4
         else:
-            assert found == [[expected] * 4] * parallelism
+            assert values == [[expected] * 4] * parallelism
 
     def test_elements_keep_their_order(self) -> None:
         old, new = struct(a=pa.int32()), struct(a=pa.int64())
         types = (old, new, old, old, new)
         handles = [
-            snapshot_of(backend_with(s=(one, [{"a": number}]))) for number, one in enumerate(types)
+            snapshot_of(backend_with(s=(element_type, [{"a": number}])))
+            for number, element_type in enumerate(types)
         ]
         state = list_state(OperatorStateBackend.restore(handles), "s", new)
-        assert [one["a"] for one in state.get()] == [0, 1, 2, 3, 4]
+        assert [element["a"] for element in state.get()] == [0, 1, 2, 3, 4]
 
     def test_the_rest_is_in_files_of_its_own(self, local_directory: str) -> None:
-        backends = [backend_with(s=(one, [1]), t=(int, [2])) for one in (pa.int32(), pa.int64())]
+        backends = [
+            backend_with(s=(arrow_type, [1]), t=(int, [2]))
+            for arrow_type in (pa.int32(), pa.int64())
+        ]
         backend = restored(*backends)
         access = FileSystemCheckpointStorage(local_directory, inline_threshold=0)
         storage = access.create_checkpoint_storage("job")
         storage.initialize_base_locations_for_checkpoint()
         location = storage.initialize_location_for_checkpoint(1)
         result = backend.snapshot(location).run()
-        assert [sorted(one.states) for one in result.handles] == [["s", "t"], ["s"]]
+        assert [sorted(handle.states) for handle in result.handles] == [["s", "t"], ["s"]]
         assert result.written is None
         again = OperatorStateBackend.restore(result.handles)
         assert (list_state(again, "s").get(), list_state(again, "t").get()) == ([1, 1], [2, 2])
-        uris = [one.uri for one in files_of([one.stream for one in result.handles])]
+        uris = [stream.uri for stream in files_of([handle.stream for handle in result.handles])]
         files = [Path(uri.removeprefix("file://")) for uri in uris]
         assert len(files) == 2
-        assert all(one.exists() for one in files)
+        assert all(file.exists() for file in files)
 
     def test_a_subtask_stores_all_of_it(self) -> None:
-        backend = restored(*(backend_with(s=(one, [1])) for one in (pa.int32(), pa.int64())))
+        backend = restored(
+            *(backend_with(s=(arrow_type, [1])) for arrow_type in (pa.int32(), pa.int64()))
+        )
         handler = OperatorStateHandler(uid="op", function=_Nothing(), backend=backend)
         state = handler.snapshot_state(1, memory_factory()).run()
         again = OperatorStateBackend.restore(state.managed_operator)
@@ -209,8 +218,8 @@ class TestSubtasksThatAskAtDifferentTimes:
 
     def test_pickles_of_a_class_that_has_moved_stay_apart(self) -> None:
         backends = [
-            backend_with(s=(Pickled(one), [value]))
-            for one, value in ((Plain, Plain(1)), (dict, {1: 2}))
+            backend_with(s=(Pickled(cls), [value]))
+            for cls, value in ((Plain, Plain(1)), (dict, {1: 2}))
         ]
         backend = restored(*backends)
         assert len(backend.snapshot(memory_factory()).run().handles) == 2

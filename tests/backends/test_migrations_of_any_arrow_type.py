@@ -14,7 +14,7 @@ from holdfast.backends.serializers import NoWayError, change_of
 from holdfast.errors import StateMigrationError
 
 LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
-    *((one, st.integers(low, high)) for one, low, high in INTS.values()),
+    *((int_type, st.integers(low, high)) for int_type, low, high in INTS.values()),
     (pa.float32(), st.floats(width=32, allow_nan=False)),
     (pa.float64(), st.floats(allow_nan=False)),
     (pa.string(), st.text(max_size=3)),
@@ -27,7 +27,7 @@ LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.null(), st.none()),
 ]
 LEAF_VALUES = dict(LEAVES)
-leaf_types = st.sampled_from([one for one, _ in LEAVES])
+leaf_types = st.sampled_from([leaf for leaf, _ in LEAVES])
 
 
 def _field(name: str, type: pa.DataType, *, nullable: bool) -> pa.Field:
@@ -36,7 +36,9 @@ def _field(name: str, type: pa.DataType, *, nullable: bool) -> pa.Field:
 
 def _fields(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
     field = st.builds(_field, st.sampled_from("abcd"), types, nullable=st.booleans())
-    return st.lists(field, max_size=4, unique_by=lambda one: one.name).map(pa.struct)
+    return st.lists(field, max_size=4, unique_by=lambda struct_field: struct_field.name).map(
+        pa.struct
+    )
 
 
 def _nested(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
@@ -74,7 +76,9 @@ def changed(draw: st.DrawFn, stored: pa.DataType) -> pa.DataType:
         return pa.struct(draw(st.permutations(fields)))
     if pa.types.is_map(stored):
         item = pa.field("value", draw(changed(stored.item_type)), nullable=True)
-        key = draw(changed(stored.key_type).filter(lambda one: not pa.types.is_null(one)))
+        key = draw(
+            changed(stored.key_type).filter(lambda data_type: not pa.types.is_null(data_type))
+        )
         return pa.map_(key, item)
     if isinstance(stored, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
         item = _field("item", draw(changed(stored.value_type)), nullable=draw(st.booleans()))
@@ -82,23 +86,23 @@ def changed(draw: st.DrawFn, stored: pa.DataType) -> pa.DataType:
     return draw(leaf_types if draw(st.booleans()) else st.just(stored))
 
 
-def values_of(one: pa.DataType, *, nullable: bool = True) -> st.SearchStrategy[Any]:
-    found: st.SearchStrategy[Any]
-    if pa.types.is_struct(one):
-        found = st.fixed_dictionaries(
-            {field.name: values_of(field.type, nullable=field.nullable) for field in one}
+def values_of(data_type: pa.DataType, *, nullable: bool = True) -> st.SearchStrategy[Any]:
+    values: st.SearchStrategy[Any]
+    if pa.types.is_struct(data_type):
+        values = st.fixed_dictionaries(
+            {field.name: values_of(field.type, nullable=field.nullable) for field in data_type}
         )
-    elif pa.types.is_map(one):
-        items = values_of(one.item_type, nullable=one.item_field.nullable)
-        entries = st.dictionaries(LEAF_VALUES[one.key_type], items, max_size=2)
-        found = entries.map(lambda one: list(one.items()))  # as Arrow gives it back
-    elif isinstance(one, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
-        items = values_of(one.value_type, nullable=one.value_field.nullable)
-        fixed = isinstance(one, pa.FixedSizeListType)
-        found = st.lists(items, min_size=2 if fixed else 0, max_size=2)
+    elif pa.types.is_map(data_type):
+        items = values_of(data_type.item_type, nullable=data_type.item_field.nullable)
+        entries = st.dictionaries(LEAF_VALUES[data_type.key_type], items, max_size=2)
+        values = entries.map(lambda pairs: list(pairs.items()))  # as Arrow gives it back
+    elif isinstance(data_type, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
+        items = values_of(data_type.value_type, nullable=data_type.value_field.nullable)
+        fixed = isinstance(data_type, pa.FixedSizeListType)
+        values = st.lists(items, min_size=2 if fixed else 0, max_size=2)
     else:
-        found = LEAF_VALUES[one]
-    return st.none() | found if nullable and not pa.types.is_null(one) else found
+        values = LEAF_VALUES[data_type]
+    return st.none() | values if nullable and not pa.types.is_null(data_type) else values
 
 
 def expected(value: Any, stored: pa.DataType, wanted: pa.DataType) -> Any:
@@ -121,7 +125,7 @@ def expected(value: Any, stored: pa.DataType, wanted: pa.DataType) -> Any:
             for key, item in value
         ]
     if isinstance(value, list):
-        return [expected(one, stored.value_type, wanted.value_type) for one in value]
+        return [expected(element, stored.value_type, wanted.value_type) for element in value]
     return value
 
 
@@ -156,7 +160,11 @@ def test_a_change_keeps_every_value_or_is_refused(
 @given(data=st.data(), stored=all_types)
 def test_a_state_is_migrated_or_stays_as_it_was(data: st.DataObject, stored: pa.DataType) -> None:
     wanted = data.draw(changed(stored))
-    values = [one for one in data.draw(st.lists(values_of(stored), max_size=4)) if one is not None]
+    values = [
+        element
+        for element in data.draw(st.lists(values_of(stored), max_size=4))
+        if element is not None
+    ]
     backend = OperatorStateBackend()
     list_state(backend, "s", stored).add_all(pa.array(values, stored))
     backend = restored(backend)

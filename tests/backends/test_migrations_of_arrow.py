@@ -105,14 +105,18 @@ class TestArrowStructs:
             l=pa.large_list(wide),
             f=pa.list_(pa.int64()),
         )
-        one = {"x": 1, "y": "a"}
+        inner_row = {"x": 1, "y": "a"}
         rows: list[Any] = [
-            {"l": [one], "m": [("dropped", one)], "s": one, "f": [9, 9]},
-            {"l": [one, None, {"x": None, "y": None}], "m": [("k", one), ("", None)], "s": None}
+            {"l": [inner_row], "m": [("dropped", inner_row)], "s": inner_row, "f": [9, 9]},
+            {
+                "l": [inner_row, None, {"x": None, "y": None}],
+                "m": [("k", inner_row), ("", None)],
+                "s": None,
+            }
             | {"f": [1, None]},
             {"l": None, "m": None, "s": {"x": -128, "y": ""}, "f": None},
-            {"l": [], "m": [], "s": one, "f": [3, 4]},
-            {"l": [one], "m": [("dropped", one)], "s": one, "f": [9, 9]},
+            {"l": [], "m": [], "s": inner_row, "f": [3, 4]},
+            {"l": [inner_row], "m": [("dropped", inner_row)], "s": inner_row, "f": [9, 9]},
         ]
         array = pa.array(rows, stored)
         for start in range(5):
@@ -127,13 +131,13 @@ class TestArrowStructs:
 
 
 def _wider(row: dict[str, Any]) -> dict[str, Any]:
-    def inner(one: Any) -> Any:
-        return one and {"y": one["y"], "z": None, "x": one["x"]}
+    def inner(value: Any) -> Any:
+        return value and {"y": value["y"], "z": None, "x": value["x"]}
 
     return {
         "s": inner(row["s"]),
-        "m": row["m"] and [(key, inner(one)) for key, one in row["m"]],
-        "l": row["l"] and [inner(one) for one in row["l"]],
+        "m": row["m"] and [(key, inner(value)) for key, value in row["m"]],
+        "l": row["l"] and [inner(element) for element in row["l"]],
         "f": row["f"],
     }
 
@@ -149,33 +153,33 @@ class TestArrowNumbers:
     @pytest.mark.parametrize("stored", INTS)
     @pytest.mark.parametrize("wanted", INTS)
     def test_integers_become_others_that_hold_all_of_them(self, stored: str, wanted: str) -> None:
-        one, low, high = INTS[stored]
+        int_type, low, high = INTS[stored]
         other, least, most = INTS[wanted]
         if least <= low and high <= most:
-            assert migrated(one, other, [low, 0, high]) == [low, 0, high]
+            assert migrated(int_type, other, [low, 0, high]) == [low, 0, high]
         else:
-            assert "does not hold all" in refused(one, other, [1])
+            assert "does not hold all" in refused(int_type, other, [1])
 
     @pytest.mark.parametrize("stored", INTS)
     @pytest.mark.parametrize("wanted", FLOATS)
     def test_integers_become_floats_that_are_exact(self, stored: str, wanted: str) -> None:
-        one, low, high = INTS[stored]
+        int_type, low, high = INTS[stored]
         other, bits = FLOATS[wanted]
         if max(-low, high + 1) <= 2**bits:
             values = [low, 0, high, high - 1]
-            assert migrated(one, other, values) == values
+            assert migrated(int_type, other, values) == values
         else:
-            refused(one, other, [1])
+            refused(int_type, other, [1])
 
     @pytest.mark.parametrize("stored", FLOATS)
     @pytest.mark.parametrize("wanted", [*FLOATS, "int64"])
     def test_floats_become_wider_ones_only(self, stored: str, wanted: str) -> None:
-        one, bits = FLOATS[stored]
+        float_type, bits = FLOATS[stored]
         other, more = FLOATS.get(wanted, (pa.int64(), 0))
         if bits <= more:
-            assert migrated(one, other, [1.5, -0.25]) == [1.5, -0.25]
+            assert migrated(float_type, other, [1.5, -0.25]) == [1.5, -0.25]
         else:
-            refused(one, other, [1.5])
+            refused(float_type, other, [1.5])
 
     @pytest.mark.parametrize(
         ("wanted", "fits"),

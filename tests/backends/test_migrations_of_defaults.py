@@ -93,22 +93,24 @@ def _outcome(stored_as: Any, schema: dict[str, Any], wanted: Any) -> Outcome:
 class TestDefaultsThatAreLeftOut:
     def test_one_class_is_one_type_whatever_order_its_sets_have(self) -> None:
         assert list(_LeftOutSet().b) != list(_LeftOutSetPutOtherwise().b)  # as in another process
-        one, other = (serializer_of(c, {}).stored for c in (_LeftOutSet, _LeftOutSetPutOtherwise))
-        assert one.schema.replace(b"_LeftOutSet", b"") == other.schema.replace(
+        element_type, other = (
+            serializer_of(c, {}).stored for c in (_LeftOutSet, _LeftOutSetPutOtherwise)
+        )
+        assert element_type.schema.replace(b"_LeftOutSet", b"") == other.schema.replace(
             b"_LeftOutSetPutOtherwise", b""
         )
         result = migrated(_LeftOutSet, _LeftOutSetPutOtherwise, [_LeftOutSet(1), _LeftOutSet(2)])
-        assert [(one.a, one.b) for one in result] == [(1, {0, 8}), (2, {0, 8})]
+        assert [(element.a, element.b) for element in result] == [(1, {0, 8}), (2, {0, 8})]
 
     def test_nan_is_nan_and_not_another_number(self) -> None:
-        (one,) = migrated(_LeftOutSet, _LeftOutSetAndMore, [_LeftOutSet(1)])
-        assert math.isnan(one.c)
-        assert one.d == 7
+        (element,) = migrated(_LeftOutSet, _LeftOutSetAndMore, [_LeftOutSet(1)])
+        assert math.isnan(element.c)
+        assert element.d == 7
         assert "c was left out" in refused(_LeftOutSet, _OtherNumber)
 
     def test_they_may_be_written_from_now_on(self) -> None:
-        (one,) = migrated(_LeftOutSet, _NotLeftOut, [_LeftOutSet(1)])
-        assert one.b == {0, 8}
+        (element,) = migrated(_LeftOutSet, _NotLeftOut, [_LeftOutSet(1)])
+        assert element.b == {0, 8}
 
     def test_what_a_factory_makes_is_always_written(self) -> None:
         backend = OperatorStateBackend()

@@ -157,11 +157,12 @@ class TestMessagePack:
     def test_structs_change_as_msgspec_allows(
         self, stored: Any, wanted: Any, values: list[Any], expected: list[Any]
     ) -> None:
-        results = migrated(stored, wanted, [stored(*one) for one in values])
+        results = migrated(stored, wanted, [stored(*arguments) for arguments in values])
         assert results == [
-            wanted(**one) if isinstance(one, dict) else wanted(*one) for one in expected
+            wanted(**arguments) if isinstance(arguments, dict) else wanted(*arguments)
+            for arguments in expected
         ]
-        assert all(type(one) is wanted for one in results)
+        assert all(type(result) is wanted for result in results)
 
     @pytest.mark.parametrize(
         ("stored", "wanted", "values", "expected"),

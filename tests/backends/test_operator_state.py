@@ -172,8 +172,8 @@ def test_another_type_is_refused_with_both_types_and_the_name(
 
 def test_handles_with_different_types_of_one_map_are_refused() -> None:
     backends = [OperatorStateBackend(), OperatorStateBackend()]
-    for one, value_type in zip(backends, (int, str), strict=True):
-        broadcast_state(one, "b", (int, value_type))
+    for backend, value_type in zip(backends, (int, str), strict=True):
+        broadcast_state(backend, "b", (int, value_type))
     with pytest.raises(StateMigrationError, match=r"'b'.* to int64 .* to string"):
         restored(*backends)
 
@@ -421,10 +421,10 @@ class TestRestoreOperation:
             backend_with(s1=(pa.int64(), [1, 2]), s2=(pa.int64(), [3])),
             backend_with(s2=(pa.int64(), [4, 5]), s1=(pa.int64(), [6])),
         ]
-        for entries, one in zip(({1: 1, 2: 2}, {2: 3, 4: 4}), backends, strict=True):
-            broadcast_state(one, entries=entries)
-            union_state(one).add_all(list(entries))
-        handles = [snapshot_of(one, compression=compression) for one in backends]
+        for entries, part in zip(({1: 1, 2: 2}, {2: 3, 4: 4}), backends, strict=True):
+            broadcast_state(part, entries=entries)
+            union_state(part).add_all(list(entries))
+        handles = [snapshot_of(part, compression=compression) for part in backends]
         backend = OperatorStateBackend.restore(handles)
         for _ in range(2):
             assert list_state(backend, "s1").get() == [1, 2, 6]
@@ -458,11 +458,11 @@ class TestRestoreOperation:
         handle = snapshot_of(backend, compression=compression)
         parts = redistribute([[handle]], parallelism)
         backends = [OperatorStateBackend.restore(part) for part in parts]
-        s1 = [list_state(one, "s1").get() for one in backends]
-        s2 = [list_state(one, "s2", Point).get() for one in backends]
+        s1 = [list_state(part, "s1").get() for part in backends]
+        s2 = [list_state(part, "s2", Point).get() for part in backends]
         assert sorted(chain.from_iterable(s1)) == list(range(10))
         assert sorted(point.x for point in chain.from_iterable(s2)) == list(range(10))
-        sizes = [len(one) + len(other) for one, other in zip(s1, s2, strict=True)]
+        sizes = [len(elements) + len(other) for elements, other in zip(s1, s2, strict=True)]
         assert max(sizes) - min(sizes) <= 1
 
 
@@ -506,8 +506,8 @@ class TestKinds:
         self, first: str, second: str
     ) -> None:
         backends = [OperatorStateBackend(), OperatorStateBackend()]
-        for kind, one in zip((first, second), backends, strict=True):
-            KINDS[kind](one, "s")
+        for kind, backend in zip((first, second), backends, strict=True):
+            KINDS[kind](backend, "s")
         if first == second:
             restored(*backends)
         else:
@@ -563,9 +563,11 @@ class TestUntouched:
         for _ in range(2):  # at the second time from what was carried on
             parts = redistribute([[handle] for handle in handles], parallelism)
             backends = [OperatorStateBackend.restore(part) for part in parts]
-            handles = [snapshot_of(one) for one in backends if one.registered_state_names()]
-        found = [point.x for one in backends for point in list_state(one, "s", Point).get()]
-        assert found == [1, -1, 2, -2]
+            handles = [
+                snapshot_of(backend) for backend in backends if backend.registered_state_names()
+            ]
+        xs = [point.x for backend in backends for point in list_state(backend, "s", Point).get()]
+        assert xs == [1, -1, 2, -2]
 
 
 class TestClose:

@@ -11,7 +11,7 @@ from holdfast.errors import CheckpointCorruptedError, StateMigrationError
 
 
 class Bomb:
-    """Its pickle leaves a mark where it is loaded."""
+    """Leaves a mark where its pickle is loaded."""
 
     def __reduce__(self) -> Any:
         return _explode, ()

@@ -74,11 +74,11 @@ def test_formats_that_note_positions_can_be_in_any_partition(
                 write(sink)
     handle = out.close_and_get_handle()
     assert handle is not None
-    found = [
+    contents = [
         stream.read() if n == 0 else read_back(pa.PythonFile(stream, mode="r"))
         for n, stream in enumerate(raw_operator_partitions([handle]))
     ]
-    assert found == [b"odd", TABLE, TABLE]
+    assert contents == [b"odd", TABLE, TABLE]
 
 
 class TestReading:
@@ -181,7 +181,7 @@ class TestReading:
                     raise ZeroDivisionError
                 if how == "leave":
                     stream.close()
-        assert [one.closed for one in opened] == [True]
+        assert [file.closed for file in opened] == [True]
         assert stream.closed
 
 
@@ -210,9 +210,9 @@ class TestCorruption:
         self, kind: str, partition: tuple[int, int], read_some: Callable[[Any], Any], make: Make
     ) -> None:
         stream = partitions_of(make(), b"0123456789").stream
-        for one in handle_of(kind, stream, partition):
+        for handle in handle_of(kind, stream, partition):
             with pytest.raises(CheckpointCorruptedError) as caught:
-                read_some(one)
+                read_some(handle)
             assert caught.value.location == getattr(stream, "uri", "")
 
     @pytest.mark.parametrize("verified", [True, False])
@@ -230,9 +230,9 @@ class TestCorruption:
         for length in (999, 500, 0):
             with open(path, "r+b") as file:
                 file.truncate(length)
-            for one in handle_of(kind, stream, (100, 900)):
+            for handle in handle_of(kind, stream, (100, 900)):
                 with pytest.raises(CheckpointCorruptedError) as caught:
-                    one.read()
+                    handle.read()
                 assert caught.value.location == stream.uri
 
     def test_a_byte_changed_anywhere_is_corrupt(self, kind: str, local_directory: str) -> None:
@@ -241,14 +241,14 @@ class TestCorruption:
         with open(stream.uri.removeprefix("file://"), "r+b") as file:
             file.seek(300)
             file.write(b"y")
-        for one in handle_of(kind, stream, (100, 900)):
+        for handle in handle_of(kind, stream, (100, 900)):
             with pytest.raises(CheckpointCorruptedError):
-                one.read()
+                handle.read()
 
     def test_state_in_a_handle_that_was_cut_is_corrupt(self, kind: str) -> None:
-        for one in handle_of(kind, ByteStreamStateHandle(b"12345"), (3, 3)):
+        for handle in handle_of(kind, ByteStreamStateHandle(b"12345"), (3, 3)):
             with pytest.raises(CheckpointCorruptedError):
-                one.read()
+                handle.read()
 
 
 @pytest.mark.parametrize("partitions", [(), ((0, 1),), ((0, 1), None, (1, 1), None)])
@@ -299,8 +299,10 @@ def test_any_partitions_come_back(
             for at in range(0, len(part), step):
                 out.write(part[at : at + step])
         written.append(out.close_and_get_handle())
-    found = [in_steps(one, step) for one in raw_operator_partitions(filter(None, written))]
-    assert found == (parts * handles if any(parts) else [])
+    contents = [
+        in_steps(partition, step) for partition in raw_operator_partitions(filter(None, written))
+    ]
+    assert contents == (parts * handles if any(parts) else [])
 
 
 @given(
@@ -329,8 +331,8 @@ def test_any_key_groups_come_back(
         assert handle is None
         return
     assert handle is not None
-    found = {one.key_group: in_steps(one, step) for one in raw_key_groups([handle])}
-    assert found == expected
+    contents = {group.key_group: in_steps(group, step) for group in raw_key_groups([handle])}
+    assert contents == expected
 
 
 @given(

@@ -27,6 +27,7 @@ from contracts.elements import (
     list_state,
     union_state,
 )
+from contracts.values import EXCLUSIVE
 
 import holdfast
 from holdfast.backends import (
@@ -37,7 +38,8 @@ from holdfast.backends import (
     OperatorStateCheckpointOutputStream,
     Pickled,
 )
-from holdfast.backends.inspection import RawPart, Section, StoredState, stored_state, stored_states
+from holdfast.backends.inspection import raw_parts, readable_state
+from holdfast.backends.inspection.operator_parts import Section
 from holdfast.backends.sections import Compression
 from holdfast.errors import (
     CheckpointCorruptedError,
@@ -46,10 +48,8 @@ from holdfast.errors import (
     StateMigrationError,
 )
 from holdfast.locations import StoredOperator, StoredSubtask
-from holdfast.locations.adapters import ByteStreamStateHandle, CheckpointedStateScope
+from holdfast.locations.adapters import ByteStreamStateHandle
 from holdfast.locations.handles import RawOperatorStateHandle
-
-EXCLUSIVE = CheckpointedStateScope.EXCLUSIVE
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ SHOWN: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", [one for one in PYTHON_VALUES if "pickled" not in one])
+@pytest.mark.parametrize("kind", [kind for kind in PYTHON_VALUES if "pickled" not in kind])
 def test_elements_of_python_types_come_as_their_schema_says(
     checkpoint: Checkpoint, kind: str
 ) -> None:
@@ -274,7 +274,7 @@ def test_pickles_are_not_looked_into(checkpoint: Checkpoint) -> None:
 
 
 def test_every_subtask_has_its_part_of_a_union_state(checkpoint: Checkpoint) -> None:
-    checkpoint.add("op", lambda one, subtask: union_state(one).add(subtask), parallelism=3)
+    checkpoint.add("op", lambda backend, subtask: union_state(backend).add(subtask), parallelism=3)
     read = holdfast.read_state(checkpoint.complete())
     assert read.to_pylist() == [{"subtask": i, "value": i} for i in range(3)]
 
@@ -282,7 +282,7 @@ def test_every_subtask_has_its_part_of_a_union_state(checkpoint: Checkpoint) -> 
 def test_one_copy_of_a_broadcast_state_is_read(checkpoint: Checkpoint) -> None:
     checkpoint.add(
         "op",
-        lambda one, _: broadcast_state(one, "b", (str, Point), {"a": Point(1)}),
+        lambda backend, _: broadcast_state(backend, "b", (str, Point), {"a": Point(1)}),
         parallelism=3,
     )
     pointer = checkpoint.complete()
@@ -317,49 +317,57 @@ def test_raw_states_are_rows_of_bytes(checkpoint: Checkpoint) -> None:
         {"subtask": 1, "key_group": 6, "value": b"of 6"},
         {"subtask": 1, "key_group": 4, "value": b"of 4"},
     ]
-    assert [(one["kind"], one["elements"], one["bytes"]) for one in rows(pointer)] == [
-        ("raw operator", 3, 8),
-        ("raw keyed", 2, 8),
+    assert [
+        (row["kind"], row["elements"], row["bytes"], row["type"], row["arrow_type"])
+        for row in rows(pointer)
+    ] == [
+        ("raw operator", 3, 8, "bytes", "binary"),
+        ("raw keyed", 2, 8, "bytes", "binary"),
     ]
     with pytest.raises(InvalidRequestError, match="'operator' or 'keyed'"):
         holdfast.read_state(pointer, raw="list")  # type: ignore[arg-type]
 
 
 def rows(pointer: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = holdfast.states(pointer).to_pylist()
-    return found
+    listed: list[dict[str, Any]] = holdfast.states(pointer).to_pylist()
+    return listed
 
 
 def test_the_overview_names_every_state(checkpoint: Checkpoint) -> None:
-    def fill(one: OperatorStateBackend, subtask: int) -> None:
-        list_state(one, "longs").add_all(range(subtask))
-        list_state(one, "points", Point)
-        broadcast_state(one, "rules", (str, Circle | Square))
+    def fill(backend: OperatorStateBackend, subtask: int) -> None:
+        list_state(backend, "longs").add_all(range(subtask))
+        list_state(backend, "points", Point)
+        broadcast_state(backend, "rules", (str, Circle | Square))
 
     checkpoint.add("a", fill, parallelism=3)
-    checkpoint.add("b", lambda one, _: list_state(one, "pickles", Pickled(Plain)))
+    checkpoint.add("b", lambda backend, _: list_state(backend, "pickles", Pickled(Plain)))
     assert [
-        [row[name] for name in ("operator", "state", "kind", "elements", "type", "stored_as")]
+        [
+            row[name]
+            for name in ("operator", "state", "kind", "elements", "type", "arrow_type", "stored_as")
+        ]
         for row in rows(checkpoint.complete())
     ] == [
-        ["a", "longs", "list", 3, "int64", "arrow"],
+        ["a", "longs", "list", 3, "int64", "int64", "arrow"],
         [
             "a",
             "points",
             "list",
             0,
+            "contracts.elements.Point",
             "struct<x: int64, y: double>",
-            "messagepack of contracts.elements.Point",
+            "messagepack",
         ],
         [
             "a",
             "rules",
             "broadcast",
             0,
+            "string to contracts.elements.Circle | contracts.elements.Square",
             "string to struct<radius: double, type: string, side: int64, color: string>",
-            "arrow to messagepack of contracts.elements.Circle | contracts.elements.Square",
+            "arrow to messagepack",
         ],
-        ["b", "pickles", "list", 0, "binary", "pickle of contracts.elements.Plain"],
+        ["b", "pickles", "list", 0, "contracts.elements.Plain", "binary", "pickle"],
     ]
 
 
@@ -371,8 +379,8 @@ def test_a_state_without_elements_is_a_table_without_rows(checkpoint: Checkpoint
 
 
 def test_a_wrong_name_is_answered_with_the_right_ones(checkpoint: Checkpoint) -> None:
-    checkpoint.add("op", lambda one, _: (list_state(one, "s"), list_state(one, "t")))
-    checkpoint.add("other", lambda one, _: list_state(one, "u"))
+    checkpoint.add("op", lambda backend, _: (list_state(backend, "s"), list_state(backend, "t")))
+    checkpoint.add("other", lambda backend, _: list_state(backend, "u"))
     pointer = checkpoint.complete()
     for wrong, right in [
         ((), r"\['op', 'other'\]"),
@@ -395,7 +403,7 @@ def test_a_large_state_comes_block_by_block_and_in_parts(
     chunks = [pa.array(range(i * 200_000, (i + 1) * 200_000)) for i in range(5)]
     checkpoint.add(
         "op",
-        lambda one, _: list_state(one).add_all(pa.chunked_array(chunks)),
+        lambda backend, _: list_state(backend).add_all(pa.chunked_array(chunks)),
         compression=compression,
     )
     pointer = checkpoint.complete()
@@ -404,13 +412,13 @@ def test_a_large_state_comes_block_by_block_and_in_parts(
     read = pa.Table.from_batches(batches)["value"]
     assert read.equals(pa.chunked_array(chunks))
 
-    whole = stored_state(pointer)
+    whole = readable_state(pointer)
     assert len(whole.split()) == 1
-    monkeypatch.setattr("holdfast.backends.inspection.stored_states._PARALLEL_BYTES", 1 << 20)
+    monkeypatch.setattr("holdfast.backends.inspection.operator_parts._PARALLEL_BYTES", 1 << 20)
     parts = whole.split()
     assert len(parts) > 2
     pieces = [
-        pa.Table.from_batches(pickle.loads(pickle.dumps(whole)).batches([one])) for one in parts
+        pa.Table.from_batches(pickle.loads(pickle.dumps(whole)).batches([table])) for table in parts
     ]
     assert pa.concat_tables(pieces)["value"].equals(read)
 
@@ -427,8 +435,8 @@ def test_a_large_array_is_stored_in_blocks(
     monkeypatch.setattr("holdfast.backends.sections.section._BLOCK", 1 << 16)
     elements = pa.array(range(100_000))
     pointer = one_state(checkpoint, pa.int64(), elements)
-    monkeypatch.setattr("holdfast.backends.inspection.stored_states._PARALLEL_BYTES", 1 << 18)
-    state = stored_state(pointer)
+    monkeypatch.setattr("holdfast.backends.inspection.operator_parts._PARALLEL_BYTES", 1 << 18)
+    state = readable_state(pointer)
     parts = state.split()
     assert len(parts) > 2
     read = pa.Table.from_batches(state.batches(parts))["value"]
@@ -446,7 +454,9 @@ def flipped(file: Path, position: int) -> Iterator[None]:
 
 def test_damage_is_found_wherever_it_is(checkpoint: Checkpoint, tmp_path: Path) -> None:
     pointer = one_state(checkpoint, pa.int64(), list(range(1000)))
-    (file,) = (one for one in tmp_path.rglob("*") if one.is_file() and one.stat().st_size > 8000)
+    (file,) = (
+        path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 8000
+    )
     size = file.stat().st_size
     for position in (0, 9, size // 2, size - 20, size - 1):
         for _ in flipped(file, position):
@@ -464,7 +474,9 @@ def test_damage_is_found_wherever_it_is(checkpoint: Checkpoint, tmp_path: Path) 
 def test_subtasks_that_disagree_on_a_type_are_an_error(checkpoint: Checkpoint) -> None:
     types = [pa.int64(), pa.int32()]
     checkpoint.add(
-        "op", lambda one, subtask: list_state(one, "s", types[subtask]).add(1), parallelism=2
+        "op",
+        lambda backend, subtask: list_state(backend, "s", types[subtask]).add(1),
+        parallelism=2,
     )
     pointer = checkpoint.complete()
     with pytest.raises(StateMigrationError, match="subtask 1"):
@@ -477,7 +489,9 @@ def test_subtasks_may_disagree_on_where_a_class_is(checkpoint: Checkpoint) -> No
     ]
     checkpoint.add(
         "op",
-        lambda one, subtask: list_state(one, "s", types[subtask]).add(types[subtask](subtask)),
+        lambda backend, subtask: list_state(backend, "s", types[subtask]).add(
+            types[subtask](subtask)
+        ),
         parallelism=2,
     )
     assert holdfast.read_state(checkpoint.complete()).to_pylist() == [
@@ -499,31 +513,24 @@ class _Counted(bytes):
 
 def test_raw_state_is_cut_into_batches_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     contents = [_Counted(b"x" * 10) for _ in range(500)]
-    monkeypatch.setattr(stored_states, "_BYTES", 1000)
+    monkeypatch.setattr(raw_parts, "MOST_BYTES", 1000)
     monkeypatch.setattr(
-        stored_states, "raw_operator_partitions", lambda _: map(_Counted.as_stream, contents)
+        raw_parts, "raw_operator_partitions", lambda _: map(_Counted.as_stream, contents)
     )
-    stored = StoredState(
-        operator="op",
-        name=None,
-        kind="raw operator",
-        subtasks=1,
-        elements=500,
-        bytes=5000,
-        parts=(RawPart(0, RawOperatorStateHandle((), ByteStreamStateHandle(b""))),),
-    )
-    assert [len(one) for one in stored.batches()] == [100] * 5
+    part = raw_parts.RawPart(0, RawOperatorStateHandle((), ByteStreamStateHandle(b"")))
+    batches = part.batches(part.stored())
+    assert [len(batch) for batch in batches if len(batch)] == [100] * 5
     assert _Counted.lengths_asked < 10 * len(contents)
 
 
 def test_subtasks_have_their_statistics(checkpoint: Checkpoint) -> None:
-    checkpoint.add("op", lambda one, _: list_state(one).add(1), parallelism=2)
-    found = holdfast.subtasks(checkpoint.complete()).to_pylist()
-    assert [(one["operator"], one["subtask"], one["batch"]) for one in found] == [
+    checkpoint.add("op", lambda backend, _: list_state(backend).add(1), parallelism=2)
+    listed = holdfast.subtasks(checkpoint.complete()).to_pylist()
+    assert [(row["operator"], row["subtask"], row["batch"]) for row in listed] == [
         ("op", 0, 0),
         ("op", 1, 0),
     ]
-    assert all(one["stored_bytes"] > 0 and one["rows_in"] is None for one in found)
+    assert all(row["stored_bytes"] > 0 and row["rows_in"] is None for row in listed)
 
 
 def test_a_name_that_is_not_there_is_no_attribute() -> None:

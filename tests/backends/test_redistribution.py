@@ -46,10 +46,15 @@ def parts(handles: Iterable[OperatorStateHandle]) -> list[tuple[str, dict[str, l
     """The handles of a subtask as the vectors are written."""
     return [
         (
-            one.stream.uri if isinstance(one.stream, FileStateHandle) else repr(one.stream),
-            {name: list(range(p.first, p.first + p.count)) for name, p in one.states.items()},
+            handle_parts.stream.uri
+            if isinstance(handle_parts.stream, FileStateHandle)
+            else repr(handle_parts.stream),
+            {
+                name: list(range(p.first, p.first + p.count))
+                for name, p in handle_parts.states.items()
+            },
         )
-        for one in handles
+        for handle_parts in handles
     ]
 
 
@@ -106,7 +111,7 @@ SPLIT_VECTORS: dict[str, tuple[Handles, list[Any]]] = {
         B,
         [[("h0", {"s": [0, 1, 2]}), ("h1", {"s": [0, 1]})], [("h2", {"s": [0, 1, 2, 3, 4]})]],
     ),
-    "B to 3": (B, [parts(one) for one in B]),
+    "B to 3": (B, [parts(stored) for stored in B]),
     "B to 4": (
         B,
         [
@@ -144,7 +149,7 @@ SPLIT_VECTORS: dict[str, tuple[Handles, list[Any]]] = {
         ],
     ),
     "G to 1": (G, [[("h0", {"s": []}), ("h1", {"s": [0, 1]})]]),
-    "G to 2": (G, [parts(one) for one in G]),
+    "G to 2": (G, [parts(stored) for stored in G]),
     "G to 3": (G, [[("h0", {"s": []}), ("h1", {"s": [0]})], [("h1", {"s": [1]})], []]),
 }
 
@@ -158,7 +163,9 @@ def test_elements_are_dealt_as_in_flink(handles: Handles, expected: list[Any]) -
 def test_every_subtask_gets_the_whole_union(parallelism: int) -> None:
     handles = [[handle("h0", s=(UNION, 0, 2))], [handle("h1", s=(UNION, 0, 1))]]
     expected = [("h0", {"s": [0, 1]}), ("h1", {"s": [0]})]
-    assert [parts(one) for one in redistribute(handles, parallelism)] == [expected] * parallelism
+    assert [parts(subtask) for subtask in redistribute(handles, parallelism)] == [
+        expected
+    ] * parallelism
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 4, 7])
@@ -172,11 +179,11 @@ def test_each_part_of_a_union_belongs_to_one_subtask_and_is_a_copy_for_the_other
     ]
     owners: dict[str, list[int]] = {"h0": [], "h1": [], "h2": []}
     for subtask, of_subtask in enumerate(redistribute(handles, parallelism)):
-        for one in of_subtask:
-            assert isinstance(one.stream, FileStateHandle)
-            if not one.states["u"].is_copy:
-                owners[one.stream.uri].append(subtask)
-            assert not any(one.states[name].is_copy for name in one.states if name != "u")
+        for stored in of_subtask:
+            assert isinstance(stored.stream, FileStateHandle)
+            if not stored.states["u"].is_copy:
+                owners[stored.stream.uri].append(subtask)
+            assert not any(stored.states[name].is_copy for name in stored.states if name != "u")
     assert owners == {"h0": [0], "h1": [0], "h2": [2 % parallelism]}
 
 
@@ -211,7 +218,7 @@ def test_all_modes_together_give_as_many_handles_as_in_flink(parallelism: int) -
         [handle("h1", **union, **broadcast)],
     ]
     subtasks = redistribute(handles, parallelism)
-    names = [name for subtask in subtasks for one in subtask for name in one.states]
+    names = [name for subtask in subtasks for stored in subtask for name in stored.states]
     assert {name: names.count(name) for name in names} == {
         "t-1": 2 * parallelism,
         "t-2": parallelism,
@@ -219,7 +226,7 @@ def test_all_modes_together_give_as_many_handles_as_in_flink(parallelism: int) -
         **dict.fromkeys(broadcast, parallelism),
     }
     for subtask in subtasks:
-        assert len({one.stream for one in subtask}) == len(subtask)
+        assert len({stored.stream for stored in subtask}) == len(subtask)
 
 
 @pytest.mark.parametrize(("old", "new"), [(2, 1), (2, 3), (5, 2)])
@@ -227,7 +234,7 @@ def test_two_states_with_two_elements_each_are_both_split(old: int, new: int) ->
     handles: Handles = [[split("h0", t=range(2))], [split("h1", u=range(2))]] + [[]] * (old - 2)
     subtasks = redistribute(handles, new)
     for name in "tu":
-        holders = [one for subtask in subtasks for one in subtask if name in one.states]
+        holders = [stored for subtask in subtasks for stored in subtask if name in stored.states]
         assert len(holders) == min(2, new)
 
 
@@ -258,9 +265,9 @@ def test_nothing_is_spread_as_nothing(handles: list[list[None]], parallelism: in
 
 
 def test_an_absent_handle_is_passed_over() -> None:
-    one = split("h0", s=range(2))
-    assert redistribute([[None, one], [None]], 2) == [(one,), ()]
-    assert redistribute([[None, one], [None]], 1) == [(one,)]
+    stored = split("h0", s=range(2))
+    assert redistribute([[None, stored], [None]], 2) == [(stored,), ()]
+    assert redistribute([[None, stored], [None]], 1) == [(stored,)]
 
 
 @pytest.mark.parametrize("parallelism", [0, -1])
@@ -273,7 +280,7 @@ def test_a_parallelism_below_one_is_refused(parallelism: int) -> None:
 def test_streams_with_the_same_bytes_are_still_two() -> None:
     states = {"s": StatePartitions(SPLIT, 0, 4, 0, 2)}
     same = [OperatorStateHandle(states, ByteStreamStateHandle(b"same")) for _ in range(2)]
-    assert redistribute([[one] for one in same], 1) == [tuple(same)]
+    assert redistribute([[stored] for stored in same], 1) == [tuple(same)]
 
 
 def test_a_piece_of_a_piece_counts_from_the_beginning_of_the_stream() -> None:
@@ -313,23 +320,23 @@ def check_split(counts: Sequence[dict[str, int]], parallelism: int) -> None:
         [split(f"h{i:02}", **{name: range(count) for name, count in of_subtask.items()})]
         for i, of_subtask in enumerate(counts)
     ]
-    old = [one for subtask in handles for one in elements(subtask)]
+    old = [element for subtask in handles for element in elements(subtask)]
     subtasks = redistribute(handles, parallelism)
     new = [elements(subtask) for subtask in subtasks]
 
     assert sorted(itertools.chain(*new)) == sorted(old), "an element is lost or doubled"
-    loads = [len(one) for one in new]
+    loads = [len(subtask) for subtask in new]
     assert max(loads) - min(loads) <= 1, "the loads are uneven"
     for subtask in subtasks:
         streams = [stream for stream, _ in parts(subtask)]
         assert streams == sorted(set(streams)), "handles are doubled or out of order"
     for name in "abcd":
-        expected = [one for one in old if one[0] == name]
-        runs = [[one for one in subtask if one[0] == name] for subtask in new]
+        expected = [element for element in old if element[0] == name]
+        runs = [[element for element in subtask if element[0] == name] for subtask in new]
         # The runs follow each other from some subtask on, where the dealing began.
         begun = next((i for i, run in enumerate(runs) if expected and expected[0] in run), 0)
-        found = [*itertools.chain(*runs[begun:]), *itertools.chain(*runs[:begun])]
-        assert found == expected, "elements are out of order"
+        rotated = [*itertools.chain(*runs[begun:]), *itertools.chain(*runs[:begun])]
+        assert rotated == expected, "elements are out of order"
 
 
 @given(counts_by_subtask, st.integers(1, 12))
@@ -378,15 +385,15 @@ class TestRaw:
         managed = [[split(f"h{i}", s=range(count))] for i, count in enumerate(counts)]
         expected = [parts(subtask) for subtask in redistribute(managed, parallelism)]
         handles = [[raw(f"h{i}", count)] for i, count in enumerate(counts)]
-        found = [
+        dealt = [
             [
-                (one.stream.uri, {"s": [offset // 10 for offset, _ in one.partitions]})
-                for one in subtask
-                if isinstance(one.stream, FileStateHandle)
+                (stored.stream.uri, {"s": [offset // 10 for offset, _ in stored.partitions]})
+                for stored in subtask
+                if isinstance(stored.stream, FileStateHandle)
             ]
             for subtask in redistribute_raw(handles, parallelism)
         ]
-        assert found == expected
+        assert dealt == expected
 
     def test_at_an_unchanged_parallelism_they_stay_where_they_were(self) -> None:
         handles = [[raw("h0", 5), raw("h1", 1)], [], [raw("h2", 0)]]

@@ -84,8 +84,8 @@ class TestRoundTrip:
                     [msgspec.structs.replace(handle, states={"s": cut})]
                 )
                 again = restored(part)  # also what nobody asked for
-                for one in (part, again):
-                    assert list_state(one, "s", element_type).get() == values[first:end]
+                for backend in (part, again):
+                    assert list_state(backend, "s", element_type).get() == values[first:end]
 
     @SAMPLE
     def test_no_elements_are_none(self, element_type: Any, values: list[Any]) -> None:

@@ -83,7 +83,9 @@ WRONG: dict[str, tuple[Any, Any]] = {
 }
 
 
-GOOD: dict[str, Any] = {str(one): values[0] for one, values in PYTHON_VALUES.values()}
+GOOD: dict[str, Any] = {
+    str(element_type): values[0] for element_type, values in PYTHON_VALUES.values()
+}
 
 
 class TestWrongElements:
@@ -216,7 +218,7 @@ class Unequal:
 
 @dataclass
 class Careless:
-    """Whose notion of equality is that of its users."""
+    """Is equal to anything, as classes of users may be."""
 
     item: Base
 

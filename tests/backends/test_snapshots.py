@@ -12,6 +12,7 @@ from contracts.elements import (
     memory_factory,
     snapshot_of,
 )
+from contracts.files import files_below
 from contracts.patience import HANGS_S
 
 from holdfast.backends import AsyncSnapshot, OperatorStateBackend, SnapshotResult
@@ -19,7 +20,6 @@ from holdfast.backends.snapshot import SnapshotStreams
 from holdfast.errors import InvalidRequestError, StorageFullError, StorageUnavailableError
 from holdfast.locations import CheckpointStorageLocation, checkpoint_storage
 from holdfast.locations.adapters import CheckpointedStateScope, CheckpointStreamFactory
-from holdfast.locations.file_systems import memory as store
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
 from holdfast.testing import Faults
 
@@ -36,7 +36,7 @@ def location(faults: Faults) -> CheckpointStorageLocation:
 
 
 def files_in(faults: Faults) -> list[str]:
-    return [uri for uri in store._FILES if uri.startswith(f"{faults.behind}/")]
+    return sorted(files_below(faults.behind))
 
 
 def test_no_state_makes_an_empty_result_and_no_file(

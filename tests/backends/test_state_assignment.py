@@ -75,7 +75,7 @@ def test_operator_state_is_redistributed(parallelism: int) -> None:
 
 def test_at_an_unchanged_parallelism_each_subtask_gets_its_own_state() -> None:
     assigned = assign(checkpoint(op=operator(3)), {"op": OperatorSettings(3)})["op"]
-    assert [one.managed_operator for one in assigned.subtasks] == [
+    assert [subtask.managed_operator for subtask in assigned.subtasks] == [
         (handle(f"h{i}"),) for i in range(3)
     ]
 
@@ -97,14 +97,16 @@ def test_key_groups_go_to_the_subtask_that_owns_them(
         KeyGroupsStateHandle(ends, places, FileStateHandle(f"h{i}", 5))
         for i, ends in enumerate([(0, 4), (5, 9)])
     ]
-    subtasks = {i: replace(StoredSubtask(), **{kind: (one,)}) for i, one in enumerate(handles)}
+    subtasks = {
+        i: replace(StoredSubtask(), **{kind: (handle,)}) for i, handle in enumerate(handles)
+    }
     stored = checkpoint(op=StoredOperator(2, 10, subtasks))
     assigned = assign(stored, {"op": OperatorSettings(parallelism)})["op"]
-    found = [
-        [(one.stream.uri, *one.key_groups) for one in getattr(subtask, kind)]
+    assigned_groups = [
+        [(handle.stream.uri, *handle.key_groups) for handle in getattr(subtask, kind)]
         for subtask in assigned.subtasks
     ]
-    assert found == expected
+    assert assigned_groups == expected
 
 
 @pytest.mark.parametrize(
@@ -197,14 +199,18 @@ def test_every_subtask_of_every_operator_gets_an_assignment(
     metadata = checkpoint(**{uid: operator(*numbers) for uid, numbers in stored.items()})
     settings = {uid: OperatorSettings(parallelism) for uid, parallelism in wanted.items()}
     assigned = assign(metadata, settings, allow_non_restored_state=True)
-    assert {uid: len(one.subtasks) for uid, one in assigned.items()} == wanted
-    for uid, one in assigned.items():
-        assert all(isinstance(subtask, StoredSubtask) for subtask in one.subtasks)
+    assert {
+        uid: len(assigned_operator.subtasks) for uid, assigned_operator in assigned.items()
+    } == wanted
+    for uid, state_of_operator in assigned.items():
+        assert all(isinstance(subtask, StoredSubtask) for subtask in state_of_operator.subtasks)
         elements = [
-            part.states["s"].count for subtask in one.subtasks for part in subtask.managed_operator
+            part.states["s"].count
+            for subtask in state_of_operator.subtasks
+            for part in subtask.managed_operator
         ]
         assert sum(elements) == (2 * stored[uid][0] if uid in stored else 0)
-        assert one.max_parallelism == (stored[uid][1] if uid in stored else 128)
+        assert state_of_operator.max_parallelism == (stored[uid][1] if uid in stored else 128)
 
 
 @pytest.mark.parametrize("index", [-1, 2])

@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from contracts.elements import list_state
-from contracts.values import files_below, read
+from contracts.files import files_below
+from contracts.values import read
 
 from holdfast.backends import (
     CheckpointedFunction,
@@ -92,21 +93,25 @@ def initialized(
 
 class TestRoundTrip:
     def test_managed_and_raw_state_come_back(self, location: CheckpointStorageLocation) -> None:
-        one = handler(Function(with_raw_state))
-        list_state(one.backend).add_all([1, 2])
-        state = one.snapshot_state(7, location).run()
+        state_handler = handler(Function(with_raw_state))
+        list_state(state_handler.backend).add_all([1, 2])
+        state = state_handler.snapshot_state(7, location).run()
         assert [len(kind) for kind in (state.managed_operator, state.raw_operator)] == [1, 1]
         assert (len(state.raw_keyed), state.managed_keyed) == (1, ())
-        found: dict[str, Any] = {}
+        read: dict[str, Any] = {}
 
         def initialize(context: FunctionInitializationContext) -> None:
-            found["managed"] = list_state(context.operator_state_store).get()
-            found["partitions"] = [one.read() for one in context.raw_operator_state_inputs]
-            found["groups"] = {one.key_group: one.read() for one in context.raw_keyed_state_inputs}
+            read["managed"] = list_state(context.operator_state_store).get()
+            read["partitions"] = [
+                partition.read() for partition in context.raw_operator_state_inputs
+            ]
+            read["groups"] = {
+                group.key_group: group.read() for group in context.raw_keyed_state_inputs
+            }
 
         again = OperatorStateHandler.restore(Function(initialize=initialize), state, uid="counter")
         initialized(again, state)
-        assert found == {
+        assert read == {
             "managed": [1, 2],
             "partitions": [b"partition %d" % number * 1000 for number in range(3)],
             "groups": {key_group: b"group %d" % key_group * 1000 for key_group in (2, 4)},
@@ -114,13 +119,13 @@ class TestRoundTrip:
 
     def test_a_fresh_start_has_nothing(self) -> None:
         function = Function()
-        one = OperatorStateHandler.restore(function, StoredSubtask(), uid="counter")
-        initialized(one, StoredSubtask(), None)
+        state_handler = OperatorStateHandler.restore(function, StoredSubtask(), uid="counter")
+        initialized(state_handler, StoredSubtask(), None)
         context = function.context
         assert (context.is_restored, context.restored_checkpoint_id) == (False, None)
         assert (context.subtask_index, context.parallelism) == (1, 3)
         assert context.input_schema == ROWS
-        assert context.operator_state_store is one.backend
+        assert context.operator_state_store is state_handler.backend
         assert list(context.raw_operator_state_inputs) == list(context.raw_keyed_state_inputs) == []
 
     def test_a_restored_function_knows_the_checkpoint(self) -> None:
@@ -146,7 +151,7 @@ class TestOrder:
         self, location: CheckpointStorageLocation, faults: Faults
     ) -> None:
         def snapshot(context: FunctionSnapshotContext) -> None:
-            list_state(one.backend).update([1])  # in time for this checkpoint
+            list_state(state_handler.backend).update([1])  # in time for this checkpoint
             with_raw_state(context)
             faults.before("commit", lambda: order.append("keyed"), 1)
             faults.before("commit", lambda: order.append("operator"), 2)
@@ -155,10 +160,10 @@ class TestOrder:
             order.append("function")
 
         order: list[str] = []
-        one = handler(Function(snapshot))
-        pending = one.snapshot_state(7, location)
+        state_handler = handler(Function(snapshot))
+        pending = state_handler.snapshot_state(7, location)
         assert order == ["function", "keyed", "operator"]
-        list_state(one.backend).update([2])  # too late
+        list_state(state_handler.backend).update([2])  # too late
         state = pending.run()
         assert order == ["function", "keyed", "operator", "managed"]
         assert state.raw_keyed[0].size == len(b"group 4") * 2000
@@ -208,12 +213,12 @@ class TestFailures:
                 with_raw_state(context)
             raise mine
 
-        one = handler(Function(fail))
-        list_state(one.backend).add(1)
+        state_handler = handler(Function(fail))
+        list_state(state_handler.backend).add(1)
         with pytest.raises(
             CheckpointDeclinedError, match=r"snapshot 7 .*'counter'.*ValueError: mine"
         ) as caught:
-            one.snapshot_state(7, location)
+            state_handler.snapshot_state(7, location)
         assert caught.value.__cause__ is mine
         assert files_below(faults.behind) == set()
         one_more = handler(Function())
@@ -224,21 +229,21 @@ class TestFailures:
     def test_a_raw_stream_that_fails_declines_the_checkpoint_and_leaves_nothing(
         self, location: CheckpointStorageLocation, faults: Faults, call: str, nth: int
     ) -> None:
-        one = handler(Function(with_raw_state))
-        list_state(one.backend).add(1)
+        state_handler = handler(Function(with_raw_state))
+        list_state(state_handler.backend).add(1)
         faults.calls.clear()
         faults.before(call, StorageUnavailableError("out of reach"), nth)
         with pytest.raises(CheckpointDeclinedError, match="out of reach"):
-            one.snapshot_state(7, location)
+            state_handler.snapshot_state(7, location)
         assert files_below(faults.behind) == set()
 
     def test_a_closed_backend_declines_the_checkpoint_and_leaves_nothing(
         self, location: CheckpointStorageLocation, faults: Faults
     ) -> None:
-        one = handler(Function(with_raw_state))
-        one.backend.close()
+        state_handler = handler(Function(with_raw_state))
+        state_handler.backend.close()
         with pytest.raises(CheckpointDeclinedError, match="closed"):
-            one.snapshot_state(7, location)
+            state_handler.snapshot_state(7, location)
         assert files_below(faults.behind) == set()
 
     def test_an_interrupt_takes_raw_state_with_it(
@@ -247,19 +252,19 @@ class TestFailures:
         def interrupted(*_: Any, **__: Any) -> None:
             raise KeyboardInterrupt
 
-        one = handler(Function(with_raw_state))
-        monkeypatch.setattr(type(one.backend), "snapshot", interrupted)
+        state_handler = handler(Function(with_raw_state))
+        monkeypatch.setattr(type(state_handler.backend), "snapshot", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            one.snapshot_state(7, location)
+            state_handler.snapshot_state(7, location)
         assert files_below(faults.behind) == set()
 
     @pytest.mark.parametrize("call", ["create", "write", "commit"])
     def test_managed_state_that_fails_takes_raw_state_with_it(
         self, location: CheckpointStorageLocation, faults: Faults, call: str
     ) -> None:
-        one = handler(Function(with_raw_state))
-        list_state(one.backend).add(1)
-        pending = one.snapshot_state(7, location)
+        state_handler = handler(Function(with_raw_state))
+        list_state(state_handler.backend).add(1)
+        pending = state_handler.snapshot_state(7, location)
         assert len(files_below(faults.behind)) == 2
         faults.before(call, StorageUnavailableError("out of reach"))
         with pytest.raises(StorageUnavailableError):
@@ -270,15 +275,18 @@ class TestFailures:
 
 class TestCancel:
     @pytest.fixture
-    def one(self) -> OperatorStateHandler:
-        one = handler(Function(with_raw_state))
-        list_state(one.backend).add(1)
-        return one
+    def state_handler(self) -> OperatorStateHandler:
+        state_handler = handler(Function(with_raw_state))
+        list_state(state_handler.backend).add(1)
+        return state_handler
 
     def test_before_it_ran_it_leaves_nothing(
-        self, one: OperatorStateHandler, location: CheckpointStorageLocation, faults: Faults
+        self,
+        state_handler: OperatorStateHandler,
+        location: CheckpointStorageLocation,
+        faults: Faults,
     ) -> None:
-        pending = one.snapshot_state(7, location)
+        pending = state_handler.snapshot_state(7, location)
         for _ in range(2):
             pending.cancel()
             assert files_below(faults.behind) == set()
@@ -289,21 +297,24 @@ class TestCancel:
     def test_while_it_runs_it_leaves_nothing(
         self,
         *,
-        one: OperatorStateHandler,
+        state_handler: OperatorStateHandler,
         location: CheckpointStorageLocation,
         faults: Faults,
         call: str,
     ) -> None:
-        pending = one.snapshot_state(7, location)
+        pending = state_handler.snapshot_state(7, location)
         faults.before(call, pending.cancel)
         with pytest.raises(CancelledError):
             pending.run()
         assert files_below(faults.behind) == set()
 
     def test_after_it_ran_it_takes_nothing_away(
-        self, one: OperatorStateHandler, location: CheckpointStorageLocation, faults: Faults
+        self,
+        state_handler: OperatorStateHandler,
+        location: CheckpointStorageLocation,
+        faults: Faults,
     ) -> None:
-        pending = one.snapshot_state(7, location)
+        pending = state_handler.snapshot_state(7, location)
         state = pending.run()
         pending.cancel()
         assert len(files_below(faults.behind)) == 3
@@ -315,10 +326,13 @@ class TestCancel:
         ]
 
     def test_closing_the_backend_cancels_it(
-        self, one: OperatorStateHandler, location: CheckpointStorageLocation, faults: Faults
+        self,
+        state_handler: OperatorStateHandler,
+        location: CheckpointStorageLocation,
+        faults: Faults,
     ) -> None:
-        pending = one.snapshot_state(7, location)
-        one.backend.close()
+        pending = state_handler.snapshot_state(7, location)
+        state_handler.backend.close()
         with pytest.raises(CancelledError):
             pending.run()
         assert files_below(faults.behind) == set()
@@ -404,9 +418,9 @@ class TestFunctions:
             def initialize_state(self, context: FunctionInitializationContext) -> None:
                 list_state(context.operator_state_store).add(1)
 
-        one = handler(Simple())
-        initialized(one, StoredSubtask(), None)
-        state = one.snapshot_state(7, location).run()
+        state_handler = handler(Simple())
+        initialized(state_handler, StoredSubtask(), None)
+        state = state_handler.snapshot_state(7, location).run()
         assert list_state(OperatorStateBackend.restore(state.managed_operator)).get() == [1]
 
     def test_a_listener_is_what_has_both_calls(self) -> None:

@@ -81,8 +81,8 @@ class Model:
         """What is restored from a snapshot that is taken now."""
         lists = self.lists | self.carried
         return Model(
-            {key: list(one) for key, one in lists.items() if one is not None},
-            maps={name: dict(one) for name, one in self.maps.items()},
+            {key: list(values) for key, values in lists.items() if values is not None},
+            maps={name: dict(pairs) for name, pairs in self.maps.items()},
         )
 
 
@@ -177,13 +177,15 @@ class OperatorStateMachine(RuleBasedStateMachine):
     def capture(self, compression: Compression | None) -> Captured:
         self.checkpoint_id += 1
         location = self.access.initialize_location_for_checkpoint(self.checkpoint_id)
-        snapshots = [one.snapshot(location, compression=compression) for one in self.backends]
+        snapshots = [
+            backend.snapshot(location, compression=compression) for backend in self.backends
+        ]
         return snapshots, [model.stored() for model in self.models]
 
     @rule(target=stored, pending=consumes(captured))
     def run(self, pending: Captured) -> Stored:
         snapshots, models = pending
-        return [one.run().handles for one in snapshots], models
+        return [snapshot.run().handles for snapshot in snapshots], models
 
     @rule(pending=consumes(captured))
     def cancel(self, pending: Captured) -> None:
@@ -203,16 +205,26 @@ class OperatorStateMachine(RuleBasedStateMachine):
         parts = redistribute(handles, parallelism)
         self.backends = [OperatorStateBackend.restore(part) for part in parts]
         if parallelism == len(before):
-            self.models = [Model(one.stored().lists) for one in before]
+            self.models = [Model(old.stored().lists) for old in before]
         else:
             self.models = _split(before, parts)
         for subtask, model in enumerate(self.models):
-            for key in {key for one in before for key in one.lists if key[0] == "union"}:
-                model.lists[key] = [element for one in before for element in one.lists.get(key, ())]
-                own = [one.lists[key] for one in before[subtask::parallelism] if key in one.lists]
-                model.carried[key] = [element for one in own for element in one] if own else None
-        for name in {name for one in before for name in one.maps}:
-            copies = [one.maps[name] for one in before if name in one.maps]
+            for key in {key for old in before for key in old.lists if key[0] == "union"}:
+                model.lists[key] = [
+                    element
+                    for model_before in before
+                    for element in model_before.lists.get(key, ())
+                ]
+                own = [
+                    model_before.lists[key]
+                    for model_before in before[subtask::parallelism]
+                    if key in model_before.lists
+                ]
+                model.carried[key] = (
+                    [element for values in own for element in values] if own else None
+                )
+        for name in {name for old in before for name in old.maps}:
+            copies = [old.maps[name] for old in before if name in old.maps]
             for subtask, model in enumerate(self.models):
                 model.maps[name] = dict(copies[subtask % len(copies)])
 
@@ -260,22 +272,24 @@ def _map(backend: OperatorStateBackend, name: str) -> Any:
 def _split(before: list[Model], parts: list[tuple[OperatorStateHandle, ...]]) -> list[Model]:
     """Where the elements of list states went; nothing may be lost, doubled or out of order."""
     models = [Model() for _ in parts]
-    taken: Counter[int] = Counter()
-    for key in dict.fromkeys(key for one in before for key in one.lists if key[0] == "list"):
+    dealt: Counter[int] = Counter()
+    for key in dict.fromkeys(key for model in before for key in model.lists if key[0] == "list"):
         kind, name = key
-        elements = [element for one in before for element in one.lists.get(key, ())]
+        elements = [element for model in before for element in model.lists.get(key, ())]
         runs: list[list[Any]] = []
         for subtask, part in enumerate(parts):
             backend = OperatorStateBackend.restore(part)
             if _name(kind, name) in backend.registered_state_names():
                 models[subtask].lists[key] = _list(backend, kind, name).get()
                 runs.append(models[subtask].lists[key])
-                taken[subtask] += len(runs[-1])
+                dealt[subtask] += len(runs[-1])
         assert runs  # also the type of an empty state is kept
         # One run for each subtask, beginning at any of them.
         rotations = [runs[first:] + runs[:first] for first in range(len(runs))]
-        assert elements in [[one for run in rotation for one in run] for rotation in rotations]
-    counts = [taken[subtask] for subtask in range(len(parts))]
+        assert elements in [
+            [element for run in rotation for element in run] for rotation in rotations
+        ]
+    counts = [dealt[subtask] for subtask in range(len(parts))]
     assert max(counts) - min(counts) <= 1
     return models
 

@@ -65,9 +65,12 @@ class TestShared:
         elements = of_texts(element_type, TEXTS)
         list_state(backend, "s", element_type).add_all(elements)
         whole = snapshot_of(backend)
-        backends = [OperatorStateBackend.restore(one) for one in redistribute([[whole]], 10)]
-        parts = [snapshot_of(one) for one in backends]
-        assert sum(one.size for one in parts) < 1.5 * whole.size
+        backends = [
+            OperatorStateBackend.restore(handles_of_part)
+            for handles_of_part in redistribute([[whole]], 10)
+        ]
+        parts = [snapshot_of(backend_of_part) for backend_of_part in backends]
+        assert sum(part.size for part in parts) < 1.5 * whole.size
         again = OperatorStateBackend.restore(parts)
         assert list_state(again, "s", element_type).get() == elements.to_pylist()
 
@@ -87,16 +90,18 @@ class TestShared:
         texts = of_texts(element_type, TEXTS)
         elements = pa.concat_arrays([texts.slice(0, 5), pa.nulls(3, element_type), texts])
         rows = pa.table({"element": elements.slice(first, 7)})
-        found = trimmed(rows)
-        found.validate(full=True)
-        assert found.schema == rows.schema
-        assert found.to_pylist() == rows.to_pylist()
+        values = trimmed(rows)
+        values.validate(full=True)
+        assert values.schema == rows.schema
+        assert values.to_pylist() == rows.to_pylist()
 
     def test_the_whole_is_left_as_it_is(self, element_type: pa.DataType) -> None:
         rows = pa.table({"element": of_texts(element_type, TEXTS)})
         (chunk,) = trimmed(rows)["element"].chunks
-        addresses = [one and one.address for one in chunk.buffers()]
-        assert addresses == [one and one.address for one in rows["element"].chunk(0).buffers()]
+        addresses = [buffer and buffer.address for buffer in chunk.buffers()]
+        assert addresses == [
+            buffer and buffer.address for buffer in rows["element"].chunk(0).buffers()
+        ]
 
 
 @pytest.mark.parametrize("element_type", SEPARATE.values(), ids=SEPARATE)

@@ -40,11 +40,13 @@ def test_every_subtask_gets_all_elements(parallelism: int) -> None:
     for number, backend in enumerate(backends):
         union_state(backend).add_all([number, -number])
         list_state(backend).add(number)
-    parts = redistribute([[snapshot_of(one)] for one in backends], parallelism)
+    parts = redistribute(
+        [[snapshot_of(restored_backend)] for restored_backend in backends], parallelism
+    )
     news = [OperatorStateBackend.restore(part) for part in parts]
-    for one in news:
-        assert union_state(one).get() == [0, 0, 1, -1, 2, -2]
-    assert [n for one in news for n in list_state(one).get()] == [0, 1, 2]
+    for subtask_backend in news:
+        assert union_state(subtask_backend).get() == [0, 0, 1, -1, 2, -2]
+    assert [n for subtask_backend in news for n in list_state(subtask_backend).get()] == [0, 1, 2]
 
 
 def test_a_mode_is_kept_by_what_nobody_asks_for() -> None:
@@ -53,7 +55,7 @@ def test_a_mode_is_kept_by_what_nobody_asks_for() -> None:
     list_state(backend).add(1)
     for _ in range(2):
         backend = restored(backend)
-        modes = {name: one.mode for name, one in snapshot_of(backend).states.items()}
+        modes = {name: state.mode for name, state in snapshot_of(backend).states.items()}
         assert modes == {"u": OperatorStateMode.UNION, "s": OperatorStateMode.SPLIT_DISTRIBUTE}
 
 
@@ -69,7 +71,7 @@ PARALLELISMS = {
 
 def checkpoint(backends: Iterable[OperatorStateBackend]) -> Stored:
     """What each subtask of a job stores."""
-    return [one.snapshot(memory_factory()).run().handles for one in backends]
+    return [backend.snapshot(memory_factory()).run().handles for backend in backends]
 
 
 def restarted(stored: Stored, parallelism: int) -> list[OperatorStateBackend]:
@@ -77,8 +79,8 @@ def restarted(stored: Stored, parallelism: int) -> list[OperatorStateBackend]:
 
 
 def elements_stored(stored: Stored, name: str) -> int:
-    handles = (one for of_subtask in stored for one in of_subtask)
-    return sum(one.states[name].count for one in handles if name in one.states)
+    handles = (handle for of_subtask in stored for handle in of_subtask)
+    return sum(handle.states[name].count for handle in handles if name in handle.states)
 
 
 def first_run() -> Stored:
@@ -106,7 +108,7 @@ class TestNobodyAsks:
             assert elements_stored(stored, "u") == 4
             assert elements_stored(stored, "s") == 8
             assert elements_stored(stored, "b") == parallelism
-            assert any("empty" in one.states for of_subtask in stored for one in of_subtask)
+            assert any("empty" in handle.states for of_subtask in stored for handle in of_subtask)
 
     @pytest.mark.parametrize("parallelisms", PARALLELISMS.values(), ids=PARALLELISMS)
     def test_every_subtask_that_asks_after_a_later_restart_gets_all(
@@ -128,7 +130,9 @@ class TestNobodyAsks:
         for _ in range(3):
             stored = checkpoint(restarted(stored, 4))
         backends = map(OperatorStateBackend.restore, stored)
-        assert [union_state(one, "u", str).get() for one in backends] == [[one] for one in ELEMENTS]
+        assert [union_state(backend, "u", str).get() for backend in backends] == [
+            [element] for element in ELEMENTS
+        ]
 
     def test_a_subtask_without_a_part_of_it_stores_nothing(self) -> None:
         stored = first_run()[:1]

@@ -193,8 +193,8 @@ def stored(element_type: Any, value: Any) -> Any:
     return back
 
 
-def are_the_same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and repr(one) == repr(other)  # repr also tells the fold
+def are_the_same(value: Any, other: Any) -> bool:
+    return type(value) is type(other) and repr(value) == repr(other)  # repr also tells the fold
 
 
 @pytest.mark.parametrize("line", LINES)

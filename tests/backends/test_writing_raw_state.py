@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Callable
 
 import pytest
+from contracts.files import files_below
 from contracts.raw_state import (
     THREE,
     Make,
@@ -15,7 +16,7 @@ from contracts.raw_state import (
     read_groups,
     read_partitions,
 )
-from contracts.values import files_below, read
+from contracts.values import read
 
 from holdfast.backends import (
     KeyedStateCheckpointOutputStream,
@@ -250,12 +251,12 @@ class TestTheStreamInTheUsersHands:
         stream = make()
         kept, given_up = output(make()), output(stream)
         buffers = [io.BufferedWriter(kept), io.BufferedWriter(given_up)]  # type: ignore[type-var]
-        texts = [io.TextIOWrapper(one) for one in buffers]
-        assert not any(one.closed for one in (*buffers, *texts))
+        texts = [io.TextIOWrapper(buffer) for buffer in buffers]
+        assert not any(file.closed for file in (*buffers, *texts))
         kept.close_and_get_handle()
         given_up.end()
         stream.close()
-        assert all(one.closed for one in (*buffers, *texts))
+        assert all(file.closed for file in (*buffers, *texts))
 
     def test_the_system_discards_it_by_closing_its_own_stream(
         self,

@@ -36,14 +36,14 @@ from holdfast.backends import (
     Pickled,
     StateRows,
 )
-from holdfast.backends.inspection import StoredState, managed_state, state_names, write_states
+from holdfast.backends.inspection import ReadableState, states_of, write_states
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import StoredOperator, StoredSubtask
 
 OTHER_WAYS = ("pickled", "pickled of a class", "anything")
 """Types whose elements are written in another way than they are read, or not at all."""
 
-TYPES = VALUES | {kind: one for kind, one in PYTHON_VALUES.items() if kind not in OTHER_WAYS}
+TYPES = VALUES | {kind: values for kind, values in PYTHON_VALUES.items() if kind not in OTHER_WAYS}
 
 
 def operator_of(
@@ -57,8 +57,9 @@ def operator_of(
     return StoredOperator(parallelism, 128, subtasks)
 
 
-def stored(operator: StoredOperator, name: str = "s") -> StoredState:
-    return managed_state("op", name, operator, wide_integers=True)
+def stored(operator: StoredOperator, name: str = "s") -> ReadableState:
+    states = {state.name: state for state in states_of("op", operator)}
+    return states[name].readable(wide_integers=True)
 
 
 def shown(operator: StoredOperator, name: str = "s") -> pa.Table:
@@ -216,8 +217,8 @@ def test_a_list_is_spread_evenly_in_its_order(values: list[int], parallelism: in
     written = operator_of({"s": StateRows(rows)}, parallelism=parallelism)
     assert shown(written)["value"].to_pylist() == values
     counts = [
-        sum(handle.states["s"].count for handle in one.managed_operator)
-        for one in written.subtasks.values()
+        sum(handle.states["s"].count for handle in subtask.managed_operator)
+        for subtask in written.subtasks.values()
     ]
     assert max(counts) - min(counts) <= 1 or len(values) < parallelism
 
@@ -252,7 +253,7 @@ def test_all_kinds_of_state_are_there_for_the_job() -> None:
         },
         parallelism=2,
     )
-    assert state_names(written) == ["l", "u", "b", "p", "empty"]
+    assert [state.name for state in states_of("op", written)] == ["l", "u", "b", "p", "empty"]
     first = backend_of(written)
     assert list_state(first, "l").get() == [1]
     assert union_state(first, "u").get() == [1, 2]

@@ -56,8 +56,9 @@ def test_without_a_state_all_are_listed(
         "subtasks": 2,
         "elements": 4,
         "bytes": 0,
-        "type": "struct<x: int64, y: double>",
-        "stored_as": "messagepack of contracts.elements.Point",
+        "type": "contracts.elements.Point",
+        "arrow_type": "struct<x: int64, y: double>",
+        "stored_as": "messagepack",
     }
 
 

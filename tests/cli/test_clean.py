@@ -170,7 +170,7 @@ def test_a_job_with_a_damaged_checkpoint_keeps_everything_and_the_others_are_cle
     streams = capsys.readouterr()
     printed = json.loads(streams.out)
     assert [row["uri"] for row in printed["found"]] == [f"file://{orphan}"]
-    assert [one["job"] for one in printed["failed"]] == ["job"]
+    assert [entry["job"] for entry in printed["failed"]] == ["job"]
     assert "job/chk-10/_metadata" in printed["failed"][0]["error"]
     assert "job/chk-10/_metadata" in streams.err
     assert before - paths(directory) == {str(orphan.relative_to(root))}
@@ -265,7 +265,7 @@ def test_uploads_that_were_never_completed_are_aborted(
     monkeypatch.setattr(sweeping, "_store_clock_ms", lambda uri: now_ms(uri) + 86_400_000)
     settings = tmp_path / "job.conf"
     options = options_for(memory_bucket)
-    settings.write_text("\n".join(one.removeprefix("--conf=") for one in options))
+    settings.write_text("\n".join(option.removeprefix("--conf=") for option in options))
     command = ["clean", directory, "--properties-file", str(settings), "--json"]
     assert main(command) == 0
     [upload] = json.loads(capsys.readouterr().out)["found"]

@@ -53,10 +53,10 @@ def test_json_has_all_that_differs(kept: Kept, capsys: pytest.CaptureFixture[str
         },
         "operators": [
             {
-                "uid": "visits",
+                "operator": "visits",
                 "state": "seen",
                 "what": "changed",
-                "changes": {"elements": [4, 10], "state_bytes": seen},
+                "changes": {"elements": [4, 10], "bytes": seen},
             }
         ],
         "subtasks": {"visits": [0]},
@@ -84,7 +84,7 @@ def test_text_says_what_became_of_operators_and_states(
     assert 'offsets of source 0: {"logOffset":1} -> {"logOffset":2}' in lines
     assert "operator visits: parallelism: 2 -> 3" in lines
     assert "state seen of visits: type: int64 -> contracts.elements.Order" in lines
-    assert "state seen of visits: serializers: arrow -> messagepack" in lines
+    assert "state seen of visits: stored as: arrow -> messagepack" in lines
     assert "operator visits: other state in subtasks 0, 1, 2" in lines
 
 

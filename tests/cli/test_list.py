@@ -12,13 +12,26 @@ from servers.s3 import S3Bucket
 from holdfast.cli.command_line import main
 from holdfast.locations import find_checkpoints
 from holdfast.spark.settings import Stores
-from holdfast.testing import Faults
+from holdfast.testing import Faults, ManualClock
 
 
 def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     """What the command prints as JSON."""
     assert main(["list", *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
+
+
+def test_ages_are_told_by_the_clock_of_the_command(
+    memory_directory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = write_checkpoint(memory_directory, 2)
+    clock = ManualClock()
+    assert checkpoint.metadata.created_ms == clock.now_ms()
+    clock.advance(3 * 3600)
+    assert main(["list", memory_directory], clock=clock) == 0
+    assert " 3 h " in capsys.readouterr().out
+    assert main(["show", f"{memory_directory}/job/chk-2"], clock=clock) == 0
+    assert "UTC, 3 h ago" in capsys.readouterr().out
 
 
 def test_json_has_checkpoints_and_savepoints_with_what_is_new_and_what_is_referenced(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from contracts.histories import HOSTILE, checkpoint_metadata, write_checkpoints
-from servers.s3 import S3Bucket
+from servers.s3 import S3Bucket, settings_of
 
 from holdfast.cli.command_line import main
-from holdfast.locations import FileSystemCheckpointStorage, S3Settings, complete_checkpoint, use_s3
+from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint, use_s3
 from holdfast.locations.adapters import (
     CheckpointedStateScope,
     file_system_for,
@@ -102,7 +102,7 @@ def test_the_json_has_all_that_the_page_shows(
                 "subtasks": [
                     {
                         "subtask": index,
-                        "state_bytes": 100 * (index + 1),
+                        "stored_bytes": 100 * (index + 1),
                         "rows_in": 10 * (index + 1),
                         "rows_out": 5,
                         "restore_ms": 1.0,
@@ -194,16 +194,7 @@ def test_bytes_that_were_there_before_are_told_from_new_ones(
 
 
 def test_a_bucket_is_looked_at_as_a_directory_is(memory_bucket: S3Bucket, tmp_path: Path) -> None:
-    server = memory_bucket.server
-    use_s3(
-        S3Settings(
-            endpoint_url=server.endpoint,
-            region=server.region,
-            path_style=True,
-            access_key=server.access_key,
-            secret_key=server.secret_key,
-        )
-    )
+    use_s3(settings_of(memory_bucket.server))
     directory = f"s3://{memory_bucket.name}/data"
     try:
         write_checkpoints(directory, [2, 4])
@@ -214,7 +205,7 @@ def test_a_bucket_is_looked_at_as_a_directory_is(memory_bucket: S3Bucket, tmp_pa
     html = (tmp_path / "report.html").read_text()
     assert "job Healthy : last checkpoint" in Page(html).text
     assert "Missing between them: #3" in Page(html).text
-    assert server.secret_key not in html
+    assert memory_bucket.server.secret_key not in html
 
 
 def test_the_page_shows_subtasks_failures_gaps_savepoints_and_what_a_sweep_deletes(

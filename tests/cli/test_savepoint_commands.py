@@ -15,7 +15,8 @@ from servers.s3 import S3Bucket, settings_of
 from holdfast.cli.command_line import main
 from holdfast.locations import use_s3
 from holdfast.spark import restore_savepoint, take_savepoint
-from holdfast.spark.savepoints import query_copy, restoring, rolling_back
+from holdfast.spark.savepoints import query_copy
+from holdfast.spark.savepoints.unfinished import Change
 
 Captured = pytest.CaptureFixture[str]
 
@@ -192,7 +193,7 @@ def test_an_interrupted_restore_is_finished_by_the_same_command(
 ) -> None:
     pointer = savepoint(stopped, directory, capsys)
     command = ["restore", pointer, f"{directory}/fork", "--checkpoint-dir", f"{directory}/forked"]
-    with mock.patch.object(restoring, "finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(Change, "finish", side_effect=KeyboardInterrupt):
         assert main(command) == 130
     streams = capsys.readouterr()
     assert streams.out == ""
@@ -347,7 +348,7 @@ def test_an_interrupted_roll_back_is_finished_by_the_same_command(
     stopped: str, directory: str, capsys: Captured
 ) -> None:
     command = ["rollback", stopped, "--checkpoint", "2", "--yes"]
-    with mock.patch.object(rolling_back, "finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(Change, "finish", side_effect=KeyboardInterrupt):
         assert main(command) == 130
     assert "the same command again finishes it" in capsys.readouterr().err
     assert main(["rollback", stopped, "--json"]) == 0
@@ -358,7 +359,7 @@ def test_an_interrupted_roll_back_is_finished_by_the_same_command(
     assert main(command) == 0
     assert json.loads(all_files(stopped)["metadata"]) == {"id": QUERY}
     # One that ended right before the note of it went is not in the way of anything.
-    with mock.patch.object(rolling_back, "forget", side_effect=KeyboardInterrupt):
+    with mock.patch.object(Change, "forget", side_effect=KeyboardInterrupt):
         assert main(["rollback", stopped, "--checkpoint", "1", "--yes"]) == 130
     before = all_files(stopped)
     assert main(["rollback", stopped, "--checkpoint", "1"]) == 0
@@ -372,7 +373,7 @@ def test_where_a_restore_is_not_finished_nothing_is_rolled_back(
 ) -> None:
     pointer = take_savepoint(plain, f"{directory}/savepoints")
     fork = f"{directory}/fork"
-    with mock.patch.object(restoring, "finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(Change, "finish", side_effect=KeyboardInterrupt):
         assert main(["restore", pointer, fork]) == 130
     for words in ([], ["--batch", "1"], ["--batch", "1", "--yes"]):
         assert main(["rollback", fork, *words]) == 2

@@ -43,43 +43,47 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
                 "key_types": ["string"],
                 "states": [
                     {
-                        "name": "seen",
+                        "state": "seen",
                         "kind": "list",
-                        "mode": "SPLIT_DISTRIBUTE",
+                        "subtasks": 2,
                         "elements": 6,
-                        "state_bytes": sum(section["seen"].length for section in sections),
+                        "bytes": sum(section["seen"].length for section in sections),
                         "type": "int64",
+                        "arrow_type": "int64",
+                        "stored_as": "arrow",
                         "columns": [
                             {
-                                "name": "element",
-                                "arrow_type": "int64",
-                                "serializer": "arrow",
+                                "name": "value",
                                 "type": "int64",
+                                "arrow_type": "int64",
+                                "stored_as": "arrow",
                                 "schema": None,
                             }
                         ],
                         "failure": None,
                     },
                     {
-                        "name": "rules",
-                        "kind": "map",
-                        "mode": "BROADCAST",
+                        "state": "rules",
+                        "kind": "broadcast",
+                        "subtasks": 2,
                         "elements": 1,
-                        "state_bytes": sum(section["rules"].length for section in sections),
+                        "bytes": sum(section["rules"].length for section in sections),
                         "type": "string to dict[str, int]",
+                        "arrow_type": "string to map<string, int64>",
+                        "stored_as": "arrow to messagepack",
                         "columns": [
                             {
                                 "name": "key",
-                                "arrow_type": "string",
-                                "serializer": "arrow",
                                 "type": "string",
+                                "arrow_type": "string",
+                                "stored_as": "arrow",
                                 "schema": None,
                             },
                             {
                                 "name": "value",
-                                "arrow_type": "large_binary",
-                                "serializer": "messagepack",
                                 "type": "dict[str, int]",
+                                "arrow_type": "map<string, int64>",
+                                "stored_as": "messagepack",
                                 "schema": {
                                     "$defs": {},
                                     "type": "object",
@@ -93,7 +97,7 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
                 ],
                 "subtasks": {
                     str(index): {
-                        "bytes": sizes[index],
+                        "stored_bytes": sizes[index],
                         "statistics": {
                             "rows_in": count,
                             "rows_out": count + 1,
@@ -143,7 +147,7 @@ def test_text_shows_the_skew_or_every_subtask(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "checkpoint 1 of job job"
     words = [line.split() for line in lines]
-    assert ["seen", "split-distribute", "9"] in [line[:3] for line in words]
+    assert ["seen", "list", "9"] in [line[:3] for line in words]
     assert ["rows", "in", "1", "1", "7", "0"] in words
     assert ["async", "1.5", "s", "1.5", "s", "1.5", "s", "0"] in words
     assert ["offsets", '{"logOffset":1}'] in words

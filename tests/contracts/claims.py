@@ -8,18 +8,11 @@ from holdfast.locations import (
     CheckpointStorageLocation,
     CompletedCheckpoint,
     JobOwnership,
-    checkpoint_storage,
     complete_checkpoint,
     load_checkpoint,
 )
 from holdfast.locations.adapters import file_system_for
 from holdfast.testing import metadata_of
-
-
-def job_in(directory: str) -> CheckpointStorageAccess:
-    access = checkpoint_storage(directory).create_checkpoint_storage("job")
-    access.initialize_base_locations_for_checkpoint()
-    return access
 
 
 def begun(access: CheckpointStorageAccess, checkpoint_id: int) -> CheckpointStorageLocation:
@@ -55,7 +48,7 @@ def claims(directory: str) -> set[str]:
     return {entry.uri.removeprefix(f"{uri}/") for entry in file_system_for(uri).list(uri)}
 
 
-def files_of(directory: str, checkpoint_id: int) -> set[str]:
+def files_in_checkpoint(directory: str, checkpoint_id: int) -> set[str]:
     uri = f"{directory}/job/chk-{checkpoint_id}"
     return {entry.uri.removeprefix(f"{uri}/") for entry in file_system_for(uri).list(uri)}
 

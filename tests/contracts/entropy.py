@@ -2,24 +2,18 @@
 
 import uuid
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import ClassVar
 
 import pytest
-from contracts.values import EXCLUSIVE, read
+from contracts import checkpointed_jobs
 
 from holdfast.common import uripath
 from holdfast.locations import (
     CheckpointStorageAccess,
-    CheckpointStorageLocation,
-    CompletedCheckpoint,
-    FileSystemCheckpointStorage,
-    complete_checkpoint,
-    load_checkpoint,
 )
 from holdfast.locations.adapters import (
-    CheckpointedStateScope,
     FileOutputStream,
-    FileStateHandle,
     FileStatus,
     MemoryFileSystem,
     PendingUpload,
@@ -27,10 +21,8 @@ from holdfast.locations.adapters import (
     unregister_file_system,
 )
 from holdfast.locations.file_systems import memory as store
-from holdfast.locations.storages import entropy
-from holdfast.testing import ManualClock, metadata_of
+from holdfast.testing import ManualClock
 
-SHARED = CheckpointedStateScope.SHARED
 GRACE = 3600.0
 RANDOM = "0123456789abcdef" * 2
 
@@ -54,11 +46,11 @@ class ObjectStore(MemoryFileSystem):
         return super().list(uri)
 
     def list_uploads(self, uri: str, /) -> Iterable[PendingUpload]:
-        return [one for one in self.uploads if one.uri.startswith(f"{uri.rstrip('/')}/")]
+        return [upload for upload in self.uploads if upload.uri.startswith(f"{uri.rstrip('/')}/")]
 
     def abort_uploads(self, uploads: Iterable[PendingUpload], /) -> None:
-        for one in uploads:
-            self.uploads.remove(one)
+        for upload in uploads:
+            self.uploads.remove(upload)
 
 
 @pytest.fixture
@@ -84,15 +76,8 @@ def files_in(bucket: str) -> set[str]:
     return {uri.removeprefix(f"{bucket}/") for uri in store._FILES if uri.startswith(f"{bucket}/")}
 
 
-def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
-    storage = FileSystemCheckpointStorage(
-        directory,
-        inline_threshold=0,
-        savepoint_directory=f"{entropy.without_marker(directory)}/savepoints",
-    )
-    access = storage.create_checkpoint_storage(job_id)
-    access.initialize_base_locations_for_checkpoint()
-    return access
+completed = partial(checkpointed_jobs.completed, files=3)
+"""A checkpoint with exclusive files, and those of others."""
 
 
 @pytest.fixture
@@ -102,35 +87,4 @@ def directory(bucket: str) -> str:
 
 @pytest.fixture
 def access(directory: str) -> CheckpointStorageAccess:
-    return job_in(directory)
-
-
-def write(
-    location: CheckpointStorageLocation, scope: CheckpointedStateScope = EXCLUSIVE
-) -> FileStateHandle:
-    with location.create_checkpoint_state_output_stream(scope) as stream:
-        stream.write(b"state")
-        handle = stream.close_and_get_handle()
-    assert isinstance(handle, FileStateHandle)
-    return handle
-
-
-def completed(
-    access: CheckpointStorageAccess, checkpoint_id: int, *reused: FileStateHandle, files: int = 3
-) -> CompletedCheckpoint:
-    """A checkpoint with exclusive files, and those of others."""
-    location = access.initialize_location_for_checkpoint(checkpoint_id)
-    streams = (*(write(location) for _ in range(files)), *reused)
-    metadata = metadata_of(*streams, checkpoint_id=checkpoint_id)
-    return complete_checkpoint(location, metadata)
-
-
-def files_of(checkpoint: CompletedCheckpoint) -> list[FileStateHandle]:
-    return [one for one in checkpoint.metadata.streams() if isinstance(one, FileStateHandle)]
-
-
-def assert_complete(checkpoint: CompletedCheckpoint) -> None:
-    found = load_checkpoint(checkpoint.location)
-    assert found.metadata == checkpoint.metadata
-    for stream in found.metadata.streams():
-        assert read(stream) == b"state"
+    return checkpointed_jobs.job_in(directory)

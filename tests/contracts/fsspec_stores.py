@@ -12,9 +12,6 @@ import pytest
 from fsspec.config import conf
 from servers.sftp import SftpServer
 
-from holdfast.locations.adapters import (
-    FileSystem,
-)
 from holdfast.locations.file_systems.fsspec.sftp import Sftp
 
 PASSWORD = secrets.token_hex()
@@ -71,19 +68,10 @@ def sftp_directory(server: SftpServer) -> str:
     return f"{server.uri}/{path.name}"
 
 
-def files_below(root: Path) -> dict[str, bytes]:
+def contents_below(root: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
     }
-
-
-def write(file_system: FileSystem, uri: str, data: bytes) -> None:
-    stream = file_system.create(uri)
-    try:
-        stream.write(data)
-        stream.commit()
-    finally:
-        stream.abort()
 
 
 class Raising:

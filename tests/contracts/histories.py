@@ -70,8 +70,8 @@ def checkpoint_metadata(
     whole = metadata_of(*streams, checkpoint_id=number)
     [operator] = whole.operators.values()
     subtasks = {
-        index: msgspec.structs.replace(one, statistics=_statistics(index, one))
-        for index, one in operator.subtasks.items()
+        index: msgspec.structs.replace(state, statistics=_statistics(index, state))
+        for index, state in operator.subtasks.items()
     }
     return msgspec.structs.replace(
         whole,

@@ -53,9 +53,9 @@ def required(name: str, type: Any) -> pa.Field:
 
 
 INTS = {
-    str(one): (one, low, high)
+    str(int_type): (int_type, low, high)
     for bits in (8, 16, 32, 64)
-    for one, low, high in (
+    for int_type, low, high in (
         (getattr(pa, f"int{bits}")(), -(2 ** (bits - 1)), 2 ** (bits - 1) - 1),
         (getattr(pa, f"uint{bits}")(), 0, 2**bits - 1),
     )

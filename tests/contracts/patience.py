@@ -2,12 +2,8 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
 
-from holdfast.locations import S3Settings
 from holdfast.locations.adapters import RetryPolicy
-from holdfast.locations.file_systems import registry
-from holdfast.locations.file_systems.fsspec import s3fs_file_system
 
 HANGS_S = 300
 """Whatever takes longer hangs. It is less than pytest's own timeout, so that the complaint is of the
@@ -18,20 +14,6 @@ RUN_HANGS_S = 800
 
 PATIENT = RetryPolicy(deadline_s=HANGS_S, first_wait_s=0.001, longest_wait_s=0.002)
 """Never gives up in a test."""
-
-
-def be_patient() -> None:
-    """Let what the product waits for by default be far too, in this process."""
-    _defaults(RetryPolicy)["deadline_s"] = float(HANGS_S)
-    for policy in (registry._DEFAULT_POLICY, s3fs_file_system._DEFAULT_POLICY):
-        object.__setattr__(policy, "deadline_s", float(HANGS_S))
-    # Less, so that a request that hangs is repeated.
-    _defaults(S3Settings).update(connect_timeout_s=HANGS_S / 3, read_timeout_s=HANGS_S / 3)
-
-
-def _defaults(values: type) -> dict[str, Any]:
-    found: dict[str, Any] = vars(values)["__init__"].__kwdefaults__
-    return found
 
 
 def wait_until(happened: Callable[[], object], complaint: Callable[[], str] | str) -> None:

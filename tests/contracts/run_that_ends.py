@@ -88,11 +88,11 @@ def check_that_nothing_outlives(
 
 
 def _processes(mark: str) -> list[psutil.Process]:
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(_MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                processes.append(process)
         except psutil.Error:  # gone, or somebody else's
             continue
-    return found
+    return processes

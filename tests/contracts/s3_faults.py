@@ -104,7 +104,6 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         bucket.server,
         endpoint_url=faults.url,
         part_bytes=PART,
-        read_timeout_s=HANGS_S,
         state_files=state_files,
     )
     yield Store(bucket, faults, settings)

@@ -32,19 +32,10 @@ only_on_ministack = pytest.mark.parametrize(
 )
 
 
-def write(file_system: Any, uri: str, data: Any) -> None:
-    stream = file_system.create(uri)
-    try:
-        stream.write(data)
-        stream.commit()
-    finally:
-        stream.abort()
-
-
 def content(file_system: Any, uri: str) -> bytes:
     with file_system.open(uri) as stream:
-        found: bytes = stream.read()
-    return found
+        data: bytes = stream.read()
+    return data
 
 
 @pytest.fixture
@@ -84,9 +75,9 @@ def put_many(bucket: S3Bucket, keys: list[str], data: bytes = b"") -> None:
         import moto.s3.models  # slow to import
 
         backend = next(
-            found["aws"]
-            for found in moto.s3.models.s3_backends.values()
-            if bucket.name in found["aws"].buckets
+            s3_backend["aws"]
+            for s3_backend in moto.s3.models.s3_backends.values()
+            if bucket.name in s3_backend["aws"].buckets
         )
         for key in keys:
             backend.put_object(bucket.name, key, data)

@@ -31,15 +31,6 @@ NEVER = RetryPolicy(deadline_s=0)
 SCHEMES = ("s3", "s3a", "fsspec+s3", "fsspec+s3a")
 
 
-def write(file_system: FileSystem, uri: str, data: bytes) -> None:
-    stream = file_system.create(uri)
-    try:
-        stream.write(data)
-        stream.commit()
-    finally:
-        stream.abort()
-
-
 @dataclass
 class Watched:
     """A bucket behind a proxy that notes what is asked for, and fails when it is told to."""

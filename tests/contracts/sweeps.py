@@ -2,32 +2,26 @@
 
 import os
 import time
-import uuid
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import pytest
-from contracts.values import EXCLUSIVE, read
+from contracts import checkpointed_jobs
 
 from holdfast.locations import (
     CheckpointStorageAccess,
-    CheckpointStorageLocation,
     CompletedCheckpoint,
-    FileSystemCheckpointStorage,
     SweepReport,
-    complete_checkpoint,
-    load_checkpoint,
 )
 from holdfast.locations.adapters import (
-    CheckpointedStateScope,
     FileStateHandle,
     MemoryFileSystem,
     file_system_for,
     register_file_system,
     unregister_file_system,
 )
-from holdfast.testing import ManualClock, metadata_of
+from holdfast.testing import ManualClock
 
-SHARED = CheckpointedStateScope.SHARED
 GRACE = 3600.0
 """Seconds, of the store's clock; which moves when it is told to."""
 
@@ -41,60 +35,13 @@ def clock() -> Iterator[ManualClock]:
     unregister_file_system("memory")
 
 
-def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
-    storage = FileSystemCheckpointStorage(
-        directory, inline_threshold=0, savepoint_directory=f"{directory}/savepoints"
-    )
-    access = storage.create_checkpoint_storage(job_id)
-    access.initialize_base_locations_for_checkpoint()
-    return access
-
-
-def write(
-    location: CheckpointStorageLocation,
-    data: bytes = b"state",
-    scope: CheckpointedStateScope = EXCLUSIVE,
-) -> FileStateHandle:
-    with location.create_checkpoint_state_output_stream(scope) as stream:
-        stream.write(data)
-        handle = stream.close_and_get_handle()
-    assert isinstance(handle, FileStateHandle)
-    return handle
-
-
-def completed(
-    access: CheckpointStorageAccess, checkpoint_id: int, *shared: FileStateHandle
-) -> CompletedCheckpoint:
-    """A checkpoint with an exclusive file, a shared one, and those of others."""
-    location = access.initialize_location_for_checkpoint(checkpoint_id)
-    streams = (write(location), write(location, b"shared", SHARED), *shared)
-    metadata = metadata_of(*streams, checkpoint_id=checkpoint_id, commit_token=uuid.uuid4().hex)
-    return complete_checkpoint(location, metadata)
-
-
 def shared_of(checkpoint: CompletedCheckpoint) -> FileStateHandle:
-    (found,) = [
-        one
-        for one in checkpoint.metadata.streams()
-        if isinstance(one, FileStateHandle) and "/shared/" in one.uri
+    (shared,) = [
+        stream
+        for stream in checkpoint.metadata.streams()
+        if isinstance(stream, FileStateHandle) and "/shared/" in stream.uri
     ]
-    return found
-
-
-def files_below(directory: str) -> set[str]:
-    """Every file below a directory, by URI."""
-    found = set()
-    for entry in file_system_for(directory).list(directory):
-        found |= files_below(entry.uri) if entry.is_directory else {entry.uri}
-    return found
-
-
-def directories_below(directory: str) -> set[str]:
-    found = set()
-    for entry in file_system_for(directory).list(directory):
-        if entry.is_directory:
-            found |= {entry.uri} | directories_below(entry.uri)
-    return found
+    return shared
 
 
 def put(uri: str, data: bytes = b"x") -> str:
@@ -115,21 +62,17 @@ def overwrite(uri: str, data: bytes) -> None:
     put(uri, data)
 
 
-def assert_complete(checkpoint: CompletedCheckpoint) -> None:
-    """It is found, and all its files are what was written."""
-    found = load_checkpoint(checkpoint.location)
-    assert found.metadata == checkpoint.metadata
-    for stream in found.metadata.streams():
-        assert len(read(stream)) == stream.size
-
-
 def uris(report: SweepReport) -> set[str]:
     return {file.uri for file in report.files}
 
 
+completed = partial(checkpointed_jobs.completed, shared=1)
+"""A checkpoint with an exclusive file, a shared one, and those of others."""
+
+
 @pytest.fixture
 def access(memory_directory: str) -> CheckpointStorageAccess:
-    return job_in(memory_directory)
+    return checkpointed_jobs.job_in(memory_directory)
 
 
 def age(directory: str, files: Iterable[str], seconds: float) -> None:

@@ -1,19 +1,12 @@
 """What several tests of storages need."""
 
-from holdfast.locations.adapters import CheckpointedStateScope, StreamStateHandle, file_system_for
+from holdfast.locations.adapters import CheckpointedStateScope, StreamStateHandle
 
 EXCLUSIVE = CheckpointedStateScope.EXCLUSIVE
+SHARED = CheckpointedStateScope.SHARED
 
 
 def read(handle: StreamStateHandle) -> bytes:
     """All bytes behind a handle."""
     with handle.open_input_stream() as stream:
         return stream.read()
-
-
-def files_below(directory: str) -> set[str]:
-    """URIs of all files below a directory."""
-    found = set()
-    for entry in file_system_for(directory).list(directory):
-        found |= files_below(entry.uri) if entry.is_directory else {entry.uri}
-    return found

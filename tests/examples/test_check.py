@@ -41,8 +41,8 @@ def test_damaged_rows_differ(output: pa.Table, word: str) -> None:
     ],
 )
 def test_files_of_another_size_differ(files: list[tuple[int, int, int]], wrong: int) -> None:
-    found = [OutputFile(Path(f"{i}"), *one) for i, one in enumerate(files)]
-    assert len(file_differences(found, rows_per_file=10, last_batch=9)) == wrong
+    output_files = [OutputFile(Path(f"{i}"), *output_file) for i, output_file in enumerate(files)]
+    assert len(file_differences(output_files, rows_per_file=10, last_batch=9)) == wrong
 
 
 def test_the_self_check_of_the_demo_passes() -> None:

@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 from jobs.operators import Groups
 
+from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.locations import FileSystemCheckpointStorage, StoredSubtask
 from holdfast.locations.adapters import CheckpointedStateScope, file_system_for
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
 from holdfast.spark import stateful
-from holdfast.spark.query import CheckpointCoordinator, PendingCheckpoint
+from holdfast.spark.query import CLEANER, CheckpointCoordinator, PendingCheckpoint
 from holdfast.spark.subtask import Acknowledgement
 from holdfast.spark_progress import SparkProgress
 
@@ -26,9 +27,11 @@ def coordinator(
     key: str | list[str] | None = None,
     start: str | None = None,
     allow_non_restored_state: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+    inline_threshold: int = 0,
 ) -> CheckpointCoordinator:
     """A driver of the job, as each start of the query makes one."""
-    storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
+    storage = FileSystemCheckpointStorage(directory, inline_threshold=inline_threshold)
     operator = stateful(Groups(1), uid=uid, parallelism=parallelism, key=key)
     return CheckpointCoordinator(
         storage.create_checkpoint_storage(job_id),
@@ -38,6 +41,8 @@ def coordinator(
         num_retained=num_retained,
         allow_non_restored_state=allow_non_restored_state,
         start=start,
+        cleaner=CLEANER,
+        clock=clock,
     )
 
 
@@ -56,7 +61,7 @@ def acknowledged(
     state_of: Callable[[int], bytes] = lambda subtask: b"state of %d" % subtask,
 ) -> dict[str, list[Acknowledgement]]:
     """What subtasks report after each has written its state into a file."""
-    found = []
+    acknowledgements = []
     for subtask in subtasks:
         with pending.location.create_checkpoint_state_output_stream(
             CheckpointedStateScope.EXCLUSIVE
@@ -66,8 +71,8 @@ def acknowledged(
         assert handle is not None
         partitions = StatePartitions(mode, 0, handle.size, 0, count)
         state = StoredSubtask((OperatorStateHandle({"s": partitions}, handle),))
-        found.append(Acknowledgement(subtask, subtask, state, pending.checkpoint_id))
-    return {"operator": found}
+        acknowledgements.append(Acknowledgement(subtask, subtask, state, pending.checkpoint_id))
+    return {"operator": acknowledgements}
 
 
 def progress(batch_id: int) -> SparkProgress:
@@ -88,7 +93,7 @@ def run_batch(driver: CheckpointCoordinator, batch_id: int) -> None:
     driver.complete(pending, acknowledged(pending), progress(batch_id))
 
 
-def files_below(directory: str, checkpoint_id: int) -> set[str]:
+def names_in_checkpoint(directory: str, checkpoint_id: int) -> set[str]:
     """Names in a checkpoint's directory."""
     uri = f"{directory}/job/chk-{checkpoint_id}"
     return {entry.uri.rpartition("/")[2] for entry in file_system_for(uri).list(uri)}

@@ -163,8 +163,8 @@ class Job:
         """A query that runs its rows through all of them, one after the other."""
 
         def process(rows: DataFrame, batch_id: int) -> None:
-            for one in parts:
-                rows = one.apply(rows)
+            for chained in parts:
+                rows = chained.apply(rows)
             (sink or self.write)(rows, batch_id)
 
         return checkpointed(process, *parts)

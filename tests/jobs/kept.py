@@ -104,7 +104,7 @@ def write_checkpoint(
             handle = before.metadata.operators[UID].subtasks[index].managed_operator[0]
         else:
             backend = OperatorStateBackend()
-            values = [Order(one) for one in range(count)] if element_type is Order else range(count)
+            values = [Order(i) for i in range(count)] if element_type is Order else range(count)
             list_state(backend, "seen", element_type).add_all(values)
             broadcast_state(backend, "rules", (str, dict[str, int]), {"vat": {"percent": 19}})
             (handle,) = backend.snapshot(location).run().handles

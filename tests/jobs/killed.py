@@ -1,11 +1,10 @@
-"""A driver that kills itself, and its JVM, in its second batch: `python -m jobs.killed DIR POINT`.
+"""A driver that kills itself, and its JVM, in its second batch.
 
 A point is `before the metadata` or `after the metadata`.
 """
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
@@ -22,6 +21,8 @@ from holdfast.locations import (
     complete_checkpoint,
 )
 
+FILES = 4
+ROWS = 100
 GROUP = 70
 BATCH = 1
 """The batch in which all happens; the first leaves state to restore from."""
@@ -68,7 +69,3 @@ def jvm_of(spark: SparkSession) -> int:
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     return int(gateway.proc.pid)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from contracts.patience import wait_until
-from jobs.crash import FILES, ROWS
 from jobs.job import Job
-from jobs.killed import BATCH, GROUP
+from jobs.killed import BATCH, FILES, GROUP, ROWS
 from jobs.operators import Groups
 from jobs.signals import Signals
 from pyspark.sql import SparkSession
@@ -91,5 +90,7 @@ def names_in_checkpoints(job: Job) -> set[str]:
     """Names of the files that any checkpoint leads to."""
     storage = FileSystemCheckpointStorage(f"file://{job.checkpoints}")
     loaded = load_checkpoints(storage.create_checkpoint_storage(job.job_directory.name))
-    streams = [stream for one in loaded for stream in one.metadata.streams()]
-    return {os.path.basename(one.uri) for one in streams if isinstance(one, FileStateHandle)}
+    streams = [stream for checkpoint in loaded for stream in checkpoint.metadata.streams()]
+    return {
+        os.path.basename(stream.uri) for stream in streams if isinstance(stream, FileStateHandle)
+    }

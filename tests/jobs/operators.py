@@ -56,7 +56,7 @@ class GroupsToldOnDriver(Groups):
 
 
 class FailsOnce(Groups):
-    """Its first attempt fails after it has let rows through; a marker file tells that it did."""
+    """Fails in its first attempt, after it has let rows through; a marker file tells that it did."""
 
     def __init__(self, size: int, marker: Path) -> None:
         super().__init__(size)
@@ -108,7 +108,7 @@ class StopsReading(Groups):
 
 
 class Returns(Groups):
-    """Its `process` returns what it was told to, having read all rows."""
+    """Returns from `process` what it was told to, having read all rows."""
 
     def __init__(self, returned: object) -> None:
         super().__init__(1)
@@ -176,7 +176,7 @@ class CountsByKey(StatefulFunction):
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         self.subtask = context.subtask_index
         self.counts: dict[int, dict[str, int]] = {
-            one.key_group: json.loads(one.read()) for one in context.raw_keyed_state_inputs
+            group.key_group: json.loads(group.read()) for group in context.raw_keyed_state_inputs
         }
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -211,7 +211,7 @@ class AllKinds(StatefulFunction):
         self.list: ListState = store.get_list_state(ListStateDescriptor("list", pa.int64()))
         self.union: ListState = store.get_union_list_state(ListStateDescriptor("union", pa.int64()))
         self.rules = store.get_broadcast_state(MapStateDescriptor("rules", str, str))
-        self.raw = [one.read() for one in context.raw_operator_state_inputs]
+        self.raw = [partition.read() for partition in context.raw_operator_state_inputs]
         self.subtask = context.subtask_index
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -314,7 +314,7 @@ def never_ends(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class DiesOnce(CountsLongs):
-    """Its first attempt kills its worker once it has changed its state; a marker tells that it did."""
+    """Kills its worker in its first attempt, behind a change of its state; a marker tells that it did."""
 
     def __init__(self, marker: Path, *, after_rows: int) -> None:
         self.marker = marker

@@ -58,11 +58,11 @@ def latest_state(directory: str, job_id: str) -> list[bytes]:
     access = FileSystemCheckpointStorage(directory).create_checkpoint_storage(job_id)
     last = load_latest_checkpoint(access)
     assert last is not None
-    found = []
+    states = []
     for handle in last.metadata.streams():
         with handle.open_input_stream() as stream:
-            found.append(stream.read())
-    return found
+            states.append(stream.read())
+    return states
 
 
 def check_savepoints(faults: Faults, stride: int) -> None:
@@ -94,12 +94,12 @@ def check_restores(faults: Faults, stride: int) -> None:
             if can_be_started(fork):
                 assert without_notes(all_files(fork)) == whole
             restore()
-        found = all_files(fork)
-        assert set(found) == whole | {RESTORED_FILE}
+        files = all_files(fork)
+        assert set(files) == whole | {RESTORED_FILE}
         restored = restore()
         assert restored.restored_before
-        assert all_files(fork) == found
-        assert msgspec.json.decode(found["metadata"])["id"] == restored.query_id
+        assert all_files(fork) == files
+        assert msgspec.json.decode(files["metadata"])["id"] == restored.query_id
         assert latest_state(checkpoints, restored.query_id) == [state_of(0, 3), state_of(1, 3)]
         if not died:
             break
@@ -132,9 +132,9 @@ def check_roll_backs(faults: Faults, stride: int) -> None:
                     state_of(1, behind),
                 ]
             assert roll_back(location, checkpoint=2) == 1
-        found = all_files(location)
-        assert set(found) == rolled_back
-        assert found["metadata"] == before["metadata"]
+        files = all_files(location)
+        assert set(files) == rolled_back
+        assert files["metadata"] == before["metadata"]
         assert latest_state(checkpoints, QUERY) == [state_of(0, 1), state_of(1, 1)]
         if not died:
             break

@@ -17,10 +17,9 @@ from typing import Any
 from unittest import mock
 
 from contracts.patience import RUN_HANGS_S
-from jobs.crash import ROWS
 from jobs.disturbed import Waits
 from jobs.job import Job, local_spark
-from jobs.killed import BATCH, GROUP, jvm_of, kill
+from jobs.killed import BATCH, GROUP, ROWS, jvm_of, kill
 from jobs.signals import Signals
 from pyspark.sql import DataFrame, SparkSession
 
@@ -81,10 +80,10 @@ class Steps:
 
     def before_call(self, call: str, path: str) -> None:
         """A job is about to change something on disk."""
-        name, found, below = path.removeprefix(f"{self._directory}/").partition("/checkpoints/")
+        name, inside, below = path.removeprefix(f"{self._directory}/").partition("/checkpoints/")
         _, _, file = below.partition("/")
         is_in_second_batch = (self._directory / name / "second").exists()
-        if found and is_in_second_batch and "_probe-" not in file:
+        if inside and is_in_second_batch and "_probe-" not in file:
             self.before(name, f"{call} {_RANDOM.sub('*', file)}")
 
     def stands(self, job: str) -> bool:
@@ -125,7 +124,7 @@ class WatchedCalls:
 
 
 class Told(Waits):
-    """Its copy on the driver is a step too; in the job that is to die in a task, a task waits."""
+    """Counts what the driver tells it as a step; in the job that is to die in a task, a task waits."""
 
     def __init__(self, job: str, signals: Signals) -> None:
         super().__init__(GROUP, signals)
@@ -187,7 +186,7 @@ def main(directory: Path) -> None:
     try:
         with (
             mock.patch("holdfast.locations.file_systems.local.os", WatchedCalls(steps)),
-            mock.patch("holdfast.spark.query.coordinator._CLEANER", cleaner),
+            mock.patch("holdfast.spark.query.query_run.CLEANER", cleaner),
         ):
             ran = {
                 name: pool.submit(run, job_of(spark, directory, name), name, steps)
@@ -206,9 +205,9 @@ def wait_until_all_stand(ran: dict[str, Future[None]], steps: Steps) -> None:
     ran.pop(THROUGH).result()
     deadline = time.monotonic() + RUN_HANGS_S / 2
     while not all(map(steps.stands, ran)):
-        for name, one in ran.items():
-            if one.done() and not steps.stands(name):
-                one.result()
+        for name, outcome in ran.items():
+            if outcome.done() and not steps.stands(name):
+                outcome.result()
         if time.monotonic() > deadline:
             late = [STEPS[int(name)] for name in ran if not steps.stands(name)]
             raise TimeoutError(f"no job gets to: {late}")

@@ -34,14 +34,14 @@ def text_of(uri: str) -> str:
 
 def all_files(directory: str) -> dict[str, str]:
     """Everything below a directory, by relative path."""
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for entry in file_system_for(directory).list(directory):
         name = entry.uri.rpartition("/")[2]
         if entry.is_directory:
-            found |= {f"{name}/{path}": text for path, text in all_files(entry.uri).items()}
+            files |= {f"{name}/{path}": text for path, text in all_files(entry.uri).items()}
         else:
-            found[name] = text_of(entry.uri)
-    return found
+            files[name] = text_of(entry.uri)
+    return files
 
 
 def write_query(location: str, *, batches: int, source: str = "file:///in") -> None:

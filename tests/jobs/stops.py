@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 class NeverEnds(Groups):
-    """Its tasks wait for what never happens, once they are told of."""
+    """Says that its tasks have begun; then they wait for what never happens."""
 
     def __init__(self, signals: Signals) -> None:
         super().__init__(1)

@@ -148,11 +148,11 @@ def feed(source: Path, numbers: range, rows: int = 30) -> None:
 def expected(numbers: range, rows: int = 30) -> dict[int, list[tuple[int, int, int]]]:
     """What the query yields for each of those batches, worked out without Spark."""
     totals: dict[int, tuple[int, int]] = {}
-    found = {}
+    sums_by_key = {}
     for number in range(numbers.stop):
         for value in range(number * rows, (number + 1) * rows):
             total, count = totals.get(value * 31 % KEYS, (0, 0))
             totals[value * 31 % KEYS] = (total + value, count + 1)
         # Each file has all keys.
-        found[number] = sorted((key, *both) for key, both in totals.items())
-    return {number: found[number] for number in numbers}
+        sums_by_key[number] = sorted((key, *both) for key, both in totals.items())
+    return {number: sums_by_key[number] for number in numbers}

@@ -84,7 +84,7 @@ class DyingConnection(psycopg.Connection[Any]):
     def _at(self, point: str, name: str) -> None:
         if point == self.point and SECOND in name:
             # Itself last, and in a task the JVM behind the driver: it takes its tasks with it.
-            kill([*(one for one in self.victims if one != os.getpid()), os.getpid()])
+            kill([*(pid for pid in self.victims if pid != os.getpid()), os.getpid()])
 
 
 @dataclass(frozen=True)

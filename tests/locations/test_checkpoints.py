@@ -5,7 +5,8 @@ from collections import deque
 from pathlib import Path
 
 import pytest
-from contracts.values import EXCLUSIVE, read
+from contracts.checkpointed_jobs import completed, job_in
+from contracts.values import read
 
 from holdfast.errors import (
     CheckpointCorruptedError,
@@ -15,9 +16,7 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations import (
-    CheckpointStorageAccess,
     CheckpointStorageLocation,
-    CompletedCheckpoint,
     checkpoint_storage,
     complete_checkpoint,
     latest_checkpoint,
@@ -26,14 +25,6 @@ from holdfast.locations import (
 from holdfast.locations.adapters import CheckpointedStateScope, StreamStateHandle
 from holdfast.locations.coordination import load_checkpoints, load_latest_checkpoint
 from holdfast.testing import Faults, metadata_of
-
-SHARED = CheckpointedStateScope.SHARED
-
-
-def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
-    access = checkpoint_storage(directory).create_checkpoint_storage(job_id)
-    access.initialize_base_locations_for_checkpoint()
-    return access
 
 
 def state(location: CheckpointStorageLocation, scope: CheckpointedStateScope) -> StreamStateHandle:
@@ -44,24 +35,15 @@ def state(location: CheckpointStorageLocation, scope: CheckpointedStateScope) ->
     return handle
 
 
-def completed(
-    access: CheckpointStorageAccess, checkpoint_id: int, job_id: str = "job"
-) -> CompletedCheckpoint:
-    location = access.initialize_location_for_checkpoint(checkpoint_id)
-    stream = state(location, EXCLUSIVE)
-    metadata = metadata_of(stream, checkpoint_id=checkpoint_id, job_id=job_id)
-    return complete_checkpoint(location, metadata)
-
-
 class TestLatest:
     def test_it_is_the_one_with_the_highest_id(self, local_directory: str, tmp_path: Path) -> None:
         access = job_in(local_directory)
         for checkpoint_id in (9, 10, 2):
             completed(access, checkpoint_id)
         for directory in (local_directory, tmp_path):
-            found = latest_checkpoint(directory)
-            assert found is not None
-            assert found.checkpoint_id == 10
+            latest = latest_checkpoint(directory)
+            assert latest is not None
+            assert latest.checkpoint_id == 10
 
     def test_nothing_has_none(self, local_directory: str) -> None:
         assert latest_checkpoint(local_directory) is None
@@ -71,12 +53,12 @@ class TestLatest:
 
     def test_of_several_jobs_one_has_to_be_named(self, local_directory: str) -> None:
         for number, job in enumerate(("a", "b")):
-            completed(job_in(local_directory, job), number, job)
+            completed(job_in(local_directory, job), number, job_id=job)
         with pytest.raises(InvalidRequestError, match="a, b"):
             latest_checkpoint(local_directory)
-        found = latest_checkpoint(local_directory, "b")
-        assert found is not None
-        assert found.checkpoint_id == 1
+        latest = latest_checkpoint(local_directory, "b")
+        assert latest is not None
+        assert latest.checkpoint_id == 1
 
     def test_a_damaged_one_is_not_passed_over(self, local_directory: str, tmp_path: Path) -> None:
         access = job_in(local_directory)
@@ -104,10 +86,10 @@ class TestBesideARunningJob:
         looking = job_in(faults.directory)
         faults.calls.clear()
         faults.before(call, go_on, nth=nth)
-        found = load_latest_checkpoint(looking)
-        assert found is not None
-        assert found.checkpoint_id in (1, 2)
-        if found.checkpoint_id == 1:  # loaded before it was deleted
+        latest = load_latest_checkpoint(looking)
+        assert latest is not None
+        assert latest.checkpoint_id in (1, 2)
+        if latest.checkpoint_id == 1:  # loaded before it was deleted
             assert looking.completed_checkpoints().keys() <= {1, 2}
 
     @pytest.mark.parametrize("call", ["list", "open"])
@@ -125,8 +107,8 @@ class TestBesideARunningJob:
         looking = job_in(faults.directory)
         faults.calls.clear()
         faults.before(call, go_on, nth=nth)
-        found = [one.checkpoint_id for one in load_checkpoints(looking)]
-        assert found in ([1, 2], [1, 2, 3], [2, 3])
+        ids = [checkpoint.checkpoint_id for checkpoint in load_checkpoints(looking)]
+        assert ids in ([1, 2], [1, 2, 3], [2, 3])
 
     @pytest.mark.parametrize(("retained", "pace"), [(2, 12), (5, 5), (40, 4)])
     def test_it_ends_however_fast_the_job_goes_on(
@@ -152,9 +134,9 @@ class TestBesideARunningJob:
         assert max(looking.completed_checkpoints()) >= newest
         assert requests() < 2 * retained + 20
         newest = kept[-1].checkpoint_id
-        found = load_latest_checkpoint(looking)
-        assert found is not None
-        assert found.checkpoint_id >= newest
+        latest = load_latest_checkpoint(looking)
+        assert latest is not None
+        assert latest.checkpoint_id >= newest
         newest = kept[-1].checkpoint_id
         faults.calls.clear()
         assert load_checkpoints(looking)[-1].checkpoint_id >= newest
@@ -191,8 +173,8 @@ class TestMoved:
         done = complete_checkpoint(location, metadata_of(*handles, checkpoint_id=7))
         shutil.move(done.location.external_pointer.removeprefix("file://"), tmp_path / "moved")
         storage = checkpoint_storage("memory:///elsewhere")
-        found = load_checkpoint(storage.resolve_checkpoint(tmp_path / "moved"))
-        for stream in found.metadata.streams():
+        moved = load_checkpoint(storage.resolve_checkpoint(tmp_path / "moved"))
+        for stream in moved.metadata.streams():
             assert read(stream) == bytes(100_000)
 
     def test_a_checkpoint_with_shared_state_says_what_is_missing(
@@ -204,8 +186,8 @@ class TestMoved:
         shutil.move(tmp_path / "job" / "chk-1", tmp_path / "moved")
         shutil.rmtree(tmp_path / "job")
         storage = checkpoint_storage(local_directory)
-        found = load_checkpoint(storage.resolve_checkpoint(tmp_path / "moved"))
-        exclusive, shared = found.metadata.streams()
+        moved = load_checkpoint(storage.resolve_checkpoint(tmp_path / "moved"))
+        exclusive, shared = moved.metadata.streams()
         assert read(exclusive) == bytes(100_000)
         with pytest.raises(CheckpointNotFoundError, match="/job/shared/"):
             read(shared)

@@ -58,7 +58,7 @@ def test_a_deletion_that_fails_is_logged_and_fails_nobody(
         cleaner.run(lambda: done.append(1), "another")
         cleaner.close()
     assert done == [1]
-    (record,) = [one for one in caplog.records if one.name.startswith("holdfast")]
+    (record,) = [logged for logged in caplog.records if logged.name.startswith("holdfast")]
     assert record.levelno == logging.WARNING
     assert "checkpoint 7" in record.getMessage()
     assert record.exc_info

@@ -1,73 +1,22 @@
 """Which checkpoints a job keeps, and what is deleted for those it doesn't."""
 
-import uuid
 from collections.abc import Sequence
 
 import pytest
-from contracts.values import EXCLUSIVE, read
+from contracts.checkpointed_jobs import assert_complete, completed, files_of, job_in
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.locations import (
     CheckpointStorageAccess,
-    CheckpointStorageLocation,
     CompletedCheckpoint,
-    FileSystemCheckpointStorage,
-    complete_checkpoint,
     load_checkpoint,
 )
-from holdfast.locations.adapters import CheckpointedStateScope, FileStateHandle, file_system_for
+from holdfast.locations.adapters import FileStateHandle, file_system_for
 from holdfast.locations.coordination import (
     CheckpointsCleaner,
     CompletedCheckpointStore,
 )
 from holdfast.testing import ANY_CALL, Faults, metadata_of
-
-SHARED = CheckpointedStateScope.SHARED
-
-
-def job_in(directory: str, job_id: str = "job") -> CheckpointStorageAccess:
-    storage = FileSystemCheckpointStorage(
-        directory, inline_threshold=0, savepoint_directory=f"{directory}/savepoints"
-    )
-    access = storage.create_checkpoint_storage(job_id)
-    access.initialize_base_locations_for_checkpoint()
-    return access
-
-
-def write(
-    location: CheckpointStorageLocation, scope: CheckpointedStateScope = EXCLUSIVE
-) -> FileStateHandle:
-    with location.create_checkpoint_state_output_stream(scope) as stream:
-        stream.write(b"state")
-        handle = stream.close_and_get_handle()
-    assert isinstance(handle, FileStateHandle)
-    return handle
-
-
-def completed(
-    access: CheckpointStorageAccess,
-    checkpoint_id: int,
-    *reused: FileStateHandle,
-    shared: int = 0,
-    savepoint: bool = False,
-    job_id: str = "job",
-) -> CompletedCheckpoint:
-    """A checkpoint with an exclusive file, new shared ones, and those of others."""
-    begin = (
-        access.initialize_location_for_savepoint
-        if savepoint
-        else access.initialize_location_for_checkpoint
-    )
-    location = begin(checkpoint_id)
-    streams = (write(location), *(write(location, SHARED) for _ in range(shared)), *reused)
-    metadata = metadata_of(
-        *streams, checkpoint_id=checkpoint_id, commit_token=uuid.uuid4().hex, job_id=job_id
-    )
-    return complete_checkpoint(location, metadata)
-
-
-def files_of(checkpoint: CompletedCheckpoint) -> list[FileStateHandle]:
-    return [one for one in checkpoint.metadata.streams() if isinstance(one, FileStateHandle)]
 
 
 def exists(checkpoint: CompletedCheckpoint) -> bool:
@@ -77,12 +26,7 @@ def exists(checkpoint: CompletedCheckpoint) -> bool:
 
 def is_there(handle: FileStateHandle) -> bool:
     directory = handle.uri.rpartition("/")[0]
-    return any(one.uri == handle.uri for one in file_system_for(directory).list(directory))
-
-
-def assert_whole(checkpoint: CompletedCheckpoint) -> None:
-    for one in files_of(load_checkpoint(checkpoint.location)):
-        assert read(one) == b"state"
+    return any(entry.uri == handle.uri for entry in file_system_for(directory).list(directory))
 
 
 @pytest.fixture
@@ -99,7 +43,7 @@ def cleaner() -> CheckpointsCleaner:
 
 
 def ids(store: CompletedCheckpointStore) -> list[int]:
-    return [one.checkpoint_id for one in store.checkpoints]
+    return [checkpoint.checkpoint_id for checkpoint in store.checkpoints]
 
 
 @pytest.mark.parametrize(("num_retained", "kept"), [(1, [5]), (3, [3, 4, 5]), (9, [1, 2, 3, 4, 5])])
@@ -126,7 +70,7 @@ def test_what_may_not_go_yet_goes_with_a_later_one(
     store.add(first)
     store.add(second, lets_go=False)
     assert ids(store) == [1, 2]
-    assert_whole(first)
+    assert_complete(first)
     store.add(third)
     assert ids(store) == [3]
     assert [exists(checkpoint) for checkpoint in (first, second)] == [False, False]
@@ -152,7 +96,7 @@ def test_one_that_is_not_newer_is_refused_and_the_old_ones_are_kept(
     with pytest.raises(InvalidRequestError, match="not newer"):
         store.add(stale)
     assert store.checkpoints == (old,)
-    assert_whole(old)
+    assert_complete(old)
 
 
 def test_one_whose_shared_file_is_known_with_another_length_is_refused_and_the_old_ones_are_kept(
@@ -165,19 +109,19 @@ def test_one_whose_shared_file_is_known_with_another_length_is_refused_and_the_o
     with pytest.raises(InvalidRequestError, match="another length"):
         store.add(completed(access, 2, damaged))
     assert store.checkpoints == (old,)
-    assert_whole(old)
+    assert_complete(old)
 
 
 def test_what_a_driver_finds_when_it_starts_is_kept_and_gives_way_to_newer_ones(
     access: CheckpointStorageAccess, cleaner: CheckpointsCleaner
 ) -> None:
-    found = [completed(access, number, shared=1) for number in (1, 2, 3)]
-    store = CompletedCheckpointStore(2, cleaner, found)
+    checkpoints = [completed(access, number, shared=1) for number in (1, 2, 3)]
+    store = CompletedCheckpointStore(2, cleaner, checkpoints)
     assert ids(store) == [1, 2, 3]
-    store.add(completed(access, 4, files_of(found[0])[1]))
+    store.add(completed(access, 4, files_of(checkpoints[0])[1]))
     assert ids(store) == [3, 4]
-    assert [exists(one) for one in found] == [False, False, True]
-    assert [is_there(files_of(one)[1]) for one in found] == [True, False, True]
+    assert [exists(checkpoint) for checkpoint in checkpoints] == [False, False, True]
+    assert [is_there(files_of(checkpoint)[1]) for checkpoint in checkpoints] == [True, False, True]
 
 
 class TestSharedFiles:
@@ -191,7 +135,7 @@ class TestSharedFiles:
         second = completed(access, 2, kept)
         store.add(second)
         assert (is_there(kept), is_there(dropped)) == (True, False)
-        assert_whole(second)
+        assert_complete(second)
         store.add(completed(access, 3))
         assert not is_there(kept)
 
@@ -206,7 +150,7 @@ class TestSharedFiles:
         faults.before("delete", StorageUnavailableError("as planned"))
         store.add(second)
         assert exists(first)
-        assert_whole(first)
+        assert_complete(first)
 
     def test_nor_does_a_newer_one_take_them_away(
         self, faults: Faults, cleaner: CheckpointsCleaner
@@ -223,7 +167,7 @@ class TestSharedFiles:
         store.add(third)
         assert not exists(second)
         if exists(first):
-            assert_whole(first)
+            assert_complete(first)
 
     def test_a_process_that_dies_anywhere_leaves_no_checkpoint_with_missing_files(
         self, faults: Faults, cleaner: CheckpointsCleaner
@@ -243,9 +187,10 @@ class TestSharedFiles:
             faults.clear()
             metadata = f"{first.location.external_pointer}/_metadata"
             if metadata in {
-                one.uri for one in file_system_for(metadata).list(first.location.external_pointer)
+                entry.uri
+                for entry in file_system_for(metadata).list(first.location.external_pointer)
             }:
-                assert_whole(first)
+                assert_complete(first)
         assert steps
 
 
@@ -262,7 +207,7 @@ def test_files_of_another_job_are_never_deleted(
     store.add(completed(access, 7, *files_of(savepoint)))
     for number in (8, 9):
         store.add(completed(access, number))
-    assert_whole(savepoint)
+    assert_complete(savepoint)
 
 
 def test_ids_one_two_three_of_which_two_are_kept_discard_the_first_only(
@@ -271,6 +216,6 @@ def test_ids_one_two_three_of_which_two_are_kept_discard_the_first_only(
     """Flink's vector of cleanSubsumedCheckpoints: (2, {}) discards 1 and keeps 2 and 3."""
     store = CompletedCheckpointStore(2, cleaner)
     made: Sequence[CompletedCheckpoint] = [completed(access, number) for number in (1, 2, 3)]
-    for one in made:
-        store.add(one)
-    assert [exists(one) for one in made] == [False, True, True]
+    for checkpoint in made:
+        store.add(checkpoint)
+    assert [exists(checkpoint) for checkpoint in made] == [False, True, True]

@@ -3,20 +3,16 @@
 import re
 
 import pytest
+from contracts.checkpointed_jobs import assert_complete, files_of, job_in, write_state
 from contracts.entropy import (
-    SHARED,
     access,
-    assert_complete,
     bucket,
     clock,
     completed,
     directory,
     files_in,
-    files_of,
-    job_in,
-    write,
 )
-from contracts.values import read
+from contracts.values import SHARED, read
 
 from holdfast.common import uripath
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
@@ -78,9 +74,9 @@ class TestPaths:
         assert entropy.has_marker(marked) == (marked != spread)
 
     def test_there_are_256_directories_which_have_one_above_them(self) -> None:
-        found = entropy.spread_everywhere("s3://b/c/_entropy_/d")
-        assert len(set(found)) == 256
-        assert all(re.fullmatch(r"s3://b/c/\.[0-9a-f]{2}/d", one) for one in found)
+        directories = entropy.spread_everywhere("s3://b/c/_entropy_/d")
+        assert len(set(directories)) == 256
+        assert all(re.fullmatch(r"s3://b/c/\.[0-9a-f]{2}/d", uri) for uri in directories)
         assert entropy.common_directory("s3://b/c/_entropy_/d") == "s3://b/c"
 
     def test_without_a_marker_there_is_one_directory(self) -> None:
@@ -206,7 +202,7 @@ class TestWhereTheMarkerMayStand:
 
     def test_in_the_middle_of_a_name_it_is_a_name(self, bucket: str) -> None:
         done = completed(job_in(f"{bucket}/cross_entropy_loss"), 1)
-        assert {uripath.parent(one.uri) for one in files_of(done)} == {
+        assert {uripath.parent(file.uri) for file in files_of(done)} == {
             done.location.external_pointer
         }
 
@@ -218,7 +214,7 @@ class TestLayout:
         access = job_in(f"{bucket}/c//d/_entropy_/")
         access.claim_job()
         location = access.initialize_location_for_checkpoint(7)
-        handles = [write(location), write(location, SHARED)]
+        handles = [write_state(location), write_state(location, SHARED)]
         done = complete_checkpoint(location, metadata_of(*handles, checkpoint_id=7))
         assert done.location.external_pointer == f"{bucket}/c/d/job/chk-7"
         by_name = {f"c/d/job/chk-7/{METADATA_FILE}", "c/d/job/_epoch/1"}
@@ -228,66 +224,68 @@ class TestLayout:
             random = name.rpartition("-")[2][:2]
             expected.add(f"c/d/.{random}/job/{place}/{name}")
         assert files_in(bucket) == expected
-        assert {uripath.local_path(one.uri).lstrip("/") for one in handles} == expected - by_name
+        assert {uripath.local_path(file.uri).lstrip("/") for file in handles} == expected - by_name
 
     def test_every_file_draws_its_own(self, access: CheckpointStorageAccess) -> None:
-        found = {uripath.parent(one.uri) for one in files_of(completed(access, 1, files=200))}
-        assert len(found) > 100
+        directories = {
+            uripath.parent(file.uri) for file in files_of(completed(access, 1, files=200))
+        }
+        assert len(directories) > 100
 
     def test_entropy_makes_the_paths_of_exclusive_state_absolute(
         self, access: CheckpointStorageAccess
     ) -> None:
         done = completed(access, 1)
         content = read(done.location.metadata_handle)
-        assert all(one.uri.encode() in content for one in files_of(done))
+        assert all(file.uri.encode() in content for file in files_of(done))
 
     def test_without_it_they_are_relative(self, bucket: str) -> None:
         done = completed(job_in(f"{bucket}/holdfast"), 1)
         content = read(done.location.metadata_handle)
-        for one in files_of(done):
-            assert one.uri.encode() not in content
-            assert uripath.name(one.uri).encode() in content
+        for file in files_of(done):
+            assert file.uri.encode() not in content
+            assert uripath.name(file.uri).encode() in content
 
     def test_tasks_spread_what_they_write_at_the_default_location(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
         reference = access.initialize_location_for_checkpoint(1).location_reference
-        for one in (reference, type(reference)()):
-            factory = access.resolve_checkpoint_storage_location(1, one)
+        for copy in (reference, type(reference)()):
+            factory = access.resolve_checkpoint_storage_location(1, copy)
             for scope in CheckpointedStateScope:
                 with factory.create_checkpoint_state_output_stream(scope) as stream:
                     stream.write(b"1")
                     stream.close_and_get_handle()
-        places = {re.sub(r"\.[0-9a-f]{2}(.*)/.*", r"_\1", one) for one in files_in(bucket)}
+        places = {re.sub(r"\.[0-9a-f]{2}(.*)/.*", r"_\1", name) for name in files_in(bucket)}
         assert places == {"holdfast/_/job/chk-1", "holdfast/_/job/shared"}
 
     def test_savepoints_are_not_spread(self, bucket: str, access: CheckpointStorageAccess) -> None:
         location = access.initialize_location_for_savepoint(1)
-        handles = [write(location, scope) for scope in CheckpointedStateScope]
+        handles = [write_state(location, scope) for scope in CheckpointedStateScope]
         done = complete_checkpoint(location, metadata_of(*handles))
         pointer = done.location.external_pointer
         assert pointer.startswith(f"{bucket}/holdfast/savepoints/savepoint-job-")
-        assert {uripath.parent(one.uri) for one in handles} == {pointer}
+        assert {uripath.parent(handle.uri) for handle in handles} == {pointer}
 
     def test_jobs_and_their_latest_checkpoint_are_found_with_the_marker_and_without(
         self, bucket: str, access: CheckpointStorageAccess
     ) -> None:
-        done = [completed(access, one) for one in (1, 2)][1]
+        done = [completed(access, number) for number in (1, 2)][1]
         for directory in (f"{bucket}/holdfast/_entropy_", f"{bucket}/holdfast"):  # noqa: F402  # no fixture here
             assert checkpoint_storage(directory).jobs() == ["job"]
-            found = latest_checkpoint(directory)
-            assert found is not None
-            assert found.metadata == done.metadata
-            assert_complete(found)
+            latest = latest_checkpoint(directory)
+            assert latest is not None
+            assert latest.metadata == done.metadata
+            assert_complete(latest)
 
     def test_a_pointer_may_hold_the_marker(
         self, bucket: str, directory: str, access: CheckpointStorageAccess
     ) -> None:
         done = completed(access, 1)
         for pointer in (f"{directory}/job/chk-1", f"{directory}/job/chk-1/_metadata"):
-            found = checkpoint_storage(f"{bucket}/another").resolve_checkpoint(pointer)
-            assert found.external_pointer == done.location.external_pointer
-            assert load_checkpoint(found).metadata == done.metadata
+            resolved = checkpoint_storage(f"{bucket}/another").resolve_checkpoint(pointer)
+            assert resolved.external_pointer == done.location.external_pointer
+            assert load_checkpoint(resolved).metadata == done.metadata
 
     def test_a_pointer_never_reaches_the_root_of_a_bucket(
         self, bucket: str, access: CheckpointStorageAccess
@@ -300,11 +298,11 @@ class TestLayout:
             with pytest.raises(InvalidRequestError, match="root directory"):
                 storage.resolve_checkpoint(pointer)
         for pointer in (f"{bucket}/{METADATA_FILE}", f"{bucket}/_entropy_/{METADATA_FILE}"):
-            found = storage.resolve_checkpoint(pointer)
+            resolved = storage.resolve_checkpoint(pointer)
             with pytest.raises(InvalidRequestError, match="root directory"):
-                found.dispose_storage_location()
+                resolved.dispose_storage_location()
             with pytest.raises(InvalidRequestError, match="root directory"):
-                load_checkpoint(found).discard()
+                load_checkpoint(resolved).discard()
         assert files_in(bucket) == before
 
     def test_a_local_pointer_is_taken_literally(self, local_directory: str) -> None:
@@ -321,7 +319,9 @@ class TestLayout:
         marked_first: bool,  # noqa: FBT001
     ) -> None:
         directories = [f"{bucket}/holdfast/_entropy_", f"{bucket}/holdfast"]
-        before, after = (job_in(one) for one in sorted(directories, reverse=not marked_first))
+        before, after = (
+            job_in(directory) for directory in sorted(directories, reverse=not marked_first)
+        )
         first = completed(before, 1)
         second = completed(after, 2)
         claimed = after.claim_job().completed
@@ -331,5 +331,5 @@ class TestLayout:
         assert files_in(bucket) == {
             "holdfast/job/_epoch/1",
             f"holdfast/job/chk-2/{METADATA_FILE}",
-            *(one.uri.removeprefix(f"{bucket}/") for one in files_of(second)),
+            *(file.uri.removeprefix(f"{bucket}/") for file in files_of(second)),
         }

@@ -4,21 +4,17 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from contracts.checkpointed_jobs import assert_complete, files_of, job_in, write_state
 from contracts.entropy import (
     GRACE,
     RANDOM,
-    assert_complete,
     completed,
-    files_of,
-    job_in,
-    write,
 )
 from contracts.processes import python
-from servers.s3 import S3Bucket
+from servers.s3 import S3Bucket, settings_of
 
 from holdfast.common import uripath
 from holdfast.locations import (
-    S3Settings,
     sweep,
     use_s3,
 )
@@ -28,21 +24,9 @@ from holdfast.locations.adapters import (
 from holdfast.locations.coordination import sweeping
 
 
-def settings_of(bucket: S3Bucket) -> S3Settings:
-    server = bucket.server
-    return S3Settings(
-        endpoint_url=server.endpoint,
-        region=server.region,
-        path_style=True,
-        access_key=server.access_key,
-        secret_key=server.secret_key,
-        part_bytes=5 << 20,
-    )
-
-
 @pytest.fixture
 def s3_directory(memory_bucket: S3Bucket) -> Iterator[str]:
-    use_s3(settings_of(memory_bucket))
+    use_s3(settings_of(memory_bucket.server, part_bytes=5 << 20))
     yield f"s3://{memory_bucket.name}/holdfast/_entropy_"
     unregister_file_system("s3")
     unregister_file_system("s3a")
@@ -55,7 +39,7 @@ def test_a_bucket_is_empty_after_its_checkpoints_were_given_up_and_deleted(
     done = completed(access, 1)
     assert re.fullmatch(rf"s3://{memory_bucket.name}/holdfast/\.\w\w/job/.*", files_of(done)[0].uri)
     failed = access.initialize_location_for_checkpoint(2)
-    attempt = uripath.name(write(failed).uri)[:9]
+    attempt = uripath.name(write_state(failed).uri)[:9]
     key = f"holdfast/.a3/job/chk-2/{attempt}{RANDOM}"
     memory_bucket.client.create_multipart_upload(Bucket=memory_bucket.name, Key=key)
     failed.dispose_on_failure()

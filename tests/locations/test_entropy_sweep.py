@@ -4,21 +4,19 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from contracts.checkpointed_jobs import assert_complete, job_in, write_state
 from contracts.entropy import (
     GRACE,
     RANDOM,
-    SHARED,
     ObjectStore,
     access,
-    assert_complete,
     bucket,
     clock,
     completed,
     directory,
     files_in,
-    job_in,
-    write,
 )
+from contracts.values import SHARED
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
 from holdfast.locations import CheckpointStorageAccess, sweep
@@ -38,12 +36,12 @@ class TestSweep:
     def test_finds_what_killed_tasks_have_left_everywhere(
         self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
-        shared = write(access.initialize_location_for_checkpoint(1), SHARED)
+        shared = write_state(access.initialize_location_for_checkpoint(1), SHARED)
         kept = completed(access, 1, shared, files=20)
         before = files_in(bucket)
         # By both scopes, and into the directory of the completed checkpoint, too.
         orphans = {
-            write(access.initialize_location_for_checkpoint(number), scope).uri
+            write_state(access.initialize_location_for_checkpoint(number), scope).uri
             for number in (1, 2, 2, 3)
             for scope in CheckpointedStateScope
         }
@@ -53,9 +51,11 @@ class TestSweep:
         assert (young.files, young.uploads, young.too_young) == ((), (), len(orphans) + 1)
         clock.advance(GRACE + 1)
         dry = sweep(directory, "job", grace_s=GRACE, dry_run=True)
-        assert files_in(bucket) == before | {one.removeprefix(f"{bucket}/") for one in orphans}
+        assert files_in(bucket) == before | {
+            orphan.removeprefix(f"{bucket}/") for orphan in orphans
+        }
         report = sweep(directory, "job", grace_s=GRACE)
-        assert {one.uri for one in report.files} == {one.uri for one in dry.files} == orphans
+        assert {file.uri for file in report.files} == {file.uri for file in dry.files} == orphans
         assert report.uploads == dry.uploads == (upload,)
         assert files_in(bucket) == before
         assert ObjectStore.uploads == []
@@ -75,14 +75,14 @@ class TestSweep:
     def test_finds_what_was_left_before_the_marker_went(
         self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
-        shared = write(access.initialize_location_for_checkpoint(1), SHARED)
+        shared = write_state(access.initialize_location_for_checkpoint(1), SHARED)
         completed(access, 1, shared)
-        orphan = write(access.initialize_location_for_checkpoint(2))
+        orphan = write_state(access.initialize_location_for_checkpoint(2))
         plain = f"{bucket}/holdfast"
         kept = completed(job_in(plain), 2, shared)
         clock.advance(GRACE + 1)
         assert sweep(plain, "job", grace_s=GRACE).files == ()
-        assert [one.uri for one in sweep(directory, "job", grace_s=GRACE).files] == [orphan.uri]
+        assert [file.uri for file in sweep(directory, "job", grace_s=GRACE).files] == [orphan.uri]
         assert_complete(kept)
 
     @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ class TestSweep:
         completed(access, 1, files=2)
         ObjectStore.listed.clear()
         sweep(directory, "job", grace_s=GRACE)
-        spread = [one for one in ObjectStore.listed if "/." in one]
+        spread = [uri for uri in ObjectStore.listed if "/." in uri]
         assert len(spread) == len(set(spread)) == 258
 
     def test_deletes_nothing_when_a_listing_fails(
@@ -139,7 +139,7 @@ class TestSweep:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         completed(access, 1)
-        write(access.initialize_location_for_checkpoint(2))
+        write_state(access.initialize_location_for_checkpoint(2))
         clock.advance(GRACE + 1)
         before = files_in(bucket)
         plain, failing, failures = ObjectStore.list, f"{bucket}/holdfast/.7f/job", 0
@@ -171,13 +171,13 @@ class TestSweep:
         monkeypatch.setattr(ObjectStore, "list", fail)
         with pytest.raises(NotImplementedError):
             sweep(directory, "job", grace_s=GRACE)
-        spread = [one for one in listed if "/." in one]
+        spread = [uri for uri in listed if "/." in uri]
         assert len(spread) == len(set(spread))
 
     def test_refuses_savepoints_where_none_can_be(
         self, bucket: str, directory: str, access: CheckpointStorageAccess, clock: ManualClock
     ) -> None:
-        write(access.initialize_location_for_checkpoint(2))
+        write_state(access.initialize_location_for_checkpoint(2))
         clock.advance(GRACE + 1)
         before = files_in(bucket)
         for savepoints, reason in (
@@ -197,7 +197,7 @@ class TestSweep:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         given_up = access.initialize_location_for_checkpoint(2)
-        write(given_up)
+        write_state(given_up)
         clock.advance(GRACE + 1)
         before = files_in(bucket)
 
@@ -211,7 +211,7 @@ class TestSweep:
                 sweep(directory, "job", grace_s=GRACE)
             with pytest.raises(StorageUnavailableError, match="threads"):
                 given_up.dispose_on_failure()
-            assert not [one for one in ObjectStore.listed if "/." in one]
+            assert not [uri for uri in ObjectStore.listed if "/." in uri]
         assert files_in(bucket) == before
         sweep(directory, "job", grace_s=GRACE)
         assert files_in(bucket) == set()

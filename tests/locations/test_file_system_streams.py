@@ -1,6 +1,7 @@
 from collections.abc import Callable
 
 import pytest
+from contracts.files import files_below
 from contracts.values import EXCLUSIVE, read
 
 from holdfast.errors import (
@@ -11,8 +12,7 @@ from holdfast.errors import (
     StreamClosedError,
 )
 from holdfast.locations import CheckpointStorageLocation, FileSystemCheckpointStorage
-from holdfast.locations.adapters import ByteStreamStateHandle, FileStateHandle
-from holdfast.locations.file_systems import memory as store
+from holdfast.locations.adapters import ByteStreamStateHandle, FileStateHandle, file_system_for
 from holdfast.testing import Faults
 
 BROKEN = StorageUnavailableError("out of reach")
@@ -30,8 +30,8 @@ def location_in(
 def files_in(faults: Faults) -> dict[str, bytes]:
     below = f"{faults.behind}/job/chk-1/"
     return {
-        uri.removeprefix(below): data
-        for uri, (data, _) in store._FILES.items()
+        uri.removeprefix(below): file_system_for(uri).open(uri).read()
+        for uri in files_below(faults.behind)
         if uri.startswith(below)
     }
 
@@ -217,7 +217,7 @@ class TestMetadataCommit:
         disappears: bool,  # noqa: FBT001
     ) -> None:
         def vanish() -> None:
-            store._FILES.clear()
+            file_system_for(faults.behind).delete(files_below(faults.behind))
 
         faults.after("publish", CheckpointConflictError("exists already"))
         failure: BaseException | Callable[[], None] = vanish if disappears else BROKEN

@@ -5,7 +5,13 @@ import stat
 from pathlib import Path
 
 import pytest
-from contracts.fsspec_stores import files_below, known_hosts, module_server, server, sftp_directory
+from contracts.fsspec_stores import (
+    contents_below,
+    known_hosts,
+    module_server,
+    server,
+    sftp_directory,
+)
 from fsspec.config import conf
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.sftp import SFTPFileSystem
@@ -52,7 +58,7 @@ class TestDirectories:
         (path / "x").write_bytes(b"1")
         with pytest.raises(InvalidRequestError):
             file_system_for(uri).delete_tree(f"{uri}/x")
-        assert files_below(path) == {"x": b"1"}
+        assert contents_below(path) == {"x": b"1"}
 
     def test_links_are_deleted_but_not_followed(self, place: tuple[str, Path]) -> None:
         uri, path = place
@@ -63,15 +69,15 @@ class TestDirectories:
         (path / "link").symlink_to(path / "kept")
         for name in ("tree", "link"):
             file_system_for(uri).delete_tree(f"{uri}/{name}")
-        assert files_below(path) == {"kept/x": b"1"}
+        assert contents_below(path) == {"kept/x": b"1"}
         assert [entry.name for entry in path.iterdir()] == ["kept"]
 
     def test_links_are_listed_as_such(self, place: tuple[str, Path]) -> None:
         uri, path = place
         (path / "x").write_bytes(b"1")
         (path / "link").symlink_to(path / "x")
-        found = {entry.uri: entry.is_link for entry in file_system_for(uri).list(uri)}
-        assert found == {f"{uri}/x": False, f"{uri}/link": True}
+        links = {entry.uri: entry.is_link for entry in file_system_for(uri).list(uri)}
+        assert links == {f"{uri}/x": False, f"{uri}/link": True}
 
     def test_a_directory_is_not_deleted_as_a_file(self, place: tuple[str, Path]) -> None:
         uri, path = place
@@ -88,7 +94,7 @@ def test_a_directory_with_something_in_it_is_kept_even_if_the_stores_rmdir_is_re
     (tmp_path / "full").mkdir()
     (tmp_path / "full/x").write_bytes(b"1")
     fsspec_file_system("file").delete_empty_directory(f"file://{tmp_path}/full")
-    assert files_below(tmp_path) == {"full/x": b"1"}
+    assert contents_below(tmp_path) == {"full/x": b"1"}
 
 
 def test_no_setting_of_fsspec_makes_a_writer_bring_its_directory_back(

@@ -11,15 +11,16 @@ from pathlib import Path
 import fsspec
 import paramiko
 import pytest
+from contracts.errors import of_kind
+from contracts.files import write
 from contracts.fsspec_stores import (
     PASSWORD,
     ObjectStore,
-    files_below,
+    contents_below,
     known_hosts,
     module_server,
     server,
     sftp_directory,
-    write,
 )
 from contracts.processes import output_of
 from fsspec.config import conf
@@ -88,7 +89,7 @@ class TestRefusals:
             monkeypatch.setitem(conf, "sftp", {**login, "password": secret})
         else:
             monkeypatch.setitem(conf, "sftp", {**login, "pkey": paramiko.RSAKey.generate(2048)})
-        with pytest.raises(InvalidRequestError, match="not let in") as caught:
+        with pytest.raises(InvalidRequestError, check=of_kind("refused")) as caught:
             list(file_system_for(server.uri).list(f"{server.uri}/x"))
         assert_without(secret, caught.value)
 
@@ -96,15 +97,15 @@ class TestRefusals:
         self, server: SftpServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(conf, "sftp", {"allow_agent": False, "look_for_keys": False})
-        with pytest.raises(InvalidRequestError, match="not let in"):
+        with pytest.raises(InvalidRequestError, check=of_kind("refused")):
             list(file_system_for(server.uri).list(f"{server.uri}/x"))
 
     def test_a_server_that_is_not_there_is_unavailable_and_no_secret_is_told(
         self, server: SftpServer
     ) -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            uri = f"sftp://holdfast@127.0.0.1:{taken.getsockname()[1]}/x"
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            uri = f"sftp://holdfast@127.0.0.1:{listener.getsockname()[1]}/x"
             with pytest.raises(StorageUnavailableError) as caught:
                 list(fsspec_file_system("sftp").list(uri))
         assert_without(PASSWORD, caught.value)
@@ -126,9 +127,9 @@ class TestRefusals:
                 raise PermissionError(errno.EACCES, "no")
 
         server.on_call = forbid
-        with pytest.raises(InvalidRequestError):
+        with pytest.raises(InvalidRequestError, check=of_kind("refused")):
             write(fsspec_file_system("sftp"), f"{sftp_directory}/x", b"1")
-        assert files_below(server.path_of(sftp_directory)) == {}
+        assert contents_below(server.path_of(sftp_directory)) == {}
 
 
 def assert_without(secret: str, error: CheckpointError) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contracts.fsspec_stores import files_below, write
+from contracts.files import write
+from contracts.fsspec_stores import contents_below
 from fsspec.implementations.local import LocalFileSystem
 
 from holdfast.errors import (
@@ -40,7 +41,7 @@ class TestRenames:
             try:
                 write(file_system, f"file://{tmp_path}/x", b"whole")
             finally:
-                self.left = files_below(tmp_path)
+                self.left = contents_below(tmp_path)
             return self.left
 
         return commit
@@ -98,17 +99,17 @@ class TestRenames:
             renaming(rename)
         assert self.left == {"x": b"other"}
 
-    @pytest.mark.parametrize("found", [b"whole", b"other size"])
+    @pytest.mark.parametrize("content", [b"whole", b"other size"])
     def test_a_copy_that_is_there_after_a_failure_may_be_anybodys(
-        self, renaming: Any, found: bytes
+        self, renaming: Any, content: bytes
     ) -> None:
         def rename(old: Path, new: Path) -> None:
-            new.write_bytes(found)
+            new.write_bytes(content)
             raise OSError("lost")
 
         with pytest.raises(OutcomeUnknownError):
             renaming(rename)
-        assert self.left == {"x": found}
+        assert self.left == {"x": content}
 
     def test_a_file_of_another_length_under_the_name_is_not_ours(self, renaming: Any) -> None:
         def rename(old: Path, new: Path) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 
 import paramiko
 import pytest
+from contracts.files import write
 from contracts.fsspec_stores import (
     Raising,
-    files_below,
+    contents_below,
     known_hosts,
     module_server,
     server,
     sftp_directory,
-    write,
 )
 from servers.sftp import SftpServer
 
@@ -126,10 +126,10 @@ class TestLostConnections:
         stream = file_system.create(f"{sftp_directory}/x")
         with pytest.raises(StorageUnavailableError):
             stream.write(bytes(1 << 20))
-        [hidden] = files_below(server.path_of(sftp_directory))
+        [hidden] = contents_below(server.path_of(sftp_directory))
         assert hidden.endswith(".inprogress")
         stream.abort()
-        assert files_below(server.path_of(sftp_directory)) == {}
+        assert contents_below(server.path_of(sftp_directory)) == {}
 
     def test_a_stream_is_given_up_in_silence_while_the_server_is_away(
         self, file_system: FileSystem, server: SftpServer, sftp_directory: str
@@ -154,7 +154,7 @@ class TestLostConnections:
         server.on_call = drop
         with pytest.raises(StorageUnavailableError):
             write(file_system, f"{sftp_directory}/x", b"1")
-        assert files_below(server.path_of(sftp_directory)) == {}
+        assert contents_below(server.path_of(sftp_directory)) == {}
 
     def test_a_rename_whose_answer_was_lost_is_a_commit(
         self, file_system: FileSystem, server: SftpServer, sftp_directory: str
@@ -165,7 +165,7 @@ class TestLostConnections:
 
         server.on_call = drop
         write(file_system, f"{sftp_directory}/x", b"1")
-        assert files_below(server.path_of(sftp_directory)) == {"x": b"1"}
+        assert contents_below(server.path_of(sftp_directory)) == {"x": b"1"}
 
     def test_nobody_knows_the_outcome_of_a_rename_before_which_the_server_went_away(
         self,
@@ -198,7 +198,7 @@ class TestLostConnections:
         monkeypatch.setattr(paramiko.SFTPClient, "rename", rename)
         with pytest.raises(OutcomeUnknownError):
             write(file_system, f"{sftp_directory}/x", b"1")
-        assert files_below(server.path_of(sftp_directory)) == {"x": b"1"}
+        assert contents_below(server.path_of(sftp_directory)) == {"x": b"1"}
 
     def test_a_server_that_says_nothing_is_not_waited_for_forever(
         self, file_system: FileSystem, sftp_directory: str

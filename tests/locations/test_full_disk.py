@@ -91,9 +91,9 @@ def test_a_full_disk_fails_a_checkpoint_and_harms_no_other(tmp_path: Path) -> No
     if shutil.which("unshare") is None:
         pytest.skip("no unshare(1) here, so no disk can be made")
     probe = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
-    tried = subprocess.run([*probe, mount], capture_output=True, text=True, check=False)
-    if tried.returncode != 0:
-        pytest.skip(f"this machine lets nobody mount a disk of his own: {tried.stderr.strip()}")
+    filled = subprocess.run([*probe, mount], capture_output=True, text=True, check=False)
+    if filled.returncode != 0:
+        pytest.skip(f"this machine lets nobody mount a disk of his own: {filled.stderr.strip()}")
     command = f"{mount} && exec {sys.executable} {tmp_path}/script.py {tmp_path}/disk"
     ran = subprocess.run(
         [*probe, command], capture_output=True, text=True, timeout=HANGS_S, check=False

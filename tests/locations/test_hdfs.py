@@ -101,6 +101,21 @@ def made(monkeypatch: pytest.MonkeyPatch, events: list[str]) -> list[FakeClient]
 
 class TestErrors:
     @pytest.mark.parametrize(
+        "error",
+        [
+            PermissionError("permission denied"),
+            answer("org.apache.hadoop.security.AccessControlException"),
+            answer("org.apache.hadoop.security.authorize.AuthorizationException"),
+            RuntimeError('SASLError("no ticket")'),
+        ],
+    )
+    def test_who_may_not_do_something_is_told_apart_from_who_asks_wrongly(
+        self, error: Exception
+    ) -> None:
+        assert hdfs_errors.error_for(error, "hdfs://host/x").kind == "refused"
+        assert hdfs_errors.error_for(ValueError("invalid path"), "hdfs://host/x").kind == ""
+
+    @pytest.mark.parametrize(
         ("error", "kind"),
         [
             (FileNotFoundError("File does not exist: /dir/x"), CheckpointNotFoundError),

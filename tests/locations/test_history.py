@@ -34,9 +34,9 @@ def test_gaps_lie_between_retained_checkpoints_readable_or_not(tmp_path: Path) -
     [history] = job_histories(f"file://{tmp_path}")
     assert history.retained_ids == [4, 5, 8, 11]
     assert history.gaps == [(6, 7), (9, 10)]
-    assert [one.checkpoint_id for one in history.checkpoints] == [4, 5, 11]
-    assert [one.checkpoint_id for one in history.unreadable] == [8]
-    assert [one.checkpoint_id for one in history.uncommitted] == [2, 30]
+    assert [checkpoint.checkpoint_id for checkpoint in history.checkpoints] == [4, 5, 11]
+    assert [checkpoint.checkpoint_id for checkpoint in history.unreadable] == [8]
+    assert [checkpoint.checkpoint_id for checkpoint in history.uncommitted] == [2, 30]
 
 
 def test_unreadable_metadata_stops_the_sweep_and_nothing_else(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_what_a_sweep_would_delete_is_told_and_stays(tmp_path: Path) -> None:
     os.utime(orphan, (1, 1))
     [history] = job_histories(tmp_path, grace_s=0)
     assert isinstance(history.leftovers, SweepReport)
-    assert [one.uri for one in history.leftovers.files] == [f"file://{orphan}"]
+    assert [file.uri for file in history.leftovers.files] == [f"file://{orphan}"]
     assert orphan.exists()
 
 
@@ -73,8 +73,8 @@ def test_savepoints_are_found_with_their_jobs(tmp_path: Path, *, is_beside_jobs:
     (savepoints / f"savepoint-job-{'0' * 12}").mkdir()  # one that was never finished
     gone, job = job_histories(checkpoints, savepoint_directory=savepoints)
     assert (gone.job_id, job.job_id) == ("gone", "job")
-    assert [len(one.savepoints) for one in (gone, job)] == [1, 1]
-    assert [one.uri for one in gone.unreadable_savepoints] == [f"file://{damaged}"]
+    assert [len(entry.savepoints) for entry in (gone, job)] == [1, 1]
+    assert [savepoint.uri for savepoint in gone.unreadable_savepoints] == [f"file://{damaged}"]
     assert gone.leftovers is None
     assert job.unreadable_savepoints == ()
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
+import pytest
+from contracts.files import files_below
 from contracts.values import EXCLUSIVE, read
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -112,6 +114,8 @@ class Pending:
     base: str
     """Token of the checkpoint that it goes on from."""
     streams: list[FileStateHandle] = field(default_factory=list)
+    written: list[FileStateHandle] = field(default_factory=list)
+    """Those of them that were written for it."""
 
 
 @dataclass(eq=False)
@@ -162,37 +166,41 @@ class LifecycleMachine(RuleBasedStateMachine):
         access = storage.create_checkpoint_storage("job")
         access.initialize_base_locations_for_checkpoint()
         ownership = access.claim_job()
-        found = [load_checkpoint(one) for one in access.completed_checkpoints().values()]
-        self.check_lineage(found)
+        checkpoints = [
+            load_checkpoint(location) for location in access.completed_checkpoints().values()
+        ]
+        self.check_lineage(checkpoints)
         latest = load_latest_checkpoint(access)
-        assert (latest and latest.checkpoint_id) == (found[-1].checkpoint_id if found else None)
+        assert (latest and latest.checkpoint_id) == (
+            checkpoints[-1].checkpoint_id if checkpoints else None
+        )
         cleaner = QueueingCleaner()
-        store = CompletedCheckpointStore(num_retained, cleaner, found)
+        store = CompletedCheckpointStore(num_retained, cleaner, checkpoints)
         driver = Driver(access, cleaner, num_retained, ownership, store)
         assert all(ownership.epoch > other.ownership.epoch for other in self.drivers)
         self.drivers.append(driver)
         self.owner = driver
         return driver
 
-    def check_lineage(self, found: list[CompletedCheckpoint]) -> None:
+    def check_lineage(self, checkpoints: list[CompletedCheckpoint]) -> None:
         """A driver that starts goes on from the latest success, or one that nobody knew of."""
-        if not found:
+        if not checkpoints:
             assert not self.succeeded, "all checkpoints are gone"
             return
-        last = found[-1]
+        last = checkpoints[-1]
         token = last.metadata.commit_token
         if token != self.head:
             assert last.checkpoint_id > max(self.succeeded, default=0), "went backwards"
             assert last.metadata.coordinator_states["base"].decode() == self.head
             self.note_success(last.checkpoint_id, token)
-        for one in found[:-1]:
-            token = one.metadata.commit_token
-            if self.succeeded.setdefault(one.checkpoint_id, token) != token:
+        for checkpoint in checkpoints[:-1]:
+            token = checkpoint.metadata.commit_token
+            if self.succeeded.setdefault(checkpoint.checkpoint_id, token) != token:
                 # Its driver never learned that it was late, as the answer got lost. It is older
                 # than what the job goes on from.
                 assert token in self.forks
-        for one in found:
-            self.verify(one)
+        for checkpoint in checkpoints:
+            self.verify(checkpoint)
 
     def note_success(self, checkpoint_id: int, token: str) -> None:
         assert checkpoint_id not in self.succeeded, "an id was used twice"
@@ -230,10 +238,13 @@ class LifecycleMachine(RuleBasedStateMachine):
             assert handle.uri not in self.contents
             self.contents[handle.uri] = data
             driver.pending.streams.append(handle)
+            driver.pending.written.append(handle)
         latest = driver.store.latest
         shared = [] if latest is None else shared_streams(latest)
-        known = {one.uri for one in driver.pending.streams}
-        driver.pending.streams += [one for one in shared[:reused] if one.uri not in known]
+        known = {held.uri for held in driver.pending.streams}
+        driver.pending.streams += [
+            shared_stream for shared_stream in shared[:reused] if shared_stream.uri not in known
+        ]
 
     def plan(
         self, driver: Driver, pending: Pending, fault: Fault, meanwhile: Happening, moment: Moment
@@ -302,10 +313,10 @@ class LifecycleMachine(RuleBasedStateMachine):
             assert driver is self.owner
             assert pending.base == self.head, "its state lacks what others have committed"
             self.note_success(pending.checkpoint_id, token)
-            expected_ids = [one.checkpoint_id for one in driver.store.checkpoints]
+            expected_ids = [checkpoint.checkpoint_id for checkpoint in driver.store.checkpoints]
             expected_ids.append(pending.checkpoint_id)
             driver.store.add(completed)
-            kept = [one.checkpoint_id for one in driver.store.checkpoints]
+            kept = [checkpoint.checkpoint_id for checkpoint in driver.store.checkpoints]
             assert kept == expected_ids[-driver.num_retained :]
         finally:
             self.faults.clear()
@@ -314,25 +325,25 @@ class LifecycleMachine(RuleBasedStateMachine):
         self, driver: Driver, pending: Pending, token: str, *, was_owner: bool
     ) -> None:
         """Somebody else owns the job, or has the id; the failed attempt is cleaned up."""
-        found = self.token_of(pending.checkpoint_id)
-        assert driver is not self.owner or (found and found != token)
-        if found == token:  # too late, but the job may go on from it
+        stored_token = self.token_of(pending.checkpoint_id)
+        assert driver is not self.owner or (stored_token and stored_token != token)
+        if stored_token == token:  # too late, but the job may go on from it
             expected = self.succeeded.get(pending.checkpoint_id, token)
             assert expected == token, "came back, though left behind"
         pending.location.dispose_on_failure()
-        if found is not None:
-            assert self.token_of(pending.checkpoint_id) == found
+        if stored_token is not None:
+            assert self.token_of(pending.checkpoint_id) == stored_token
         if not was_owner:
             assert "publish" not in self.faults.calls, "it was fenced before it began"
 
     def token_of(self, checkpoint_id: int) -> str | None:
-        """Whose checkpoint has that id, or None."""
+        """The commit token of the completed checkpoint with that id, or None."""
         assert self.owner
-        found = self.owner.access.completed_checkpoints().get(checkpoint_id)
-        return load_checkpoint(found).metadata.commit_token if found else None
+        location = self.owner.access.completed_checkpoints().get(checkpoint_id)
+        return load_checkpoint(location).metadata.commit_token if location else None
 
     def forget(self, driver: Driver) -> None:
-        """Its process is gone."""
+        """End a driver as if its process was gone."""
         if driver in self.drivers:
             self.drivers.remove(driver)
 
@@ -375,12 +386,14 @@ class LifecycleMachine(RuleBasedStateMachine):
     def a_driver_starts(self, num_retained: int, survives: list[bool]) -> None:
         self.start(num_retained, survives)
 
-    @precondition(lambda self: any(one.pending is None for one in self.drivers))
+    @precondition(lambda self: any(driver.pending is None for driver in self.drivers))
     @rule(data=st.data())
     def a_driver_begins(self, data: st.DataObject) -> None:
-        self.begin(data.draw(st.sampled_from([one for one in self.drivers if not one.pending])))
+        self.begin(
+            data.draw(st.sampled_from([driver for driver in self.drivers if not driver.pending]))
+        )
 
-    @precondition(lambda self: any(one.pending for one in self.drivers))
+    @precondition(lambda self: any(driver.pending for driver in self.drivers))
     @rule(
         data=st.data(),
         scopes=scope_lists,
@@ -391,7 +404,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     ) -> None:
         self.write(self.pending_driver(data), scopes, reused)
 
-    @precondition(lambda self: any(one.pending for one in self.drivers))
+    @precondition(lambda self: any(driver.pending for driver in self.drivers))
     @rule(data=st.data(), fault=faulty, meanwhile=happenings, moment=moments)
     def a_driver_commits(
         self, data: st.DataObject, fault: Fault, meanwhile: Happening, moment: Moment
@@ -420,12 +433,15 @@ class LifecycleMachine(RuleBasedStateMachine):
         for _ in range(count):
             self.batch(self.owner, scopes, reused)
 
-    @precondition(lambda self: any(one.pending for one in self.drivers))
+    @precondition(lambda self: any(driver.pending for driver in self.drivers))
     @rule(data=st.data())
     def a_driver_fails_and_cleans_up(self, data: st.DataObject) -> None:
         driver = self.pending_driver(data)
         assert driver.pending
         driver.pending.location.dispose_on_failure()
+        for handle in driver.pending.written:
+            with pytest.raises(CheckpointNotFoundError):
+                read(handle)
         driver.pending = None
 
     @precondition(lambda self: self.drivers)
@@ -453,7 +469,7 @@ class LifecycleMachine(RuleBasedStateMachine):
             assert self.owner
             self.owner.cleaner.work(count)
 
-    @precondition(lambda self: not any(one.pending for one in self.drivers))
+    @precondition(lambda self: not any(driver.pending for driver in self.drivers))
     @rule(hours=st.sampled_from([0.5, 2, 30]))
     def time_passes(self, hours: float) -> None:
         self.clock.advance(hours * 3600)
@@ -462,14 +478,14 @@ class LifecycleMachine(RuleBasedStateMachine):
     def sweep_at_any_time(self, *, dry_run: bool) -> None:
         sweep(self.faults.directory, "job", grace_s=GRACE, dry_run=dry_run)
 
-    @precondition(lambda self: not any(one.pending for one in self.drivers))
+    @precondition(lambda self: not any(driver.pending for driver in self.drivers))
     @rule()
     def sweep_all_while_nobody_writes(self) -> None:
         sweep(self.faults.directory, "job", grace_s=0)
 
     @rule(number=st.integers(1, 25), meanwhile=happenings)
     def sweep_while_others_act(self, number: int, meanwhile: Happening) -> None:
-        if not any(one.pending for one in self.drivers):
+        if not any(driver.pending for driver in self.drivers):
             self.clock.advance(2 * GRACE)  # so that all that stands there is old
         self.faults.calls.clear()
         self.faults.before(ANY_CALL, lambda: self.happen(meanwhile), nth=number)
@@ -498,8 +514,8 @@ class LifecycleMachine(RuleBasedStateMachine):
     def what_the_owner_retains_is_whole(self) -> None:
         if self.owner is None:
             return
-        for one in self.owner.store.checkpoints:
-            self.verify(one)
+        for checkpoint in self.owner.store.checkpoints:
+            self.verify(checkpoint)
 
     @invariant()
     def the_latest_is_the_last_that_succeeded_or_one_that_nobody_knows_of(self) -> None:
@@ -513,14 +529,14 @@ class LifecycleMachine(RuleBasedStateMachine):
         """It is found where it was, and every byte is what was written."""
         if checkpoint.metadata.commit_token in self.forks - {self.head}:
             return
-        found = load_checkpoint(checkpoint.location)
-        assert found.metadata == checkpoint.metadata
-        for stream in found.metadata.streams():
+        loaded = load_checkpoint(checkpoint.location)
+        assert loaded.metadata == checkpoint.metadata
+        for stream in loaded.metadata.streams():
             assert isinstance(stream, FileStateHandle)
             assert read(stream) == self.contents[stream.uri]
 
     def pending_driver(self, data: st.DataObject) -> Driver:
-        return data.draw(st.sampled_from([one for one in self.drivers if one.pending]))
+        return data.draw(st.sampled_from([driver for driver in self.drivers if driver.pending]))
 
     def teardown(self) -> None:
         """All writers are done: a driver goes on once more, and a sweep leaves what it retains."""
@@ -538,14 +554,16 @@ class LifecycleMachine(RuleBasedStateMachine):
         last.cleaner.work()
         sweep(self.faults.directory, "job", grace_s=0)
         kept = last.store.checkpoints
-        assert sorted(last.access.completed_checkpoints()) == [one.checkpoint_id for one in kept]
+        assert sorted(last.access.completed_checkpoints()) == [
+            checkpoint.checkpoint_id for checkpoint in kept
+        ]
         expected = {f"{self.faults.directory}/job/_epoch/{last.ownership.epoch}"}
-        for one in kept:
-            self.verify(one)
-            expected.add(f"{one.location.external_pointer}/{METADATA_FILE}")
+        for checkpoint in kept:
+            self.verify(checkpoint)
+            expected.add(f"{checkpoint.location.external_pointer}/{METADATA_FILE}")
             expected |= {
                 stream.uri
-                for stream in one.metadata.streams()
+                for stream in checkpoint.metadata.streams()
                 if isinstance(stream, FileStateHandle)
             }
         assert files_below(self.faults.directory) == expected
@@ -553,17 +571,10 @@ class LifecycleMachine(RuleBasedStateMachine):
 
 def shared_streams(checkpoint: CompletedCheckpoint) -> list[FileStateHandle]:
     return [
-        one
-        for one in checkpoint.metadata.streams()
-        if isinstance(one, FileStateHandle) and "/shared/" in one.uri
+        stream
+        for stream in checkpoint.metadata.streams()
+        if isinstance(stream, FileStateHandle) and "/shared/" in stream.uri
     ]
-
-
-def files_below(directory: str) -> set[str]:
-    found = set()
-    for entry in file_system_for(directory).list(directory):
-        found |= files_below(entry.uri) if entry.is_directory else {entry.uri}
-    return found
 
 
 TestLifecycle = LifecycleMachine.TestCase

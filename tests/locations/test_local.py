@@ -162,8 +162,9 @@ else:
             return scandir(path)
 
         monkeypatch.setattr(os, "scandir", refuse)
-        with pytest.raises(InvalidRequestError, match="Permission denied"):
+        with pytest.raises(InvalidRequestError, match="Permission denied") as caught:
             file_system.delete_tree(f"{directory}/a")
+        assert caught.value.kind == "refused"
 
     @pytest.mark.parametrize("call", ["write", "fsync"])
     def test_a_file_that_misses_a_piece_is_never_committed(
@@ -191,8 +192,8 @@ else:
     def test_the_root_directory_is_listed_with_normal_uris(
         self, file_system: ExclusiveFileSystem
     ) -> None:
-        found = {entry.uri for entry in file_system.list("file:///")}
-        assert found == {f"file:///{name}" for name in os.listdir("/")}
+        links = {entry.uri for entry in file_system.list("file:///")}
+        assert links == {f"file:///{name}" for name in os.listdir("/")}
 
     def test_a_long_name_is_refused(self, file_system: ExclusiveFileSystem, directory: str) -> None:
         with pytest.raises(InvalidRequestError):
@@ -228,22 +229,22 @@ else:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         # Watched, because only a power cut would show it.
-        found: list[str] = []
+        names: list[str] = []
         fsync, link = os.fsync, os.link
 
         def watched_fsync(descriptor: int) -> None:
             fsync(descriptor)
             is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
-            found.append("sync directory" if is_directory else "sync file")
+            names.append("sync directory" if is_directory else "sync file")
 
         def watched_link(source: str, target: str) -> None:
             link(source, target)
-            found.append("link")
+            names.append("link")
 
         monkeypatch.setattr(os, "fsync", watched_fsync)
         monkeypatch.setattr(os, "link", watched_link)
         write(file_system, f"{directory}/x", b"1")
-        assert found == steps
+        assert names == steps
 
     @both_writes
     def test_a_failed_directory_sync_is_an_unknown_outcome_and_keeps_the_file(
@@ -322,13 +323,13 @@ else:
             uri = f"{directory}/{step}/x"
             file_system.prepare_directory(f"{directory}/{step}")
             status = _killed_at(step, uri, content, publish)
-            found = path_of(uri).read_bytes() if path_of(uri).exists() else None
-            assert found in (None, content)
+            published = path_of(uri).read_bytes() if path_of(uri).exists() else None
+            assert published in (None, content)
             names = {
                 entry.uri.rpartition("/")[2] for entry in file_system.list(f"{directory}/{step}")
             }
             assert {name for name in names if not name.startswith(".")} <= {"x"}
-            outcomes.append(found is not None)
+            outcomes.append(published is not None)
             if status == 0:
                 break
             assert status == -signal.SIGKILL

@@ -1,5 +1,6 @@
 import pytest
-from contracts.values import EXCLUSIVE, files_below, read
+from contracts.files import files_below
+from contracts.values import EXCLUSIVE, read
 
 from holdfast.errors import InvalidRequestError
 from holdfast.locations import (

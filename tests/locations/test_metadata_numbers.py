@@ -21,7 +21,6 @@ from holdfast.backends import (
     KeyGroupRange,
     OperatorStateBackend,
     OperatorStateCheckpointOutputStream,
-    describe,
 )
 from holdfast.backends.assignment import OperatorSettings, assign
 from holdfast.backends.inspection import iter_state, states
@@ -99,12 +98,16 @@ def body_of(file: Path) -> Any:
     """What a file holds; coordinator states, which are bytes of their own, decoded too."""
     body = msgspec.msgpack.decode(file.read_bytes()[20:-4])
     states = body["coordinator_states"]
-    body["coordinator_states"] = {name: msgspec.msgpack.decode(one) for name, one in states.items()}
+    body["coordinator_states"] = {
+        name: msgspec.msgpack.decode(state) for name, state in states.items()
+    }
     return body
 
 
 def encoded(body: Any) -> bytes:
-    states = {name: msgspec.msgpack.encode(one) for name, one in body["coordinator_states"].items()}
+    states = {
+        name: msgspec.msgpack.encode(state) for name, state in body["coordinator_states"].items()
+    }
     return sealed(msgspec.msgpack.encode(body | {"coordinator_states": states}))
 
 
@@ -153,7 +156,6 @@ def command(*arguments: str) -> None:
 READERS: dict[str, Callable[[str], object]] = {
     "restore": lambda pointer: restore(pointer, 2),
     "restore at another parallelism": lambda pointer: restore(pointer, 3),
-    "describe": lambda pointer: describe(load_checkpoint(resolve_pointer(pointer)).metadata),
     "states": states,
     "read a state": lambda pointer: list(iter_state(pointer, "op", "s")),
     "verify": lambda pointer: list(

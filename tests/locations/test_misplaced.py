@@ -105,11 +105,15 @@ def test_it_stops_the_sweep(directory: Path) -> None:
 
 
 def test_it_is_told_beside_the_others(directory: Path) -> None:
-    failed = {one.pointer for one in find_checkpoints(directory) if one.failure is not None}
+    failed = {
+        checkpoint.pointer
+        for checkpoint in find_checkpoints(directory)
+        if checkpoint.failure is not None
+    }
     assert failed == {newest(directory)}
-    history = next(one for one in job_histories(directory) if one.job_id == "job")
-    assert [one.uri for one in history.unreadable] == [newest(directory)]
-    assert 2 in [one.checkpoint_id for one in history.checkpoints]
+    history = next(job for job in job_histories(directory) if job.job_id == "job")
+    assert [checkpoint.uri for checkpoint in history.unreadable] == [newest(directory)]
+    assert 2 in [checkpoint.checkpoint_id for checkpoint in history.checkpoints]
     assert isinstance(history.leftovers, CheckpointCorruptedError)
 
 
@@ -125,17 +129,17 @@ def test_a_job_directory_of_another_name_says_how_it_is_used_again(tmp_path: Pat
 def test_a_checkpoint_directory_may_be_moved_with_all_that_is_in_it(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "here", 2)
     (tmp_path / "here").rename(tmp_path / "there")
-    found = load_latest_checkpoint(job_in(tmp_path / "there"))
-    assert found is not None
-    assert found.checkpoint_id == 2
+    latest = load_latest_checkpoint(job_in(tmp_path / "there"))
+    assert latest is not None
+    assert latest.checkpoint_id == 2
 
 
 def test_a_copy_of_another_name_is_used_alone(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 2)
     shutil.copytree(tmp_path / "job" / "chk-2", tmp_path / "kept" / "before the upgrade")
-    found = find_checkpoint(tmp_path / "kept" / "before the upgrade")
-    assert found.checkpoint_id == 2
-    assert copy_checkpoint(found, tmp_path / "copies").metadata.job_id == "job"
+    checkpoint = find_checkpoint(tmp_path / "kept" / "before the upgrade")
+    assert checkpoint.checkpoint_id == 2
+    assert copy_checkpoint(checkpoint, tmp_path / "copies").metadata.job_id == "job"
 
 
 def test_a_savepoint_may_have_any_name(tmp_path: Path) -> None:
@@ -143,8 +147,8 @@ def test_a_savepoint_may_have_any_name(tmp_path: Path) -> None:
     original = find_checkpoint(tmp_path / "job")
     savepoint = copy_checkpoint(original, tmp_path).location.external_pointer
     shutil.move(savepoint.removeprefix("file://"), tmp_path / "savepoint-other-0123456789ab")
-    found = find_checkpoint(tmp_path / "savepoint-other-0123456789ab")
-    assert found.metadata.job_id == "job"
+    checkpoint = find_checkpoint(tmp_path / "savepoint-other-0123456789ab")
+    assert checkpoint.metadata.job_id == "job"
 
 
 def test_nothing_is_completed_in_the_place_of_another_checkpoint(tmp_path: Path) -> None:
@@ -183,6 +187,6 @@ class TestLinksToNowhere:
 
     def test_what_lies_beside_the_link_is_listed(self, directory: Path) -> None:
         (history,) = job_histories(directory)
-        assert [one.checkpoint_id for one in history.unreadable] == [3]
-        assert [one.checkpoint_id for one in history.checkpoints] == [2]
+        assert [checkpoint.checkpoint_id for checkpoint in history.unreadable] == [3]
+        assert [checkpoint.checkpoint_id for checkpoint in history.checkpoints] == [2]
         assert history.uncommitted == ()

@@ -9,16 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from contracts.claims import (
-    begun,
-    claims,
-    commit,
-    discard,
-    job_in,
-    overwrite_claim,
-    owns,
-    run,
-)
+from contracts.checkpointed_jobs import job_in
+from contracts.claims import begun, claims, commit, discard, overwrite_claim, owns, run
 from contracts.errors import of_kind
 from contracts.patience import HANGS_S
 from contracts.processes import python
@@ -45,8 +37,8 @@ class TestClaims:
     ) -> None:
         access = job_in(memory_directory)
         owners = [access.claim_job() for _ in range(4)]
-        assert [one.epoch for one in owners] == [1, 2, 3, 4]
-        assert [owns(one) for one in owners] == [False, False, False, True]
+        assert [owner.epoch for owner in owners] == [1, 2, 3, 4]
+        assert [owns(owner) for owner in owners] == [False, False, False, True]
 
     def test_a_fenced_driver_learns_both_numbers(self, memory_directory: str) -> None:
         access = job_in(memory_directory)
@@ -149,9 +141,9 @@ class TestClaimsThatRace:
 
         with ThreadPoolExecutor(RACERS) as pool:
             owners = list(pool.map(claim, range(RACERS)))
-        epochs = sorted(one.epoch for one in owners)
+        epochs = sorted(owner.epoch for owner in owners)
         assert len(set(epochs)) == RACERS
-        assert [one.epoch for one in owners if owns(one)] == epochs[-1:]
+        assert [owner.epoch for owner in owners if owns(owner)] == epochs[-1:]
         assert str(epochs[-1]) in claims(memory_directory)
 
     def test_of_eight_processes_one_owns_the_job_in_the_end(self, local_directory: str) -> None:
@@ -244,7 +236,7 @@ else:
         faults.before("publish", claim_twice, nth=1)
         owner = access.claim_job()
         assert owner.epoch == 3
-        assert [owns(one) for one in (*others, owner)] == [False, False, True]
+        assert [owns(candidate) for candidate in (*others, owner)] == [False, False, True]
 
     def test_a_claim_that_is_topped_without_end_gives_up(self, faults: Faults) -> None:
         access = job_in(faults.directory)
@@ -294,7 +286,7 @@ else:
         adopted = sorted(access.completed_checkpoints())
         assert adopted == ([1] if moment == "before" else [])
         run(access, owner, *range(len(adopted) + 1, 4))
-        assert not any(owner.is_past(one, "token") for one in adopted)
+        assert not any(owner.is_past(number, "token") for number in adopted)
 
 
 def line_of(racer: object) -> str:
@@ -309,19 +301,19 @@ class TestIsPast:
 
     def test_a_job_without_checkpoints_is_past_none(self, access: CheckpointStorageAccess) -> None:
         owner = access.claim_job()
-        assert not any(owner.is_past(one, "token") for one in range(4))
+        assert not any(owner.is_past(number, "token") for number in range(4))
 
     def test_an_id_that_the_owner_found_is_not_past(self, access: CheckpointStorageAccess) -> None:
         run(access, access.claim_job(), 1, 2, 3)
         owner = access.claim_job()
-        assert not any(owner.is_past(one, "token") for one in (1, 2, 3))
+        assert not any(owner.is_past(number, "token") for number in (1, 2, 3))
 
     def test_an_id_below_one_that_the_owner_found_is_past(
         self, access: CheckpointStorageAccess
     ) -> None:
         run(access, access.claim_job(), 1, 3)
         owner = access.claim_job()
-        assert [owner.is_past(one, "token") for one in range(5)] == [
+        assert [owner.is_past(number, "token") for number in range(5)] == [
             True,
             False,
             True,
@@ -334,7 +326,7 @@ class TestIsPast:
     ) -> None:
         owner = access.claim_job()
         run(access, owner, 2)
-        assert [owner.is_past(one, "token") for one in range(4)] == [True, True, False, False]
+        assert [owner.is_past(number, "token") for number in range(4)] == [True, True, False, False]
 
     def test_an_id_above_the_newest_is_not_past(self, access: CheckpointStorageAccess) -> None:
         run(access, access.claim_job(), 1, 2)
@@ -345,7 +337,7 @@ class TestIsPast:
         run(access, owner, 1, 2, 3)
         discard(access, 1)
         discard(access, 2)
-        assert [owner.is_past(one, "token") for one in (1, 2, 3)] == [True, True, False]
+        assert [owner.is_past(number, "token") for number in (1, 2, 3)] == [True, True, False]
 
     def test_it_goes_by_the_newest_claim_whoever_asks(
         self, access: CheckpointStorageAccess
@@ -354,7 +346,12 @@ class TestIsPast:
         run(access, access.claim_job(), 1, 2, 3)
         discard(access, 1)
         access.claim_job()
-        assert [oldest.is_past(one, "token") for one in (1, 2, 3, 4)] == [True, False, False, False]
+        assert [oldest.is_past(number, "token") for number in (1, 2, 3, 4)] == [
+            True,
+            False,
+            False,
+            False,
+        ]
 
     def test_an_id_stays_past_when_all_that_the_owner_found_was_cleaned_up(
         self, access: CheckpointStorageAccess

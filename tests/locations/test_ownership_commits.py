@@ -4,16 +4,8 @@ import os
 from typing import cast
 
 import pytest
-from contracts.claims import (
-    begun,
-    commit,
-    discard,
-    files_of,
-    job_in,
-    overwrite_claim,
-    owns,
-    run,
-)
+from contracts.checkpointed_jobs import job_in
+from contracts.claims import begun, commit, discard, files_in_checkpoint, overwrite_claim, owns, run
 from contracts.errors import of_kind
 
 from holdfast.errors import (
@@ -38,9 +30,9 @@ class TestCommits:
     def test_the_owner_completes_a_checkpoint(self, memory_directory: str) -> None:
         access = job_in(memory_directory)
         run(access, access.claim_job(), 1)
-        found = load_latest_checkpoint(access)
-        assert found is not None
-        assert found.checkpoint_id == 1
+        latest = load_latest_checkpoint(access)
+        assert latest is not None
+        assert latest.checkpoint_id == 1
 
     def test_a_driver_that_was_fenced_before_writes_nothing(self, faults: Faults) -> None:
         access = job_in(faults.directory)
@@ -52,7 +44,7 @@ class TestCommits:
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             complete_checkpoint(location, metadata, older)
         assert set(faults.calls) == {"list"}
-        assert files_of(faults.behind, 1) == set()
+        assert files_in_checkpoint(faults.behind, 1) == set()
 
     def test_a_driver_that_cannot_see_whether_it_is_fenced_writes_nothing(
         self, faults: Faults
@@ -63,7 +55,7 @@ class TestCommits:
         faults.before("list", StorageUnavailableError("as planned"))
         with pytest.raises(StorageUnavailableError):
             complete_checkpoint(location, metadata_of(checkpoint_id=1), owner)
-        assert files_of(faults.behind, 1) == set()
+        assert files_in_checkpoint(faults.behind, 1) == set()
 
     def test_a_late_commit_of_an_id_that_the_job_has_left_behind_is_taken_back(
         self, faults: Faults
@@ -81,7 +73,7 @@ class TestCommits:
         with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
             commit(location, zombie, 1, "the zombie's")
         assert sorted(other.completed_checkpoints()) == [2, 3]
-        assert METADATA_FILE not in files_of(faults.behind, 1)
+        assert METADATA_FILE not in files_in_checkpoint(faults.behind, 1)
 
     def test_a_late_commit_of_an_id_that_was_found_and_then_cleaned_up_is_taken_back(
         self, faults: Faults
@@ -141,7 +133,7 @@ class TestCommits:
         assert caught.value.location == f"{faults.directory}/job/chk-1"
         assert sorted(access.completed_checkpoints()) == [1]
         location.dispose_on_failure()
-        assert len(files_of(faults.behind, 1)) == 2
+        assert len(files_in_checkpoint(faults.behind, 1)) == 2
 
     def test_permissions_that_vanish_right_after_the_commit_leave_its_outcome_unknown(
         self, faults: Faults
@@ -232,11 +224,11 @@ class TestCommits:
 
         faults.before("open", go_on)
         try:
-            found = load_latest_checkpoint(access)
+            latest = load_latest_checkpoint(access)
         except CheckpointNotFoundError:
             pytest.fail("the job had a completed checkpoint at every moment")
-        assert found is not None
-        assert found.checkpoint_id == 2
+        assert latest is not None
+        assert latest.checkpoint_id == 2
 
 
 class _Overwriting(LocalFileSystem):

@@ -105,7 +105,9 @@ def job_in(directory: str, *, single_writer: bool = False) -> CheckpointStorageA
 
 def probes_in(directory: str) -> list[FileStatus]:
     return [
-        one for one in file_system_for(directory).list(f"{directory}/job") if "_probe-" in one.uri
+        entry
+        for entry in file_system_for(directory).list(f"{directory}/job")
+        if "_probe-" in entry.uri
     ]
 
 
@@ -141,7 +143,9 @@ def test_a_store_that_offers_no_exclusive_creation_is_refused_with_the_way_out(
         job_in(directory).initialize_base_locations_for_checkpoint()
     with pytest.raises(InvalidRequestError, check=of_kind("not-exclusive")):
         publish(f"{directory}/x", b"mine", single_writer=False)
-    assert [one.uri for one in file_system_for(directory).list(directory)] == [f"{directory}/job"]
+    assert [entry.uri for entry in file_system_for(directory).list(directory)] == [
+        f"{directory}/job"
+    ]
 
 
 @pytest.mark.parametrize("kind", [Overwriting, OneWriter])
@@ -157,9 +161,9 @@ def test_a_declared_single_writer_works_there_and_sees_what_it_has_written(
         commit(access, 1, "second")
     commit(access, 1, "first")  # its own bytes: an answer that was lost, and asked for again
     commit(access, 2, "third")
-    found = load_latest_checkpoint(access)
-    assert found is not None
-    assert (found.checkpoint_id, found.metadata.commit_token) == (2, "third")
+    latest = load_latest_checkpoint(access)
+    assert latest is not None
+    assert (latest.checkpoint_id, latest.metadata.commit_token) == (2, "third")
     assert probes_in(directory) == []
 
 
@@ -263,8 +267,8 @@ class _WithoutPublish:
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
         return [
-            replace(one, uri=one.uri.replace(f"{self._scheme}:", "plain:"))
-            for one in self._inner.list(self._there(uri))
+            replace(entry, uri=entry.uri.replace(f"{self._scheme}:", "plain:"))
+            for entry in self._inner.list(self._there(uri))
         ]
 
     def delete(self, uris: Iterable[str], /) -> None:

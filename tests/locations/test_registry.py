@@ -68,9 +68,9 @@ def test_two_buckets_on_two_servers_are_reached_at_the_same_time(
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(publish, range(16)))
-    for one, bucket in enumerate(buckets):
+    for first, bucket in enumerate(buckets):
         written = {key: bucket.read(key) for key in bucket.keys("")}
-        assert written == {f"dir/{number}": b"%d" % number for number in range(one, 16, 2)}
+        assert written == {f"dir/{number}": b"%d" % number for number in range(first, 16, 2)}
 
 
 BUCKETS = ("one", "two", "one.two")
@@ -91,8 +91,8 @@ def test_a_bucket_is_reached_by_what_was_said_last_for_it_or_else_for_all(
         known[bucket] = region
         for name in (*BUCKETS, "another"):
             for scheme in SCHEMES:
-                found = settings_for(f"{scheme}://{name}/dir/x")
-                assert found.region == known.get(name, known[None])
+                settings = settings_for(f"{scheme}://{name}/dir/x")
+                assert settings.region == known.get(name, known[None])
 
 
 @pytest.mark.parametrize("bucket", [None, "bucket"])
@@ -148,9 +148,13 @@ def test_retries_are_those_of_calls_and_of_parts(memory_bucket: S3Bucket, *, own
             stream.write(bytes(11 << 20))
             stream.commit()
         stream.abort()
-        asked = [one for one in faults.requests if s3_operation("ListObjectsV2")(one)]
+        asked = [request for request in faults.requests if s3_operation("ListObjectsV2")(request)]
         assert len(asked) == 1
-        parts = [one.query["partNumber"] for one in faults.requests if "partNumber" in one.query]
+        parts = [
+            request.query["partNumber"]
+            for request in faults.requests
+            if "partNumber" in request.query
+        ]
         assert len(parts) == len(set(parts)) > 0
         faults.clear()
 

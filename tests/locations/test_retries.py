@@ -199,9 +199,9 @@ class TestRepeating:
             retrying.retrier.call("delete", Failing(passing, 3))
             retrying.retrier.call("list", Failing(passing, 1))
         assert retrying.retries == {"delete": 3, "list": 1}
-        messages = [one.getMessage() for one in caplog.records]
-        assert [one.partition(" ")[0] for one in messages] == ["delete"] * 3 + ["list"]
-        assert all("as planned" in one and "again in" in one for one in messages)
+        messages = [record.getMessage() for record in caplog.records]
+        assert [message.partition(" ")[0] for message in messages] == ["delete"] * 3 + ["list"]
+        assert all("as planned" in message and "again in" in message for message in messages)
         retrying.retries.clear()  # a copy
         assert retrying.retries == {"delete": 3, "list": 1}
 
@@ -226,15 +226,15 @@ class Flaky(MemoryFileSystem):
         return cast("BinaryIO", _FlakyStream(super().open(uri), self))
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
-        found = list(super().list(uri))
+        entries = list(super().list(uri))
         if self.failing_listings:
             self.failing_listings -= 1
-            return _half_of(found, self.error())
-        return found
+            return _half_of(entries, self.error())
+        return entries
 
 
-def _half_of(found: list[FileStatus], error: Exception) -> Iterator[FileStatus]:
-    yield from found[: len(found) // 2]
+def _half_of(entries: list[FileStatus], error: Exception) -> Iterator[FileStatus]:
+    yield from entries[: len(entries) // 2]
     raise error
 
 
@@ -350,10 +350,10 @@ class TestReading:
         with over(flaky, ManualClock()).open(uri) as stream, io.BytesIO(CONTENT) as plain:
             for position, size in jumps:
                 assert stream.seek(position) == plain.seek(position)
-                found = b""
-                while len(found) < size and (part := stream.read(size - len(found))):
-                    found += part
-                assert found == plain.read(size)
+                read = b""
+                while len(read) < size and (part := stream.read(size - len(read))):
+                    read += part
+                assert read == plain.read(size)
                 assert stream.tell() == max(position, plain.tell())
             assert stream.seek(-3, io.SEEK_END) == 509
             assert stream.seek(-9, io.SEEK_CUR) == 500
@@ -404,8 +404,8 @@ class TestReading:
         for number in range(5):
             file_system_for(uri).create(f"{directory}/{number}").commit()
         flaky.failing_listings = 2
-        found = list(over(flaky, passing).list(directory))
-        assert sorted(one.uri for one in found) == sorted(
+        entries = list(over(flaky, passing).list(directory))
+        assert sorted(entry.uri for entry in entries) == sorted(
             [uri, *(f"{directory}/{number}" for number in range(5))]
         )
         assert len(passing.sleeps) == 2

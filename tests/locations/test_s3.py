@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from contracts.s3_objects import MIB, content, on_each_server, put_many, s3, write
+from contracts.files import write
+from contracts.s3_objects import MIB, content, on_each_server, put_many, s3
 from contracts.values import EXCLUSIVE, read
 from servers.buckets import OF_OTHERS
 from servers.s3 import S3Bucket, settings_of
@@ -120,9 +121,9 @@ def test_a_checkpoint_on_s3_is_found_loaded_and_discarded_whole(s3: S3Bucket) ->
         handle = stream.close_and_get_handle()
     assert handle is not None
     done = complete_checkpoint(location, metadata_of(handle))
-    found = load_latest_checkpoint(access)
-    assert found is not None
-    assert found.checkpoint_id == load_checkpoint(done.location).checkpoint_id == 1
+    latest = load_latest_checkpoint(access)
+    assert latest is not None
+    assert latest.checkpoint_id == load_checkpoint(done.location).checkpoint_id == 1
     assert read(handle) == data
     done.discard()
     assert s3.keys() == []

@@ -5,11 +5,10 @@ from datetime import datetime
 
 import pytest
 from contracts.values import EXCLUSIVE, read
-from servers.s3 import S3Bucket
+from servers.s3 import S3Bucket, settings_of
 
 from holdfast.locations import (
     CheckpointStorageAccess,
-    S3Settings,
     checkpoint_storage,
     complete_checkpoint,
     sweep,
@@ -30,17 +29,7 @@ RANDOM = "0123456789abcdef" * 2
 @pytest.fixture
 def directory(s3_bucket: S3Bucket) -> Iterator[str]:
     """A directory in a bucket, reached by `s3://`."""
-    server = s3_bucket.server
-    use_s3(
-        S3Settings(
-            endpoint_url=server.endpoint,
-            region=server.region,
-            path_style=True,
-            access_key=server.access_key,
-            secret_key=server.secret_key,
-            part_bytes=5 << 20,
-        )
-    )
+    use_s3(settings_of(s3_bucket.server, part_bytes=5 << 20))
     yield f"s3://{s3_bucket.name}/data"
     unregister_file_system("s3")
     unregister_file_system("s3a")
@@ -119,10 +108,12 @@ def test_a_sweep_gives_up_what_nobody_will_finish(
     now_ms = sweeping._store_clock_ms
     monkeypatch.setattr(sweeping, "_store_clock_ms", lambda uri: now_ms(uri) + 7_200_000)
     looked = sweep(directory, "job", grace_s=3600, dry_run=True)
-    found = sweep(directory, "job", grace_s=3600)
-    assert (looked.files, looked.uploads) == (found.files, found.uploads)
-    assert {one.uri for one in found.uploads} == {f"s3://{s3_bucket.name}/{key}" for key in ours}
-    assert [one.uri for one in found.files] == [getattr(orphan, "uri", None)]
+    swept = sweep(directory, "job", grace_s=3600)
+    assert (looked.files, looked.uploads) == (swept.files, swept.uploads)
+    assert {upload.uri for upload in swept.uploads} == {
+        f"s3://{s3_bucket.name}/{key}" for key in ours
+    }
+    assert [file.uri for file in swept.files] == [getattr(orphan, "uri", None)]
     assert {key for key, _ in s3_bucket.uploads()} == theirs
 
 

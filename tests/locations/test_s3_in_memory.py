@@ -51,7 +51,8 @@ def test_a_fault_is_the_same_to_botocore_as_over_http(
                 outcomes.append((name, *what_comes_of(call)))
                 faults.clear()
             told = [
-                (one.method, one.performed, one.status, one.body_bytes) for one in faults.requests
+                (request.method, request.performed, request.status, request.body_bytes)
+                for request in faults.requests
             ]
             seen.append((outcomes, told, memory_bucket.keys()))
             client.close()

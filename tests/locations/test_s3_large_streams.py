@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from contracts.files import write
 from contracts.patience import HANGS_S
 from contracts.s3_objects import (
     MIB,
@@ -21,7 +22,6 @@ from contracts.s3_objects import (
     s3,
     settle,
     small_parts,
-    write,
 )
 from contracts.values import EXCLUSIVE
 from servers.s3 import S3Bucket, settings_of
@@ -52,9 +52,9 @@ def test_a_large_stream_goes_in_parts(watched: Watched, checksum: str) -> None:
         "UploadPart": 3,
         "CompleteMultipartUpload": 1,
     }
-    parts = [one for one in watched.faults.requests if s3_operation("UploadPart")(one)]
-    assert sorted(int(one.query["partNumber"]) for one in parts) == [1, 2, 3]
-    assert sorted(one.body_bytes for one in parts) == [2 * MIB + 1, 5 * MIB, 5 * MIB]
+    parts = [request for request in watched.faults.requests if s3_operation("UploadPart")(request)]
+    assert sorted(int(request.query["partNumber"]) for request in parts) == [1, 2, 3]
+    assert sorted(request.body_bytes for request in parts) == [2 * MIB + 1, 5 * MIB, 5 * MIB]
     names = {"crc32c": "x-amz-checksum-crc32c", "crc32": "x-amz-checksum-crc32"}
     for part in parts:
         sent = {name for name in part.headers if name.startswith("x-amz-checksum-crc")}
@@ -83,9 +83,9 @@ def test_parts_grow_so_that_a_stream_has_no_end(
     data = os.urandom(4 * 10 + 4 * 20 + 40 + 7)
     write(file_system, f"{watched.directory}/x", data)
     parts = {
-        int(one.query["partNumber"]): one.body_bytes
-        for one in watched.faults.requests
-        if s3_operation("UploadPart")(one)
+        int(request.query["partNumber"]): request.body_bytes
+        for request in watched.faults.requests
+        if s3_operation("UploadPart")(request)
     }
     assert [parts[number] for number in sorted(parts)] == [10] * 4 + [20] * 4 + [40, 7]
     assert watched.bucket.read("dir/x") == data
@@ -325,4 +325,4 @@ def test_no_thread_outlives_its_stream(bucket: S3Bucket, directory: str) -> None
         stream.write(bytes(1000))
         getattr(stream, ending)()
     settle()
-    assert [one.name for one in threading.enumerate() if "holdfast-s3" in one.name] == []
+    assert [thread.name for thread in threading.enumerate() if "holdfast-s3" in thread.name] == []

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from contracts.files import write
 from contracts.patience import HANGS_S
 from contracts.s3_objects import (
     MIB,
@@ -17,7 +18,6 @@ from contracts.s3_objects import (
     s3,
     settle,
     small_parts,
-    write,
 )
 from servers.s3 import S3Bucket
 from servers.watched import Watched
@@ -79,12 +79,12 @@ def test_how_to_store_is_said_when_an_object_is_made(
             assert sent.items() >= headers.items()
     for sent in watched.asked("UploadPart"):
         assert not sent.keys() & headers.keys()
-    found = watched.bucket.client.head_object(Bucket=watched.bucket.name, Key="dir/large")
+    head = watched.bucket.client.head_object(Bucket=watched.bucket.name, Key="dir/large")
     expected = changes.get("server_side_encryption")
     if expected:
-        assert found["ServerSideEncryption"] == expected
+        assert head["ServerSideEncryption"] == expected
     if "storage_class" in changes:
-        assert found["StorageClass"] == changes["storage_class"]
+        assert head["StorageClass"] == changes["storage_class"]
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -308,8 +308,8 @@ def test_files_of_two_buckets_are_deleted_by_one_call(
     bucket: S3Bucket, file_system: S3FileSystem
 ) -> None:
     with bucket.server.new_bucket() as other:
-        for one in (bucket, other):
-            one.client.put_object(Bucket=one.name, Key="x", Body=b"1")
+        for place in (bucket, other):
+            place.client.put_object(Bucket=place.name, Key="x", Body=b"1")
         file_system.delete([f"s3://{bucket.name}/x", f"s3a://{other.name}/x"])
         assert bucket.keys() == other.keys() == []
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from contracts.errors import of_kind
+from contracts.files import write
 from contracts.processes import of_many_threads, output_of
 from contracts.s3_objects import on_each_server
 from servers.s3 import S3Bucket, settings_of
@@ -43,12 +44,6 @@ def watched(watched_over_http: Watched) -> Watched:
 
 def by_obstore(watched: Watched, **changes: Any) -> S3FileSystem:
     return watched.file_system(state_files="obstore", **changes)
-
-
-def write(file_system: S3FileSystem, uri: str, data: bytes) -> None:
-    stream = file_system.create(uri)
-    stream.write(data)
-    stream.commit()
 
 
 def agents(watched: Watched, name: str) -> list[str]:
@@ -87,7 +82,9 @@ def test_settings_reach_its_requests(watched: Watched) -> None:
     )
     with suppress(CheckpointError):
         write(file_system, f"{watched.directory}/x", b"1")
-    [sent] = [one for one in watched.asked("PutObject") if "Boto3" not in one["user-agent"]]
+    [sent] = [
+        headers for headers in watched.asked("PutObject") if "Boto3" not in headers["user-agent"]
+    ]
     assert sent["x-amz-storage-class"] == "STANDARD_IA"
     assert sent["x-amz-server-side-encryption"] == "aws:kms"
     assert sent["x-amz-server-side-encryption-aws-kms-key-id"] == "some-key"
@@ -193,8 +190,8 @@ def test_sixteen_threads_share_it(watched: Watched) -> None:
 )
 def test_it_asks_where_boto3_asks(name: str, settings: dict[str, Any], expected: str) -> None:
     values: dict[str, Any] = {"region": "eu-central-1", "access_key": "a", "secret_key": "b"}
-    found = S3Settings(**{**values, **settings})
-    client = connection_for(found).client
+    reached = S3Settings(**{**values, **settings})
+    client = connection_for(reached).client
     asked: list[str] = []
 
     def instead(request: Any, **_: Any) -> Any:

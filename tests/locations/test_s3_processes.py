@@ -9,9 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from contracts.files import write
 from contracts.patience import HANGS_S
 from contracts.processes import forked, of_many_threads, output_of
-from contracts.s3_objects import MIB, directory, on_each_server, write
+from contracts.s3_objects import MIB, directory, on_each_server
 from servers.s3 import S3Bucket, settings_of
 from servers.watched import Watched
 

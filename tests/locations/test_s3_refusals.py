@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from contracts.errors import of_kind
-from contracts.s3_objects import MIB, directory, file_system, on_each_server, s3, write
+from contracts.files import write
+from contracts.s3_objects import MIB, directory, file_system, on_each_server, s3
 from contracts.values import EXCLUSIVE
 from servers.s3 import S3Bucket, settings_of
 from servers.watched import Watched

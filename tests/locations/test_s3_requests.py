@@ -73,7 +73,7 @@ def some_fail(store: Store, codes: dict[str, str]) -> list[list[str]]:
     events = s3_client.connection_for(store.settings).client.meta.events
 
     def note(params: dict[str, Any], **_: Any) -> None:
-        asked.append([one["Key"] for one in params["Delete"]["Objects"]])
+        asked.append([entry["Key"] for entry in params["Delete"]["Objects"]])
 
     def say(parsed: dict[str, Any], **_: Any) -> None:
         parsed["Errors"] = [

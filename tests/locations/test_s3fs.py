@@ -9,9 +9,10 @@ from contextlib import suppress
 
 import pytest
 from contracts.errors import of_kind
+from contracts.files import write
 from contracts.patience import HANGS_S
 from contracts.processes import output_of
-from contracts.s3fs_buckets import MIB, Watched, bucket, used, watched, write
+from contracts.s3fs_buckets import MIB, Watched, bucket, used, watched
 from contracts.values import EXCLUSIVE, read
 from servers.buckets import OF_OTHERS
 from servers.s3 import S3Bucket, settings_of
@@ -77,8 +78,8 @@ class TestS3fsFileSystem(FileSystemContract):
         assert list(file_system.list(directory)) == []
         for name in ("x", "y"):
             self.put(f"{directory}/{name}", b"1")
-            found = {entry.uri for entry in file_system.list(directory)}
-            assert f"{directory}/{name}" in found
+            uris = {entry.uri for entry in file_system.list(directory)}
+            assert f"{directory}/{name}" in uris
 
 
 @pytest.mark.exhaustive  # each request takes 5 ms; of file systems the contract above says the same
@@ -128,7 +129,7 @@ def test_large_state_comes_back_as_it_was_stored(used: S3Bucket) -> None:
 def test_a_small_file_is_looked_for_and_put_without_a_condition(watched: Watched) -> None:
     write(watched.use(), watched.uri, b"1")
     assert watched.counts() == {"HeadObject": 1, "PutObject": 1}
-    [put] = [one for one in watched.faults.requests if s3_operation("PutObject")(one)]
+    [put] = [request for request in watched.faults.requests if s3_operation("PutObject")(request)]
     assert "if-none-match" not in put.headers
     assert "x-amz-checksum-crc32c" in put.headers
 
@@ -143,7 +144,7 @@ def test_a_large_file_goes_in_parts(watched: Watched) -> None:
         "HeadObject": 1,
         "CompleteMultipartUpload": 1,
     }
-    assert not any("if-none-match" in one.headers for one in watched.faults.requests)
+    assert not any("if-none-match" in request.headers for request in watched.faults.requests)
 
 
 def test_a_file_is_read_by_one_request(watched: Watched) -> None:
@@ -167,9 +168,9 @@ def test_the_upload_of_a_writer_that_died_is_found_and_given_up(watched: Watched
     begun = watched.bucket.client.create_multipart_upload(
         Bucket=watched.bucket.name, Key="dir/deeper/x"
     )
-    [found] = pending_uploads(watched.directory)
-    assert (found.uri, found.upload_id) == (f"{watched.directory}/deeper/x", begun["UploadId"])
-    abort_uploads([found, found])
+    [upload] = pending_uploads(watched.directory)
+    assert (upload.uri, upload.upload_id) == (f"{watched.directory}/deeper/x", begun["UploadId"])
+    abort_uploads([upload, upload])
     assert watched.bucket.uploads() == []
 
 

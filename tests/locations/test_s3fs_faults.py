@@ -8,16 +8,8 @@ from contextlib import suppress
 
 import pytest
 from contracts.errors import of_kind
-from contracts.s3fs_buckets import (
-    MIB,
-    NEVER,
-    SECRET,
-    TOKEN,
-    Watched,
-    bucket,
-    watched,
-    write,
-)
+from contracts.files import write
+from contracts.s3fs_buckets import MIB, NEVER, SECRET, TOKEN, Watched, bucket, watched
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -63,7 +55,7 @@ def test_neither_s3fs_nor_botocore_repeats_anything(
     assert watched.counts()[name] == 1
 
 
-@pytest.mark.parametrize("name", [one for one in CALLS if one != "GetObject"])
+@pytest.mark.parametrize("name", [call for call in CALLS if call != "GetObject"])
 @pytest.mark.parametrize("fault", ["answer", "reset"])
 def test_what_fails_twice_is_done_at_the_third_time(
     watched: Watched, name: str, fault: str

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts.files import write
 from contracts.processes import output_of
-from contracts.s3fs_buckets import MIB, NEVER, SECRET, TOKEN, Watched, bucket, used, watched, write
+from contracts.s3fs_buckets import MIB, NEVER, SECRET, TOKEN, Watched, bucket, used, watched
 from fsspec.config import conf
 from servers.s3 import S3Bucket, settings_of
 
@@ -50,7 +51,7 @@ def test_a_setting_reaches_the_requests(
 ) -> None:
     write(watched.use(part_bytes=5 * MIB, **changes), watched.uri, bytes(size))
     name = "PutObject" if size == 1 else "CreateMultipartUpload"
-    [made] = [one for one in watched.faults.requests if s3_operation(name)(one)]
+    [made] = [request for request in watched.faults.requests if s3_operation(name)(request)]
     assert made.headers[header] == value
 
 
@@ -75,7 +76,7 @@ def test_the_settings_come_before_fsspecs(
     said = {"endpoint_url": "http://127.0.0.1:1", "key": "other", "secret": SECRET, "token": TOKEN}
     monkeypatch.setitem(conf, "s3", said)
     write(watched.use(), watched.uri, b"1")
-    assert not any("x-amz-security-token" in one.headers for one in watched.faults.requests)
+    assert not any("x-amz-security-token" in request.headers for request in watched.faults.requests)
 
 
 def test_a_role_is_refused_with_the_way_out() -> None:
@@ -118,5 +119,5 @@ def test_s3fs_is_imported_only_when_it_is_needed() -> None:
 
 
 def test_sparks_settings_of_s3_are_for_it_too() -> None:
-    found = s3_settings({"spark.holdfast.s3.region": "here"}, "fsspec+s3://bucket/dir")
-    assert found == {"bucket": S3Settings(region="here")}
+    settings = s3_settings({"spark.holdfast.s3.region": "here"}, "fsspec+s3://bucket/dir")
+    assert settings == {"bucket": S3Settings(region="here")}

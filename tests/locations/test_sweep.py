@@ -6,22 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from contracts.checkpointed_jobs import assert_complete, job_in, write_state
+from contracts.files import directories_below, files_below
 from contracts.processes import python
 from contracts.sweeps import (
     GRACE,
-    SHARED,
     access,
     age,
-    assert_complete,
     clock,
     completed,
-    directories_below,
-    files_below,
-    job_in,
     put,
     uris,
-    write,
 )
+from contracts.values import SHARED
 
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations import (
@@ -52,7 +49,7 @@ class TestWhatIsSwept:
         kept = completed(access, 1)
         before = files_below(memory_directory)
         location = access.initialize_location_for_checkpoint(2)
-        orphans = {write(location).uri, write(location, b"12345", SHARED).uri}
+        orphans = {write_state(location).uri, write_state(location, SHARED, b"12345").uri}
         clock.advance(GRACE + 1)
         report = sweep(memory_directory, "job", grace_s=GRACE)
         assert uris(report) == orphans
@@ -64,7 +61,7 @@ class TestWhatIsSwept:
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         loser = access.initialize_location_for_checkpoint(1)
-        orphans = {write(loser).uri for _ in range(3)}
+        orphans = {write_state(loser).uri for _ in range(3)}
         kept = completed(access, 1)
         clock.advance(GRACE + 1)
         report = sweep(memory_directory, "job", grace_s=GRACE)
@@ -83,7 +80,9 @@ class TestWhatIsSwept:
         sweep(memory_directory, "job", grace_s=GRACE)
         assert cut_short.location.external_pointer not in directories_below(memory_directory)
         assert not files_below(memory_directory) & {
-            one.uri for one in cut_short.metadata.streams() if isinstance(one, FileStateHandle)
+            stream.uri
+            for stream in cut_short.metadata.streams()
+            if isinstance(stream, FileStateHandle)
         }
         assert_complete(kept)
 
@@ -130,11 +129,11 @@ class TestWhatIsSwept:
         savepoints = f"{memory_directory}/savepoints"
         mine = access.initialize_location_for_savepoint(1)
         empty = access.initialize_location_for_savepoint(1)
-        orphan = write(mine)
-        write(other.initialize_location_for_savepoint(1))
+        orphan = write_state(mine)
+        write_state(other.initialize_location_for_savepoint(1))
         finished = access.initialize_location_for_savepoint(1)
-        kept = complete_checkpoint(finished, metadata_of(write(finished), checkpoint_id=1))
-        write(finished)  # a task that was too late; it is the user's now
+        kept = complete_checkpoint(finished, metadata_of(write_state(finished), checkpoint_id=1))
+        write_state(finished)  # a task that was too late; it is the user's now
         before = files_below(memory_directory)
         clock.advance(GRACE + 1)
         report = sweep(memory_directory, "job", savepoint_directory=savepoints, grace_s=GRACE)
@@ -147,7 +146,7 @@ class TestWhatIsSwept:
     def test_savepoints_are_left_alone_unless_asked_for(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
-        orphan = write(access.initialize_location_for_savepoint(1))
+        orphan = write_state(access.initialize_location_for_savepoint(1))
         clock.advance(GRACE + 1)
         assert sweep(memory_directory, "job", grace_s=GRACE).files == ()
         assert orphan.uri in files_below(memory_directory)
@@ -198,11 +197,11 @@ class TestReports:
         completed(access, 3)
         for number in (1, 2, 5):
             location = access.initialize_location_for_checkpoint(number)
-            write(location)
-            write(location, scope=SHARED)
+            write_state(location)
+            write_state(location, SHARED)
         access.initialize_location_for_checkpoint(6)
         clock.advance(2 * GRACE)
-        young = write(access.initialize_location_for_checkpoint(2))
+        young = write_state(access.initialize_location_for_checkpoint(2))
         before = (files_below(memory_directory), directories_below(memory_directory))
         dry = sweep(memory_directory, "job", grace_s=GRACE, dry_run=True)
         assert dry.dry_run
@@ -216,7 +215,7 @@ class TestReports:
     def test_a_second_run_finds_nothing(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
-        write(access.initialize_location_for_checkpoint(1))
+        write_state(access.initialize_location_for_checkpoint(1))
         clock.advance(2 * GRACE)
         assert sweep(memory_directory, "job", grace_s=GRACE).files
         assert sweep(memory_directory, "job", grace_s=GRACE) == SweepReport((), (), 0, False)
@@ -249,11 +248,11 @@ class _SkewedFileSystem(MemoryFileSystem):
         behind = uri.replace("skewed:", "memory:")
         return [
             replace(
-                one,
-                uri=one.uri.replace("memory:", "skewed:"),
-                modified_ms=one.modified_ms + self.skew_ms,
+                entry,
+                uri=entry.uri.replace("memory:", "skewed:"),
+                modified_ms=entry.modified_ms + self.skew_ms,
             )
-            for one in super().list(behind)
+            for entry in super().list(behind)
         ]
 
 
@@ -269,7 +268,7 @@ class TestTheClock:
                 if isinstance(uri, str):
                     return plain(self, uri.replace("skewed:", "memory:"), *rest)
                 assert isinstance(uri, Iterable)
-                return plain(self, [one.replace("skewed:", "memory:") for one in uri], *rest)
+                return plain(self, [part.replace("skewed:", "memory:") for part in uri], *rest)
 
             return call
 
@@ -296,7 +295,7 @@ class TestTheClock:
     ) -> None:
         _SkewedFileSystem.skew_ms = hours * 3_600_000
         access = job_in(directory)
-        orphan = write(access.initialize_location_for_checkpoint(1))
+        orphan = write_state(access.initialize_location_for_checkpoint(1))
         report = sweep(directory, "job", grace_s=3600)
         assert (report.files, report.too_young) == ((), 1)
         clock.advance(3601)

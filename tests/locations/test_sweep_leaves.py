@@ -4,22 +4,19 @@ import os
 from pathlib import Path
 
 import pytest
+from contracts.checkpointed_jobs import assert_complete, job_in, write_state
+from contracts.files import directories_below, files_below
 from contracts.sweeps import (
     GRACE,
-    SHARED,
     access,
     age,
-    assert_complete,
     clock,
     completed,
-    directories_below,
-    files_below,
-    job_in,
     overwrite,
     put,
     uris,
-    write,
 )
+from contracts.values import SHARED
 
 from holdfast.common import crc32c
 from holdfast.errors import (
@@ -106,9 +103,9 @@ class TestWhatIsLeft:
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
         location = access.initialize_location_for_checkpoint(1)
-        old = write(location)
+        old = write_state(location)
         clock.advance(GRACE)
-        young = {write(location).uri, write(location, scope=SHARED).uri}
+        young = {write_state(location).uri, write_state(location, SHARED).uri}
         report = sweep(memory_directory, "job", grace_s=GRACE)
         assert uris(report) == {old.uri}
         assert report.too_young == 2
@@ -119,7 +116,7 @@ class TestWhatIsLeft:
     ) -> None:
         foreign = put(f"{memory_directory}/job/chk-1/notes.txt")
         location = access.initialize_location_for_checkpoint(2)
-        young = write(location)
+        young = write_state(location)
         completed(access, 3)
         report = sweep(memory_directory, "job", grace_s=GRACE)
         assert {foreign, young.uri} <= files_below(memory_directory)
@@ -131,17 +128,17 @@ class TestWhatIsLeft:
         """Another driver died in it long ago. Tasks make no directories; they need this one."""
         access = job_in(local_directory)
         completed(access, 1)
-        orphan = write(access.initialize_location_for_checkpoint(2))
+        orphan = write_state(access.initialize_location_for_checkpoint(2))
         age(local_directory, [orphan.uri], 2 * GRACE)
         pending = access.initialize_location_for_checkpoint(2)
         report = sweep(local_directory, "job", grace_s=GRACE)
         assert uris(report) == {orphan.uri}
-        complete_checkpoint(pending, metadata_of(write(pending), checkpoint_id=2))
+        complete_checkpoint(pending, metadata_of(write_state(pending), checkpoint_id=2))
 
     def test_the_grace_period_is_a_day_unless_told(
         self, access: CheckpointStorageAccess, memory_directory: str, clock: ManualClock
     ) -> None:
-        orphan = write(access.initialize_location_for_checkpoint(1))
+        orphan = write_state(access.initialize_location_for_checkpoint(1))
         clock.advance(24 * 3600 - 60)
         assert GRACE_S == 24 * 3600
         assert sweep(memory_directory, "job").too_young == 1
@@ -194,11 +191,11 @@ class TestUnreadableMetadata:
     ) -> str:
         """URI of the metadata of one of three checkpoints, beside orphans."""
         number = ["first", "middle", "last"].index(request.param)
-        found = [completed(access, one) for one in (1, 2, 3)]
-        write(access.initialize_location_for_checkpoint(2))
-        write(access.initialize_location_for_checkpoint(9), scope=SHARED)
+        checkpoints = [completed(access, checkpoint_id) for checkpoint_id in (1, 2, 3)]
+        write_state(access.initialize_location_for_checkpoint(2))
+        write_state(access.initialize_location_for_checkpoint(9), SHARED)
         clock.advance(2 * GRACE)
-        uri = found[number].location.metadata_handle
+        uri = checkpoints[number].location.metadata_handle
         assert isinstance(uri, FileStateHandle)
         return uri.uri
 

@@ -1,20 +1,18 @@
 """A sweep while drivers claim the job, complete checkpoints and delete them, and stores fail."""
 
 import pytest
+from contracts.checkpointed_jobs import assert_complete, job_in, write_state
 from contracts.errors import of_kind
+from contracts.files import files_below
 from contracts.sweeps import (
     GRACE,
-    SHARED,
     access,
-    assert_complete,
     clock,
     completed,
-    files_below,
-    job_in,
     shared_of,
     uris,
-    write,
 )
+from contracts.values import SHARED
 
 from holdfast.errors import CheckpointConflictError, OutcomeUnknownError, StorageUnavailableError
 from holdfast.locations import (
@@ -37,10 +35,10 @@ class TestMeanwhile:
         access = job_in(faults.behind)
         access.claim_job()
         completed(access, 1)
-        write(access.initialize_location_for_checkpoint(2))
+        write_state(access.initialize_location_for_checkpoint(2))
         clock.advance(2 * GRACE)
         before = {
-            one for one in files_below(f"{faults.behind}/job") if not one.endswith("/_epoch/1")
+            name for name in files_below(f"{faults.behind}/job") if not name.endswith("/_epoch/1")
         }
         faults.before(call, access.claim_job)
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
@@ -56,7 +54,7 @@ class TestMeanwhile:
         old = completed(access, 1)
         clock.advance(2 * GRACE)
         location = access.initialize_location_for_checkpoint(2)
-        streams = (write(location), write(location, b"new", SHARED), shared_of(old))
+        streams = (write_state(location), write_state(location, SHARED, b"new"), shared_of(old))
         clock.advance(GRACE - 1)
         made: list[CompletedCheckpoint] = []
 
@@ -69,8 +67,8 @@ class TestMeanwhile:
         sweep(faults.directory, "job", grace_s=GRACE)
         faults.clear()
         assert_complete(old)
-        for one in made:
-            assert_complete(one)
+        for checkpoint in made:
+            assert_complete(checkpoint)
 
     def test_a_checkpoint_that_takes_over_shared_files_from_one_that_is_deleted_survives_it(
         self, memory_directory: str, clock: ManualClock
@@ -101,9 +99,9 @@ class TestMeanwhile:
                 faults.before(ANY_CALL, go_on, nth=number)
                 sweep(faults.directory, "job", grace_s=GRACE)
                 faults.clear()
-                for one in made:
+                for checkpoint in made:
                     reached = True
-                    assert_complete(one)
+                    assert_complete(checkpoint)
         assert number > 10
 
     @pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
@@ -121,7 +119,7 @@ class TestMeanwhile:
                 first = completed(access, 1)
                 second = completed(access, 3, shared_of(first))
                 location = access.initialize_location_for_checkpoint(2)
-                orphans = {write(location).uri, write(location, scope=SHARED).uri}
+                orphans = {write_state(location).uri, write_state(location, SHARED).uri}
                 clock.advance(2 * GRACE)
                 faults.calls.clear()
                 plan = faults.after if lands else faults.before
@@ -140,7 +138,7 @@ class TestMeanwhile:
                 sweep(faults.directory, "job", grace_s=GRACE)
                 left = files_below(faults.directory)
                 assert not left & orphans
-                assert not any("_probe-" in one for one in left)
+                assert not any("_probe-" in name for name in left)
         assert number > 10
 
     def test_a_checkpoint_whose_metadata_is_deleted_meanwhile_does_not_stop_it(
@@ -148,7 +146,7 @@ class TestMeanwhile:
     ) -> None:
         access = job_in(faults.directory)
         old, kept = completed(access, 1), completed(access, 2)
-        orphan = write(access.initialize_location_for_checkpoint(3))
+        orphan = write_state(access.initialize_location_for_checkpoint(3))
         clock.advance(2 * GRACE)
         faults.before("open", old.discard)
         report = sweep(faults.directory, "job", grace_s=GRACE)

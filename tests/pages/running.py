@@ -83,7 +83,7 @@ def _words(line: str) -> str:
 def _in(directory: Path, text: str) -> str:
     # In one go: the directory may be below /tmp itself.
     return _PLACES.sub(
-        lambda found: f"{directory}/data/" if found["data"] else f"{directory}/", text
+        lambda match: f"{directory}/data/" if match["data"] else f"{directory}/", text
     )
 
 

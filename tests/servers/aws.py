@@ -74,14 +74,14 @@ class Account:
             StackName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 30}
         )
         [stack] = stacks.describe_stacks(StackName=name)["Stacks"]
-        return {one["OutputKey"]: one["OutputValue"] for one in stack["Outputs"]}
+        return {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
 
     def policy(self, arn: str) -> Policy:
         """The document of a managed policy."""
         iam = self.client("iam")
         version = iam.get_policy(PolicyArn=arn)["Policy"]["DefaultVersionId"]
-        found = iam.get_policy_version(PolicyArn=arn, VersionId=version)
-        document: Policy = found["PolicyVersion"]["Document"]
+        answer = iam.get_policy_version(PolicyArn=arn, VersionId=version)
+        document: Policy = answer["PolicyVersion"]["Document"]
         return document
 
     def role(self, name: str, policy: Policy) -> str:
@@ -111,10 +111,10 @@ class Account:
 def _for_the_bucket(policy: Policy) -> Policy:
     """The same for objects, and what it allows to be done to them for the bucket too."""
     statements = [
-        {**one, "Resource": [one["Resource"], one["Resource"].partition("/")[0]]}
-        if one["Effect"] == "Allow"
-        else one
-        for one in policy["Statement"]
+        {**statement, "Resource": [statement["Resource"], statement["Resource"].partition("/")[0]]}
+        if statement["Effect"] == "Allow"
+        else statement
+        for statement in policy["Statement"]
     ]
     return {**policy, "Statement": statements}
 
@@ -135,12 +135,14 @@ def assumed(answer: Any, settings: S3Settings) -> S3Settings:
 def without(policy: Policy, action: str) -> Policy:
     """A policy that no longer allows an action."""
     statements = []
-    for one in policy["Statement"]:
-        actions = [one["Action"]] if isinstance(one["Action"], str) else one["Action"]
-        if one["Effect"] == "Allow" and action in actions:
+    for statement in policy["Statement"]:
+        actions = (
+            [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
+        )
+        if statement["Effect"] == "Allow" and action in actions:
             actions = [other for other in actions if other != action]
         if actions:
-            statements.append({**one, "Action": actions})
+            statements.append({**statement, "Action": actions})
     return {**policy, "Statement": statements}
 
 
@@ -148,9 +150,9 @@ def actions_of(policy: Policy) -> list[str]:
     """What a policy allows."""
     return [
         action
-        for one in policy["Statement"]
-        if one["Effect"] == "Allow"
-        for action in one["Action"]
+        for statement in policy["Statement"]
+        if statement["Effect"] == "Allow"
+        for action in statement["Action"]
     ]
 
 

@@ -17,7 +17,7 @@ def chromium() -> str | None:
     """The program, by `CHROMIUM` or on the path; None if there is none."""
     if named := os.environ.get("CHROMIUM"):
         return shutil.which(named)
-    return next((found for name in _NAMES if (found := shutil.which(name))), None)
+    return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
 @pytest.fixture(scope="session")

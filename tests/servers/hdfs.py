@@ -132,7 +132,9 @@ class HdfsDirectory:
     def files(self) -> list[str]:
         """Paths of the files below it, relative to it, sorted."""
         below = self.client.list_status(self.path, recursive=True)
-        return sorted(one.path.removeprefix(f"{self.path}/") for one in below if not one.isdir)
+        return sorted(
+            entry.path.removeprefix(f"{self.path}/") for entry in below if not entry.isdir
+        )
 
     def read(self, name: str) -> bytes:
         """The content of a file."""
@@ -303,7 +305,7 @@ def _message(connection: socket.socket) -> bytes | None:
 
 
 def _method(call: bytes) -> str:
-    """Its method, or empty if it is none of a file system.
+    """The method that is called, or empty if it is none of a file system.
 
     Behind the length stand two protobufs with a length of one byte each: a header of the call,
     and a header of the request, whose first field is the method's name.

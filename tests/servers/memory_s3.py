@@ -90,7 +90,7 @@ class _Bucket:
 
     def remove(self, key: str, version_id: str | None) -> None:
         if version_id is not None:
-            kept = [one for one in self.objects.get(key, ()) if one.id != version_id]
+            kept = [version for version in self.objects.get(key, ()) if version.id != version_id]
             self.objects[key] = kept
             if not kept:
                 del self.objects[key]
@@ -134,17 +134,18 @@ class MemoryS3:
     def keys(self, bucket: str, prefix: str) -> list[str]:
         """Keys of the objects, sorted."""
         with self._lock:
-            found = self._buckets[bucket]
-            keys = [key for key in found.objects.copy() if found.current(key) is not None]
+            stored = self._buckets[bucket]
+            keys = [key for key in stored.objects.copy() if stored.current(key) is not None]
         return sorted(key for key in keys if key.startswith(prefix))
 
     def uploads(self, bucket: str, prefix: str) -> list[tuple[str, str]]:
         """Key and id of the uploads that are neither completed nor aborted."""
         with self._lock:
             begun = [
-                (one.key, number) for number, one in self._buckets[bucket].uploads.copy().items()
+                (upload.key, number)
+                for number, upload in self._buckets[bucket].uploads.copy().items()
             ]
-        return [one for one in begun if one[0].startswith(prefix)]
+        return [upload for upload in begun if upload[0].startswith(prefix)]
 
     def answer(self, request: HttpRequest, body: bytes) -> Answer:
         """Perform a request whose path is of the form `/bucket/key`."""
@@ -275,9 +276,9 @@ class MemoryS3:
         objects = list(asked.xml.iter("Object"))
         if len(objects) > _PAGE:
             raise _Refusal(400, "MalformedXML")
-        keys = [_text(one, "Key") for one in objects]
-        for key, one in zip(keys, objects, strict=True):
-            bucket.remove(key, _text(one, "VersionId") or None)
+        keys = [_text(entry, "Key") for entry in objects]
+        for key, entry in zip(keys, objects, strict=True):
+            bucket.remove(key, _text(entry, "VersionId") or None)
         is_quiet = _text(asked.xml, "Quiet") == "true"
         deleted = [f"<Deleted>{_element('Key', key)}</Deleted>" for key in keys]
         return _xml("DeleteResult", "" if is_quiet else "".join(deleted))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contracts.patience import wait_until
+from contracts.patience import HANGS_S, wait_until
 from servers import infra
 from servers.leash import leashed
 
@@ -221,13 +221,15 @@ def _is_healthy(scheme: str, port: int) -> bool:
 
 
 def settings_of(server: S3Server, **changes: Any) -> S3Settings:
-    """How to reach a server, with other values where they are given."""
+    """How to reach a server, with other values where they are given; a busy machine has time to answer."""
     values = {
         "endpoint_url": server.endpoint,
         "region": server.region,
         "path_style": True,
         "access_key": server.access_key,
         "secret_key": server.secret_key,
+        "connect_timeout_s": HANGS_S,
+        "read_timeout_s": HANGS_S,
     }
     return S3Settings(**{**values, **changes})
 

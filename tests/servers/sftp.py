@@ -70,7 +70,7 @@ class SftpServer:
 
     @property
     def known_host(self) -> str:
-        """Its line in a `known_hosts` file."""
+        """The server's line in a `known_hosts` file."""
         return f"[127.0.0.1]:{self.port} {self._key.export_public_key().decode()}"
 
     def path_of(self, uri: str) -> Path:

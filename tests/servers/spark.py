@@ -76,7 +76,7 @@ def executor_of(python_worker: int) -> psutil.Process:
 
 def kill_tree(*roots: psutil.Process) -> None:
     """Kill processes and all that they have started, and wait until they are gone."""
-    processes = [one for root in roots for one in (root, *root.children(recursive=True))]
+    processes = [member for root in roots for member in (root, *root.children(recursive=True))]
     for process in processes:
         process.kill()  # does nothing to what is gone, nor to who has got its number
     _, alive = psutil.wait_procs(processes, timeout=HANGS_S)

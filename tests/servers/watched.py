@@ -43,7 +43,7 @@ class Watched:
     def asked(self, name: str) -> list[dict[str, str]]:
         """Headers of the requests of one kind."""
         match = s3_operation(name)
-        return [dict(one.headers) for one in self.faults.requests if match(one)]
+        return [dict(request.headers) for request in self.faults.requests if match(request)]
 
     def counts(self) -> Counter[str]:
         return Counter(s3_operation_of(request) for request in self.faults.requests)
@@ -52,9 +52,9 @@ class Watched:
 @pytest.fixture
 def bucket(request: pytest.FixtureRequest) -> Iterator[S3Bucket]:
     """A bucket in memory, or on the server that a test is parametrized with."""
-    found: S3Bucket = request.getfixturevalue(getattr(request, "param", "memory_bucket"))
-    yield found
-    empty(found)
+    made: S3Bucket = request.getfixturevalue(getattr(request, "param", "memory_bucket"))
+    yield made
+    empty(made)
 
 
 @pytest.fixture

@@ -11,16 +11,16 @@ def did(rows_out: int) -> SubtaskStatistics:
 
 
 def reports(text: str) -> list[Acknowledgement]:
-    """Of `a0 a1 b0-`: subtask 0 and 1 in stage a, subtask 0 in stage b, without rows."""
+    """Reports as `a0 a1 b0-` names them: subtasks 0 and 1 in stage a, 0 in stage b, which had no rows."""
     return [
         Acknowledgement(
-            int(one[1]),
+            int(word[1]),
             attempt,
-            StoredSubtask(statistics=did(rows_out=0 if one.endswith("-") else 5)),
+            StoredSubtask(statistics=did(rows_out=0 if word.endswith("-") else 5)),
             checkpoint_id=1,
-            stage_id=ord(one[0]),
+            stage_id=ord(word[0]),
         )
-        for attempt, one in enumerate(text.split())
+        for attempt, word in enumerate(text.split())
     ]
 
 
@@ -38,10 +38,10 @@ def reports(text: str) -> list[Acknowledgement]:
     ],
 )
 def test_the_reports_of_the_one_whole_pass_count(all_reports: str, those_of_the_pass: str) -> None:
-    found = of_the_pass(reports(all_reports), 3)
-    assert found is not None
-    wanted = [(int(one[1]), ord(one[0])) for one in those_of_the_pass.split()]
-    assert [(one.subtask, one.stage_id) for one in found] == wanted
+    counted = of_the_pass(reports(all_reports), 3)
+    assert counted is not None
+    wanted = [(int(word[1]), ord(word[0])) for word in those_of_the_pass.split()]
+    assert [(report.subtask, report.stage_id) for report in counted] == wanted
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ def rules_of(session: SparkSession, batch_id: int) -> DataFrame:
 
 
 def test_all_subtasks_see_the_rules_of_a_batch_before_its_rows(job: Job) -> None:
-    found: list[tuple[int, Row]] = []
+    seen: list[tuple[int, Row]] = []
 
     def sink(rows: DataFrame, batch_id: int) -> None:
-        found.extend((batch_id, row) for row in rows.collect())
+        seen.extend((batch_id, row) for row in rows.collect())
 
     def run(parallelism: int) -> None:
         options = {"schema": Rules.schema, "parallelism": parallelism, "sink": sink}
@@ -34,9 +34,9 @@ def test_all_subtasks_see_the_rules_of_a_batch_before_its_rows(job: Job) -> None
 
     run(2)
     run(5)  # of the stored rules each subtask gets a copy
-    assert sorted(row.id for _, row in found) == job.ids_fed
-    assert all(row.rule == f"rule {batch_id}" and row.rules == 2 for batch_id, row in found)
-    assert len({row.subtask for batch_id, row in found if batch_id > 1}) > 2
+    assert sorted(row.id for _, row in seen) == job.ids_fed
+    assert all(row.rule == f"rule {batch_id}" and row.rules == 2 for batch_id, row in seen)
+    assert len({row.subtask for batch_id, row in seen if batch_id > 1}) > 2
 
 
 def test_many_rules_are_sent_once_to_each_executor_and_not_kept(job: Job) -> None:
@@ -60,42 +60,42 @@ def test_many_rules_are_sent_once_to_each_executor_and_not_kept(job: Job) -> Non
 
 def test_rules_may_come_from_the_batch_itself(job: Job) -> None:
     operator = job.part(Rules(), "rules", schema=Rules.schema)
-    found: list[Row] = []
+    seen: list[Row] = []
 
     def process(rows: DataFrame, _batch_id: int) -> None:
         rules = rows.where("id % 10 = 3").selectExpr("'all' as name", "cast(id as string) as rule")
-        found.extend(operator.apply(rows.where("id % 10 <> 3"), broadcast=rules).collect())
+        seen.extend(operator.apply(rows.where("id % 10 <> 3"), broadcast=rules).collect())
 
     job.feed(files=2, rows=10)
     job.run(checkpointed(process, operator))
-    assert {(row.id // 10, row.rule) for row in found} == {(0, "3"), (1, "13")}
-    assert len(found) == 18
+    assert {(row.id // 10, row.rule) for row in seen} == {(0, "3"), (1, "13")}
+    assert len(seen) == 18
 
 
 @pytest.mark.exhaustive
 def test_rules_may_be_rows_of_the_session_that_started_the_query(job: Job) -> None:
     outer = job.spark.createDataFrame([("all", "outer")], RULES)
-    found: list[Row] = []
+    seen: list[Row] = []
     job.feed(files=1, rows=4)
-    options = {"schema": Rules.schema, "sink": lambda rows, _: found.extend(rows.collect())}
+    options = {"schema": Rules.schema, "sink": lambda rows, _: seen.extend(rows.collect())}
     job.run(job.operator(Rules(), broadcast=lambda _session, _batch_id: outer, **options))
-    assert {row.rule for row in found} == {"outer"}
+    assert {row.rule for row in seen} == {"outer"}
 
 
-def without_rules(one: StatefulOperator, rows: DataFrame) -> None:
-    one.apply(rows)
+def without_rules(operator: StatefulOperator, rows: DataFrame) -> None:
+    operator.apply(rows)
 
 
-def no_frame(one: StatefulOperator, rows: DataFrame) -> None:
-    one.apply(rows, broadcast=cast("DataFrame", [("all", "x")]))
+def no_frame(operator: StatefulOperator, rows: DataFrame) -> None:
+    operator.apply(rows, broadcast=cast("DataFrame", [("all", "x")]))
 
 
-def a_stream(one: StatefulOperator, rows: DataFrame) -> None:
-    one.apply(rows, broadcast=rows.sparkSession.readStream.format("rate").load())
+def a_stream(operator: StatefulOperator, rows: DataFrame) -> None:
+    operator.apply(rows, broadcast=rows.sparkSession.readStream.format("rate").load())
 
 
-def two_columns_alike(one: StatefulOperator, rows: DataFrame) -> None:
-    one.apply(rows, broadcast=rows.selectExpr("name", "name as NAME"))
+def two_columns_alike(operator: StatefulOperator, rows: DataFrame) -> None:
+    operator.apply(rows, broadcast=rows.selectExpr("name", "name as NAME"))
 
 
 REFUSED: list[tuple[Callable[[StatefulOperator, DataFrame], None], str]] = [

@@ -124,8 +124,8 @@ def test_a_state_that_is_no_bytes_is_refused(job: Job) -> None:
 def test_a_sink_with_a_state_serves_one_query(job: Job, tmp_path: Path) -> None:
     other = Job(job.spark, tmp_path / "other")
     operator = job.operator(Groups(10), sink=Notes())
-    for one in (job, other):
-        one.feed(files=1)
+    for query_job in (job, other):
+        query_job.feed(files=1)
     job.run(operator)
     with pytest.raises(StreamingQueryException, match="serves one query"):
         other.run(operator)

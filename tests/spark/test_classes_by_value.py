@@ -86,8 +86,10 @@ def arrived(pickled: dict[str, bytes]) -> Any:
 
 def test_a_dataclass_is_the_same_type_as_in_a_module(arrived: Any) -> None:
     cls = arrived(DATACLASS)
-    assert [one.default is MISSING for one in fields(cls)] == [True]
-    stored, here = (ListStateDescriptor("s", one).serializer.stored for one in (cls, One))
+    assert [field.default is MISSING for field in fields(cls)] == [True]
+    stored, here = (
+        ListStateDescriptor("s", element_type).serializer.stored for element_type in (cls, One)
+    )
     assert stored.schema == here.schema
 
 

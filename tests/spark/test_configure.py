@@ -204,7 +204,9 @@ def test_the_application_wins_over_the_command_and_that_over_the_file(tmp_path: 
     lines = [f"{PREFIX}{key} {value}" for key, value in defaults.items()]
     (tmp_path / "spark-defaults.conf").write_text("\n".join([*lines, "spark.ui.enabled false"]))
     (tmp_path / "job.py").write_text(SUBMITTED)
-    words = [word for key, one in submitted.items() for word in ("--conf", f"{PREFIX}{key}={one}")]
+    words = [
+        word for key, value in submitted.items() for word in ("--conf", f"{PREFIX}{key}={value}")
+    ]
     words += ["--conf", "holdfast.job.id=dropped"]
     submit = str(Path(sys.executable).with_name("spark-submit"))
     source = str(Path(__file__).parents[2] / "src")
@@ -222,8 +224,8 @@ def test_the_application_wins_over_the_command_and_that_over_the_file(tmp_path: 
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    [found] = [line for line in ran.stdout.splitlines() if line.startswith("FOUND ")]
-    assert json.loads(found.removeprefix("FOUND ")) == {
+    [printed] = [line for line in ran.stdout.splitlines() if line.startswith("FOUND ")]
+    assert json.loads(printed.removeprefix("FOUND ")) == {
         f"{PREFIX}{key}": value
         for key, value in {
             "checkpoint.dir": "file:///configured",

@@ -7,7 +7,7 @@ from jobs.coordinated import (
     acknowledged,
     begun,
     coordinator,
-    files_below,
+    names_in_checkpoint,
     progress,
     run_batch,
 )
@@ -23,8 +23,8 @@ from holdfast.errors import (
 )
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.handles import OperatorStateMode
-from holdfast.spark.query import _CLEANER, PendingCheckpoint
-from holdfast.testing import Faults
+from holdfast.spark.query import CLEANER, PendingCheckpoint
+from holdfast.testing import Faults, ManualClock
 
 
 def test_a_new_driver_goes_on_behind_the_last_checkpoint(memory_directory: str) -> None:
@@ -41,6 +41,16 @@ def test_a_new_driver_goes_on_behind_the_last_checkpoint(memory_directory: str) 
     assert contents == [b"state of 0", b"state of 1"]
 
 
+def test_a_checkpoint_has_its_time_from_the_clock_of_the_driver(memory_directory: str) -> None:
+    clock = ManualClock()
+    driver = coordinator(memory_directory, clock=clock)
+    pending = begun(driver, 0)
+    clock.advance(2)
+    completed = driver.complete(pending, acknowledged(pending), progress(0))
+    assert completed.metadata.created_ms == clock.now_ms()
+    assert completed.metadata.duration_ms == 2000
+
+
 def test_union_state_is_spread_when_a_job_starts_and_not_in_each_batch(
     memory_directory: str,
 ) -> None:
@@ -54,7 +64,7 @@ def test_union_state_is_spread_when_a_job_starts_and_not_in_each_batch(
     first = coordinator(memory_directory)
     for batch_id in range(3):
         pending = begun(first, batch_id)
-        assert contents(pending) == ([[], []] if batch_id == 0 else [[one] for one in states])
+        assert contents(pending) == ([[], []] if batch_id == 0 else [[state] for state in states])
         done = acknowledged(pending, mode=OperatorStateMode.UNION)
         first.complete(pending, done, progress(batch_id))
     assert contents(begun(coordinator(memory_directory), 3)) == [states, states]
@@ -81,7 +91,7 @@ def test_of_two_drivers_in_one_batch_the_older_loses_and_harms_nothing(
     with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
         older.complete(lost, acknowledgements_lost, progress(0))
     older.abort(lost)
-    assert len(files_below(memory_directory, 1)) == 3  # metadata and the winner's two files
+    assert len(names_in_checkpoint(memory_directory, 1)) == 3  # metadata and the winner's two files
     pending = begun(coordinator(memory_directory), 1)
     assert all(
         read(state.managed_operator[0].stream) for state in pending.assigned["operator"].subtasks
@@ -159,13 +169,13 @@ def test_a_late_commit_of_an_id_that_was_cleaned_up_is_taken_back(faults: Faults
         driver = coordinator(faults.behind, num_retained=1)
         for batch_id in range(3):
             run_batch(driver, batch_id)
-        _CLEANER.wait()
+        CLEANER.wait()
         file_system_for(faults.behind).prepare_directory(f"{faults.behind}/job/chk-1")
 
     faults.before("publish", go_on)
     with pytest.raises(CheckpointConflictError, check=of_kind("taken-over")):
         zombie.complete(pending, acknowledgements, progress(0))
-    assert [number for number in (1, 2, 3) if files_below(faults.behind, number)] == [3]
+    assert [number for number in (1, 2, 3) if names_in_checkpoint(faults.behind, number)] == [3]
 
 
 def test_a_driver_that_fails_leaves_the_files_of_one_that_is_still_writing(
@@ -179,7 +189,7 @@ def test_a_driver_that_fails_leaves_the_files_of_one_that_is_still_writing(
     acknowledgements = acknowledged(pending)
     failing.abort(failed)
     writing.complete(pending, acknowledgements, progress(0))
-    assert len(files_below(memory_directory, 1)) == 3
+    assert len(names_in_checkpoint(memory_directory, 1)) == 3
 
 
 def test_a_checkpoint_that_was_completed_cannot_be_aborted(memory_directory: str) -> None:
@@ -187,9 +197,9 @@ def test_a_checkpoint_that_was_completed_cannot_be_aborted(memory_directory: str
     pending = begun(driver, 0)
     driver.complete(pending, acknowledged(pending), progress(0))
     driver.abort(pending)
-    assert len(files_below(memory_directory, 1)) == 3
+    assert len(names_in_checkpoint(memory_directory, 1)) == 3
     pending.location.dispose_on_failure()  # the location itself knows it too
-    assert len(files_below(memory_directory, 1)) == 3
+    assert len(names_in_checkpoint(memory_directory, 1)) == 3
 
 
 def test_an_aborted_checkpoint_leaves_nothing(memory_directory: str) -> None:
@@ -197,7 +207,7 @@ def test_an_aborted_checkpoint_leaves_nothing(memory_directory: str) -> None:
     pending = begun(driver, 0)
     acknowledged(pending)
     driver.abort(pending)
-    assert files_below(memory_directory, 1) == set()
+    assert names_in_checkpoint(memory_directory, 1) == set()
 
 
 @pytest.mark.parametrize(
@@ -220,7 +230,7 @@ def test_a_commit_that_failed_before_it_took_effect_is_no_checkpoint(faults: Fau
     with pytest.raises(StorageUnavailableError):
         driver.complete(pending, acknowledged(pending), progress(0))
     driver.abort(pending)
-    assert files_below(faults.behind, 1) == set()
+    assert names_in_checkpoint(faults.behind, 1) == set()
 
 
 def test_a_commit_whose_outcome_is_unknown_is_found_by_the_next_driver(faults: Faults) -> None:
@@ -248,12 +258,12 @@ def test_older_checkpoints_are_deleted_in_the_background(
     first = coordinator(memory_directory, num_retained=num_retained)
     run_batch(first, 0)
     run_batch(first, 1)
-    _CLEANER.wait()
+    CLEANER.wait()
     second = coordinator(memory_directory, num_retained=num_retained)
     run_batch(second, 2)
     run_batch(second, 3)
-    _CLEANER.wait()
-    left = [number for number in range(1, 5) if files_below(memory_directory, number)]
+    CLEANER.wait()
+    left = [number for number in range(1, 5) if names_in_checkpoint(memory_directory, number)]
     assert left == [1, 2, 3, 4][-num_retained:]
 
 
@@ -264,11 +274,11 @@ def test_a_checkpoint_that_can_not_be_deleted_fails_no_batch_and_goes_with_the_n
     run_batch(driver, 0)
     faults.before("delete", StorageUnavailableError("as planned"))
     run_batch(driver, 1)
-    _CLEANER.wait()
-    assert [number for number in (1, 2) if files_below(faults.behind, number)] == [1, 2]
+    CLEANER.wait()
+    assert [number for number in (1, 2) if names_in_checkpoint(faults.behind, number)] == [1, 2]
     run_batch(driver, 2)
-    _CLEANER.wait()
-    assert [number for number in (1, 2, 3) if files_below(faults.behind, number)] == [3]
+    CLEANER.wait()
+    assert [number for number in (1, 2, 3) if names_in_checkpoint(faults.behind, number)] == [3]
 
 
 def test_a_batch_that_was_planned_anew_is_a_gap(memory_directory: str) -> None:

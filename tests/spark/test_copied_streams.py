@@ -1,15 +1,18 @@
 """A state stream and its local copy: whatever becomes of the copy, the stream goes on."""
 
+import gc
 import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from contracts.values import EXCLUSIVE, files_below, read
+from contracts.files import files_below
+from contracts.values import EXCLUSIVE, read
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.common import SYSTEM_CLOCK
 from holdfast.errors import StorageUnavailableError, StreamClosedError
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import (
@@ -80,6 +83,7 @@ def beside(copies: Path, directory: str) -> CheckpointStreamFactory:
         checkpoint_id=1,
         max_bytes=1 << 30,
         on_read=lambda where: None,
+        clock=SYSTEM_CLOCK,
     )
     return local.beside(location)
 
@@ -119,6 +123,19 @@ def test_a_stream_is_finished_once(stream: CheckpointStateOutputStream, copies: 
         stream.close_and_get_handle()
     stream.close()
     assert len(names(copies)) == 1
+
+
+def test_a_stream_that_is_forgotten_says_so_once_and_leaves_nothing(
+    factory: CheckpointStreamFactory, faults: Faults, copies: Path
+) -> None:
+    stream = factory.create_checkpoint_state_output_stream(EXCLUSIVE)
+    stream.write(MORE_THAN_A_HANDLE_HOLDS)
+    with pytest.warns(ResourceWarning, match="neither kept nor closed") as warned:
+        del stream
+        gc.collect()
+    assert len(warned) == 1
+    assert names(copies) == []
+    assert files_below(faults.behind) == set()
 
 
 @pytest.mark.parametrize(

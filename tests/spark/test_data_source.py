@@ -50,14 +50,16 @@ def test_elements_of_every_type_come_as_spark_has_them(
 ) -> None:
     row = pa.struct([(kind, element_type) for kind, (element_type, _) in VALUES.items()])
     rows = [{kind: values[0] for kind, (_, values) in VALUES.items()}, dict.fromkeys(VALUES)]
-    checkpoint.add("op", lambda one, _: list_state(one, "s", row).add_all(rows), parallelism=2)
+    checkpoint.add(
+        "op", lambda backend, _: list_state(backend, "s", row).add_all(rows), parallelism=2
+    )
     pointer = checkpoint.complete()
-    found = read(spark, pointer, operator="op", state="s")
-    assert found.rdd.getNumPartitions() == 2
-    assert found.orderBy("subtask").toArrow().to_pylist() == [
-        {"subtask": subtask, "value": one}
+    frame = read(spark, pointer, operator="op", state="s")
+    assert frame.rdd.getNumPartitions() == 2
+    assert frame.orderBy("subtask").toArrow().to_pylist() == [
+        {"subtask": subtask, "value": element}
         for subtask in range(2)
-        for one in pa.array(rows, row).to_pylist()
+        for element in pa.array(rows, row).to_pylist()
     ]
 
 
@@ -108,15 +110,15 @@ def test_objects_unions_and_pickles_need_no_classes(
 def test_an_empty_state_is_a_frame_without_rows(
     spark: SparkSession, checkpoint: Checkpoint
 ) -> None:
-    checkpoint.add("op", lambda one, _: list_state(one, "s", str), parallelism=2)
-    found = read(spark, checkpoint.complete(), operator="op")
-    assert (found.schema.simpleString(), found.count()) == ("struct<subtask:int,value:string>", 0)
+    checkpoint.add("op", lambda backend, _: list_state(backend, "s", str), parallelism=2)
+    frame = read(spark, checkpoint.complete(), operator="op")
+    assert (frame.schema.simpleString(), frame.count()) == ("struct<subtask:int,value:string>", 0)
 
 
 def test_a_wrong_name_is_answered_with_the_right_ones(
     spark: SparkSession, checkpoint: Checkpoint
 ) -> None:
-    checkpoint.add("op", lambda one, _: (list_state(one, "s"), list_state(one, "t")))
+    checkpoint.add("op", lambda backend, _: (list_state(backend, "s"), list_state(backend, "t")))
     pointer = checkpoint.complete()
     with pytest.raises(AnalysisException, match=r"\['op'\]"):
         read(spark, pointer, operator="other")
@@ -129,22 +131,26 @@ def test_large_states_are_read_in_parts(
 ) -> None:
     chunks = [pa.array(range(i * 200_000, (i + 1) * 200_000)) for i in range(5)]
     checkpoint.add(
-        "op", lambda one, _: list_state(one).add_all(pa.chunked_array(chunks)), parallelism=2
+        "op",
+        lambda backend, _: list_state(backend).add_all(pa.chunked_array(chunks)),
+        parallelism=2,
     )
     options = {"path": checkpoint.complete(), "operator": "op"}
-    monkeypatch.setattr("holdfast.backends.inspection.stored_states._PARALLEL_BYTES", 4 << 20)
+    monkeypatch.setattr("holdfast.backends.inspection.operator_parts._PARALLEL_BYTES", 4 << 20)
     view = StateView.of(options)
     reader = StateReader(view, view.spark_schema)
     partitions = reader.partitions()
     assert len(partitions) == 4
-    found = pa.Table.from_batches(
+    table = pa.Table.from_batches(
         [
             batch
-            for one in partitions
-            for batch in pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(one)))
+            for partition in partitions
+            for batch in pickle.loads(pickle.dumps(reader)).read(
+                pickle.loads(pickle.dumps(partition))
+            )
         ]
     )
-    assert found.equals(holdfast.read_state(options["path"]))
+    assert table.equals(holdfast.read_state(options["path"]))
 
 
 REFUSED: list[tuple[dict[str, str], str]] = [
@@ -168,7 +174,7 @@ def test_options_that_can_not_be_used_are_refused(options: dict[str, Any], why: 
 
 
 def test_columns_are_those_of_the_state(spark: SparkSession, checkpoint: Checkpoint) -> None:
-    checkpoint.add("op", lambda one, _: list_state(one).add(1))
+    checkpoint.add("op", lambda backend, _: list_state(backend).add(1))
     options = {"path": checkpoint.complete(), "operator": "op"}
     other = spark.createDataFrame([], "value string").schema
     with pytest.raises(InvalidRequestError, match="cast afterwards"):
@@ -190,7 +196,7 @@ def test_a_bucket_is_reached_by_the_settings_and_no_plan_shows_them(
 ) -> None:
     use_s3(settings_of(moto_bucket.server), moto_bucket.name)
     checkpoint = Checkpoint(f"s3://{moto_bucket.name}/checkpoints")
-    checkpoint.add("op", lambda one, _: list_state(one).add_all(range(10)), parallelism=2)
+    checkpoint.add("op", lambda backend, _: list_state(backend).add_all(range(10)), parallelism=2)
     pointer = checkpoint.complete()
     settings = {
         "spark.hadoop.fs.s3a.endpoint": moto_bucket.server.endpoint,
@@ -201,12 +207,12 @@ def test_a_bucket_is_reached_by_the_settings_and_no_plan_shows_them(
     }
     session = spark.newSession()
     if by == "options":
-        found = read(session, pointer, operator="op", **settings)
+        frame = read(session, pointer, operator="op", **settings)
     else:
         for key, value in settings.items():
             session.conf.set(key, value)
-        found = read_state(session, pointer, "op")
-    assert sorted(row.value for row in found.collect()) == sorted([*range(10)] * 2)
-    found.explain("extended")
-    found.explain("formatted")
+        frame = read_state(session, pointer, "op")
+    assert sorted(row.value for row in frame.collect()) == sorted([*range(10)] * 2)
+    frame.explain("extended")
+    frame.explain("formatted")
     assert SECRET not in capsys.readouterr().out

@@ -32,7 +32,7 @@ def test_a_chain_that_is_joined_with_no_rows_is_run_once_and_whole(job: Job, pas
     assert job.completed() == [1]
     assert job.ids_written() == []
     assert job.ids_held("second") == job.ids_fed
-    assert [one.name for one in passes.iterdir()] == ["0"]
+    assert [path.name for path in passes.iterdir()] == ["0"]
 
 
 def test_a_pass_that_spark_leaves_running_behind_the_sinks_write_is_the_one_that_counts(
@@ -48,4 +48,4 @@ def test_a_pass_that_spark_leaves_running_behind_the_sinks_write_is_the_one_that
     assert job.completed() == [1]
     assert job.ids_written() == []
     assert job.ids_held() == job.ids_fed
-    assert [one.name for one in passes.iterdir()] == ["0"]
+    assert [path.name for path in passes.iterdir()] == ["0"]

@@ -74,8 +74,8 @@ def spark_hashes(spark: SparkSession, table: pa.Table, *keys: list[str]) -> list
         for number, key in enumerate(keys)
     ]
     schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
-    found = spark.createDataFrame(table, schema).select(*hashes).toArrow()
-    return [column.to_pylist() for column in found.columns]
+    table_of_hashes = spark.createDataFrame(table, schema).select(*hashes).toArrow()
+    return [column.to_pylist() for column in table_of_hashes.columns]
 
 
 def our_hashes(table: pa.Table, *keys: list[str]) -> list[list[int]]:
@@ -94,11 +94,11 @@ def test_it_is_sparks_hash(spark: SparkSession) -> None:
 
     collect()  # and one job for all of them
     columns = zip(*rows, strict=True)
-    arrays = [pa.array(one, kind) for one, kind in zip(columns, KINDS, strict=True)]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, KINDS, strict=True)]
     table = pa.table(arrays, names=COLUMNS)
     keys = [*([name] for name in COLUMNS), COLUMNS, COLUMNS[::-1]]
-    found = zip(our_hashes(table, *keys), spark_hashes(spark, table, *keys), strict=True)
-    by_key = zip([*keys, *keys], found, strict=True)
+    pairs = zip(our_hashes(table, *keys), spark_hashes(spark, table, *keys), strict=True)
+    by_key = zip([*keys, *keys], pairs, strict=True)
     assert [key for key, (ours, theirs) in by_key if ours != theirs] == []
 
 
@@ -123,9 +123,9 @@ def test_it_is_sparks_hash_of_what_is_special(spark: SparkSession) -> None:
     padded = [pa.array(some + [None] * (rows - len(some)), kind) for kind, some in special.items()]
     table = pa.table(padded, names=[str(kind) for kind in special])
     keys = [[f"`{name}`"] for name in table.column_names]
-    found = our_hashes(table, *([name] for name in table.column_names))
-    assert found == spark_hashes(spark, table, *keys)
-    zeros = dict(zip(map(str, special), found[: len(special)], strict=True))
+    hashes = our_hashes(table, *([name] for name in table.column_names))
+    assert hashes == spark_hashes(spark, table, *keys)
+    zeros = dict(zip(map(str, special), hashes[: len(special)], strict=True))
     assert zeros["double"][2] == zeros["double"][3]
     assert zeros["float"][0] == zeros["float"][1]
 

@@ -63,7 +63,9 @@ def test_several_queries_run_at_once_each_with_its_own_operators(
         job.feed(files=2, rows=20)
     with ThreadPoolExecutor(len(jobs)) as pool:
         chains = [job.chain(job.part(Groups(7), "operator")) for job in jobs]
-        queries = [job.start(one, availableNow=True) for job, one in zip(jobs, chains, strict=True)]
+        queries = [
+            job.start(chain, availableNow=True) for job, chain in zip(jobs, chains, strict=True)
+        ]
         list(pool.map(lambda query: query.awaitTermination(), queries))
     for job in jobs:
         assert job.completed() == [2]
@@ -146,15 +148,17 @@ def test_the_log_and_the_metadata_say_what_a_batch_did(
     with caplog.at_level(logging.INFO, "holdfast"):
         job.run(job.chain(job.part(Groups(10), "first"), job.part(Groups(1), "second")))
     metadata = job.latest().metadata
-    subtasks = [one for state in metadata.operators.values() for one in state.subtasks.values()]
-    statistics = [one.statistics for one in subtasks if one.statistics is not None]
+    subtasks = [
+        subtask for state in metadata.operators.values() for subtask in state.subtasks.values()
+    ]
+    statistics = [subtask.statistics for subtask in subtasks if subtask.statistics is not None]
     assert len(statistics) == 4
-    assert all(one.process_ms > 0 and one.restore_ms > 0 for one in statistics)
-    rows_in = sum(one.rows_in for one in statistics)
-    rows_out = sum(one.rows_out for one in statistics)
+    assert all(measured.process_ms > 0 and measured.restore_ms > 0 for measured in statistics)
+    rows_in = sum(measured.rows_in for measured in statistics)
+    rows_out = sum(measured.rows_out for measured in statistics)
     held = len(job.ids_held("first")) + len(job.ids_held("second"))
     assert rows_in - rows_out == held
-    state_bytes = sum(one.state_bytes for one in statistics)
+    state_bytes = sum(measured.state_bytes for measured in statistics)
     assert state_bytes == metadata.state_bytes
     (line,) = [text for text in caplog.messages if text.startswith("completed checkpoint")]
     assert f"completed checkpoint 1 of job {metadata.job_id} (batch 0)" in line

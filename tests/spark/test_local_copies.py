@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +21,7 @@ from holdfast.locations.adapters import (
     FileStateHandle,
 )
 from holdfast.spark.warm_state import LocalCopies, local_directory, owner_of
+from holdfast.testing import ManualClock
 
 BIG = bytes(range(256)) * (9 << 12)  # more than may be held back, no whole number of blocks
 
@@ -44,6 +44,7 @@ class Host:
         self.directory = directory
         self.max_bytes = max_bytes
         self.found: list[str] = []
+        self.clock = ManualClock()
 
     def copies(self, checkpoint_id: int = 1, owner: str = "0") -> LocalCopies:
         return LocalCopies(
@@ -52,6 +53,7 @@ class Host:
             checkpoint_id=checkpoint_id,
             max_bytes=self.max_bytes,
             on_read=self.found.append,
+            clock=self.clock,
         )
 
     def write(
@@ -260,8 +262,8 @@ def test_copies_of_the_last_two_checkpoints_stay(
     of_another = host.write(factory, BIG, checkpoint_id=1, owner="1")
     for handle in (*handles, of_another):
         handle.discard_state()
-    found = [bool(host.copies()._paths(handle)) for handle in handles]
-    assert found == [False, False, False, True, True]
+    are_kept = [bool(host.copies()._paths(handle)) for handle in handles]
+    assert are_kept == [False, False, False, True, True]
     assert host.read(of_another) == BIG
 
 
@@ -282,8 +284,8 @@ def test_the_oldest_go_where_there_are_too_many(
         handles.append(host.write(factory, BIG, owner=str(number)))
         newest = max(host.directory.iterdir(), key=lambda path: path.stat().st_mtime_ns)
         os.utime(newest, (1_700_000_000 + number,) * 2)
-    found = [bool(host.copies()._paths(handle)) for handle in handles]
-    assert found == [False, False, True, True, True]
+    are_kept = [bool(host.copies()._paths(handle)) for handle in handles]
+    assert are_kept == [False, False, True, True, True]
 
 
 def test_a_state_that_is_larger_than_the_limit_has_no_copy(
@@ -302,9 +304,11 @@ def test_what_a_killed_task_has_left_is_deleted(
     killed = host.copies().new_copy()
     killed.write(BIG)
     (left,) = host.names()
+    os.utime(host.directory / left, (host.clock.now_ms() / 1000,) * 2)
+    host.clock.advance(3600)
     host.write(factory, BIG)
     assert left in host.names(), "it may still be written"
-    os.utime(host.directory / left, (time.time() - 7200,) * 2)
+    host.clock.advance(1)
     host.write(factory, BIG)
     assert left not in host.names()
     killed.close()
@@ -333,9 +337,13 @@ def test_a_forgotten_directory_of_a_killed_executor_is_deleted(tmp_path: Path) -
     for directory in (old, young, others):
         directory.mkdir(parents=True)
         (directory / "copy").touch()
+    clock = ManualClock()
     for directory in (old, others):
-        os.utime(directory, (time.time() - 3 * 86400,) * 2)
-    assert local_directory(environment) == f"{tmp_path}/blockmgr-mine/holdfast"
+        os.utime(directory, (clock.now_ms() / 1000,) * 2)
+    clock.advance(86400)
+    os.utime(young, (clock.now_ms() / 1000,) * 2)
+    clock.advance(1)
+    assert local_directory(environment, clock) == f"{tmp_path}/blockmgr-mine/holdfast"
     assert not old.exists()
     assert old.parent.exists(), "that one is Spark's"
     assert young.exists()
@@ -345,8 +353,11 @@ def test_a_forgotten_directory_of_a_killed_executor_is_deleted(tmp_path: Path) -
 def test_executors_of_one_application_share_its_directory() -> None:
     block_manager = {"SPARK_LOCAL_DIRS": "/data/of-application/blockmgr-1,/data2/x"}
     for cluster in ({"CONTAINER_ID": "1"}, {"SPARK_EXECUTOR_DIRS": "/data/of-application"}):
-        assert local_directory(block_manager | cluster) == "/data/of-application/holdfast"
-    assert local_directory({}) is None
+        assert (
+            local_directory(block_manager | cluster, ManualClock())
+            == "/data/of-application/holdfast"
+        )
+    assert local_directory({}, ManualClock()) is None
 
 
 class Machine(RuleBasedStateMachine):
@@ -372,9 +383,9 @@ class Machine(RuleBasedStateMachine):
         data = fill * (1 << 20)
         return self.host.write(self.factory, data, checkpoint_id, owner), data
 
-    @rule(one=handles, owner=st.sampled_from("01"), checkpoint_id=st.integers(1, 6))
-    def read(self, one: tuple[FileStateHandle, bytes], owner: str, checkpoint_id: int) -> None:
-        handle, data = one
+    @rule(state=handles, owner=st.sampled_from("01"), checkpoint_id=st.integers(1, 6))
+    def read(self, state: tuple[FileStateHandle, bytes], owner: str, checkpoint_id: int) -> None:
+        handle, data = state
         assert self.host.read(handle, checkpoint_id, owner) == data
 
     @rule(number=st.integers(0, 5), damage=st.sampled_from([flip, os.unlink]))
@@ -382,9 +393,9 @@ class Machine(RuleBasedStateMachine):
         if number < len(self.host.names()):
             damage(self.host.directory / self.host.names()[number])
 
-    @rule(one=consumes(handles))
-    def discard(self, one: tuple[FileStateHandle, bytes]) -> None:
-        one[0].discard_state()
+    @rule(state=consumes(handles))
+    def discard(self, state: tuple[FileStateHandle, bytes]) -> None:
+        state[0].discard_state()
 
     def teardown(self) -> None:
         for name in self.host.names() if hasattr(self, "host") else []:

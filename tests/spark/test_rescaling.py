@@ -75,7 +75,7 @@ def test_each_kind_of_state_is_spread_in_its_own_way(job: Job) -> None:
         assert [row.subtask for row in seen] == list(range(parallelism))
         # Lists and raw partitions are dealt out, one by one.
         for spread in ([row.list for row in seen], [[int(i) for i in row.raw] for row in seen]):
-            assert sorted(i for one in spread for i in one) == fed
+            assert sorted(i for ids in spread for i in ids) == fed
             assert max(map(len, spread)) - min(map(len, spread)) <= 1
         for row in seen:
             assert row.rules == ["limit=10"]

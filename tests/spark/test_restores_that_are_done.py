@@ -7,6 +7,7 @@ from functools import partial
 from unittest import mock
 
 import pytest
+from contracts.errors import of_kind
 from jobs.savepoint_crashes import Crash, latest_state
 from jobs.stopped import add_batches, all_files, put, remove, state_of, write_query
 
@@ -15,6 +16,7 @@ from holdfast.locations.adapters import file_system_for
 from holdfast.spark import RestoredQuery, restore_savepoint, roll_back, take_savepoint
 from holdfast.spark.checkpoint_location import UNFINISHED_FILE
 from holdfast.spark.savepoints import RESTORED_FILE, restoring
+from holdfast.spark.savepoints.unfinished import Change
 from holdfast.testing import ANY_CALL, Faults
 
 pytestmark = pytest.mark.usefixtures("as_without_spark")
@@ -109,7 +111,7 @@ def test_a_restored_query_that_has_gone_on_is_not_restored_again(
     restore()
     add_batches(fork, [4])
     before = all_files(fork)
-    with pytest.raises(InvalidRequestError, match="has gone on already"):
+    with pytest.raises(InvalidRequestError, check=of_kind("gone-on")):
         restore()
     assert all_files(fork) == before
 
@@ -172,7 +174,7 @@ def test_a_roll_back_that_was_begun_meanwhile_keeps_its_note(
 ) -> None:
     restore()
     restored = all_files(fork)[RESTORED_FILE]
-    with mock.patch("holdfast.spark.savepoints.rolling_back.finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(Change, "finish", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             roll_back(fork, checkpoint=4)
     put(f"{fork}/{RESTORED_FILE}", restored)

@@ -26,14 +26,14 @@ SCHEMA = "id long, k long, `a name` string"
     ],
 )
 def test_each_row_comes_to_the_subtask_that_the_formula_says(job: Job, key: list[str]) -> None:
-    found: list[Row] = []
+    seen: list[Row] = []
     columns = ", ".join(f"`{column}`" for column in key)
 
     def run(parallelism: int) -> None:
         def sink(rows: DataFrame, _batch_id: int) -> None:
             group = f"pmod(hash({columns}), 128)"
             formula = f"cast({group} * {parallelism} div 128 as int) as formula"
-            found.extend(rows.selectExpr("*", f"{group} as key_group", formula).collect())
+            seen.extend(rows.selectExpr("*", f"{group} as key_group", formula).collect())
 
         operator = job.operator(
             TellsOfItself(),
@@ -47,14 +47,14 @@ def test_each_row_comes_to_the_subtask_that_the_formula_says(job: Job, key: list
 
     for parallelism in (3, 3, 5):  # two batches each, started again in between
         run(parallelism)
-    assert sorted(row.id for row in found) == job.ids_fed
-    assert all(row.subtask == row.formula for row in found)
-    assert all(row.first_group <= row.key_group <= row.last_group for row in found)
+    assert sorted(row.id for row in seen) == job.ids_fed
+    assert all(row.subtask == row.formula for row in seen)
+    assert all(row.first_group <= row.key_group <= row.last_group for row in seen)
     subtasks: dict[object, set[int]] = {}
-    for row in found:
+    for row in seen:
         if row.parallelism == 3:
             subtasks.setdefault(tuple(row[column] for column in key), set()).add(row.subtask)
-    assert {len(one) for one in subtasks.values()} == {1}
+    assert {len(places) for places in subtasks.values()} == {1}
     stored = job.latest().metadata.operators["operator"]
     assert (stored.key, stored.key_hash) == (tuple(key), "spark-murmur3-42")
 
@@ -62,18 +62,18 @@ def test_each_row_comes_to_the_subtask_that_the_formula_says(job: Job, key: list
 def test_a_key_is_no_regular_expression_in_any_session(spark: SparkSession, job: Job) -> None:
     name = "spark.sql.parser.quotedRegexColumnNames"
     with session_with(spark, {name: "true"}):
-        found: list[Row] = []
+        seen: list[Row] = []
         operator = job.operator(
             TellsOfItself(),
             key="a|id",
-            sink=lambda rows, _batch_id: found.extend(rows.collect()),
+            sink=lambda rows, _batch_id: seen.extend(rows.collect()),
             schema="id long, `a|id` string" + TellsOfItself.added,
         )
         job.feed(files=1, rows=20)
         one_key = F.lit("one").alias("a|id")
         job.run(lambda batch, batch_id: operator(batch.select("id", one_key), batch_id))
-    assert len(found) == 20
-    assert len({row.subtask for row in found}) == 1
+    assert len(seen) == 20
+    assert len({row.subtask for row in seen}) == 1
 
 
 def test_raw_keyed_state_goes_where_its_keys_go(job: Job) -> None:

@@ -1,5 +1,8 @@
 """Savepoints of stopped queries, without Spark: crashes at every step, damage, what is refused."""
 
+import dataclasses
+from typing import cast
+
 import msgspec
 import pytest
 from jobs.savepoint_crashes import (
@@ -15,10 +18,12 @@ from jobs.stopped import (
     add_batches,
     all_files,
     put,
+    remove,
     state_of,
     text_of,
     write_query,
 )
+from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import (
     CheckpointCorruptedError,
@@ -31,8 +36,11 @@ from holdfast.locations.adapters import FileStateHandle, file_system_for
 from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.locations.storages import resolve_pointer
 from holdfast.spark import progress_of, restore_savepoint, roll_back, take_savepoint
+from holdfast.spark.savepoints.base import Base
+from holdfast.spark.savepoints.query_copy import copy_query
+from holdfast.spark.savepoints.stored_query import QueryAddress
 from holdfast.spark_progress import spark_files_of
-from holdfast.testing import Faults
+from holdfast.testing import Faults, ManualClock
 
 pytestmark = pytest.mark.usefixtures("as_without_spark")
 
@@ -76,6 +84,31 @@ def test_the_state_of_operators_becomes_a_checkpoint_of_the_new_query(
     assert latest_state(other, restored.query_id) == [state_of(0, 3), state_of(1, 3)]
 
 
+class Running:
+    """A query that runs, and never gets to note that its batch is done."""
+
+    isActive = True  # noqa: N815  # as Spark calls it
+    runId = "run"  # noqa: N815
+
+
+def test_a_running_query_is_waited_for_by_the_clock_that_is_given(
+    stopped: str, directory: str
+) -> None:
+    remove(f"{stopped}/commits/3")
+    clock = ManualClock()
+    address = QueryAddress(
+        query=stopped, checkpoint_dir=None, job_id=None, operators=True, configuration=None
+    )
+    running = dataclasses.replace(
+        address.stored_query(), streaming_query=cast("StreamingQuery", Running())
+    )
+    pointer = copy_query(running, f"{directory}/kept", Base(), operators=True, clock=clock)
+    assert sum(clock.sleeps) == pytest.approx(30)
+    savepoint = load_checkpoint(resolve_pointer(pointer)).metadata
+    assert savepoint.created_ms == clock.now_ms()
+    assert savepoint.duration_ms == pytest.approx(30_000)
+
+
 def test_a_failed_savepoint_leaves_nothing(stopped: str, directory: str, faults: Faults) -> None:
     faults.calls.clear()
     faults.before("commit", StorageUnavailableError("as planned"), 3)
@@ -91,9 +124,9 @@ def test_what_an_earlier_savepoint_has_is_not_copied_again(stopped: str, directo
     pointer = take_savepoint(stopped, savepoints, base=base, operators=False)
     files = spark_files_of(load_checkpoint(resolve_pointer(pointer)).metadata, pointer).files
     referred = {
-        one.path
-        for one in files
-        if isinstance(one.handle, FileStateHandle) and one.handle.uri.startswith(base)
+        file.path
+        for file in files
+        if isinstance(file.handle, FileStateHandle) and file.handle.uri.startswith(base)
     }
     assert referred == {f"state/0/{p}/{version}.delta" for p in range(2) for version in range(1, 5)}
     # Both are moved together.
@@ -163,7 +196,7 @@ def test_a_directory_that_is_no_checkpoint_location_is_refused(
 def test_a_damaged_file_of_a_savepoint_is_found(stopped: str, directory: str) -> None:
     pointer = take_savepoint(stopped, f"{directory}/savepoints")
     files = spark_files_of(load_checkpoint(resolve_pointer(pointer)).metadata, pointer).files
-    (victim,) = (one.handle for one in files if one.path == "state/0/1/3.delta")
+    (victim,) = (file.handle for file in files if file.path == "state/0/1/3.delta")
     assert isinstance(victim, FileStateHandle)
     text = text_of(victim.uri)
     file_system_for(victim.uri).delete([victim.uri])

@@ -45,6 +45,7 @@ from holdfast.spark.savepoints import (
     rolling_back,
     unfinished,
 )
+from holdfast.spark.savepoints.unfinished import Change
 
 pytestmark = pytest.mark.usefixtures("as_without_spark")
 
@@ -119,9 +120,9 @@ def test_of_two_restores_at_once_the_last_one_ends(restore: Restore, fork: str) 
     with meanwhile(restoring, "check_whole", lambda: ended.append(restore())):
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             restore()
-    found = all_files(fork)
-    assert json.loads(found["metadata"])["id"] == ended[0].query_id
-    assert found.keys() - without_notes(found) == {RESTORED_FILE}
+    files = all_files(fork)
+    assert json.loads(files["metadata"])["id"] == ended[0].query_id
+    assert files.keys() - without_notes(files) == {RESTORED_FILE}
 
 
 def test_a_restore_that_was_overtaken_clears_nothing_away(restore: Restore, fork: str) -> None:
@@ -181,7 +182,7 @@ def test_a_roll_back_that_was_overtaken_deletes_nothing_of_what_came_since(stopp
         roll_back(stopped, checkpoint=2)
         add_batches(stopped, [2, 3])
 
-    with meanwhile(rolling_back, "begin", ends_and_goes_on):
+    with meanwhile(Change, "begin", ends_and_goes_on):
         with pytest.raises(CheckpointConflictError, check=of_kind("contended")):
             roll_back(stopped, checkpoint=2)
     assert {"offsets/3", "commits/3", "state/0/1/4.delta"} < all_files(stopped).keys()
@@ -221,7 +222,7 @@ def test_a_restored_query_with_other_paths_is_not_taken_for_the_wanted_one(
     pointer = take_savepoint(f"{directory}/plain", f"{directory}/savepoints")
     restore = partial(restore_savepoint, pointer, fork)
     paths = {"file:///in": "file:///first"}
-    interrupted(restoring, "forget", partial(restore, paths=paths))
+    interrupted(Change, "forget", partial(restore, paths=paths))
     for other in ({"file:///in": "file:///second"}, None):
         with pytest.raises(InvalidRequestError, match=r"with paths .*file:///first"):
             restore(paths=other)
@@ -233,7 +234,7 @@ def test_an_unfinished_restore_may_be_repeated_with_other_paths(directory: str, 
     write_query(f"{directory}/plain", batches=3)
     pointer = take_savepoint(f"{directory}/plain", f"{directory}/savepoints")
     restore = partial(restore_savepoint, pointer, fork)
-    interrupted(restoring, "finish", partial(restore, paths={"file:///in": "file:///first"}))
+    interrupted(Change, "finish", partial(restore, paths={"file:///in": "file:///first"}))
     restore(paths={"file:///in": "file:///second"})
     assert "file:///second/2" in text_of(f"{fork}/sources/0/2")
 
@@ -241,7 +242,7 @@ def test_an_unfinished_restore_may_be_repeated_with_other_paths(directory: str, 
 def test_a_checkpoint_that_was_deleted_since_is_made_again(
     restore: Restore, directory: str
 ) -> None:
-    interrupted(restoring, "forget", restore)
+    interrupted(Change, "forget", restore)
     file_system_for(directory).delete_tree(f"{directory}/forked")
     restored = restore()
     assert latest_state(f"{directory}/forked", restored.query_id) == [
@@ -266,11 +267,15 @@ def test_a_roll_back_with_operators_is_not_finished_without_them(
 # Notes of versions that noted no attempts, nor the job of a roll back
 
 
-@pytest.mark.parametrize("step", ["materialise", "forget"])
+@pytest.mark.parametrize(
+    ("place", "step"),
+    [(restoring, "materialise"), (Change, "forget")],
+    ids=["begun", "all but done"],
+)
 def test_a_restore_that_an_older_version_has_begun_is_finished(
-    restore: Restore, fork: str, step: str
+    restore: Restore, fork: str, place: object, step: str
 ) -> None:
-    interrupted(restoring, step, restore)
+    interrupted(place, step, restore)
     remove(*(f"{fork}/{path}" for path in all_files(fork) if is_attempt(path)))
     restored = restore()
     assert json.loads(text_of(f"{fork}/metadata"))["id"] == restored.query_id

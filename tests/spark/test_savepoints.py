@@ -21,6 +21,7 @@ from holdfast.spark import (
     take_savepoint,
 )
 from holdfast.spark.savepoints import Copier
+from holdfast.spark.savepoints.unfinished import Change
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ def test_spark_starts_no_query_where_a_restore_is_not_finished(
     def restore() -> RestoredQuery:
         return restore_savepoint(pointer, location)
 
-    with mock.patch("holdfast.spark.savepoints.restoring.finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(Change, "finish", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             restore()
     fork = Sums(spark, source, location, {})
@@ -251,18 +252,18 @@ def test_a_source_that_the_plan_has_twice_is_forked(spark: SparkSession, tmp_pat
         twice, other = (
             spark.readStream.format("text")
             .option("maxFilesPerTrigger", 1)
-            .load(f"{tmp_path}/{one}")
-            for one in ("twice", "other")
+            .load(f"{tmp_path}/{name}")
+            for name in ("twice", "other")
         )
-        found: set[str] = set()
+        read_rows: set[str] = set()
 
         def sink(rows: DataFrame, _: int) -> None:
-            found.update(row.value for row in rows.collect())
+            read_rows.update(row.value for row in rows.collect())
 
         rows = twice.union(twice).union(other).writeStream.foreachBatch(sink)
         query = rows.option("checkpointLocation", location).trigger(availableNow=True).start()
         query.awaitTermination()
-        return found
+        return read_rows
 
     def feed_text(folder: str, number: int) -> None:
         (tmp_path / folder).mkdir(exist_ok=True)

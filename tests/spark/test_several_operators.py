@@ -101,31 +101,33 @@ def test_what_nobody_reads_is_run_by_the_coordinator(job: Job) -> None:
     assert job.ids_held("without rows") == []
 
 
-def glimpses(one: StatefulOperator, two: StatefulOperator, rows: DataFrame) -> None:
-    two.apply(one.apply(rows)).limit(3).collect()
+def glimpses(first: StatefulOperator, second: StatefulOperator, rows: DataFrame) -> None:
+    second.apply(first.apply(rows)).limit(3).collect()
 
 
 def reads_the_first_only_in_part(
-    one: StatefulOperator, two: StatefulOperator, rows: DataFrame
+    first: StatefulOperator, second: StatefulOperator, rows: DataFrame
 ) -> None:
-    two.apply(one.apply(rows).limit(3)).count()
+    second.apply(first.apply(rows).limit(3)).count()
 
 
-def writes_the_first_too(one: StatefulOperator, two: StatefulOperator, rows: DataFrame) -> None:
-    rows = one.apply(rows)
+def writes_the_first_too(
+    first: StatefulOperator, second: StatefulOperator, rows: DataFrame
+) -> None:
+    rows = first.apply(rows)
     rows.count()
-    two.apply(rows).count()
+    second.apply(rows).count()
 
 
 def joins_the_first_with_itself(
-    one: StatefulOperator, two: StatefulOperator, rows: DataFrame
+    first: StatefulOperator, second: StatefulOperator, rows: DataFrame
 ) -> None:
-    rows = one.apply(rows)
-    two.apply(rows.where("id < 30").union(rows.where("id >= 30"))).count()
+    rows = first.apply(rows)
+    second.apply(rows.where("id < 30").union(rows.where("id >= 30"))).count()
 
 
-def forgets_one(one: StatefulOperator, two: StatefulOperator, rows: DataFrame) -> None:
-    one.apply(rows).count()
+def forgets_one(first: StatefulOperator, second: StatefulOperator, rows: DataFrame) -> None:
+    first.apply(rows).count()
 
 
 Uses = Callable[[StatefulOperator, StatefulOperator, DataFrame], None]
@@ -149,9 +151,9 @@ def test_a_function_that_uses_operators_in_the_wrong_way_makes_no_checkpoint(
     job: Job, uses: Uses
 ) -> None:
     job.feed(files=1, rows=1000)
-    one, two = job.part(Groups(1), "one"), job.part(Groups(1), "two")
+    first, second = job.part(Groups(1), "one"), job.part(Groups(1), "two")
     with pytest.raises(StreamingQueryException, match=DECLINED[uses]):
-        job.run(checkpointed(lambda rows, _: uses(one, two, rows), one, two))
+        job.run(checkpointed(lambda rows, _: uses(first, second, rows), first, second))
     assert job.completed() == []
 
 
@@ -178,9 +180,9 @@ def test_an_operator_is_applied_once_in_a_batch_and_to_rows_that_can_be_read(job
 
 
 def test_bad_arguments_of_checkpointed_are_refused_at_once(spark: SparkSession, job: Job) -> None:
-    one = job.part(Groups(1), "one")
+    operator = job.part(Groups(1), "one")
     with pytest.raises(InvalidRequestError, match="two operators have the uid 'one'"):
-        checkpointed(job.write, one, job.part(Groups(2), "one"))
+        checkpointed(job.write, operator, job.part(Groups(2), "one"))
     with pytest.raises(InvalidRequestError, match="'operator' has a sink"):
         checkpointed(job.write, job.operator(Groups(1)))
     with pytest.raises(InvalidRequestError, match="no operator was given"):
@@ -188,19 +190,19 @@ def test_bad_arguments_of_checkpointed_are_refused_at_once(spark: SparkSession, 
     with pytest.raises(InvalidRequestError, match="Groups is no operator"):
         checkpointed(job.write, cast("StatefulOperator", Groups(1)))
     with pytest.raises(InvalidRequestError, match="can't be called"):
-        checkpointed(cast("Sink", 5), one)
+        checkpointed(cast("Sink", 5), operator)
     with pytest.raises(InvalidRequestError, match="outside of a micro-batch"):
-        one.apply(spark.range(1))
+        operator.apply(spark.range(1))
 
 
 def test_a_second_call_in_one_batch_is_an_error_and_never_skipped(job: Job) -> None:
     job.feed(files=2)
-    one, other = job.operator(Groups(7)), job.operator(Groups(7), uid="other")
+    first, other = job.operator(Groups(7)), job.operator(Groups(7), uid="other")
     job.settings[ALLOW] = "true"
-    for second in (one, other, one):  # the first call completes batch 0, then skips it
+    for second in (first, other, first):  # the first call completes batch 0, then skips it
 
         def twice(rows: DataFrame, batch_id: int, second: StatefulOperator = second) -> None:
-            one(rows.where("id % 2 = 0"), batch_id)
+            first(rows.where("id % 2 = 0"), batch_id)
             second(rows.where("id % 2 = 1"), batch_id)
 
         with pytest.raises(StreamingQueryException, match="called in batch 0 after another call"):

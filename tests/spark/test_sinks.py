@@ -112,9 +112,9 @@ def test_a_sink_may_read_its_rows_once_in_any_way(
     job: Job, takes: Callable[[DataFrame], list[int]]
 ) -> None:
     job.feed(files=2, rows=100)
-    taken: list[int] = []
-    job.run(job.operator(Groups(70), sink=lambda rows, _: taken.extend(takes(rows))))
-    assert sorted([*taken, *job.ids_held()]) == job.ids_fed
+    rows_read: list[int] = []
+    job.run(job.operator(Groups(70), sink=lambda rows, _: rows_read.extend(takes(rows))))
+    assert sorted([*rows_read, *job.ids_held()]) == job.ids_fed
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,10 @@ def test_every_type_is_taken_as_spark_wants_it(kind: str, sliced: str) -> None:
     schema = spark_schema_of(batch.schema)
     if spark_type:
         assert schema.simpleString() == f"struct<value:{spark_type}>"
-    taken = for_spark(batch, schema)
-    taken.validate(full=True)
-    assert taken.schema.equals(to_arrow_schema(schema, timezone="UTC"))
-    assert taken.to_pylist() == batch.to_pylist()
+    converted = for_spark(batch, schema)
+    converted.validate(full=True)
+    assert converted.schema.equals(to_arrow_schema(schema, timezone="UTC"))
+    assert converted.to_pylist() == batch.to_pylist()
 
 
 @pytest.mark.parametrize(

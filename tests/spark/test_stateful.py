@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.locations import StoredOperator
 from holdfast.locations.handles import OperatorStateHandle
 from holdfast.spark import progress_of
-from holdfast.spark.query import _CLEANER
+from holdfast.spark.query import CLEANER
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -100,7 +100,7 @@ def test_as_many_checkpoints_are_kept_as_asked_for(job: Job, retained: int) -> N
     job.settings["spark.holdfast.checkpoint.num-retained"] = str(retained)
     job.feed(files=5, rows=10)
     job.run(job.operator(Groups(70)))
-    _CLEANER.wait()
+    CLEANER.wait()
     assert job.completed() == [1, 2, 3, 4, 5][-retained:]
     assert len(list(job.job_directory.glob("chk-*"))) == retained
 
@@ -282,11 +282,11 @@ def test_one_operator_serves_two_queries_at_once(
 
     operator = job.operator(Groups(70), sink=sink)
     with ThreadPoolExecutor(2) as pool:
-        for one in (job, other):
-            one.feed(files=3)
-        list(pool.map(lambda one: one.run(operator), (job, other)))
-    for one in (job, other):
-        assert len(set(one.ids_written())) == len(one.ids_written()) == 2 * 140
+        for query_job in (job, other):
+            query_job.feed(files=3)
+        list(pool.map(lambda query_job: query_job.run(operator), (job, other)))
+    for query_job in (job, other):
+        assert len(set(query_job.ids_written())) == len(query_job.ids_written()) == 2 * 140
 
 
 @pytest.mark.exhaustive
@@ -318,19 +318,19 @@ def test_two_queries_share_a_checkpoint_directory(
 ) -> None:
     other = type(job)(spark, tmp_path / "other")
     other.settings = job.settings
-    for one in (job, other):
-        one.feed(files=2)
-        one.run(one.operator(Groups(70)))
+    for query_job in (job, other):
+        query_job.feed(files=2)
+        query_job.run(query_job.operator(Groups(70)))
     assert len(list(job.checkpoints.iterdir())) == 2
     assert len(job.ids_written()) == len(other.ids_written()) == 140
 
 
 def handles_of(operator: StoredOperator) -> list[OperatorStateHandle]:
     """The handles of all subtasks."""
-    return [one for subtask in operator.subtasks.values() for one in subtask.managed_operator]
+    return [handle for subtask in operator.subtasks.values() for handle in subtask.managed_operator]
 
 
 def rows_in(operator: StoredOperator) -> list[int]:
     """Rows that each subtask was given in the checkpoint's batch."""
     statistics = [subtask.statistics for subtask in operator.subtasks.values()]
-    return [one.rows_in for one in statistics if one is not None]
+    return [measured.rows_in for measured in statistics if measured is not None]

@@ -1,4 +1,4 @@
-"""A subtask without Spark: what it refuses of an operator."""
+"""A subtask without Spark: what it reports, and what it refuses of an operator."""
 
 import pyarrow as pa
 import pytest
@@ -6,10 +6,17 @@ from jobs.job import Job
 from jobs.operators import Groups, Returns, StopsReading, WrongColumns
 from pyspark import cloudpickle
 
+from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import CheckpointDeclinedError, CheckpointError, InvalidRequestError
 from holdfast.locations import FileSystemCheckpointStorage, StoredSubtask
 from holdfast.spark import Settings, StatefulFunction
-from holdfast.spark.subtask import JobStorage, Shipment, SubtaskRunner
+from holdfast.spark.subtask import (
+    JobStorage,
+    Shipment,
+    SubtaskRunner,
+    decode_acknowledgements,
+)
+from holdfast.testing import ManualClock
 
 
 class Reported:
@@ -22,7 +29,17 @@ class Reported:
         self.value += term
 
 
-def run(directory: str, function: StatefulFunction) -> tuple[list[int], list[bytes]]:
+class OneSecondALook(ManualClock):
+    """A clock that moves on by a second whenever somebody asks how long something takes."""
+
+    def monotonic_s(self) -> float:
+        self.advance(1)
+        return super().monotonic_s()
+
+
+def run(
+    directory: str, function: StatefulFunction, clock: Clock = SYSTEM_CLOCK
+) -> tuple[list[int], list[bytes]]:
     """Run subtask 0 over three rows; the ids that come out, and what it reports."""
     storage = FileSystemCheckpointStorage(directory)
     access = storage.create_checkpoint_storage("job")
@@ -37,6 +54,7 @@ def run(directory: str, function: StatefulFunction) -> tuple[list[int], list[byt
             stores=settings.stores,
             compression=settings.compression,
             warm=settings.warm,
+            clock=clock,
         ),
         checkpoint_id=1,
         location_reference=access.initialize_location_for_checkpoint(1).location_reference,
@@ -53,14 +71,23 @@ def run(directory: str, function: StatefulFunction) -> tuple[list[int], list[byt
         {"id": [-1, 0, 1, 2], "at": [0] * 4, "name": ["a"] * 4},
         schema=Job.arrow_schema,
     ).append_column("subtask", pa.array([-1, 0, 0, 0], pa.int32()))
-    found = [i for batch in runner(iter([rows])) for i in batch["id"].to_pylist()]
-    return found, reported.value
+    ids = [i for batch in runner(iter([rows])) for i in batch["id"].to_pylist()]
+    return ids, reported.value
 
 
 def test_rows_come_out_and_the_state_is_reported(memory_directory: str) -> None:
     ids, reports = run(memory_directory, Groups(2))
     assert ids == [0, 1]
     assert len(reports) == 1
+
+
+def test_how_long_each_step_takes_is_told_by_the_clock_of_the_job(memory_directory: str) -> None:
+    _, reports = run(memory_directory, Groups(2), OneSecondALook())
+    [report] = decode_acknowledgements(reports)
+    counted = report.state.statistics
+    assert counted is not None
+    steps = counted.restore_ms, counted.process_ms, counted.sync_ms, counted.async_ms
+    assert steps == (1000, 1000, 1000, 1000)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def metadata_of(job: Job, checkpoint_id: int) -> CheckpointMetadata:
 def sources(job: Job, checkpoint_id: int) -> set[str]:
     """Where the subtasks of a batch have found their state."""
     subtasks = metadata_of(job, checkpoint_id).operators["operator"].subtasks.values()
-    return {one.statistics.restored_from for one in subtasks if one.statistics}
+    return {subtask.statistics.restored_from for subtask in subtasks if subtask.statistics}
 
 
 def check_each_row_was_counted_once(job: Job, files: int) -> None:
@@ -66,11 +66,11 @@ def check_each_row_was_counted_once(job: Job, files: int) -> None:
 def places(spark: SparkSession) -> list[Path]:
     """Where local copies are, looked up behind the library's back."""
     directories = spark.sparkContext.parallelize([0], 1).map(local_directories).first()
-    return [Path(one) / "holdfast" for one in directories]
+    return [Path(directory) / "holdfast" for directory in directories]
 
 
 def names(directories: list[Path]) -> list[str]:
-    return [file.name for one in directories for file in one.glob("*")]
+    return [file.name for directory in directories for file in directory.glob("*")]
 
 
 def test_state_is_found_on_the_host_and_not_fetched(job: Job) -> None:
@@ -86,9 +86,9 @@ def test_state_is_found_in_the_worker_where_that_has_it(job: Job) -> None:
     job.settings[LOCAL] = "auto"  # the checkpoints are on a local disk
     job.feed(files=8, rows=ROWS)
     job.run(counting(job))
-    found = set.union(*(sources(job, number) for number in range(2, 9)))
-    assert "worker" in found
-    assert found <= {"worker", "storage"}
+    origins = set.union(*(sources(job, number) for number in range(2, 9)))
+    assert "worker" in origins
+    assert origins <= {"worker", "storage"}
     check_each_row_was_counted_once(job, 8)
 
 
@@ -167,7 +167,7 @@ def test_copies_that_are_damaged_or_gone_are_fetched_again(job: Job, spark: Spar
     def harms(rows: DataFrame, batch_id: int) -> None:
         job.write(rows, batch_id)
         if batch_id == 1:
-            for copy in [copy for one in directories for copy in one.glob("*")]:
+            for copy in [copy for kept in directories for copy in kept.glob("*")]:
                 copy.write_bytes(copy.read_bytes()[:-1])
         if batch_id == 2:
             for directory in directories:

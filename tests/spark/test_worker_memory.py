@@ -133,8 +133,8 @@ def test_the_oldest_go_when_memory_is_full(factory: CheckpointStreamFactory) -> 
     memory = WorkerMemory()
     for number, (handle, written) in enumerate(states):
         memory.keep(str(number), handle, written, max_bytes=most)
-    found = [memory.take(str(number), [handle]) for number, (handle, _) in enumerate(states)]
-    assert [one is not None for one in found] == [False, False, True, True]
+    states_left = [memory.take(str(number), [handle]) for number, (handle, _) in enumerate(states)]
+    assert [state is not None for state in states_left] == [False, False, True, True]
 
 
 def test_a_slice_counts_as_all_that_it_keeps_in_memory(factory: CheckpointStreamFactory) -> None:

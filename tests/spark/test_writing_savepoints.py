@@ -1,6 +1,7 @@
 """Savepoints written from DataFrames: a new query begins with one, a repaired one is gone on with."""
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 from contracts.checkpoints import Checkpoint
 from contracts.elements import list_state
+from contracts.keyed_tables import write_keyed
 from jobs.job import Job
 from jobs.operators import AllKinds, CountsLongs, TellsOfItself
 from pyspark.errors import StreamingQueryException
@@ -65,7 +67,7 @@ def test_a_new_query_begins_with_what_was_written(
     job.settings[PATH] = pointer
     rows = run_all_kinds(job, parallelism, rows=3)
     assert [row.subtask for row in rows] == list(range(parallelism))
-    assert sorted(one for row in rows for one in row.list) == list(range(10))
+    assert sorted(element for row in rows for element in row.list) == list(range(10))
     assert {len(row.list) for row in rows} <= {3, 4, 5}
     assert all((sorted(row.union), row.rules) == ([7, 8], ["limit=5"]) for row in rows)
     stored = job.latest().metadata.operators["operator"]
@@ -74,7 +76,7 @@ def test_a_new_query_begins_with_what_was_written(
     # From now on it goes by its own checkpoints.
     with caplog.at_level(logging.INFO, "holdfast"):
         rows = run_all_kinds(job, parallelism, rows=0)
-    assert sorted(one for row in rows for one in row.list) == sorted([*range(10), 0, 1, 2])
+    assert sorted(element for row in rows for element in row.list) == sorted([*range(10), 0, 1, 2])
     assert [row.rules for row in rows] == [["limit=10"]] * parallelism
     assert f"doesn't begin with {pointer}" in caplog.text
 
@@ -139,8 +141,8 @@ def test_state_is_repaired_and_the_query_goes_on(
     spark: SparkSession, job: Job, tmp_path: Path
 ) -> None:
     run_all_kinds(job, rows=10)
-    taken = take_savepoint(job.spark_checkpoint, f"file://{tmp_path}/savepoints")
-    held = read_state(spark, taken, "operator", "list")
+    savepoint = take_savepoint(job.spark_checkpoint, f"file://{tmp_path}/savepoints")
+    held = read_state(spark, savepoint, "operator", "list")
     repaired = write_savepoint(
         f"file://{tmp_path}/repaired",
         {
@@ -153,12 +155,12 @@ def test_state_is_repaired_and_the_query_goes_on(
             ("operator", "added"): pa.table({"value": ["x"]}),
             ("operator", "union"): None,
         },
-        base=taken,
+        base=savepoint,
     )
-    before, after = holdfast.states(taken).to_pylist(), holdfast.states(repaired).to_pylist()
+    before, after = holdfast.states(savepoint).to_pylist(), holdfast.states(repaired).to_pylist()
     assert [row["state"] for row in before] == ["list", "union", "rules", None]
     assert sorted(str(row["state"]) for row in after) == ["None", "added", "list", "rules"]
-    assert holdfast.read_state(taken, "operator", "list")["value"].to_pylist() != []
+    assert holdfast.read_state(savepoint, "operator", "list")["value"].to_pylist() != []
 
     # It needs nothing of what it was made from.
     fork = Job(spark, tmp_path / "fork")
@@ -169,15 +171,15 @@ def test_state_is_repaired_and_the_query_goes_on(
     function = job.operator(AllKinds(), schema=AllKinds.schema, sink=seen)
     fork.start(function, job.stream(), availableNow=True).awaitTermination()
     assert [sorted(row.rules) for row in seen.rows] == [["limit=7", "more=1"]] * 2
-    assert sorted(one for row in seen.rows for one in row.list) == [0, 20, 40, 60, 80]
+    assert sorted(element for row in seen.rows for element in row.list) == [0, 20, 40, 60, 80]
     assert [row.union for row in seen.rows] == [[], []]
-    assert sorted(int(one) for row in seen.rows for one in row.raw) == list(range(10))
+    assert sorted(int(element) for row in seen.rows for element in row.raw) == list(range(10))
     # Rows of the frame stayed with their subtask.
     placed = {
         row["value"]: row["subtask"]
-        for row in holdfast.read_state(taken, "operator", "list").to_pylist()
+        for row in holdfast.read_state(savepoint, "operator", "list").to_pylist()
     }
-    assert all(placed[one // 10] == row.subtask for row in seen.rows for one in row.list)
+    assert all(placed[element // 10] == row.subtask for row in seen.rows for element in row.list)
 
 
 @pytest.mark.exhaustive
@@ -210,7 +212,9 @@ def test_a_base_that_is_damaged_or_gone_makes_no_savepoint(
     location = Path(one_operator(tmp_path).complete().removeprefix("file://"))
     target = tmp_path / "copy"
     state = {("new", "s"): pa.table({"value": [1]})}
-    file = max(location.iterdir(), key=lambda one: one.stat().st_size * (one.name != "_metadata"))
+    file = max(
+        location.iterdir(), key=lambda path: path.stat().st_size * (path.name != "_metadata")
+    )
     damaged = bytearray(file.read_bytes())
     damaged[0] ^= 1
     file.write_bytes(damaged)
@@ -252,3 +256,22 @@ def test_the_setting_has_flinks_names() -> None:
     for name in ("execution.state-recovery.path", "execution.savepoint.path"):
         with pytest.raises(InvalidRequestError, match=f"is '{PATH}' here"):
             Settings.parse({f"spark.holdfast.{name}": "file:///x"})
+
+
+@pytest.mark.parametrize("rows", [None, pa.table({"value": [1]})], ids=["removed", "written"])
+def test_keyed_state_of_the_base_is_neither_removed_nor_replaced(
+    tmp_path: Path, rows: pa.Table | None
+) -> None:
+    base = write_keyed(f"file://{tmp_path}/job-directory")
+    with pytest.raises(InvalidRequestError, match="state 'totals' of operator 'op' is keyed state"):
+        write_savepoint(tmp_path / "written", {("op", "totals"): rows}, base=base)
+
+
+def test_keyed_state_of_the_base_is_in_the_savepoint(tmp_path: Path) -> None:
+    base = write_keyed(f"file://{tmp_path}/job-directory")
+    pointer = write_savepoint(
+        tmp_path / "written", {("op", "list"): pa.table({"subtask": [0], "value": [1]})}, base=base
+    )
+    shutil.rmtree(tmp_path / "job-directory")
+    rows = holdfast.read_state(pointer, "op", "totals")
+    assert rows["user"].to_pylist() == ["ann", "bob", None, "eve"]

@@ -2,6 +2,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from contracts.files import write
 from contracts.patience import HANGS_S
 
 from holdfast.errors import (
@@ -33,16 +34,6 @@ def store_of(directory: str) -> ExclusiveFileSystem:
 @pytest.fixture
 def store(faults: Faults) -> ExclusiveFileSystem:
     return store_of(faults.directory)
-
-
-def write(store: ExclusiveFileSystem, uri: str, *parts: bytes) -> None:
-    stream = store.create(uri)
-    try:
-        for part in parts:
-            stream.write(part)
-        stream.commit()
-    finally:
-        stream.abort()
 
 
 def read(directory: str, name: str = "x") -> bytes | None:

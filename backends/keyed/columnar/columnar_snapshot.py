@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from holdfast.backends.keyed.segments import Manifest, Segment, encode_manifest, finish
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult, SnapshotStreams
-from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
+from holdfast.locations.handles import (
+    PlaceholderStreamStateHandle,
+    SegmentsStateHandle,
+    StreamStateHandle,
+)
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointedStateScope
 
@@ -28,11 +32,6 @@ class CapturedTables:
     def release(self) -> None:
         """Let go of the segments."""
         self.segments = {}
-
-
-def reference(name: str, confirmed: StreamStateHandle) -> StreamStateHandle:  # noqa: ARG001
-    """What a report says of a segment that the last confirmed checkpoint has."""
-    return confirmed
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,10 @@ class ColumnarSnapshotStrategy:
             stream.write(encode_manifest(resources.manifest))
             manifest = finish(streams, stream)
         self.written({**resources.confirmed, **new})
-        references = {name: reference(name, stream) for name, stream in resources.confirmed.items()}
+        references = {
+            name: PlaceholderStreamStateHandle(name, stream.size)
+            for name, stream in resources.confirmed.items()
+        }
         key_groups = self.key_groups.start_key_group, self.key_groups.end_key_group
         return SnapshotResult((SegmentsStateHandle(key_groups, {**references, **new}, manifest),))
 

@@ -4,7 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.backends.keyed.heap.heap_table import HeapTable, Rows, steps_of
-from holdfast.backends.keyed.segments import RestoredTable, migration_of, read_tables, write_tables
+from holdfast.backends.keyed.segments import (
+    RestoredTable,
+    StoredSpec,
+    migration_of,
+    read_tables,
+    write_tables,
+)
 from holdfast.backends.keyed.table import Migration, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import (
@@ -46,6 +52,7 @@ class HeapStateTables:
         self._key_groups = key_groups
         self._tables: dict[str, HeapTable] = {}
         self._mixed: dict[str, RestoredTable] = {}
+        self._asked: set[str] = set()
         self._now_ms = 0
         self._is_closed = False
         for restored in read_tables(handles, key_groups):
@@ -62,6 +69,11 @@ class HeapStateTables:
     def table(self, spec: TableSpec, migration: Migration | None = None) -> HeapTable:
         mixed = self._mixed.get(spec.name)
         known = self._tables.get(spec.name)
+        if known is not None and spec.name in self._asked:
+            if StoredSpec.of(known.spec) != StoredSpec.of(spec):
+                message = f"state {spec.name!r} is {known.spec} already, and can't be {spec} too"
+                raise InvalidRequestError(message)
+            return known
         table = HeapTable(spec, self._now_ms)
         if mixed is not None:
             table.restore(mixed.rows(spec, migration))
@@ -70,6 +82,7 @@ class HeapStateTables:
             change = migration_of(known.spec, spec, migration)
             table.restore([_changed(known.everything(), known.spec, change)])
         self._tables[spec.name] = table
+        self._asked.add(spec.name)
         return table
 
     def specs(self) -> Mapping[str, TableSpec]:

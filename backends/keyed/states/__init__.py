@@ -15,7 +15,7 @@ from holdfast.backends.keyed.states.key_context import KeyContext
 from holdfast.backends.keyed.states.list_columns import ListColumns
 from holdfast.backends.keyed.states.list_form import ListForm
 from holdfast.backends.keyed.states.list_state import ListState
-from holdfast.backends.keyed.states.map_columns import MapColumns, MapEntries
+from holdfast.backends.keyed.states.map_columns import MapColumns
 from holdfast.backends.keyed.states.map_state import MapState
 from holdfast.backends.keyed.states.reducing_columns import (
     CombiningColumns,
@@ -25,7 +25,7 @@ from holdfast.backends.keyed.states.reducing_columns import (
 from holdfast.backends.keyed.states.reducing_state import ReducingState
 from holdfast.backends.keyed.states.state_rows import KeyedRows, StateRows
 from holdfast.backends.keyed.states.timer_service import TimerService
-from holdfast.backends.keyed.states.timers import TIME, FiredTimers, Timers
+from holdfast.backends.keyed.states.timers import TIME, Timers
 from holdfast.backends.keyed.states.value_columns import ValueColumns
 from holdfast.backends.keyed.states.value_form import ValueForm
 from holdfast.backends.keyed.states.value_state import ValueState
@@ -37,7 +37,6 @@ __all__ = [
     "Average",
     "AverageColumns",
     "CombiningColumns",
-    "FiredTimers",
     "FoldingColumns",
     "KeyContext",
     "KeyedRows",
@@ -45,7 +44,6 @@ __all__ = [
     "ListForm",
     "ListState",
     "MapColumns",
-    "MapEntries",
     "MapState",
     "ReducingState",
     "StateRows",

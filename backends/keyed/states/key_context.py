@@ -1,4 +1,4 @@
-"""Whose state is meant: the keys of the batch, which of them is current, and the namespace."""
+"""The keys of the batch, the current key and namespace, and the pages that states have of them."""
 
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar

@@ -44,15 +44,15 @@ def _error_for(error: Exception, uri: str) -> CheckpointError:
         return CheckpointNotFoundError("no such file or directory", uri)
     if isinstance(error, FileExistsError):
         return CheckpointConflictError.exists(uri)
-    if (
-        isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError)
-        or number in _NOT_ALLOWED
-    ):
+    if isinstance(error, PermissionError):
+        return InvalidRequestError(f"not possible here ({text})", uri, kind="refused")
+    if isinstance(error, NotADirectoryError | IsADirectoryError) or number in _NOT_ALLOWED:
         return InvalidRequestError(f"not possible here ({text})", uri)
     if number in _NO_ROOM:
         return StorageFullError(f"no room left ({text})", uri)
     if _was_refused(error):
-        return InvalidRequestError(f"not let in; check credentials and host key ({text})", uri)
+        message = f"not let in; check credentials and host key ({text})"
+        return InvalidRequestError(message, uri, kind="refused")
     if isinstance(error, TypeError | ValueError | NotImplementedError):
         message = f"fsspec can't do this ({text}); check its configuration of that protocol"
         return InvalidRequestError(message, uri)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
-from holdfast.common import failures_of, raise_first, uripath
+from holdfast.common import SYSTEM_CLOCK, Clock, failures_of, raise_first, uripath
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.file_systems.fsspec import stores, times
 from holdfast.locations.file_systems.fsspec.fsspec_input_stream import FsspecInputStream
@@ -53,10 +53,12 @@ class FsspecFileSystem:
 
     Args:
         protocol: fsspec's name of it, such as `sftp`. The URIs of calls may have another scheme.
+        clock: Says when a file was changed where the store does not.
     """
 
-    def __init__(self, protocol: str) -> None:
+    def __init__(self, protocol: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._protocol = protocol
+        self._clock = clock
 
     def prepare_directory(self, uri: str, /) -> None:
         with reached(self._protocol, uri) as (store, path):
@@ -93,7 +95,7 @@ class FsspecFileSystem:
                 FileStatus(
                     uri=uripath.join(uri, stores.name(entry)),
                     size=0 if entry["type"] == "directory" else entry.get("size") or 0,
-                    modified_ms=times.modified_ms(store, entry),
+                    modified_ms=times.modified_ms(store, entry, self._clock),
                     is_directory=entry["type"] == "directory",
                     is_link=stores.is_link(entry),
                 )

@@ -1,9 +1,10 @@
 """When a file was last changed, from the many ways in which fsspec's stores say it."""
 
-import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
+
+from holdfast.common import Clock
 
 _KEYS = [
     "mtime",
@@ -21,7 +22,7 @@ _KEYS = [
 """What fsspec's implementations call the time of the last change, best first."""
 
 
-def modified_ms(store: Any, entry: dict[str, Any]) -> int:
+def modified_ms(store: Any, entry: dict[str, Any], clock: Clock) -> int:
     """Last change by the store's clock; now, where it can't say, for who deletes what is old."""
     for key in _KEYS:
         changed_ms = milliseconds(entry.get(key))
@@ -31,7 +32,7 @@ def modified_ms(store: Any, entry: dict[str, Any]) -> int:
     if entry["type"] != "directory":
         with suppress(NotImplementedError, FileNotFoundError):
             changed_ms = milliseconds(store.modified(entry["name"]))
-    return time.time_ns() // 1_000_000 if changed_ms is None else changed_ms
+    return clock.now_ms() if changed_ms is None else changed_ms
 
 
 def milliseconds(moment: object) -> int | None:

@@ -26,9 +26,13 @@ _FULL = {
     "QuotaByStorageTypeExceededException",
     "QuotaExceededException",
 }
-_REFUSED = {
+_NOT_LET_IN = {
     "AccessControlException",
     "AuthorizationException",
+    "SecretManager$InvalidToken",
+    "SnapshotAccessControlException",
+}
+_REFUSED = {
     "FSLimitException$MaxDirectoryItemsExceededException",
     "FSLimitException$PathComponentTooLongException",
     "HadoopIllegalArgumentException",
@@ -36,8 +40,6 @@ _REFUSED = {
     "InvalidPathException",
     "ParentNotDirectoryException",
     "PathIsNotEmptyDirectoryException",
-    "SecretManager$InvalidToken",
-    "SnapshotAccessControlException",
     "SnapshotException",
     "UnresolvedPathException",
     "UnsupportedOperationException",
@@ -88,14 +90,16 @@ def error_for(error: Exception, uri: str) -> CheckpointError:
     text = _text(error)
     if name in _FULL:
         return StorageFullError(f"quota is used up ({text})", uri)
-    if isinstance(error, PermissionError) or name in _REFUSED:
+    if isinstance(error, PermissionError) or name in _NOT_LET_IN:
+        return InvalidRequestError(f"HDFS refuses this ({text})", uri, kind="refused")
+    if name in _REFUSED:
         return InvalidRequestError(f"HDFS refuses this ({text})", uri)
     if str(error).startswith(_NO_IDENTITY):
         message = (
             f"HDFS does not know who this is ({text}); "
             "it wants a Kerberos ticket (kinit), or a delegation token"
         )
-        return InvalidRequestError(message, uri)
+        return InvalidRequestError(message, uri, kind="refused")
     if isinstance(error, (NotADirectoryError, IsADirectoryError, NotImplementedError, ValueError)):
         return InvalidRequestError(f"HDFS can't do this ({text})", uri)
     return StorageUnavailableError(f"HDFS failed ({text})", uri)

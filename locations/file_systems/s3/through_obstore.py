@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from holdfast.common import ProcessCache
+from holdfast.common import SYSTEM_CLOCK, ProcessCache
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.file_systems.port import BytesLike
 from holdfast.locations.file_systems.s3.s3_client import Connection, connection_for
@@ -232,11 +232,13 @@ class _Credentials:
 
     def __call__(self) -> dict[str, Any]:
         frozen = self._credentials.get_frozen_credentials()
+        # Not a clock that is handed in: obstore compares it with this machine's.
+        now = datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000, UTC)
         return {
             "access_key_id": frozen.access_key,
             "secret_access_key": frozen.secret_key,
             "token": frozen.token,
-            "expires_at": datetime.now(UTC) + _CREDENTIALS_LAST,
+            "expires_at": now + _CREDENTIALS_LAST,
         }
 
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.output import printable, say
+from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import CheckpointError, InvalidRequestError
 from holdfast.redaction import shown
 
@@ -58,18 +59,19 @@ def parser() -> argparse.ArgumentParser:
     return whole
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, *, clock: Clock = SYSTEM_CLOCK) -> int:
     """Run the command.
 
     Args:
         arguments: The words behind the program's name; None takes those of this process.
+        clock: Says how old things are.
 
     Returns:
         Exit status: 0 done, 1 nothing found or not as it should be, 2 wrong usage, 3 the store
         failed, a file is damaged, or something else went wrong that should not, 130 interrupted
         from the keyboard, 141 nobody reads the output, which was broken off.
     """
-    options = parser().parse_args(arguments)
+    options = parser().parse_args(arguments, argparse.Namespace(clock=clock))
     status = _NOBODY_READS
     try:
         status = int(options.run(options))

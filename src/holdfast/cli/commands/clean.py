@@ -1,7 +1,6 @@
 """`holdfast clean`: what crashes have left."""
 
 import argparse
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -117,7 +116,7 @@ def clean_command(options: argparse.Namespace) -> int:
             say(f"no job {options.job!r} here; there are: {', '.join(jobs) or 'none'}")
             return 1
         jobs = [options.job]
-    sweeps = _Sweeps(dry_run=not options.yes)
+    sweeps = _Sweeps(dry_run=not options.yes, now_s=options.clock.now_ms() / 1000)
     try:
         for job in jobs:
             sweeps.sweep(job, options, has_checkpoints=job in with_checkpoints)
@@ -139,6 +138,7 @@ class _Sweeps:
     """What was deleted, or would be, of all jobs so far."""
 
     dry_run: bool
+    now_s: float
     rows: list[dict[str, Any]] = field(default_factory=list)
     too_young: int = 0
     swept: int = 0
@@ -177,7 +177,7 @@ class _Sweeps:
                 }
             )
         else:
-            print_table([_text(row) for row in self.rows], right=("size", "age"))
+            print_table([_text(row, self.now_s) for row in self.rows], right=("size", "age"))
         say(self._summary())
 
     def _summary(self) -> str:
@@ -226,7 +226,7 @@ def _row(
     return {"job": job, "kind": kind, "uri": uri, "size_bytes": size, "modified": modified}
 
 
-def _text(row: dict[str, Any]) -> dict[str, str]:
+def _text(row: dict[str, Any], now_s: float) -> dict[str, str]:
     modified = row["modified"]
     return {
         "job": row["job"],
@@ -235,6 +235,6 @@ def _text(row: dict[str, Any]) -> dict[str, str]:
         # By this machine's clock, for people; what is old enough the store's decided.
         "age": "-"
         if modified is None
-        else age_text(time.time() - datetime.fromisoformat(modified).timestamp()),
+        else age_text(now_s - datetime.fromisoformat(modified).timestamp()),
         "path": row["uri"],
     }

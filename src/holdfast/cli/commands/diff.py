@@ -176,9 +176,9 @@ def _print(comparison: dict[str, Any]) -> None:
 def _print_operators(operators: list[dict[str, Any]]) -> None:
     for operator in operators:
         what = (
-            f"state {operator['state']} of {operator['uid']}"
+            f"state {operator['state']} of {operator['operator']}"
             if operator["state"]
-            else f"operator {operator['uid']}"
+            else f"operator {operator['operator']}"
         )
         if operator["what"] != "changed":
             print_line(f"{what}: {operator['what']}")

@@ -1,7 +1,6 @@
 """`holdfast list`: what completed checkpoints and savepoints there are."""
 
 import argparse
-import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +66,7 @@ def list_command(options: argparse.Namespace) -> int:
     if options.json:
         print_json(rows)
     else:
-        _print(rows)
+        _print(rows, now_s=options.clock.now_ms() / 1000)
     for failure in failures:
         say(str(failure))
     if failures:
@@ -91,9 +90,8 @@ def _row(checkpoint: FoundCheckpoint) -> dict[str, Any]:
     return summary(checkpoint.outcome)
 
 
-def _print(rows: list[dict[str, Any]]) -> None:
+def _print(rows: list[dict[str, Any]], *, now_s: float) -> None:
     """Print a table for each directory; above it stands what all its checkpoints have in common."""
-    now_s = time.time()
     tables: dict[str, list[dict[str, str]]] = {}
     for row in rows:
         tables.setdefault(_title(row), []).append(_text(row, now_s))

@@ -5,7 +5,6 @@ import dataclasses
 import json
 import os
 import sys
-import time
 import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -58,7 +57,7 @@ def report_command(options: argparse.Namespace) -> int:
         CheckpointError: A directory can't be listed.
     """
     use_stores(options, options.directory, options.savepoints)
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = options.clock.now_ms()
     if options.json:
         report = report_of(options.directory, options.savepoints, now_ms=now_ms)
         content = json.dumps(dataclasses.asdict(report), indent=2, ensure_ascii=False) + "\n"

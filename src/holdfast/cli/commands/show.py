@@ -3,7 +3,6 @@
 import argparse
 import json
 import statistics
-import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from holdfast.cli.output import (
     say,
 )
 from holdfast.cli.stores import add_stores
-from holdfast.errors import CheckpointNotFoundError
+from holdfast.errors import CheckpointError, CheckpointNotFoundError
 from holdfast.locations.coordination import files_of
 from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.metadata import StoredOperator, StoredSubtask, SubtaskStatistics
@@ -30,7 +29,7 @@ from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import SPARK, SPARK_FILES, all_streams, spark_files_of
 
 if TYPE_CHECKING:
-    from holdfast.backends.inspection import StateDescription
+    from holdfast.backends.inspection import ShownColumn, StoredState
     from holdfast.cli.command import Commands
 
 _MILLISECONDS = ("restore_ms", "process_ms", "sync_ms", "async_ms")
@@ -75,17 +74,16 @@ def show_command(options: argparse.Namespace) -> int:
     if options.json:
         print_json(shown)
     else:
-        _print(shown, subtasks=options.subtasks)
+        _print(shown, subtasks=options.subtasks, now_s=options.clock.now_ms() / 1000)
     return 0
 
 
 def _shown(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
     # Not at the top: it takes a while to load Arrow, and other commands need none.
-    from holdfast.backends.inspection import describe  # noqa: PLC0415
+    from holdfast.backends.inspection import states_of  # noqa: PLC0415
 
     metadata = checkpoint.metadata
     progress = progress_in(checkpoint)
-    states = describe(metadata)
     others = metadata.coordinator_states.keys() - {SPARK, SPARK_FILES}
     return {
         **summary(checkpoint),
@@ -99,7 +97,7 @@ def _shown(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
             name: len(metadata.coordinator_states[name]) for name in sorted(others)
         },
         "operators": {
-            uid: _operator(operator, [state for state in states if state.uid == uid])
+            uid: _operator(operator, states_of(uid, operator))
             for uid, operator in metadata.operators.items()
         },
         "files": [
@@ -127,7 +125,7 @@ def _spark_files(checkpoint: CompletedCheckpoint) -> dict[str, Any] | None:
     }
 
 
-def _operator(operator: StoredOperator, states: "list[StateDescription]") -> dict[str, Any]:
+def _operator(operator: StoredOperator, states: "list[StoredState]") -> dict[str, Any]:
     return {
         "parallelism": operator.parallelism,
         "max_parallelism": operator.max_parallelism,
@@ -139,41 +137,44 @@ def _operator(operator: StoredOperator, states: "list[StateDescription]") -> dic
     }
 
 
-def _state(state: "StateDescription") -> dict[str, Any]:
+def _state(state: "StoredState") -> dict[str, Any]:
+    columns: tuple[ShownColumn, ...] = ()
+    failure = None
+    try:
+        columns = state.readable().content
+    except CheckpointError as error:
+        failure = str(error)
+    row = state.row(columns)
+    del row["operator"]  # whose states these are
     return {
-        "name": state.name,
-        "kind": state.kind,
-        "mode": state.mode,
-        "elements": state.elements,
-        "state_bytes": state.state_bytes,
-        "type": state.type,
+        **row,
         "columns": [
             {
                 "name": column.name,
-                "arrow_type": column.arrow_type,
-                "serializer": column.serializer,
-                "type": column.type,
+                "type": column.stored_name,
+                "arrow_type": str(column.type),
+                "stored_as": column.kind,
                 "schema": json.loads(column.schema) if column.schema else None,
             }
-            for column in state.columns
+            for column in columns
         ],
-        "failure": None if state.failure is None else str(state.failure),
+        "failure": failure,
     }
 
 
 def _subtask(subtask: StoredSubtask) -> dict[str, Any]:
     counted: SubtaskStatistics | None = subtask.statistics
     return {
-        "bytes": sum(stream.size for stream in subtask.streams()),
+        "stored_bytes": subtask.stored_bytes,
         "statistics": None
         if counted is None
         else {field: getattr(counted, field) for field in (*_MEASURED, "restored_from")},
     }
 
 
-def _print(shown: dict[str, Any], *, subtasks: bool) -> None:
+def _print(shown: dict[str, Any], *, subtasks: bool, now_s: float) -> None:
     completed = datetime.fromisoformat(shown["completed"])
-    age = age_text(time.time() - completed.timestamp())
+    age = age_text(now_s - completed.timestamp())
     epoch = f", in epoch {shown['epoch']}" if shown["epoch"] else ""
     print_line(f"{shown['kind']} {shown['checkpoint']} of job {shown['job']}")
     pairs = {
@@ -221,11 +222,11 @@ def _print_operator(uid: str, operator: dict[str, Any], *, subtasks: bool) -> No
     print_table(
         [
             {
-                "state": state["name"] or f"<{state['kind']}>",
-                "mode": state["mode"].lower().replace("_", "-") or "-",
+                "state": state["state"] or "-",
+                "kind": state["kind"],
                 "elements": str(state["elements"]),
-                "size": bytes_text(state["state_bytes"]),
-                "type": "can't be read" if state["failure"] else state["type"] or "bytes",
+                "size": bytes_text(state["bytes"]),
+                "type": "can't be read" if state["failure"] else state["type"],
             }
             for state in operator["states"]
         ],

@@ -13,11 +13,10 @@ from holdfast.locations.coordination import (
     JobHistory,
     SweepReport,
     Unreadable,
-    files_of,
     job_histories,
     size_of,
 )
-from holdfast.locations.handles import FileStateHandle, StreamStateHandle
+from holdfast.locations.handles import StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import all_streams, progress_of
@@ -34,7 +33,7 @@ class Subtask:
 
     Attributes:
         subtask: Its index.
-        state_bytes: Length of its state, in files and inline.
+        stored_bytes: Length of its state, in files and inline.
         rows_in: Rows given to the operator.
         rows_out: Rows that it gave on.
         restore_ms: Time to read the state that it began with, milliseconds.
@@ -44,7 +43,7 @@ class Subtask:
     """
 
     subtask: int
-    state_bytes: int
+    stored_bytes: int
     rows_in: int | None
     rows_out: int | None
     restore_ms: float | None
@@ -340,12 +339,10 @@ def _operator(uid: str, state: StoredOperator) -> ReportedOperator:
 
 
 def _subtask(index: int, state: StoredSubtask) -> Subtask:
-    streams = state.streams()
-    inline = sum(stream.size for stream in streams if not isinstance(stream, FileStateHandle))
     did = state.statistics
     return Subtask(
         subtask=index,
-        state_bytes=inline + sum(file.size for file in files_of(streams)),
+        stored_bytes=state.stored_bytes,
         rows_in=did.rows_in if did else None,
         rows_out=did.rows_out if did else None,
         restore_ms=did.restore_ms if did else None,

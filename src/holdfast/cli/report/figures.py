@@ -69,7 +69,7 @@ def job_figures(job: Job) -> list[Figure]:
 def subtask_figures(subtasks: Sequence[Subtask]) -> list[Figure]:
     """How evenly an operator's subtasks share the work; none for a single one, or for no work."""
     measures = (
-        _spread("State", subtasks, lambda subtask: subtask.state_bytes, bytes_text),
+        _spread("State", subtasks, lambda subtask: subtask.stored_bytes, bytes_text),
         _spread("Rows in", subtasks, lambda subtask: subtask.rows_in, count_text),
         _spread("Process time", subtasks, lambda subtask: subtask.process_ms, ms_text),
     )

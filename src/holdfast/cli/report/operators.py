@@ -48,9 +48,9 @@ def operator_view(operator: ReportedOperator, checkpoints: Sequence[Checkpoint])
     subtasks = _totals(operator, alike)
     is_by_size = len(subtasks) > SHOWN_ROWS
     in_order = (
-        sorted(subtasks, key=lambda subtask: -subtask.state_bytes) if is_by_size else subtasks
+        sorted(subtasks, key=lambda subtask: -subtask.stored_bytes) if is_by_size else subtasks
     )
-    columns = ("state_bytes", "rows_in", "rows_out", "process_ms", "snapshot_ms")
+    columns = ("stored_bytes", "rows_in", "rows_out", "process_ms", "snapshot_ms")
     return OperatorView(
         operator=operator,
         checkpoints=len(alike),
@@ -74,7 +74,7 @@ def _totals(operator: ReportedOperator, alike: Sequence[ReportedOperator]) -> li
     return [
         Subtask(
             subtask=index,
-            state_bytes=own[index].state_bytes if index in own else 0,
+            stored_bytes=own[index].stored_bytes if index in own else 0,
             rows_in=_sum(part.rows_in for part in did[index]),
             rows_out=_sum(part.rows_out for part in did[index]),
             restore_ms=_sum(part.restore_ms for part in did[index]),

@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from holdfast.backends.inspection import RawPart, Section
+from holdfast.backends.inspection import StatePart
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.data_source.spark_types import for_spark
 from holdfast.spark.data_source.view import StateView
@@ -19,7 +19,7 @@ class StatePartition(InputPartition):
         part: A part of the state; None if the view is a small table, which has all rows itself.
     """
 
-    def __init__(self, part: Section | RawPart | None) -> None:
+    def __init__(self, part: StatePart | None) -> None:
         super().__init__(None)
         self.part = part
 

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from holdfast.backends.inspection import StoredState, states, stored_state
+from holdfast.backends.inspection import ReadableState, readable_state, states
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.data_source.spark_types import spark_schema_of
 from holdfast.spark.settings import Stores, check_known
@@ -17,7 +17,7 @@ from holdfast.spark_progress.tables import subtasks
 SETTINGS = "settings"
 """The option for settings of Spark as a JSON object. Spark makes small letters of options' names."""
 
-_OPTIONS = ("path", "view", "operator", "state", "raw", "wideintegers", SETTINGS)
+_OPTIONS = ("path", "view", "operator", "state", "raw", "kind", "wideintegers", SETTINGS)
 _OPTIONS_OF_STORES = ("spark.hadoop.", "spark.holdfast.s3.")
 _VIEWS = ("states", "elements", "metadata")
 
@@ -36,7 +36,7 @@ class StateView:
     stores: Stores
     schema: pa.Schema
     table: pa.Table | None = None
-    state: StoredState | None = None
+    state: ReadableState | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "StateView":
@@ -58,7 +58,8 @@ class StateView:
         stores = Stores.parse(settings, pointer)
         stores.use()
         operator, state, raw = given.get("operator"), given.get("state"), given.get("raw")
-        is_named = operator is not None or state is not None or raw is not None
+        kind = given.get("kind")
+        is_named = any(value is not None for value in (operator, state, raw, kind))
         view = given.get("view", "elements" if is_named else "states").lower()
         match view:
             case "elements":
@@ -66,16 +67,17 @@ class StateView:
                 if wide not in {"true", "false"}:
                     message = f"wideIntegers is {wide!r}; it must be true or false"
                     raise InvalidRequestError(message)
-                stored = stored_state(
+                readable = readable_state(
                     pointer,
                     operator,
                     state,
                     raw=raw,  # type: ignore[arg-type]  # checked there
+                    kind=kind,
                     wide_integers=wide == "true",
                 )
-                return cls(stores=stores, schema=stored.schema, state=stored)
+                return cls(stores=stores, schema=readable.schema, state=readable)
             case "states" | "metadata" if is_named:
-                message = f"view {view} shows all states; leave operator, state and raw out"
+                message = f"view {view} shows all states; leave operator, state, raw and kind out"
                 raise InvalidRequestError(message)
             case "states" | "metadata":
                 table = states(pointer) if view == "states" else subtasks(pointer)

@@ -1,6 +1,5 @@
 """Queries of a classic session, by way of Spark's JVM side."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.common import Clock
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 from holdfast.spark.engines.engine import RunningQuery
 from holdfast.spark.engines.stopping import QueryStoppedError, is_interruption, quiet_error
@@ -43,9 +43,15 @@ class _Lists(AccumulatorParam[list[bytes]]):
 
 @dataclass(frozen=True, slots=True)
 class ClassicEngine:
-    """An `Engine` over a session of this process."""
+    """An `Engine` over a session of this process.
+
+    Attributes:
+        session: The session of the batch.
+        clock: Says for how long Spark's listeners are waited for.
+    """
 
     session: SparkSession
+    clock: Clock
 
     def running_query(self) -> RunningQuery:
         query_id = self.session.sparkContext.getLocalProperty("sql.streaming.queryId")
@@ -107,7 +113,7 @@ class ClassicEngine:
         return quiet_error() if is_quiet else None
 
     def jobs(self, run_id: str) -> "ClassicJobs":
-        jobs = ClassicJobs(self.session, run_id)
+        jobs = ClassicJobs(self.session, run_id, self.clock)
         jobs.begin()
         return jobs
 
@@ -138,6 +144,7 @@ class ClassicJobs:
 
     session: SparkSession
     run_id: str
+    clock: Clock
 
     def begin(self) -> None:
         """Put the thread's jobs into that group again; a former batch may have left it."""
@@ -165,9 +172,9 @@ class ClassicJobs:
         return int(execution.toRdd().getNumPartitions())
 
     def failed(self, known: frozenset[int]) -> list[bool]:
-        _let_listeners_catch_up(self.session)
+        _let_listeners_catch_up(self.session, self.clock)
         while "RUNNING" in (statuses := self._statuses(known)):
-            time.sleep(_POLL_S)
+            self.clock.sleep(_POLL_S)
         return [status == "FAILED" for status in statuses]
 
     def _statuses(self, known: frozenset[int]) -> list[str]:
@@ -177,14 +184,14 @@ class ClassicJobs:
         return ["" if info is None else info.status().toString() for info in infos]
 
 
-def _let_listeners_catch_up(session: SparkSession) -> None:
+def _let_listeners_catch_up(session: SparkSession, clock: Clock) -> None:
     bus = cast("Any", session.sparkContext)._jsc.sc().listenerBus()
-    deadline = time.monotonic() + _BUS_TIMEOUT_S
+    deadline = clock.monotonic_s() + _BUS_TIMEOUT_S
     while True:
         try:
             bus.waitUntilEmpty()
         except Py4JJavaError as error:  # it gives up after ten seconds
-            if time.monotonic() > deadline:
+            if clock.monotonic_s() > deadline:
                 message = "Spark's listeners are too far behind to tell what the sink's job did"
                 raise CheckpointDeclinedError(message) from error
         else:

@@ -5,7 +5,8 @@
 checkpoint; `continuation` says whether it may go on from the last. Start with `stateful_query`.
 """
 
-from holdfast.spark.query.coordinator import _CLEANER, CheckpointCoordinator
+from holdfast.spark.query.cleaning import CLEANER
+from holdfast.spark.query.coordinator import CheckpointCoordinator
 from holdfast.spark.query.held_checkpoints import retained
 from holdfast.spark.query.pending_checkpoint import PendingCheckpoint
 from holdfast.spark.query.stateful_query import (
@@ -17,7 +18,7 @@ from holdfast.spark.query.stateful_query import (
 from holdfast.spark.query.writing_program import writer
 
 __all__ = [
-    "_CLEANER",
+    "CLEANER",
     "CheckpointCoordinator",
     "PendingCheckpoint",
     "StatefulOperator",

@@ -16,29 +16,26 @@ class Continuation:
     """What of a query decides which checkpoints it may go on from.
 
     Attributes:
-        job_id: The job.
         query_id: Spark's id of the query.
         operators: Its operators by uid.
         sinks: Its sinks with a state of their own, by name.
         allow_non_restored_state: Whether state that nothing takes may be left behind.
     """
 
-    job_id: str
     query_id: str
     operators: Mapping[str, Operator]
     sinks: Mapping[str, CheckpointedSink]
     allow_non_restored_state: bool
 
     def check(self, last: CompletedCheckpoint) -> None:
-        """Refuse a checkpoint of another job or query, or with operators unlike the query's.
+        """Refuse a checkpoint of another query, or with operators unlike the query's.
+
+        A checkpoint of another job can't have been read: `load_checkpoint` refuses it.
 
         Raises:
             InvalidRequestError: It is such a checkpoint.
         """
         metadata, pointer = last.metadata, last.location.external_pointer
-        if metadata.job_id != self.job_id:
-            message = f"checkpoint belongs to job {metadata.job_id!r}, this is {self.job_id!r}"
-            raise InvalidRequestError(message, pointer)
         owner = progress_of(metadata).query_id
         if owner != self.query_id:
             message = (

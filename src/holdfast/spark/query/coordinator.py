@@ -1,19 +1,21 @@
 """The checkpoint coordinator: decides what to do with a batch, commits its checkpoint, cleans up."""
 
 import logging
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import msgspec
 
+from holdfast.common import Clock, uripath
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.coordination import (
     CheckpointsCleaner,
     CompletedCheckpointStore,
+    are_own,
     complete_checkpoint,
     load_latest_checkpoint,
+    without_placeholders,
 )
 from holdfast.locations.file_systems import retry_deadline
 from holdfast.locations.metadata import CheckpointMetadata
@@ -34,9 +36,6 @@ from holdfast.spark.subtask import Acknowledgement, operator_state
 from holdfast.spark_progress import SPARK, SparkProgress
 
 _log = logging.getLogger(__name__)
-
-# All queries of the process share a cleaner: deleting is never urgent.
-_CLEANER = CheckpointsCleaner()
 
 _COMMIT_DEADLINE_S = 60.0
 _ABORT_DEADLINE_S = 10.0
@@ -60,6 +59,8 @@ class CheckpointCoordinator:
             left behind.
         start: Savepoint whose operators' state the query begins with if it has no checkpoint.
         sweep: Deletes what crashes have left; called in the background once the job is claimed.
+        cleaner: Deletes checkpoints that are not kept, and runs `sweep`.
+        clock: Says when checkpoints were completed, and how long they took.
     """
 
     def __init__(
@@ -74,12 +75,13 @@ class CheckpointCoordinator:
         allow_non_restored_state: bool = False,
         start: str | None = None,
         sweep: Callable[[], object] | None = None,
+        cleaner: CheckpointsCleaner,
+        clock: Clock,
     ) -> None:
         self._access = access
         self._job_id = job_id
         self._operators = operators
         self._continuation = Continuation(
-            job_id=job_id,
             query_id=query_id,
             operators=operators,
             sinks=sinks,
@@ -90,8 +92,10 @@ class CheckpointCoordinator:
         self._start = start
         self._savepoint: CompletedCheckpoint | None = None  # what it begins with
         self._ownership: JobOwnership | None = None
-        self._store = CompletedCheckpointStore(num_retained, _CLEANER)
+        self._store = CompletedCheckpointStore(num_retained, cleaner)
         self._sweep = sweep
+        self._cleaner = cleaner
+        self._clock = clock
         access.initialize_base_locations_for_checkpoint()
 
     @property
@@ -117,7 +121,7 @@ class CheckpointCoordinator:
                 other rows in the batch of that checkpoint.
             CheckpointConflictError: Another driver has claimed the job.
         """
-        started = time.monotonic()
+        started_s = self._clock.monotonic_s()
         if self._ownership is None:
             # Not before it is sure that this query can go on: it stops the one that runs the job.
             last = load_latest_checkpoint(self._access)
@@ -141,15 +145,21 @@ class CheckpointCoordinator:
         restored = last or self._savepoint
         # From the batch, not counted: two drivers on one job meet at the same file then.
         checkpoint_id = batch_id + 1
+        location = self._access.initialize_location_for_checkpoint(checkpoint_id)
+        assigned = assigned_operators(self._operators, restored, is_ours=self._is_ours)
         return PendingCheckpoint(
             checkpoint_id=checkpoint_id,
             batch_id=batch_id,
-            location=self._access.initialize_location_for_checkpoint(checkpoint_id),
+            location=location,
             restored_checkpoint_id=restored.checkpoint_id if restored else None,
-            assigned=assigned_operators(self._operators, restored, is_ours=self._is_ours),
+            assigned=assigned,
+            may_refer={
+                uid: are_own(operator.subtasks, uripath.parent(location.external_pointer))
+                for uid, operator in assigned.items()
+            },
             key_types=known_key_types(self._operators, restored),
             commit_token=uuid.uuid4().hex,
-            started=started,
+            started_s=started_s,
         )
 
     def _take_over(self) -> None:
@@ -173,9 +183,9 @@ class CheckpointCoordinator:
                 self._savepoint.location.external_pointer,
             )
         self._ownership = ownership
-        self._store = CompletedCheckpointStore(self._num_retained, _CLEANER, completed)
+        self._store = CompletedCheckpointStore(self._num_retained, self._cleaner, completed)
         if self._sweep is not None:
-            _CLEANER.run(self._sweep, f"orphaned files of job {self._job_id}")
+            self._cleaner.run(self._sweep, f"orphaned files of job {self._job_id}")
 
     def complete(
         self,
@@ -193,7 +203,8 @@ class CheckpointCoordinator:
             sink_states: What sinks keep in the checkpoint, by name.
 
         Raises:
-            CheckpointDeclinedError: A subtask has reported twice, or not at all.
+            CheckpointDeclinedError: A subtask has reported twice, or not at all, or refers to what it
+                was not restored from.
             CheckpointConflictError: Another driver has committed the checkpoint, or claimed the job.
             OutcomeUnknownError: The store did not say whether it was committed; nothing may be deleted.
             StorageUnavailableError: The checkpoint was not committed.
@@ -202,11 +213,16 @@ class CheckpointCoordinator:
         if ownership is None:
             raise InvalidRequestError("no checkpoint was begun")
         operators = {
-            uid: operator_state(
-                operator,
-                acknowledgements[uid],
-                max_parallelism=pending.assigned[uid].max_parallelism,
-                key_types=pending.key_types.get(uid, ()),
+            uid: without_placeholders(
+                uid,
+                operator_state(
+                    operator,
+                    acknowledgements[uid],
+                    max_parallelism=pending.assigned[uid].max_parallelism,
+                    key_types=pending.key_types.get(uid, ()),
+                ),
+                pending.assigned[uid].subtasks,
+                may_refer=pending.may_refer[uid],
             )
             for uid, operator in self._operators.items()
         }
@@ -214,8 +230,8 @@ class CheckpointCoordinator:
             job_id=self._job_id,
             checkpoint_id=pending.checkpoint_id,
             commit_token=pending.commit_token,
-            created_ms=time.time_ns() // 1_000_000,
-            duration_ms=1000 * (time.monotonic() - pending.started),
+            created_ms=self._clock.now_ms(),
+            duration_ms=1000 * (self._clock.monotonic_s() - pending.started_s),
             writer=writer(),
             operators=operators,
             coordinator_states={SPARK: msgspec.msgpack.encode(progress), **sink_states},

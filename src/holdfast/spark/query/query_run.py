@@ -9,6 +9,7 @@ from typing import Self
 import pyspark
 from pyspark.sql import DataFrame
 
+from holdfast.common import Clock
 from holdfast.errors import OutcomeUnknownError
 from holdfast.locations.coordination import sweep
 from holdfast.redaction import shown
@@ -23,6 +24,7 @@ from holdfast.spark.operators import (
     snapshot_sinks,
 )
 from holdfast.spark.query.batch_run import BatchRun
+from holdfast.spark.query.cleaning import CLEANER
 from holdfast.spark.query.coordinator import CheckpointCoordinator
 from holdfast.spark.query.frames import compute
 from holdfast.spark.query.pending_checkpoint import PendingCheckpoint
@@ -65,6 +67,8 @@ class QueryRun:
         operators: Mapping[str, Operator],
         engine: Engine,
         query: RunningQuery,
+        *,
+        clock: Clock,
     ) -> Self:
         """Read the settings; storage is not touched yet, but for the job's directories.
 
@@ -88,6 +92,8 @@ class QueryRun:
             allow_non_restored_state=settings.allow_non_restored_state,
             start=settings.savepoint_path,
             sweep=_sweep_of(settings, job_id),
+            cleaner=CLEANER,
+            clock=clock,
         )
         guard_against_other_plans(engine.session)
         return cls(
@@ -104,6 +110,7 @@ class QueryRun:
                 stores=settings.stores,
                 compression=settings.compression,
                 warm=settings.warm,
+                clock=clock,
             ),
             coordinator=coordinator,
             link=Link(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.engines import Engine, RunningQuery, engine_of
 from holdfast.spark.operators import (
@@ -164,18 +165,21 @@ class StatefulQuery:
     unless a sink has a state of its own.
     """
 
-    def __init__(self, process: Sink, operators: dict[str, Operator]) -> None:
+    def __init__(
+        self, process: Sink, operators: dict[str, Operator], clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self._process = process
         self._operators = operators
+        self._clock = clock
         self._lock = threading.Lock()
         self._runs: dict[str, QueryRun] = {}  # by query
         self._home: SparkSession | None = None
         self._kept_engine: Engine | None = None
 
-    def __getstate__(self) -> tuple[Sink, dict[str, Operator]]:
-        return self._process, self._operators
+    def __getstate__(self) -> tuple[Sink, dict[str, Operator], Clock]:
+        return self._process, self._operators, self._clock
 
-    def __setstate__(self, state: tuple[Sink, dict[str, Operator]]) -> None:
+    def __setstate__(self, state: tuple[Sink, dict[str, Operator], Clock]) -> None:
         StatefulQuery.__init__(self, *state)
         # Spark Connect pickles it to the process that runs the batches. Only now the active session
         # is the client's own, which knows of the query; later it is the query's copy.
@@ -199,7 +203,7 @@ class StatefulQuery:
         with self._lock:
             run = self._runs.get(query.query_id)
         if run is None or run.run_id != query.run_id:
-            run = QueryRun.start(self._process, self._operators, engine, query)
+            run = QueryRun.start(self._process, self._operators, engine, query, clock=self._clock)
             with self._lock:
                 self._check_alone(run, query)
                 self._runs[query.query_id] = run
@@ -224,7 +228,7 @@ class StatefulQuery:
     def _engine(self, session: SparkSession) -> Engine:
         """The way to Spark, kept: with Spark Connect it takes a while to tell which query this is."""
         if self._kept_engine is None or self._kept_engine.session is not session:
-            self._kept_engine = engine_of(session, self._home)
+            self._kept_engine = engine_of(session, self._home, self._clock)
         return self._kept_engine
 
 

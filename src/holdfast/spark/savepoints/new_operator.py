@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.backends.assignment import OperatorSettings
-from holdfast.backends.inspection import state_names
+from holdfast.backends.inspection import states_of
 from holdfast.backends.keys import KEY_HASH
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.metadata import StoredOperator
@@ -74,7 +74,15 @@ def operators_of(
     operators = dict(known)
     operators |= {uid: operator.without_state() for uid, operator in new.items()}
     for (uid, name), rows in states.items():
-        if rows is None and (uid not in known or name not in state_names(known[uid])):
+        stored = states_of(uid, known[uid]) if uid in known else []
+        names = {state.name for state in stored if not state.is_keyed}
+        if name not in names and name in {state.name for state in stored}:
+            message = (
+                f"state {name!r} of operator {uid!r} is keyed state, which can't be written or removed "
+                "here; leave it out, and it is in the savepoint as it is in the base"
+            )
+            raise InvalidRequestError(message)
+        if rows is None and name not in names:
             message = f"state {name!r} of operator {uid!r} is not in the base, and can't be removed"
             raise InvalidRequestError(message)
         operators.setdefault(uid, NewOperator().without_state())

@@ -123,7 +123,7 @@ def roll_back_points(
 
     def point(candidate: tuple[int | None, int]) -> RollBackPoint | None:
         checkpoint, batch_id = candidate
-        if query.begun is not None and query.begun.to != str(batch_id):
+        if query.begun is not None and query.begun.note.to != str(batch_id):
             return None
         try:
             batch = batch_at(location, files, batch_id)

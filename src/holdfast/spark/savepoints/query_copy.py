@@ -4,7 +4,6 @@ Nobody is kept from changing what is copied: if something goes meanwhile, the co
 """
 
 import logging
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 import msgspec
 import pyspark
 
+from holdfast.common import Clock
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.coordination import complete_checkpoint, disposed_on_failure
 from holdfast.locations.metadata import CheckpointMetadata
@@ -57,7 +57,9 @@ class MissedError(Exception):
         self.error = error
 
 
-def copy_query(stored: StoredQuery, target: str, base: Base, *, operators: bool) -> str:
+def copy_query(
+    stored: StoredQuery, target: str, base: Base, *, operators: bool, clock: Clock
+) -> str:
     """Make a savepoint of what the query has stored by now.
 
     Args:
@@ -65,6 +67,7 @@ def copy_query(stored: StoredQuery, target: str, base: Base, *, operators: bool)
         target: URI of the directory to make the savepoint in.
         base: An earlier savepoint, whose files are referred to where they are the same.
         operators: Whether the query has operators whose state counts.
+        clock: Says when the savepoint is made, and for how long the query is waited for.
 
     Returns:
         Pointer to the savepoint.
@@ -72,8 +75,10 @@ def copy_query(stored: StoredQuery, target: str, base: Base, *, operators: bool)
     Raises:
         MissedError: Something of the query has gone while it was copied.
     """
-    started = time.monotonic()
+    started_s = clock.monotonic_s()
     batch_id, last = _newest_batch(stored, operators=operators)
+    if last is not None:
+        _wait_for_commit(stored, batch_id, clock)
     with _of_the_query(batch_id, target):
         files = tree(stored.checkpoint_location)
         if METADATA not in files:
@@ -89,7 +94,7 @@ def copy_query(stored: StoredQuery, target: str, base: Base, *, operators: bool)
     with disposed_on_failure(location):
         copier = Copier(location, base)
         with _of_the_query(batch_id, target):
-            metadata = _copied_state(stored, last, batch, copier)
+            metadata = _copied_state(stored, last, batch, copier, clock.now_ms())
             copied = _copied_files(stored, selected, files, copier)
         spark_files = SparkFiles(
             is_committed=batch.is_committed,
@@ -103,7 +108,7 @@ def copy_query(stored: StoredQuery, target: str, base: Base, *, operators: bool)
         metadata = msgspec.structs.replace(
             metadata,
             coordinator_states=coordinator_states,
-            duration_ms=1000 * (time.monotonic() - started),
+            duration_ms=1000 * (clock.monotonic_s() - started_s),
         )
         completed = complete_checkpoint(location, metadata)
     _log.info(
@@ -139,7 +144,7 @@ def _newest_batch(
     if last is None:
         if committed is None:
             message = "the query has done no batch yet"
-            raise CheckpointNotFoundError(message, stored.checkpoint_location)
+            raise CheckpointNotFoundError(message, stored.checkpoint_location, kind="not-begun")
         if operators and has_link(stored.checkpoint_location):
             message = "query has only just begun with its operators"
             raise MissedError(
@@ -154,20 +159,19 @@ def _newest_batch(
             f"behind batch {batch_id}; {GONE_WAY_OUT}"
         )
         raise InvalidRequestError(message, last.location.external_pointer)
-    _wait_for_commit(stored, batch_id)
     return batch_id, last
 
 
-def _wait_for_commit(stored: StoredQuery, batch_id: int) -> None:
+def _wait_for_commit(stored: StoredQuery, batch_id: int, clock: Clock) -> None:
     """Let a running query note that the batch is done, which it does a moment later."""
-    deadline = time.monotonic() + _COMMIT_WAIT_S
+    deadline_s = clock.monotonic_s() + _COMMIT_WAIT_S
     while (
         stored.streaming_query is not None
         and stored.streaming_query.isActive
         and str(batch_id) not in names_in(f"{stored.checkpoint_location}/commits")
-        and time.monotonic() < deadline
+        and clock.monotonic_s() < deadline_s
     ):
-        time.sleep(_POLL_S)
+        clock.sleep(_POLL_S)
 
 
 def _copied_files(
@@ -180,14 +184,18 @@ def _copied_files(
 
 
 def _copied_state(
-    stored: StoredQuery, last: CompletedCheckpoint | None, batch: LoggedBatch, copier: Copier
+    stored: StoredQuery,
+    last: CompletedCheckpoint | None,
+    batch: LoggedBatch,
+    copier: Copier,
+    created_ms: int,
 ) -> CheckpointMetadata:
     """The state of operators, copied; or metadata without any."""
     if last is not None:
         return msgspec.structs.replace(
             copier.state(last.metadata),
             commit_token=uuid.uuid4().hex,
-            created_ms=time.time_ns() // 1_000_000,
+            created_ms=created_ms,
             writer=writer(),
             epoch=0,
         )
@@ -202,7 +210,7 @@ def _copied_state(
     return CheckpointMetadata(
         job_id=stored.job_id,
         checkpoint_id=batch.batch_id + 1,
-        created_ms=time.time_ns() // 1_000_000,
+        created_ms=created_ms,
         duration_ms=0,
         writer=writer(),
         operators={},

@@ -13,15 +13,21 @@ from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination import (
     complete_checkpoint,
     disposed_on_failure,
+    files_of,
     load_checkpoints,
     stored,
     with_copies,
 )
+from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata
-from holdfast.locations.storages import CheckpointStorageAccess, CompletedCheckpoint
+from holdfast.locations.storages import (
+    CheckpointedStateScope,
+    CheckpointStorageAccess,
+    CompletedCheckpoint,
+)
 from holdfast.spark.checkpoint_location import Link
 from holdfast.spark.savepoints.configuration import use_stores
-from holdfast.spark.savepoints.unfinished import Unfinished
+from holdfast.spark.savepoints.unfinished import Change
 from holdfast.spark.settings import PREFIX, Settings
 from holdfast.spark_progress import SPARK, SPARK_FILES, progress_of
 
@@ -78,18 +84,18 @@ class RestoredJob:
             f"{PREFIX}job.id": self.job_id,  # a session may have the id of another job
         }
 
-    def is_restored(self, unfinished: Unfinished) -> bool:
+    def is_restored(self, restore: Change) -> bool:
         """Whether the savepoint's state is the job's checkpoint already.
 
         Raises:
             InvalidRequestError: It has checkpoints which are not of this restore.
         """
-        return self._are_own(load_checkpoints(self.access), unfinished)
+        return self._are_own(load_checkpoints(self.access), restore)
 
-    def _are_own(self, checkpoints: Iterable[CompletedCheckpoint], unfinished: Unfinished) -> bool:
+    def _are_own(self, checkpoints: Iterable[CompletedCheckpoint], restore: Change) -> bool:
         there = list(checkpoints)
         for checkpoint in there:
-            if checkpoint.metadata.commit_token != unfinished.token:
+            if checkpoint.metadata.commit_token != restore.note.token:
                 message = (
                     f"job {self.job_id} has checkpoints already; name another job or directory, "
                     "delete that of the job if nobody needs it, or use roll_back to go back in it"
@@ -97,30 +103,34 @@ class RestoredJob:
                 raise InvalidRequestError(message, checkpoint.location.external_pointer)
         return bool(there)
 
-    def restore(
-        self, savepoint: CompletedCheckpoint, unfinished: Unfinished, checkpoint_location: str
-    ) -> None:
+    def restore(self, savepoint: CompletedCheckpoint, restore: Change) -> None:
         """Make the savepoint's state the job's first checkpoint, unless it is already."""
-        if self.is_restored(unfinished):
+        if self.is_restored(restore):
             return
         self.access.initialize_base_locations_for_checkpoint()
         ownership = self.access.claim_job()
-        if self._are_own(ownership.completed.values(), unfinished):
+        if self._are_own(ownership.completed.values(), restore):
             return  # by somebody who does the same
         pending = self.access.initialize_location_for_checkpoint(savepoint.checkpoint_id)
+        shared = {file.uri for file in files_of(savepoint.metadata.shared_streams())}
+
+        def copy(file: FileStateHandle) -> StreamStateHandle:
+            # Checkpoints of the query go on referring to what was shared.
+            is_shared = file.uri in shared
+            scope = CheckpointedStateScope.SHARED if is_shared else CheckpointedStateScope.EXCLUSIVE
+            return stored(file.open_input_stream, pending, scope=scope)
+
         with disposed_on_failure(pending):
-            copied, _ = with_copies(
-                savepoint.metadata, lambda handle: stored(handle.open_input_stream, pending)
-            )
+            copied, _ = with_copies(savepoint.metadata, copy)
             progress = msgspec.structs.replace(
                 progress_of(savepoint.metadata),
-                query_id=unfinished.query_id,
-                checkpoint_location=checkpoint_location,
+                query_id=restore.note.query_id,
+                checkpoint_location=restore.location,
             )
             metadata = msgspec.structs.replace(
                 copied,
                 job_id=self.job_id,
-                commit_token=unfinished.token,
+                commit_token=restore.note.token,
                 epoch=ownership.epoch,
                 coordinator_states=_without_spark_files(savepoint.metadata)
                 | {SPARK: msgspec.msgpack.encode(progress)},

@@ -37,15 +37,7 @@ from holdfast.spark.savepoints.done_restore import Restored, note_restored, rest
 from holdfast.spark.savepoints.materialising import check_whole, clear, materialise
 from holdfast.spark.savepoints.restored_job import RestoredJob
 from holdfast.spark.savepoints.spreading import check_can_be_spread, spreads
-from holdfast.spark.savepoints.unfinished import (
-    Unfinished,
-    begin,
-    finish,
-    finish_what_is_done,
-    forget,
-    is_finished,
-    unfinished_in,
-)
+from holdfast.spark.savepoints.unfinished import Change, Unfinished, change_begun_in
 from holdfast.spark_progress import SparkFiles, directories_of, progress_of, spark_files_of
 
 _log = logging.getLogger(__name__)
@@ -128,39 +120,40 @@ def restore_savepoint(
     if shuffle_partitions is not None:
         check_can_be_spread(savepoint, shuffle_partitions)  # before anything is written
     restored = restored_in(location)
-    begun = restored.restore if restored else unfinished_in(location)
+    begun = Change(location, restored.restore) if restored else change_begun_in(location)
     new_id = progress.query_id if keep_query_id else str(uuid.uuid4())
-    query_id = begun.query_id if begun else new_id
+    query_id = begun.note.query_id if begun else new_id
     job = RestoredJob.of(savepoint.metadata, configuration, checkpoint_dir, job_id or query_id)
     if job is not None:
         check_apart(location, job.link.checkpoint_dir, job.job_id)
-    unfinished = Unfinished(
+    note = Unfinished(
         kind=_RESTORE,
         to=savepoint.metadata.commit_token,
-        metadata=begun.metadata if begun else _metadata(spark_files, query_id),
+        metadata=begun.note.metadata if begun else _metadata(spark_files, query_id),
         query_id=query_id,
-        token=begun.token if begun else uuid.uuid4().hex,
+        token=begun.note.token if begun else uuid.uuid4().hex,
         job_id=job.job_id if job else None,
         checkpoint_dir=job.link.checkpoint_dir if job else None,
         shuffle_partitions=shuffle_partitions,
     )
+    change = Change(location, note)
     if begun is None:
         _check_empty(location)
-    elif begun != unfinished or keep_query_id != (query_id == progress.query_id):
-        raise _refusal(begun, unfinished, location)
-    restore = _Restore(savepoint, spark_files, location, job, unfinished, Moves(paths or {}))
+    elif begun != change or keep_query_id != (query_id == progress.query_id):
+        raise _refusal(begun, wanted=change)
+    restore = _Restore(savepoint, spark_files, change, job, Moves(paths or {}))
     if restored is not None:
         restore.check_done(restored)
     else:
         if job is not None:
-            job.is_restored(unfinished)  # for its error, before anything is written
+            job.is_restored(change)  # for its error, before anything is written
         attempt = (restore.finished_before() if begun else None) or restore.anew()
         if shuffle_partitions is not None and newest_batch(location) == progress.batch_id:
             sessions.spreads_state()(location, shuffle_partitions)
             check_newest(location, attempt)
-        note_restored(location, Restored(restore=unfinished, paths=dict(restore.moves.paths)))
-    if unfinished_in(location) == unfinished:
-        forget(location)
+        note_restored(location, Restored(restore=note, paths=dict(restore.moves.paths)))
+    if change_begun_in(location) == change:
+        change.forget()
     _log.info(
         "%s %s behind batch %d at %s",
         "had restored" if restored else "restored",
@@ -169,7 +162,7 @@ def restore_savepoint(
         location,
     )
     return RestoredQuery(
-        query_id=unfinished.query_id,
+        query_id=query_id,
         checkpoint_location=location,
         batch_id=progress.batch_id + (shuffle_partitions is not None),
         job_id=job.job_id if job else None,
@@ -184,10 +177,13 @@ class _Restore:
 
     savepoint: CompletedCheckpoint
     spark_files: SparkFiles
-    location: str
+    change: Change
     job: RestoredJob | None
-    unfinished: Unfinished
     moves: Moves
+
+    @property
+    def location(self) -> str:
+        return self.change.location
 
     def finished_before(self) -> Attempt | None:
         """The attempt that has come to its end here before; None if all is to be made anew.
@@ -195,7 +191,7 @@ class _Restore:
         Raises:
             InvalidRequestError: The attempt had other paths, or the query has been started since.
         """
-        finish_what_is_done(self.location, self.unfinished)
+        self.change.finish_what_is_done()
         if not self._is_materialised():
             return None
         attempt = newest_attempt(self.location)
@@ -227,7 +223,7 @@ class _Restore:
     def anew(self) -> Attempt:
         """Make everything, whatever former attempts have left."""
         file_system_for(self.location).prepare_directory(self.location)
-        attempt = begin(self.location, self.unfinished, paths=self.moves.paths)
+        attempt = self.change.begin(paths=self.moves.paths)
         clear(self.location, attempt)
         self._restore_job()
         sizes = materialise(self.spark_files, self.location, self.moves)
@@ -236,11 +232,11 @@ class _Restore:
             write(f"{self.location}/{LINK_FILE}", link)
             sizes[LINK_FILE] = len(link)
         check_whole(self.location, sizes)
-        return finish(self.location, self.unfinished, attempt)
+        return self.change.finish(attempt)
 
     def _restore_job(self) -> None:
         if self.job is not None:
-            self.job.restore(self.savepoint, self.unfinished, self.location)
+            self.job.restore(self.savepoint, self.change)
 
     def _is_materialised(self) -> bool:
         """Whether all is there but the note and what Spark does itself.
@@ -248,9 +244,9 @@ class _Restore:
         Raises:
             InvalidRequestError: The query has been started since.
         """
-        if not is_finished(self.location, self.unfinished):
+        if not self.change.is_finished():
             return False
-        partitions = self.unfinished.shuffle_partitions
+        partitions = self.change.note.shuffle_partitions
         batch_id = progress_of(self.savepoint.metadata).batch_id
         last = newest_batch(self.location)
         if last == batch_id:
@@ -259,7 +255,7 @@ class _Restore:
             # If Spark has not come to the end of spreading, all is made anew.
             return str(last) in names_in(f"{self.location}/commits")
         message = "the restored query has gone on already; name a new directory"
-        raise InvalidRequestError(message, self.location)
+        raise InvalidRequestError(message, self.location, kind="gone-on")
 
 
 def _shown(paths: Mapping[str, str]) -> dict[str, str]:
@@ -280,19 +276,20 @@ def _check_empty(location: str) -> None:
         raise InvalidRequestError(message, location)
 
 
-def _refusal(begun: Unfinished, wanted: Unfinished, location: str) -> InvalidRequestError:
+def _refusal(begun: Change, *, wanted: Change) -> InvalidRequestError:
     """Why what was begun, or done, is not gone on with."""
-    if begun.kind != _RESTORE:
-        message = f"a {begun.kind} was begun here and is not finished; repeat that"
-        return InvalidRequestError(message, location)
-    where = f", job {begun.job_id} in {begun.checkpoint_dir}" if begun.job_id else ""
-    how = f"query {begun.query_id}{where}, shuffle_partitions {begun.shuffle_partitions}"
-    if is_finished(location, begun):
-        other = "with other arguments" if begun.to == wanted.to else "from another savepoint"
+    note = begun.note
+    if note.kind != _RESTORE:
+        message = f"a {note.kind} was begun here and is not finished; repeat that"
+        return InvalidRequestError(message, begun.location)
+    where = f", job {note.job_id} in {note.checkpoint_dir}" if note.job_id else ""
+    how = f"query {note.query_id}{where}, shuffle_partitions {note.shuffle_partitions}"
+    if begun.is_finished():
+        other = "with other arguments" if note.to == wanted.note.to else "from another savepoint"
         message = f"a restored query is here, {other} ({how}); name a new directory"
     else:
         message = (
             f"another restore was begun here ({how}) and is not finished; repeat it with the same "
             "arguments, or delete the directory"
         )
-    return InvalidRequestError(message, location)
+    return InvalidRequestError(message, begun.location)

@@ -26,7 +26,7 @@ from holdfast.spark.savepoints.attempts import check_newest
 from holdfast.spark.savepoints.done_restore import forget_restored
 from holdfast.spark.savepoints.stopped_query import ROLL_BACK
 from holdfast.spark.savepoints.stored_query import Place, QueryAddress
-from holdfast.spark.savepoints.unfinished import Unfinished, begin, finish, forget
+from holdfast.spark.savepoints.unfinished import Change, Unfinished
 from holdfast.spark.savepoints.way_back import WayBack
 
 _log = logging.getLogger(__name__)
@@ -86,16 +86,19 @@ def roll_back(
     way = WayBack.of(address, checkpoint=checkpoint, batch_id=batch_id)
     stored, last = way.query.stored, way.last
     location = stored.checkpoint_location
-    if way.query.is_left_over:
-        forget(location)
-    unfinished = way.query.begun or Unfinished(
-        kind=ROLL_BACK,
-        to=str(way.batch.batch_id),
-        metadata=read_text(f"{location}/{METADATA}"),
-        query_id=stored.query_id,
-        token=uuid.uuid4().hex,
-        job_id=stored.job_id if stored.access is not None else None,
-        checkpoint_dir=stored.checkpoint_dir,
+    if way.query.left_over is not None:
+        way.query.left_over.forget()
+    change = way.query.begun or Change(
+        location,
+        Unfinished(
+            kind=ROLL_BACK,
+            to=str(way.batch.batch_id),
+            metadata=read_text(f"{location}/{METADATA}"),
+            query_id=stored.query_id,
+            token=uuid.uuid4().hex,
+            job_id=stored.job_id if stored.access is not None else None,
+            checkpoint_dir=stored.checkpoint_dir,
+        ),
     )
 
     ownership = None
@@ -103,14 +106,14 @@ def roll_back(
         _discard_damaged(stored.access, last)
         ownership = stored.access.claim_job()
     forget_restored(location)
-    attempt = begin(location, unfinished)
+    attempt = change.begin()
     gone = beyond(tree(location), way.batch)  # not before: a driver thought dead may have gone on
     check_newest(location, attempt)
     delete(f"{location}/{path}" for path in gone)
     if ownership is not None and last is not None:
         _discard_later(ownership, last)
-    finish(location, unfinished, attempt)
-    forget(location)
+    change.finish(attempt)
+    change.forget()
     _log.info(
         "rolled query %s back to batch %d: %d files of Spark deleted",
         stored.query_id,

@@ -10,9 +10,7 @@ from pyspark.sql import DataFrame
 
 from holdfast.backends.inspection import (
     StateRows,
-    StoredState,
-    managed_state,
-    state_names,
+    states_of,
     write_states,
 )
 from holdfast.errors import InvalidRequestError
@@ -81,10 +79,10 @@ class StateTables:
         }
         if not given:
             return operator
-        there = set(state_names(before))
-        replaced: dict[str, StoredState] = {
-            name: managed_state(uid, name, before, wide_integers=False)
-            for name in given.keys() & there
+        replaced = {
+            state.name: state.readable()
+            for state in states_of(uid, before)
+            if state.name in given and not state.is_keyed
         }
         handles = write_states(
             given,

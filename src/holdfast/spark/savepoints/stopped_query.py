@@ -6,7 +6,7 @@ from typing import Self
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import sessions
 from holdfast.spark.savepoints.stored_query import QueryAddress, StoredQuery
-from holdfast.spark.savepoints.unfinished import Unfinished, is_finished, unfinished_in
+from holdfast.spark.savepoints.unfinished import Change, change_begun_in
 
 ROLL_BACK = "roll back"
 
@@ -18,12 +18,12 @@ class StoppedQuery:
     Attributes:
         stored: What the query has stored.
         begun: The roll back that was begun before and is not finished; None if there is none.
-        is_left_over: Whether the note of a roll back that is finished is still there.
+        left_over: A change that is finished, and whose note is still there; None if there is none.
     """
 
     stored: StoredQuery
-    begun: Unfinished | None
-    is_left_over: bool
+    begun: Change | None
+    left_over: Change | None
 
     @classmethod
     def at(cls, address: QueryAddress) -> Self:
@@ -37,35 +37,35 @@ class StoppedQuery:
                 or the address can't be used.
         """
         location = address.reached_location()
-        begun = unfinished_in(location)
-        is_left_over = begun is not None and is_finished(location, begun)
-        if is_left_over:
-            begun = None  # it ended right before the note went
-        if begun is not None and begun.kind != ROLL_BACK:
-            raise refusal(begun, location)
-        stored = address.stored_query(query_id=begun.query_id if begun else None)
+        begun, left_over = change_begun_in(location), None
+        if begun is not None and begun.is_finished():
+            begun, left_over = None, begun  # it ended right before the note went
+        if begun is not None and begun.note.kind != ROLL_BACK:
+            raise refusal(begun)
+        stored = address.stored_query(query_id=begun.note.query_id if begun else None)
         if begun is not None and not _is_job_of(stored, begun):
-            raise refusal(begun, location)
+            raise refusal(begun)
         if stored.query_id in sessions.active_query_ids():
             raise InvalidRequestError("query is running; stop it first", location)
-        return cls(stored=stored, begun=begun, is_left_over=is_left_over)
+        return cls(stored=stored, begun=begun, left_over=left_over)
 
 
-def refusal(begun: Unfinished, location: str) -> InvalidRequestError:
+def refusal(begun: Change) -> InvalidRequestError:
     """The error that says what was begun here before, and has to be finished first."""
-    to = f" to batch {begun.to}" if begun.kind == ROLL_BACK else ""
-    if begun.job_id is not None:
-        to += f" with job {begun.job_id} in {begun.checkpoint_dir}"
-    message = f"a {begun.kind}{to} was begun here and is not finished; repeat that first"
-    return InvalidRequestError(message, location)
+    note = begun.note
+    to = f" to batch {note.to}" if note.kind == ROLL_BACK else ""
+    if note.job_id is not None:
+        to += f" with job {note.job_id} in {note.checkpoint_dir}"
+    message = f"a {note.kind}{to} was begun here and is not finished; repeat that first"
+    return InvalidRequestError(message, begun.location)
 
 
-def _is_job_of(stored: StoredQuery, begun: Unfinished) -> bool:
+def _is_job_of(stored: StoredQuery, begun: Change) -> bool:
     """Whether the job of operators that was to go back goes back now, if there was one."""
-    if begun.job_id is None:
+    if begun.note.job_id is None:
         return True  # or it was begun by a version that didn't note it
     return (
         stored.access is not None
-        and stored.job_id == begun.job_id
-        and stored.checkpoint_dir == begun.checkpoint_dir
+        and stored.job_id == begun.note.job_id
+        and stored.checkpoint_dir == begun.note.checkpoint_dir
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.spark.checkpoint_location import is_within
 from holdfast.spark.query import retained
@@ -107,6 +108,7 @@ class _Request:
     address: QueryAddress
     target: Place | None
     base: Place | None
+    clock: Clock = SYSTEM_CLOCK
 
     def prepared(self) -> tuple[StoredQuery, str, Base]:
         """The query, the directory and the base. Raises `InvalidRequestError`."""
@@ -131,7 +133,13 @@ def _take(request: _Request) -> str:
         # The query's coordinator, if it is in this process, lets nothing go while it is copied.
         with retained(stored.job_id) if stored.access else nullcontext():
             try:
-                return copy_query(stored, directory, base, operators=request.address.operators)
+                return copy_query(
+                    stored,
+                    directory,
+                    base,
+                    operators=request.address.operators,
+                    clock=request.clock,
+                )
             except MissedError as error:
                 missed.append(error)
                 if len(missed) > 1 and error.args == missed[-2].args:

@@ -10,6 +10,7 @@ right there, Spark 4.2 and later refuse to start; Spark 4.1 would start the quer
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -34,7 +35,7 @@ from holdfast.spark.savepoints.attempts import (
 
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
-    """What is being done to a checkpointLocation.
+    """What is being done to a checkpointLocation, as the note there says.
 
     Attributes:
         kind: `restore` or `roll back`.
@@ -58,71 +59,79 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     shuffle_partitions: int | None = None
 
 
-def unfinished_in(checkpoint_location: str) -> Unfinished | None:
-    """What was begun here and not finished; None if nothing was.
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A restore or a roll back, and where it is made.
+
+    Attributes:
+        location: URI of the checkpointLocation.
+        note: What is being done there.
+    """
+
+    location: str
+    note: Unfinished
+
+    def is_finished(self) -> bool:
+        """Whether all was done, and only the note is left."""
+        if METADATA not in names_in(self.location):
+            return False
+        return read(f"{self.location}/{METADATA}") == self.note.metadata.encode()
+
+    def begin(self, *, paths: Mapping[str, str] | None = None) -> Attempt:
+        """Keep Spark away from here from now on. It may be called again for the same change.
+
+        Args:
+            paths: For a restore, how the paths of input files change.
+
+        Returns:
+            The attempt; former attempts can't `finish` any more.
+
+        Raises:
+            InvalidRequestError: Another change is being made here.
+            CheckpointConflictError: Another process has begun the same in this moment.
+        """
+        uri = f"{self.location}/{UNFINISHED_FILE}"
+        try:
+            publish(uri, msgspec.json.encode(self.note), single_writer=True)
+        except CheckpointConflictError as error:
+            message = "something else is being done to this checkpointLocation; finish that first"
+            raise InvalidRequestError(message, self.location) from error
+        attempt = next_attempt(self.location, paths or {})
+        marker = {"unfinished": f"{self.note.kind}: repeat it, and this query can be started"}
+        replace(f"{self.location}/{METADATA}", msgspec.json.encode(marker))
+        return attempt
+
+    def finish(self, attempt: Attempt) -> Attempt:
+        """Let Spark start the query again; the note of the change stays.
+
+        Raises:
+            CheckpointConflictError: Another process has begun the same anew; Spark is still kept away.
+        """
+        ended = done(self.location, attempt)
+        self._let_spark_start()
+        return ended
+
+    def finish_what_is_done(self) -> None:
+        """Do the last step of an attempt that was interrupted right before it."""
+        last = newest_attempt(self.location)
+        if last is not None and last.is_done and not self.is_finished():
+            self._let_spark_start()
+
+    def forget(self) -> None:
+        """Delete the note: nothing is left to be done."""
+        forget_attempts(self.location)
+        delete([f"{self.location}/{UNFINISHED_FILE}"])
+
+    def _let_spark_start(self) -> None:
+        replace(f"{self.location}/{METADATA}", self.note.metadata.encode())
+
+
+def change_begun_in(checkpoint_location: str) -> Change | None:
+    """The change that was begun here and is not finished; None if nothing was begun.
 
     Raises:
         CheckpointCorruptedError: The note can't be read.
     """
     what = "what was being done here"
-    return read_json_in(checkpoint_location, UNFINISHED_FILE, Unfinished, what=what)
-
-
-def begin(
-    checkpoint_location: str, unfinished: Unfinished, *, paths: Mapping[str, str] | None = None
-) -> Attempt:
-    """Keep Spark away from here from now on. It may be called again for the same change.
-
-    Args:
-        checkpoint_location: URI of the checkpointLocation.
-        unfinished: What is going to be done.
-        paths: For a restore, how the paths of input files change.
-
-    Returns:
-        The attempt; former attempts can't `finish` any more.
-
-    Raises:
-        InvalidRequestError: Another change is being made here.
-        CheckpointConflictError: Another process has begun the same in this moment.
-    """
-    uri = f"{checkpoint_location}/{UNFINISHED_FILE}"
-    try:
-        publish(uri, msgspec.json.encode(unfinished), single_writer=True)
-    except CheckpointConflictError as error:
-        message = "something else is being done to this checkpointLocation; finish that first"
-        raise InvalidRequestError(message, checkpoint_location) from error
-    attempt = next_attempt(checkpoint_location, paths or {})
-    marker = {"unfinished": f"{unfinished.kind}: repeat it, and this query can be started"}
-    replace(f"{checkpoint_location}/{METADATA}", msgspec.json.encode(marker))
-    return attempt
-
-
-def finish(checkpoint_location: str, unfinished: Unfinished, attempt: Attempt) -> Attempt:
-    """Let Spark start the query again; the note of the change stays.
-
-    Raises:
-        CheckpointConflictError: Another process has begun the same anew; Spark is still kept away.
-    """
-    ended = done(checkpoint_location, attempt)
-    replace(f"{checkpoint_location}/{METADATA}", unfinished.metadata.encode())
-    return ended
-
-
-def finish_what_is_done(checkpoint_location: str, unfinished: Unfinished) -> None:
-    """Do the last step of an attempt that was interrupted right before it."""
-    last = newest_attempt(checkpoint_location)
-    if last is not None and last.is_done and not is_finished(checkpoint_location, unfinished):
-        replace(f"{checkpoint_location}/{METADATA}", unfinished.metadata.encode())
-
-
-def forget(checkpoint_location: str) -> None:
-    """Delete the note of the change: nothing is left to be done."""
-    forget_attempts(checkpoint_location)
-    delete([f"{checkpoint_location}/{UNFINISHED_FILE}"])
-
-
-def is_finished(checkpoint_location: str, unfinished: Unfinished) -> bool:
-    """Whether all was done, and only the note is left."""
-    if METADATA not in names_in(checkpoint_location):
-        return False
-    return read(f"{checkpoint_location}/{METADATA}") == unfinished.metadata.encode()
+    note = read_json_in(checkpoint_location, UNFINISHED_FILE, Unfinished, what=what)
+    return None if note is None else Change(checkpoint_location, note)

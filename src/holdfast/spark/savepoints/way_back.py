@@ -63,8 +63,8 @@ class WayBack:
         batch = batch_at(location, files, target)
         _check_possible(location, files, batch, last)
         _check_nobody_stores_state(location, files)
-        if query.begun is not None and query.begun.to != str(target):
-            raise refusal(query.begun, location)
+        if query.begun is not None and query.begun.note.to != str(target):
+            raise refusal(query.begun)
         return cls(query=query, batch=batch, last=last)
 
 

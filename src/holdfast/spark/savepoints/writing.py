@@ -1,7 +1,6 @@
 """Write a savepoint from DataFrames: for a new query to begin with, or with some states changed."""
 
 import logging
-import time
 from collections.abc import Mapping
 from os import PathLike
 from typing import Any
@@ -10,6 +9,7 @@ import msgspec
 from pyspark.sql import DataFrame
 
 from holdfast.backends.inspection import StateRows
+from holdfast.common import SYSTEM_CLOCK
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination import (
     complete_checkpoint,
@@ -71,7 +71,8 @@ def write_savepoint(
         StorageUnavailableError: Something could not be read or written; no savepoint was made.
         OutcomeUnknownError: The store did not say whether it was made.
     """
-    started = time.monotonic()
+    clock = SYSTEM_CLOCK
+    started_s = clock.monotonic_s()
     _check_names(states)
     if not states and base is None:
         raise InvalidRequestError("a savepoint without state or base is nothing to begin with")
@@ -91,7 +92,7 @@ def write_savepoint(
         metadata = CheckpointMetadata(
             job_id=job_id,
             checkpoint_id=checkpoint_id,
-            created_ms=time.time_ns() // 1_000_000,
+            created_ms=clock.now_ms(),
             duration_ms=0,
             writer=writer(),
             operators={uid: tables.without(uid, operator) for uid, operator in before.items()},
@@ -104,7 +105,7 @@ def write_savepoint(
             for uid, operator in metadata.operators.items()
         }
         metadata = msgspec.structs.replace(
-            metadata, operators=written, duration_ms=1000 * (time.monotonic() - started)
+            metadata, operators=written, duration_ms=1000 * (clock.monotonic_s() - started_s)
         )
         completed = complete_checkpoint(location, metadata)
     pointer = completed.location.external_pointer

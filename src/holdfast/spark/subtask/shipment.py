@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast.backends.sections import Compression
+from holdfast.common import Clock
 from holdfast.locations.handles import ByteStreamStateHandle
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointStorage
@@ -22,6 +23,7 @@ class JobStorage:
         stores: How to reach what checkpoints are in.
         compression: How state is compressed.
         warm: How much state may stay on executors.
+        clock: Tells tasks the time.
     """
 
     job_id: str
@@ -29,6 +31,7 @@ class JobStorage:
     stores: Stores
     compression: Compression | None
     warm: WarmSettings
+    clock: Clock
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """What runs in a task: restore, process, snapshot, acknowledge."""
 
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -122,7 +121,8 @@ class SubtaskRunner:
             self.job.job_id
         ).resolve_checkpoint_storage_location(self.checkpoint_id, self.location_reference)
 
-        started = time.perf_counter()
+        clock = self.job.clock
+        started = clock.monotonic_s()
         shipment = self.shipment if isinstance(self.shipment, Shipment) else self.shipment.value
         state, broadcast_rows = shipment.assigned[subtask], shipment.broadcast_rows
         function: StatefulFunction = cloudpickle.loads(shipment.function)
@@ -132,9 +132,10 @@ class SubtaskRunner:
             uid=self.uid,
             subtask=subtask,
             checkpoint_id=self.checkpoint_id,
+            clock=clock,
         )
         handler = warm.restore(function, state, uid=self.uid, key_groups=self._key_groups(subtask))
-        restored = time.perf_counter()
+        restored = clock.monotonic_s()
         handler.initialize_state(
             warm.behind_copies(state),
             restored_checkpoint_id=self.restored_checkpoint_id,
@@ -155,19 +156,19 @@ class SubtaskRunner:
                 "the rest would be lost"
             )
             raise CheckpointDeclinedError(message)
-        processed = time.perf_counter()
+        processed = clock.monotonic_s()
         snapshot = handler.snapshot_state(
             self.checkpoint_id, warm.beside_copies(factory), compression=self.job.compression
         )
-        captured = time.perf_counter()
+        captured = clock.monotonic_s()
         state = snapshot.run()
         warm.keep(state, snapshot.written)
-        written = time.perf_counter()
+        written = clock.monotonic_s()
 
         statistics = SubtaskStatistics(
             rows_in=rows.count,
             rows_out=rows_out,
-            state_bytes=sum(stream.size for stream in state.streams()),
+            state_bytes=state.written_bytes,
             restore_ms=1000 * (restored - started),
             process_ms=1000 * (processed - restored),
             sync_ms=1000 * (captured - processed),

@@ -2,19 +2,18 @@
 
 import logging
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from holdfast.locations.file_systems import BytesLike
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
-from holdfast.locations.storages import CheckpointStateOutputStream
+from holdfast.locations.storages import CheckpointStateOutputStream, DiscardedUnlessKept
 from holdfast.spark.warm_state.local_stream import LocalOutputStream
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-class CopiedOutputStream:
+class CopiedOutputStream(DiscardedUnlessKept):
     """A state stream that leaves a copy of what it wrote, if that became a file.
 
     An error of the stream is the caller's, and leaves no copy, because nobody knows what was written
@@ -59,6 +58,7 @@ class CopiedOutputStream:
         return self._stream.tell()
 
     def close_and_get_handle(self) -> StreamStateHandle | None:
+        self._finished = True
         handle = self._in_storage(self._stream.close_and_get_handle)
         if isinstance(handle, FileStateHandle) and self._copy is not None:
             self._beside(lambda: self._keep(handle))
@@ -66,22 +66,11 @@ class CopiedOutputStream:
         return handle
 
     def close(self) -> None:
+        self._finished = True
         try:
             self._stream.close()
         finally:
             self._end_copy()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None:
-        self.close()
 
     def _in_storage(self, call: Callable[[], _T]) -> _T:
         try:

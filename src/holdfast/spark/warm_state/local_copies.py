@@ -14,7 +14,6 @@ import mmap
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, cast
@@ -22,6 +21,7 @@ from typing import BinaryIO, cast
 import msgspec
 import pyarrow as pa
 
+from holdfast.common import Clock
 from holdfast.errors import CheckpointError, StorageFullError
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.storages import (
@@ -56,6 +56,7 @@ class LocalCopies:
             deleted that belong neither to this checkpoint nor to the one before.
         max_bytes: About how many bytes all copies may take; the oldest have to go.
         on_read: Is told where each file that was read is: `local` or `storage`.
+        clock: Says how old a copy in the making is.
     """
 
     directory: str
@@ -63,6 +64,7 @@ class LocalCopies:
     checkpoint_id: int
     max_bytes: int
     on_read: Callable[[str], object]
+    clock: Clock
 
     def behind(self, stream: StreamStateHandle) -> StreamStateHandle:
         """The handle, made to read from a copy; if there is no copy, reading leaves one."""
@@ -145,11 +147,12 @@ class LocalCopies:
             message = f"state of {size} bytes exceeds the limit for copies, {self.max_bytes}"
             raise StorageFullError(message)
         needed = {str(self.checkpoint_id - 1), str(self.checkpoint_id)}
+        unfinished_since_s = self.clock.now_ms() / 1000 - _UNFINISHED_S
         others = []
         for path, status in self._files():
             name = os.path.basename(path)
             if is_unfinished(name):
-                if status.st_mtime < time.time() - _UNFINISHED_S:
+                if status.st_mtime < unfinished_since_s:
                     unlink(path)
                 continue
             if not _COPY.fullmatch(name):

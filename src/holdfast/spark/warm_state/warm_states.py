@@ -16,6 +16,7 @@ import msgspec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.sections import WrittenStates
 from holdfast.backends.subtask import OperatorStateHandler
+from holdfast.common import Clock
 from holdfast.locations.handles import FileStateHandle, OperatorStateHandle
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointStreamFactory
@@ -90,15 +91,23 @@ class WarmState:
         uid: The operator.
         subtask: Index of the subtask.
         checkpoint_id: The checkpoint that the task takes.
+        clock: Says how old is what other tasks have left.
     """
 
     def __init__(
-        self, settings: WarmSettings, *, job_id: str, uid: str, subtask: int, checkpoint_id: int
+        self,
+        settings: WarmSettings,
+        *,
+        job_id: str,
+        uid: str,
+        subtask: int,
+        checkpoint_id: int,
+        clock: Clock,
     ) -> None:
         self._max_bytes = settings.worker_bytes
         self._owner = owner_of(job_id, uid, subtask)
         self._sources: set[str] = set()
-        directory = local_directory(os.environ) if settings.local_bytes else None
+        directory = local_directory(os.environ, clock) if settings.local_bytes else None
         self._copies: LocalCopies | None = None
         if directory is not None:
             self._copies = LocalCopies(
@@ -107,6 +116,7 @@ class WarmState:
                 checkpoint_id=checkpoint_id,
                 max_bytes=settings.local_bytes,
                 on_read=self._sources.add,
+                clock=clock,
             )
 
     def restore(

@@ -61,5 +61,5 @@ def _subtask_rows(metadata: CheckpointMetadata) -> Iterator[dict[str, Any]]:
                 "parallelism": operator.parallelism,
                 "max_parallelism": operator.max_parallelism,
                 "subtask": subtask,
-                "stored_bytes": sum(stream.size for stream in state.streams()),
+                "stored_bytes": state.stored_bytes,
             }

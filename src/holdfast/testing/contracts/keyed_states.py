@@ -22,8 +22,7 @@ from holdfast.backends.descriptors import (
     UpdateType,
     ValueStateDescriptor,
 )
-from holdfast.backends.keyed import KeyedStateBackend, Keys
-from holdfast.backends.keyed.table import StateTables
+from holdfast.backends.keyed import KeyedStateBackend, Keys, StateTables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.serializers import Pickled
 from holdfast.errors import InvalidRequestError, StateMigrationError
@@ -223,10 +222,10 @@ class KeyedStatesContract:
         state.append(keys, pa.array(["5", "6", "7", "8"]))
         expected = {"a": ["1", "3", "4", "5", "7", "8"], "b": ["2", "6"]}
         assert by_user(keys, state.get(keys)) == expected
-        one = self.keys(backend, "b")
-        state.put(one, [[]])
+        b = self.keys(backend, "b")
+        state.put(b, [[]])
         assert by_user(keys, state.get(keys)) == {"a": expected["a"], "b": None}
-        state.append(one, ["9"])
+        state.append(b, ["9"])
         state.put(self.keys(backend, "a"), pa.array([["x", "y"]]))
         assert by_user(keys, state.get(keys)) == {"a": ["x", "y"], "b": ["9"]}
         state.clear(keys)
@@ -285,7 +284,7 @@ class KeyedStatesContract:
         state.put(keys, ["x", "x", "y", "x"], [1, 2, 3, 4])
         assert state.get(keys, ["x", "x", "y", "z"]).to_pylist() == [4, 2, 3, None]
         entries = state.items(keys)
-        found = {
+        values = {
             (keys.columns[0][index].as_py(), map_key): value
             for index, map_key, value in zip(
                 entries.indices.tolist(),
@@ -294,7 +293,7 @@ class KeyedStatesContract:
                 strict=True,
             )
         }
-        assert found == {("a", "x"): 4, ("a", "y"): 3, ("b", "x"): 2}
+        assert values == {("a", "x"): 4, ("a", "y"): 3, ("b", "x"): 2}
         assert entries.indices.tolist() == sorted(entries.indices.tolist())
         a = self.keys(backend, "a")
         state.remove(a, ["x", "gone"], indices=[0, 0])
@@ -442,7 +441,7 @@ class KeyedStatesContract:
         mean = backend.get_aggregating_state(AggregatingStateDescriptor("mean", "avg"))
         words = backend.get_aggregating_state(AggregatingStateDescriptor("words", Words()))
         keys = self.keys(backend, "a", "b", "a")
-        assert mean.columns.get(keys).to_pylist() == [None, None]
+        assert by_user(keys, mean.columns.get(keys)) == {"a": None, "b": None}
         assert words.columns.get(keys) == [None, None]
         mean.columns.add(keys, [1, 2, 3])
         words.columns.add(keys, pa.array(["x y", "z", "x"]))
@@ -483,9 +482,9 @@ class KeyedStatesContract:
         value.clear()
         keys = self.keys(backend, "a", "a", "b", "a")
         windows = backend.in_namespaces(keys, [pa.array([1, 2, 1, None])])
-        found = dict(zip(windows.codes.tolist(), ["a1", "a2", "b1", "a0"], strict=True))
+        named = dict(zip(windows.codes.tolist(), ["a1", "a2", "b1", "a0"], strict=True))
         values = value.columns.get(windows).to_pylist()
-        assert {found[index]: number for index, number in enumerate(values)} == {
+        assert {named[index]: number for index, number in enumerate(values)} == {
             "a1": 1,
             "a2": None,
             "b1": None,
@@ -740,10 +739,10 @@ class KeyedStatesContract:
         ]
         for _ in range(2):
             for state, values in zip(migrated, expected, strict=True):
-                found = state.get(keys).to_pylist()
+                rows = state.get(keys).to_pylist()
                 codes = keys.codes.tolist()
-                lists = [[1], [2]] if isinstance(found[0], list) else [1, 2]
-                assert found == (values or [lists[codes.index(index)] for index in range(2)])
+                lists = [[1], [2]] if isinstance(rows[0], list) else [1, 2]
+                assert rows == (values or [lists[codes.index(index)] for index in range(2)])
             assert entries.get(keys, ["x", "x"]).to_pylist() == [1, 2]
             checkpoints.run(other.snapshot(2, checkpoints.location(2)))
 

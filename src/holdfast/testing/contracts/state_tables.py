@@ -12,16 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.table import (
+from holdfast.backends.keyed import (
     Identities,
+    Keys,
     Operation,
     StateTable,
     StateTables,
     TableRows,
     TableSpec,
+    time_part,
 )
-from holdfast.backends.keyed.timer_order import time_part
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle
@@ -182,6 +182,14 @@ class StateTablesContract:
             assert column.slice(0, 3).to_pylist() == given.to_pylist()
             assert column.null_count == given.null_count + 1 or type == pa.null()
 
+    def test_a_table_that_is_asked_for_again_is_the_same(self, tables: StateTables) -> None:
+        table = tables.table(NUMBER)
+        put(table, {"a": 1})
+        put(tables.table(NUMBER), {"b": 2})
+        assert values_of(table, keys_of(["a", "b"])) == {"a": 1, "b": 2}
+        with pytest.raises(InvalidRequestError, match="'n'"):
+            tables.table(replace(NUMBER, ttl_ms=5))
+
     def test_a_row_has_as_many_values_as_the_table(self, tables: StateTables) -> None:
         fields = pa.schema([("x", pa.int64()), ("y", pa.string())])
         table = tables.table(replace(NUMBER, values=fields, is_struct=True))
@@ -248,8 +256,8 @@ class StateTablesContract:
 
     def test_rows_between_are_those_of_the_ranges(self, tables: StateTables) -> None:
         table = tables.table(NUMBER)
-        expected = {f"key {n}": n for n in range(50)}
-        put(table, dict(expected))
+        expected: dict[str | None, Any] = {f"key {n}": n for n in range(50)}
+        put(table, expected)
         keys = keys_of(list(expected))
         chosen = keys.sort_keys[[3, 20, 21, 49]]
         rows = table.rows_between(chosen, chosen + np.uint64(1))
@@ -280,13 +288,11 @@ class StateTablesContract:
         other.advance_time(1050)
         for each in (tables, other):
             held = each.table(spec) if each is other else table
-            times = {
-                name: int(time)
-                for rows in held.scan()
-                for name, time in zip(
-                    rows.identities.columns[0].to_pylist(), rows.times_ms, strict=True
-                )
-            }
+            times: dict[str, int] = {}
+            for rows in held.scan():
+                assert rows.times_ms is not None
+                names = rows.identities.columns[0].to_pylist()
+                times |= zip(names, rows.times_ms.tolist(), strict=True)
             assert times == {"a": 1000, "b": 1050}
             each.advance_time(1099)
             assert values_of(held, keys) == {"a": 1, "b": 3}

@@ -1,0 +1,220 @@
+"""The catalogue of a checkpoint: each state of each operator, known by its metadata, and by manifests of keyed state.
+
+All that shows, compares, checks or reads states begins here. `READERS` says who reads which kind of handle; a new
+kind of state is a line there.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from holdfast.backends.inspection.columns import ShownColumn
+from holdfast.backends.inspection.keyed_parts import tables_of
+from holdfast.backends.inspection.operator_parts import KINDS, Section
+from holdfast.backends.inspection.raw_parts import RawPart
+from holdfast.backends.inspection.state_parts import ReadableState, StatePart
+from holdfast.errors import InvalidRequestError
+from holdfast.locations.handles import (
+    FileStateHandle,
+    KeyGroupsStateHandle,
+    OperatorStateHandle,
+    OperatorStateMode,
+    RawOperatorStateHandle,
+    SegmentsStateHandle,
+    StreamStateHandle,
+)
+from holdfast.locations.metadata import CheckpointMetadata, StoredOperator
+
+Reader: TypeAlias = Callable[[int, Any], Iterable[tuple[str | None, str, StatePart]]]
+"""Lists what is behind a handle of a subtask: the name of each state, if it has any, its kind, and this part of it."""
+
+
+def _sections(subtask: int, handle: OperatorStateHandle) -> Iterator[tuple[str, str, Section]]:
+    for name, partitions in handle.states.items():
+        yield name, KINDS[partitions.mode], Section(subtask, name, handle.stream, partitions)
+
+
+def _raw(kind: str) -> Reader:
+    return lambda subtask, handle: [(None, kind, RawPart(subtask, handle))]
+
+
+READERS: dict[str, dict[type, Reader]] = {
+    "managed_operator": {OperatorStateHandle: _sections},
+    "raw_operator": {RawOperatorStateHandle: _raw("raw operator")},
+    "managed_keyed": {KeyGroupsStateHandle: _raw("keyed"), SegmentsStateHandle: tables_of},
+    "raw_keyed": {KeyGroupsStateHandle: _raw("raw keyed")},
+}
+"""Who reads which kind of handle, by its field in `StoredSubtask` and its type."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """One state of one operator in a checkpoint.
+
+    Attributes:
+        operator: The operator's uid.
+        name: The state's name; None for raw state, of which an operator has one of each kind.
+        kind: `list`, `union`, `broadcast`, `raw operator`, `raw keyed`; of keyed state `keyed value`, `keyed list`,
+            `keyed map`, `keyed reducing`, `keyed aggregating` or `keyed timers`, and `keyed` if only that is known.
+        parts: Where the state is, by subtask.
+    """
+
+    operator: str
+    name: str | None
+    kind: str
+    parts: tuple[StatePart, ...]
+
+    @property
+    def label(self) -> str:
+        """The state for people: by its name or, as in `<raw keyed>`, by its kind."""
+        return f"<{self.kind}>" if self.name is None else self.name
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether it is managed keyed state, whose names are none of operator state."""
+        return self.kind.startswith("keyed")
+
+    @property
+    def subtasks(self) -> int:
+        """Number of subtasks that have stored it."""
+        return len({part.subtask for part in self.parts})
+
+    @property
+    def elements(self) -> int:
+        """Number of elements, entries, rows, partitions or key groups; those of one copy, if all have the same."""
+        return sum(part.elements for part in self._to_read())
+
+    @property
+    def bytes(self) -> int:
+        """Length of what is stored; bytes that several subtasks lead to are counted once."""
+        extents = {
+            (_identity(stream), offset, length)
+            for part in self.parts
+            for stream, offset, length in part.extents()
+        }
+        return sum(length for _, _, length in extents)
+
+    def readable(self, *, wide_integers: bool = False) -> ReadableState:
+        """Read how the state is stored, and no elements.
+
+        Args:
+            wide_integers: As for `read_state`.
+
+        Raises:
+            CheckpointNotFoundError: A state file is gone.
+            CheckpointCorruptedError: What was read is not what was written.
+        """
+        first = self.parts[0]
+        stored = first.stored()
+        return ReadableState(
+            kind=self.kind,
+            parts=self._to_read(),
+            columns=first.columns(stored, wide_integers=wide_integers),
+            stored=stored,
+            has_subtasks=not self._is_copied,
+        )
+
+    def row(self, columns: Sequence[ShownColumn]) -> dict[str, Any]:
+        """The state in a few values, which have the same names wherever states are listed.
+
+        Args:
+            columns: The state's `ReadableState.content`; none if it can't be read how it is stored.
+        """
+        return {
+            "operator": self.operator,
+            "state": self.name,
+            "kind": self.kind,
+            "subtasks": self.subtasks,
+            "elements": self.elements,
+            "bytes": self.bytes,
+            "type": " to ".join(column.stored_name for column in columns) or None,
+            "arrow_type": " to ".join(str(column.type) for column in columns) or None,
+            "stored_as": " to ".join(column.kind for column in columns) or None,
+        }
+
+    @property
+    def _is_copied(self) -> bool:
+        return self.kind == KINDS[OperatorStateMode.BROADCAST]
+
+    def _to_read(self) -> tuple[StatePart, ...]:
+        return self.parts[:1] if self._is_copied else self.parts
+
+
+def stored_states(metadata: CheckpointMetadata) -> list[StoredState]:
+    """All states of a checkpoint, by operator. Reads nothing but manifests of keyed state that are not inline."""
+    return [
+        state for uid, operator in metadata.operators.items() for state in states_of(uid, operator)
+    ]
+
+
+def states_of(uid: str, operator: StoredOperator) -> list[StoredState]:
+    """All states of an operator: managed operator state first. Reads what `stored_states` does."""
+    states: dict[tuple[str, str | None, str], list[StatePart]] = {}
+    for field, readers in READERS.items():
+        for subtask, stored in sorted(operator.subtasks.items()):
+            for handle in getattr(stored, field):
+                for name, kind, part in readers[type(handle)](subtask, handle):
+                    states.setdefault((field, name, kind), []).append(part)
+    return [StoredState(uid, name, kind, tuple(parts)) for (_, name, kind), parts in states.items()]
+
+
+def find_state(
+    metadata: CheckpointMetadata,
+    operator: str | None,
+    name: str | None,
+    *,
+    raw: str | None,
+    kind: str | None = None,
+) -> StoredState:
+    """The state that somebody names; a name may be left out where there is one only.
+
+    Args:
+        metadata: The checkpoint.
+        operator: The operator's uid.
+        name: The state's name.
+        raw: `operator` or `keyed` for the operator's raw state, which has no name.
+        kind: The state's kind, where operator state and keyed state have one name.
+
+    Raises:
+        InvalidRequestError: There is no such state, or no name where there are several.
+    """
+    if raw is not None and (raw not in {"operator", "keyed"} or name is not None):
+        message = f"raw is {raw!r}; it is 'operator' or 'keyed', and without a state"
+        raise InvalidRequestError(message)
+    uid = _chosen("operator", operator, list(metadata.operators))
+    states = states_of(uid, metadata.operators[uid])
+    wanted_kind = kind if raw is None else f"raw {raw}"
+    if wanted_kind is not None:
+        states = [state for state in states if state.kind == wanted_kind]
+        if not states:
+            raise InvalidRequestError(f"operator {uid!r} has no {wanted_kind} state")
+    if raw is not None:
+        return states[0]
+    named: dict[str, list[StoredState]] = {}
+    for state in states:
+        if state.name is not None:
+            named.setdefault(state.name, []).append(state)
+    chosen = named[_chosen(f"state of operator {uid!r}", name, list(named))]
+    if len(chosen) > 1:
+        kinds = [state.kind for state in chosen]
+        message = (
+            f"operator {uid!r} has several states {chosen[0].name!r}; name one of the kinds {kinds}"
+        )
+        raise InvalidRequestError(message)
+    return chosen[0]
+
+
+def _chosen(what: str, wanted: str | None, names: list[str]) -> str:
+    """The name that is wanted, or the only name."""
+    if wanted is None and len(names) == 1:
+        return names[0]
+    if wanted is None or wanted not in names:
+        there = f"name one of {names}" if names else "there is none"
+        which = "not named" if wanted is None else f"not {wanted!r}"
+        raise InvalidRequestError(f"{what} is {which}; {there}")
+    return wanted
+
+
+def _identity(stream: StreamStateHandle) -> object:
+    """What tells a stream from others; two that travel in their handles are never the same."""
+    return stream.uri if isinstance(stream, FileStateHandle) else id(stream)

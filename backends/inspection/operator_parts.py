@@ -1,0 +1,104 @@
+"""Managed operator state in a checkpoint: sections of lists, union lists and broadcast states."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pyarrow as pa
+
+from holdfast.backends.inspection.columns import ShownColumn
+from holdfast.backends.inspection.state_parts import KEY, VALUE, Extent
+from holdfast.backends.sections import (
+    LIST_COLUMNS,
+    MAP_COLUMNS,
+    are_alike,
+    blocks_and_rows,
+    location_of,
+    read_blocks,
+    read_schema,
+)
+from holdfast.errors import CheckpointCorruptedError, StateMigrationError
+from holdfast.locations.handles import OperatorStateMode, StatePartitions, StreamStateHandle
+
+KINDS = {
+    OperatorStateMode.SPLIT_DISTRIBUTE: "list",
+    OperatorStateMode.UNION: "union",
+    OperatorStateMode.BROADCAST: "broadcast",
+}
+
+_PARALLEL_BYTES = 64 << 20
+"""What one reader of several reads of a section, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A subtask's part of a managed state.
+
+    Attributes:
+        subtask: The subtask that has stored it.
+        name: The state's name.
+        stream: The file, or the bytes.
+        partitions: Where in the stream it is, and which elements count.
+        blocks: Index of the first block of rows, and of the block behind the last; None for all.
+    """
+
+    subtask: int
+    name: str
+    stream: StreamStateHandle
+    partitions: StatePartitions
+    blocks: tuple[int, int] | None = None
+
+    @property
+    def elements(self) -> int:
+        return self.partitions.count
+
+    def extents(self) -> list[Extent]:
+        return [(self.stream, self.partitions.offset, self.partitions.length)]
+
+    def stored(self) -> pa.Schema:
+        where = self.partitions
+        return read_schema(self.stream, where.offset, where.length, name=self.name)
+
+    def columns(self, stored: pa.Schema, /, *, wide_integers: bool) -> tuple[ShownColumn, ...]:
+        mode, names = self.partitions.mode, tuple(stored.names)
+        is_map = mode is OperatorStateMode.BROADCAST
+        if names != (MAP_COLUMNS if is_map else LIST_COLUMNS):
+            message = f"state {self.name!r} has columns {names}, which no {KINDS[mode]} state has"
+            raise CheckpointCorruptedError(message)
+        shown_names = (KEY, VALUE) if is_map else (VALUE,)
+        return tuple(
+            ShownColumn.of(field, shown_name, self.name, wide_integers=wide_integers)
+            for field, shown_name in zip(stored, shown_names, strict=True)
+        )
+
+    def split(self) -> list["Section"]:
+        where = self.partitions
+        wanted = -(-where.length // _PARALLEL_BYTES)
+        if wanted < 2 or where.first:
+            return [self]
+        count, rows = blocks_and_rows(self.stream, where.offset, where.length, name=self.name)
+        if where.count != rows:  # blocks alone don't say which of their rows count
+            return [self]
+        bounds = sorted({count * number // wanted for number in range(wanted + 1)})
+        return [replace(self, blocks=blocks) for blocks in pairwise(bounds)]
+
+    def batches(self, stored: pa.Schema, /) -> Iterator[pa.RecordBatch]:
+        where, name = self.partitions, self.name
+        blocks = read_blocks(self.stream, where.offset, where.length, name=name, blocks=self.blocks)
+        # A subtask stores whole sections; parts of a section are given out at a restore alone.
+        skip, left = where.first, where.count
+        for block in blocks:
+            if not are_alike(block.schema, stored, name):
+                message = (
+                    f"state {name!r} is stored by subtask {self.subtask} in another way than by "
+                    "the first one; let every subtask of the job ask for it, and read it in the "
+                    "next checkpoint"
+                )
+                raise StateMigrationError(message)
+            batch = block.slice(skip, left)
+            skip = max(0, skip - len(block))
+            left -= len(batch)
+            yield batch
+        if left and self.blocks is None:
+            message = f"state {name!r} has {where.count - left} elements, expected {where.count}"
+            raise CheckpointCorruptedError(message, location_of(self.stream))

@@ -1,0 +1,143 @@
+"""What every kind of state has in common: its parts, one for each subtask, and rows that are read of them.
+
+    StatePart      one subtask's part of a state, where it is stored
+    ReadableState  parts of a state whose columns are known: rows of it
+
+A new kind of state is a class that has the methods of `StatePart`, and a line in `catalogue.READERS`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import pyarrow as pa
+
+from holdfast.backends.inspection.columns import ShownColumn, shown
+from holdfast.locations.handles import StreamStateHandle
+
+SUBTASK, PARTITION, KEY_GROUP, KEY, VALUE = "subtask", "partition", "key_group", "key", "value"
+
+CHANGED = "changed"
+"""Column that says when a row of a state with a time to live was changed last."""
+
+POSITIONS = (SUBTASK, PARTITION, KEY_GROUP)
+"""Columns that say where a row is stored, and not what is in it."""
+
+MOST_ROWS = 1 << 16
+MOST_BYTES = 64 << 20
+"""At most so much is in a batch, unless a single row has more."""
+
+Extent: TypeAlias = tuple[StreamStateHandle, int, int]
+"""Bytes in a stream: the stream, a number that tells them from others there, as their offset does, and the length."""
+
+
+class StatePart(Protocol):
+    """One subtask's part of a state, where it is stored; values only, so that it can be sent to a task."""
+
+    @property
+    def subtask(self) -> int:
+        """The subtask that has stored it."""
+        ...
+
+    @property
+    def elements(self) -> int:
+        """Number of elements, entries, rows, partitions or key groups."""
+        ...
+
+    def extents(self) -> Iterable[Extent]:
+        """Where the bytes of the part are."""
+        ...
+
+    def stored(self) -> pa.Schema:
+        """How the columns are stored; for some kinds it is read.
+
+        Raises:
+            CheckpointNotFoundError: A state file is gone.
+            CheckpointCorruptedError: What was read is not what was written.
+        """
+        ...
+
+    def columns(self, stored: pa.Schema, /, *, wide_integers: bool) -> tuple[ShownColumn, ...]:
+        """How each stored column is shown.
+
+        Raises:
+            CheckpointCorruptedError: No such state has these columns.
+        """
+        ...
+
+    def split(self) -> Sequence["StatePart"]:
+        """The part, or if it is large smaller parts that can be read beside each other."""
+        ...
+
+    def batches(self, stored: pa.Schema, /) -> Iterator[pa.RecordBatch]:
+        """Rows of the part, as they are stored.
+
+        Raises:
+            CheckpointNotFoundError: A state file is gone.
+            CheckpointCorruptedError: What was read is not what was written.
+            StateMigrationError: They are stored in another way than `stored` says.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadableState:
+    """A state that can be read, for its columns are known; values only, so that it can be sent to a task.
+
+    Attributes:
+        kind: As of `StoredState`.
+        parts: Where the state is; one copy of a state that every subtask has.
+        columns: How the columns are shown.
+        stored: How they are stored, by the first part.
+        has_subtasks: Whether rows say which subtask has stored them.
+    """
+
+    kind: str
+    parts: tuple[StatePart, ...]
+    columns: tuple[ShownColumn, ...]
+    stored: pa.Schema
+    has_subtasks: bool
+
+    @property
+    def content(self) -> tuple[ShownColumn, ...]:
+        """The columns that say what is in the state, and not where in it."""
+        return tuple(column for column in self.columns if column.name not in {*POSITIONS, CHANGED})
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows that the state is read as."""
+        subtask = [(SUBTASK, pa.int32())] if self.has_subtasks else []
+        return pa.schema([*subtask, *((column.name, column.type) for column in self.columns)])
+
+    def split(self) -> list[StatePart]:
+        """Parts that can be read beside each other. Of large parts it is read how they are divided."""
+        return [piece for part in self.parts for piece in part.split()]
+
+    def batches(self, parts: Sequence[StatePart] | None = None) -> Iterator[pa.RecordBatch]:
+        """Rows of some parts, by default of all, in order; none of the batches is empty.
+
+        Raises:
+            CheckpointNotFoundError: A state file is gone.
+            CheckpointCorruptedError: What was read is not what was written.
+            StateMigrationError: Subtasks have stored it in different ways.
+            InvalidRequestError: A value has no room in the type that it is read as.
+        """
+        for part in self.parts if parts is None else parts:
+            for batch in part.batches(self.stored):
+                for rows in filter(len, _pieces(batch)):
+                    yield self._shown(rows, part.subtask)
+
+    def _shown(self, rows: pa.RecordBatch, subtask: int) -> pa.RecordBatch:
+        arrays = [
+            shown(how, column) for how, column in zip(self.columns, rows.columns, strict=True)
+        ]
+        if self.has_subtasks:
+            arrays.insert(0, pa.repeat(pa.scalar(subtask, pa.int32()), len(rows)))
+        return pa.record_batch(arrays, schema=self.schema)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in parts of a size that can be handled."""
+    rows = min(MOST_ROWS, max(1, len(batch) * MOST_BYTES // max(1, batch.nbytes)))
+    for first in range(0, len(batch), rows):
+        yield batch.slice(first, rows)
