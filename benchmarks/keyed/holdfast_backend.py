@@ -21,13 +21,21 @@ from holdfast.backends.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.backends.keyed import HeapStateTables, KeyedStateBackend, Keys
-from holdfast.backends.keyed.columnar import ColumnarStateTables
+from holdfast.backends.keyed import (
+    ColumnarStateTables,
+    HeapStateTables,
+    KeyedStateBackend,
+    Keys,
+    StateTables,
+)
 from holdfast.backends.keyed.states import FoldingColumns, ValueColumns
-from holdfast.backends.keyed.table import StateTables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.locations import FileSystemCheckpointStorage
-from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
+from holdfast.locations.handles import (
+    PlaceholderStreamStateHandle,
+    SegmentsStateHandle,
+    StreamStateHandle,
+)
 
 GROUPS = 128
 TOTALS = pa.struct([pa.field("count", pa.int64()), pa.field("sum", pa.int64())])
@@ -44,6 +52,7 @@ class Holdfast:
     """
 
     _batch: Batch
+    _shares: list[tuple[KeyedStateBackend, Batch]]
 
     def __init__(self, tables: str, state: str, directory: Path) -> None:
         self._is_columnar = tables == "columnar"
@@ -76,6 +85,7 @@ class Holdfast:
 
     def load(self, path: str) -> None:
         self._batch = batch_of(Path(path), self._type)
+        self._shares = list(self._dealt(self._batch))  # a shuffle's business
         for stream in self._unused:  # the driver's business
             stream.discard_state()
         self._unused = []
@@ -139,7 +149,7 @@ class Holdfast:
         handles = [
             handle
             for state in states
-            for handle in state.managed_keyed
+            for handle in state.with_streams(self._stored).managed_keyed
             if isinstance(handle, SegmentsStateHandle)
         ]
         self._note_unused(handles)
@@ -163,7 +173,7 @@ class Holdfast:
 
     def look(self) -> Figures:
         count = total = 0
-        for backend, rows in self._dealt(self._batch):
+        for backend, rows in self._shares:
             keys = backend.keys([rows.keys])
             state = _reducing(backend) if self._is_reducing else _value(backend)
             counts, sums = _numbers(state.get(keys))
@@ -227,6 +237,16 @@ class Holdfast:
         for backend, chosen in zip(self._backends, self._ranges, strict=True):
             mine = (of_rows >= chosen.start_key_group) & (of_rows <= chosen.end_key_group)
             yield backend, Batch(batch.keys.filter(pa.array(mine)), batch.values[mine])
+
+    def _stored(self, stream: StreamStateHandle) -> StreamStateHandle:
+        """What the driver puts in the place of a placeholder: the stream of the checkpoint before."""
+        if not isinstance(stream, PlaceholderStreamStateHandle):
+            return stream
+        return next(
+            handle.segments[stream.name]
+            for handle in self._handles
+            if stream.name in handle.segments
+        )
 
     def _note_unused(self, handles: Sequence[SegmentsStateHandle]) -> None:
         """What the checkpoint before has and this one doesn't."""
