@@ -114,6 +114,10 @@ bench-hdfs: setup java ## HDFS against hdfs-native and Hadoop's own client; ARGS
 bench-flink: setup java flink-libraries ## operator state against Flink's own backend, needs a JDK; ARGS="--rounds 3"
 	$(BIN)/python -m benchmarks.operator_state --flink-jars "$(FLINK_LIBRARIES)" $(ARGS)
 
+.PHONY: bench-keyed
+bench-keyed: setup java flink-libraries ## keyed state against RocksDB, a dict and Flink's backends, needs a JDK; ARGS="--only batches --keys 1k"
+	$(BIN)/python -m benchmarks.keyed --flink-jars "$(FLINK_LIBRARIES)" $(ARGS)
+
 .PHONY: bench-restore
 bench-restore: setup ## a restarted job's restore against a plain read of its files; ARGS="--mebibytes 256"
 	$(BIN)/python -m benchmarks.restore $(ARGS)

@@ -50,6 +50,7 @@ PRINTED = {
     "how-to-take-savepoints.md": "both went on: True",
     "how-to-use-several-operators.md": "one checkpoint of allowed and first-seen",
     "how-to-write-a-job.md": "values",
+    "keyed-state.md": "restored: [5.0, 10.0]",
     "how-to-write-to-a-database.md": "batches: 1, rows of each: 2.0",
 }
 """What a page's program says when all went well."""
@@ -57,8 +58,8 @@ PRINTED = {
 NO_SETTINGS = {"spark.holdfast.state.checkpoints.dir"}
 """What a page shows to be refused."""
 
-# The tests of the first have directories of their own.
-WITHOUT_A_JOB = ("how-to-test-an-adapter.md", "how-to-configure.md")
+# The tests of the first have directories of their own; the last is about a library below jobs.
+WITHOUT_A_JOB = ("how-to-test-an-adapter.md", "how-to-configure.md", "keyed-state.md")
 
 
 def run_in_full(page: Path) -> Any:

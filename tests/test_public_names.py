@@ -12,13 +12,19 @@ ROOT = Path(__file__).parents[1]
 PAGES = {
     "holdfast": "api-holdfast.md",
     "holdfast.backends": "api-backends.md",
+    "holdfast.backends.keyed_state": "api-keyed-state.md",
     "holdfast.errors": "api-errors.md",
     "holdfast.locations": "api-locations.md",
     "holdfast.locations.adapters": "api-adapters.md",
     "holdfast.spark": "api-spark.md",
     "holdfast.testing": "api-testing.md",
 }
-MOST_NAMES = {"holdfast.backends": 30, "holdfast.locations": 40, "holdfast.spark": 30}
+MOST_NAMES = {
+    "holdfast.backends": 30,
+    "holdfast.backends.keyed_state": 30,
+    "holdfast.locations": 40,
+    "holdfast.spark": 30,
+}
 
 
 def listed(module: str) -> list[str]:

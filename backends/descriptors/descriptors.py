@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.backends.descriptors.ttl import StateTtlConfig
 from holdfast.backends.serializers import ElementType, Serializer, serializer_of
 from holdfast.errors import InvalidRequestError
 
@@ -17,22 +18,29 @@ class ListStateDescriptor:
             msgspec Struct, a dataclass. Or `Pickled`.
         defaults: For structs of Arrow that have got more fields since they were stored: what a
             field is then, by its name.
+        ttl: How long elements live; None for ever. For keyed state alone.
 
     Raises:
         InvalidRequestError: The name is no string that can be stored, or the type is none of these.
     """
 
-    __slots__ = ("name", "serializer", "type")
+    __slots__ = ("name", "serializer", "ttl", "type")
 
     def __init__(
-        self, name: str, type: ElementType, *, defaults: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        type: ElementType,
+        *,
+        defaults: Mapping[str, Any] | None = None,
+        ttl: StateTtlConfig | None = None,
     ) -> None:
-        self.name = _checked(name)
+        self.name = checked_name(name)
         self.type = type
-        self.serializer = _serializer(name, type, defaults)
+        self.serializer = named_serializer(name, type, defaults)
+        self.ttl = ttl
 
     def __eq__(self, other: object) -> bool:
-        """Whether both name one state of one type; defaults don't count."""
+        """Whether both name one state of one type; defaults and times to live don't count."""
         return (
             isinstance(other, ListStateDescriptor)
             and self.name == other.name
@@ -47,19 +55,20 @@ class ListStateDescriptor:
 
 
 class MapStateDescriptor:
-    """Names a broadcast state and gives the types of its entries.
+    """Names a broadcast state, or a map of each key, and gives the types of its entries.
 
     Args:
         name: Unique among the operator's states.
         key_type: Type of the keys, as for a list's elements. Its values have to be hashable.
         value_type: Type of the values, as for a list's elements.
         defaults: For values that are structs of Arrow, as for a list's elements.
+        ttl: How long entries live; None for ever. For keyed state alone.
 
     Raises:
         InvalidRequestError: The name is no string that can be stored, or a type is none that a state can have.
     """
 
-    __slots__ = ("key_serializer", "key_type", "name", "value_serializer", "value_type")
+    __slots__ = ("key_serializer", "key_type", "name", "ttl", "value_serializer", "value_type")
 
     def __init__(
         self,
@@ -68,15 +77,17 @@ class MapStateDescriptor:
         value_type: ElementType,
         *,
         defaults: Mapping[str, Any] | None = None,
+        ttl: StateTtlConfig | None = None,
     ) -> None:
-        self.name = _checked(name)
+        self.name = checked_name(name)
         self.key_type = key_type
         self.value_type = value_type
-        self.key_serializer = _serializer(name, key_type, None)
-        self.value_serializer = _serializer(name, value_type, defaults)
+        self.key_serializer = named_serializer(name, key_type, None)
+        self.value_serializer = named_serializer(name, value_type, defaults)
+        self.ttl = ttl
 
     def __eq__(self, other: object) -> bool:
-        """Whether both name one state of one type; defaults don't count."""
+        """Whether both name one state of one type; defaults and times to live don't count."""
         return (
             isinstance(other, MapStateDescriptor)
             and self.name == other.name
@@ -92,7 +103,8 @@ class MapStateDescriptor:
         return f"MapStateDescriptor({self.name!r}, {types})"
 
 
-def _checked(name: str) -> str:
+def checked_name(name: str) -> str:
+    """The name of a state. Raises `InvalidRequestError` if it can't be stored."""
     if not isinstance(name, str):
         raise InvalidRequestError(f"state name {name!r} is not a string")
     try:
@@ -103,7 +115,10 @@ def _checked(name: str) -> str:
     return name
 
 
-def _serializer(name: str, type: ElementType, defaults: Mapping[str, Any] | None) -> Serializer:
+def named_serializer(
+    name: str, type: ElementType, defaults: Mapping[str, Any] | None
+) -> Serializer:
+    """The serializer of a state's type. Raises `InvalidRequestError`, which names the state."""
     try:
         return serializer_of(type, defaults or {})
     except InvalidRequestError as error:

@@ -1,4 +1,4 @@
-"""The catalogue of a checkpoint: each state of each operator, known by its metadata alone.
+"""The catalogue of a checkpoint: each state of each operator, known by its metadata, and by manifests of keyed state.
 
 All that shows, compares, checks or reads states begins here. `READERS` says who reads which kind of handle; a new
 kind of state is a line there.
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from holdfast.backends.inspection.columns import ShownColumn
+from holdfast.backends.inspection.keyed_parts import tables_of
 from holdfast.backends.inspection.operator_parts import KINDS, Section
 from holdfast.backends.inspection.raw_parts import RawPart
 from holdfast.backends.inspection.state_parts import ReadableState, StatePart
@@ -19,6 +20,7 @@ from holdfast.locations.handles import (
     OperatorStateHandle,
     OperatorStateMode,
     RawOperatorStateHandle,
+    SegmentsStateHandle,
     StreamStateHandle,
 )
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator
@@ -39,7 +41,7 @@ def _raw(kind: str) -> Reader:
 READERS: dict[str, dict[type, Reader]] = {
     "managed_operator": {OperatorStateHandle: _sections},
     "raw_operator": {RawOperatorStateHandle: _raw("raw operator")},
-    "managed_keyed": {KeyGroupsStateHandle: _raw("keyed")},
+    "managed_keyed": {KeyGroupsStateHandle: _raw("keyed"), SegmentsStateHandle: tables_of},
     "raw_keyed": {KeyGroupsStateHandle: _raw("raw keyed")},
 }
 """Who reads which kind of handle, by its field in `StoredSubtask` and its type."""
@@ -52,7 +54,8 @@ class StoredState:
     Attributes:
         operator: The operator's uid.
         name: The state's name; None for raw state, of which an operator has one of each kind.
-        kind: `list`, `union`, `broadcast`, `raw operator`, `raw keyed`, or `keyed`.
+        kind: `list`, `union`, `broadcast`, `raw operator`, `raw keyed`; of keyed state `keyed value`, `keyed list`,
+            `keyed map`, `keyed reducing`, `keyed aggregating` or `keyed timers`, and `keyed` if only that is known.
         parts: Where the state is, by subtask.
     """
 
@@ -67,13 +70,18 @@ class StoredState:
         return f"<{self.kind}>" if self.name is None else self.name
 
     @property
+    def is_keyed(self) -> bool:
+        """Whether it is managed keyed state, whose names are none of operator state."""
+        return self.kind.startswith("keyed")
+
+    @property
     def subtasks(self) -> int:
         """Number of subtasks that have stored it."""
         return len({part.subtask for part in self.parts})
 
     @property
     def elements(self) -> int:
-        """Number of elements, entries, partitions or key groups; those of one copy, if all have the same."""
+        """Number of elements, entries, rows, partitions or key groups; those of one copy, if all have the same."""
         return sum(part.elements for part in self._to_read())
 
     @property
@@ -130,14 +138,14 @@ class StoredState:
 
 
 def stored_states(metadata: CheckpointMetadata) -> list[StoredState]:
-    """All states of a checkpoint, by operator. Reads nothing."""
+    """All states of a checkpoint, by operator. Reads nothing but manifests of keyed state that are not inline."""
     return [
         state for uid, operator in metadata.operators.items() for state in states_of(uid, operator)
     ]
 
 
 def states_of(uid: str, operator: StoredOperator) -> list[StoredState]:
-    """All states of an operator: managed operator state first. Reads nothing."""
+    """All states of an operator: managed operator state first. Reads what `stored_states` does."""
     states: dict[tuple[str, str | None, str], list[StatePart]] = {}
     for field, readers in READERS.items():
         for subtask, stored in sorted(operator.subtasks.items()):
@@ -148,7 +156,12 @@ def states_of(uid: str, operator: StoredOperator) -> list[StoredState]:
 
 
 def find_state(
-    metadata: CheckpointMetadata, operator: str | None, name: str | None, *, raw: str | None
+    metadata: CheckpointMetadata,
+    operator: str | None,
+    name: str | None,
+    *,
+    raw: str | None,
+    kind: str | None = None,
 ) -> StoredState:
     """The state that somebody names; a name may be left out where there is one only.
 
@@ -157,6 +170,7 @@ def find_state(
         operator: The operator's uid.
         name: The state's name.
         raw: `operator` or `keyed` for the operator's raw state, which has no name.
+        kind: The state's kind, where operator state and keyed state have one name.
 
     Raises:
         InvalidRequestError: There is no such state, or no name where there are several.
@@ -166,14 +180,25 @@ def find_state(
         raise InvalidRequestError(message)
     uid = _chosen("operator", operator, list(metadata.operators))
     states = states_of(uid, metadata.operators[uid])
+    wanted_kind = kind if raw is None else f"raw {raw}"
+    if wanted_kind is not None:
+        states = [state for state in states if state.kind == wanted_kind]
+        if not states:
+            raise InvalidRequestError(f"operator {uid!r} has no {wanted_kind} state")
     if raw is not None:
-        kind = f"raw {raw}"
-        for state in states:
-            if state.kind == kind:
-                return state
-        raise InvalidRequestError(f"operator {uid!r} has no {kind} state")
-    named = {state.name: state for state in states if state.name is not None}
-    return named[_chosen(f"state of operator {uid!r}", name, list(named))]
+        return states[0]
+    named: dict[str, list[StoredState]] = {}
+    for state in states:
+        if state.name is not None:
+            named.setdefault(state.name, []).append(state)
+    chosen = named[_chosen(f"state of operator {uid!r}", name, list(named))]
+    if len(chosen) > 1:
+        kinds = [state.kind for state in chosen]
+        message = (
+            f"operator {uid!r} has several states {chosen[0].name!r}; name one of the kinds {kinds}"
+        )
+        raise InvalidRequestError(message)
+    return chosen[0]
 
 
 def _chosen(what: str, wanted: str | None, names: list[str]) -> str:

@@ -33,11 +33,14 @@ def read_state(
     state: str | None = None,
     *,
     raw: Raw | None = None,
+    kind: str | None = None,
 ) -> pa.Table:
     """Read a state of a checkpoint or savepoint as a table.
 
     Elements of a list or union list are rows of `subtask` and `value`, entries of a broadcast state
-    rows of `key` and `value`, from one subtask's copy. Arrow data has the type that it was stored with.
+    rows of `key` and `value`, from one subtask's copy. Keyed states have a row for each key, and sub key: `subtask`,
+    the columns of key, namespace and sub key, `value`, and `changed` if they have a time to live; rows whose time
+    is over are there as long as they are stored. Arrow data has the type that it was stored with.
     So have objects, without the job's classes: structs and dataclasses are structs, dicts maps. What
     Arrow has no type for, such as unions, is read as JSON text. Pickles are not looked into: they are bytes.
 
@@ -47,13 +50,14 @@ def read_state(
         state: The state's name; may be left out where there is only one state.
         raw: `operator` reads raw operator state instead: rows of `subtask`, `partition` and `value`,
             the bytes. `keyed` reads raw keyed state: `subtask`, `key_group` and `value`.
+        kind: The state's kind, as `states` says it, where operator state and keyed state have one name.
 
     Raises:
         InvalidRequestError: There is no such state, or a value has no room in the type that is read.
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: What was read is not what was written.
     """
-    readable = readable_state(pointer, operator, state, raw=raw)
+    readable = readable_state(pointer, operator, state, raw=raw, kind=kind)
     return pa.Table.from_batches(readable.batches(), readable.schema)
 
 
@@ -63,12 +67,13 @@ def iter_state(
     state: str | None = None,
     *,
     raw: Raw | None = None,
+    kind: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read a state as record batches; only a block of what is stored is in memory at a time.
 
     Arguments and errors are those of `read_state`.
     """
-    readable = readable_state(pointer, operator, state, raw=raw)
+    readable = readable_state(pointer, operator, state, raw=raw, kind=kind)
     return readable.batches()
 
 
@@ -78,10 +83,11 @@ def readable_state(
     state: str | None = None,
     *,
     raw: Raw | None = None,
+    kind: str | None = None,
 ) -> ReadableState:
     """A state whose elements were not read yet. Arguments and errors are those of `read_state`."""
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
-    stored = find_state(metadata, operator, state, raw=raw)
+    stored = find_state(metadata, operator, state, raw=raw, kind=kind)
     return stored.readable()
 
 
@@ -89,10 +95,11 @@ def states(pointer: str | PathLike[str]) -> pa.Table:
     """The states that a checkpoint or savepoint has, a row for each; no elements are read.
 
     Columns: `operator`; `state`, null for raw state; `kind`: `list`, `union`, `broadcast`, `raw operator`,
-    `raw keyed` or `keyed`; `subtasks`, how many have stored it; `elements`, entries, partitions or
-    key groups, a broadcast state's counted once; `bytes` stored; `type` of its elements for people;
-    `arrow_type` that `read_state` gives; `stored_as`: `arrow`, `messagepack`, `pickle` or `raw`.
-    Of a broadcast state the last three are said of keys and of values.
+    `raw keyed`, or `keyed` and the kind of keyed state, as in `keyed value`; `subtasks`, how many have stored it;
+    `elements`, entries, partitions or key groups, a broadcast state's counted once, of keyed state about the
+    rows that are stored; `bytes` stored; `type` of its elements for people; `arrow_type` that `read_state` gives;
+    `stored_as`: `arrow`, `messagepack`, `pickle` or `raw`. Of broadcast and keyed states the last three are said
+    of each column.
 
     Raises:
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.

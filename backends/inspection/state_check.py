@@ -79,8 +79,9 @@ def check(
         left = _by_name(uid, descriptors.get(uid, ()))
         for state in states_of(uid, operator):
             if state.name is None:
-                continue  # raw state has no type that could change
-            wanted = left.pop(state.name, None)
+                state.readable()  # says why keyed state is without a name; raw state has no type that could change
+                continue
+            wanted = None if state.is_keyed else left.pop(state.name, None)
             # A state that is only carried on may be stored in several ways.
             parts = state.parts[:1] if wanted is None else state.parts
             schemas = _schemas(state.name, parts)

@@ -17,6 +17,9 @@ from holdfast.locations.handles import StreamStateHandle
 
 SUBTASK, PARTITION, KEY_GROUP, KEY, VALUE = "subtask", "partition", "key_group", "key", "value"
 
+CHANGED = "changed"
+"""Column that says when a row of a state with a time to live was changed last."""
+
 POSITIONS = (SUBTASK, PARTITION, KEY_GROUP)
 """Columns that say where a row is stored, and not what is in it."""
 
@@ -25,7 +28,7 @@ MOST_BYTES = 64 << 20
 """At most so much is in a batch, unless a single row has more."""
 
 Extent: TypeAlias = tuple[StreamStateHandle, int, int]
-"""Bytes in a stream: the stream, the offset of the first byte, and the length."""
+"""Bytes in a stream: the stream, a number that tells them from others there, as their offset does, and the length."""
 
 
 class StatePart(Protocol):
@@ -38,7 +41,7 @@ class StatePart(Protocol):
 
     @property
     def elements(self) -> int:
-        """Number of elements, entries, partitions or key groups."""
+        """Number of elements, entries, rows, partitions or key groups."""
         ...
 
     def extents(self) -> Iterable[Extent]:
@@ -98,7 +101,7 @@ class ReadableState:
     @property
     def content(self) -> tuple[ShownColumn, ...]:
         """The columns that say what is in the state, and not where in it."""
-        return tuple(column for column in self.columns if column.name not in POSITIONS)
+        return tuple(column for column in self.columns if column.name not in {*POSITIONS, CHANGED})
 
     @property
     def schema(self) -> pa.Schema:

@@ -1,7 +1,8 @@
 """Keys: their hash, their key group, and which subtask has it.
 
-`spark_hash` is the hash: it takes keys to key groups, `key_groups` takes those to subtasks. `flink_hash` is no part of
-that: it is for reading what Flink has written.
+`spark_hash` is the hash: it takes keys to key groups, `key_groups` takes those to subtasks. Inside of a key group rows
+are sorted by `spark_xxhash64`. `column_hashes` is what both have in common. `flink_hash` is no part of that: it is for reading
+what Flink has written.
 """
 
 from holdfast.backends.keys.key_groups import (
@@ -13,6 +14,7 @@ from holdfast.backends.keys.key_groups import (
     operator_index_for_key_group,
 )
 from holdfast.backends.keys.spark_hash import KEY_HASH, key_group_of, key_hash, subtask_of_key
+from holdfast.backends.keys.spark_xxhash64 import xxhash64
 
 __all__ = [
     "KEY_HASH",
@@ -25,4 +27,5 @@ __all__ = [
     "key_hash",
     "operator_index_for_key_group",
     "subtask_of_key",
+    "xxhash64",
 ]

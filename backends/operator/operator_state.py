@@ -26,7 +26,13 @@ from holdfast.backends.sections import (
     read_section,
     section_of,
 )
-from holdfast.backends.serializers import NoWayError, Outcome, Serializer, column, stored_in
+from holdfast.backends.serializers import (
+    Outcome,
+    Serializer,
+    column,
+    migrated_column,
+    stored_in,
+)
 from holdfast.backends.snapshot import AsyncSnapshot, SnapshotStreams
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
@@ -171,6 +177,7 @@ class OperatorStateBackend:
             InvalidRequestError: A state of another kind has the name.
         """
         name = descriptor.name
+        _check_lasting(descriptor)
         serializers = (descriptor.key_serializer, descriptor.value_serializer)
         self._check_kind(name, OperatorStateMode.BROADCAST)
         state = self._maps.get(name)
@@ -240,6 +247,7 @@ class OperatorStateBackend:
         self._maps.clear()
 
     def _list(self, descriptor: ListStateDescriptor, mode: OperatorStateMode) -> ListState:
+        _check_lasting(descriptor)
         name, serializer = descriptor.name, descriptor.serializer
         self._check_kind(name, mode)
         if name in self._lists:
@@ -273,7 +281,7 @@ class OperatorStateBackend:
         for rows in runs:
             columns = zip(rows.schema, rows.columns(), serializers, strict=True)
             for i, (field, stored, serializer) in enumerate(columns):
-                chunks[i] += migrated(name, field, stored, serializer).chunks
+                chunks[i] += migrated_column(name, field, stored, serializer).chunks
         return chunks
 
     def _captured(self) -> dict[str, list[CapturedState]]:
@@ -330,32 +338,6 @@ class OperatorStateBackend:
             known.carried.append(run)
 
 
-def migrated(
-    name: str, field: pa.Field, stored: pa.ChunkedArray, serializer: Serializer
-) -> pa.ChunkedArray:
-    """A stored column as a serializer wants it.
-
-    Raises:
-        StateMigrationError: The column can't become what the serializer stores.
-        CheckpointCorruptedError: Nobody can tell how it was stored.
-    """
-    how = stored_in(field, name)
-    compatibility = serializer.compatibility(how, field.type)
-    reason = compatibility.reason
-    if compatibility.outcome is not Outcome.INCOMPATIBLE:
-        try:
-            return compatibility.migrate(stored)
-        except pa.ArrowException:
-            reason = "Arrow can't do this"
-        except NoWayError as error:  # of the values
-            reason = str(error)
-    message = (
-        f"state {name!r} is stored with type {how.name}, but type {serializer.name} is asked "
-        f"for: {reason}"
-    )
-    raise StateMigrationError(message)
-
-
 def _check_keys(name: str, stored: _Rows, keys: list[pa.Array], serializer: Serializer) -> None:
     """Refuse keys that were different as they were stored, and would be the same now."""
     field = stored.schema.field(0)
@@ -376,6 +358,15 @@ def _check_keys(name: str, stored: _Rows, keys: list[pa.Array], serializer: Seri
             "state of another name"
         )
         raise StateMigrationError(message)
+
+
+def _check_lasting(descriptor: ListStateDescriptor | MapStateDescriptor) -> None:
+    if descriptor.ttl is not None:
+        message = (
+            f"state {descriptor.name!r} has a time to live, which only keyed state can have; take a descriptor "
+            "without `ttl`"
+        )
+        raise InvalidRequestError(message)
 
 
 def _check_same(name: str, known: tuple[Serializer, ...], wanted: tuple[Serializer, ...]) -> None:

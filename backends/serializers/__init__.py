@@ -6,6 +6,7 @@ A new kind of element is a module here and a line in `choice`. Start with `seria
 
 from holdfast.backends.serializers.arrow_migration import NoWayError, change_of
 from holdfast.backends.serializers.choice import ElementType, serializer_of
+from holdfast.backends.serializers.column_migration import migrated_column
 from holdfast.backends.serializers.compatibility import Outcome
 from holdfast.backends.serializers.message_pack import packed
 from holdfast.backends.serializers.pickled import Pickled
@@ -22,6 +23,7 @@ __all__ = [
     "StoredSerializer",
     "change_of",
     "column",
+    "migrated_column",
     "packed",
     "serializer_of",
     "stored_in",

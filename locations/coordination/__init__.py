@@ -1,7 +1,7 @@
 """What becomes of checkpoints: they are completed, retained, found, copied, verified and swept.
 
-`checkpoints` completes and loads, `completed_store` retains, `sweeping` deletes what crashes left. All go
-through storages, and through the handles of a checkpoint. Start with `checkpoints`.
+`checkpoints` completes and loads, `shared_streams` fills in what tasks did not write again, `completed_store`
+retains, `sweeping` deletes what crashes left. All go through storages, and through the handles of a checkpoint. Start with `checkpoints`.
 """
 
 from holdfast.locations.coordination.checkpoint_files import (
@@ -38,6 +38,7 @@ from holdfast.locations.coordination.job_history import (
     job_histories,
 )
 from holdfast.locations.coordination.shared_state import SharedStateRegistry
+from holdfast.locations.coordination.shared_streams import are_own, without_placeholders
 from holdfast.locations.coordination.sweeping import (
     GRACE_S,
     LEAST_GRACE_S,
@@ -61,6 +62,7 @@ __all__ = [
     "Uncommitted",
     "Unreadable",
     "VerifiedFile",
+    "are_own",
     "chunks",
     "complete_checkpoint",
     "copy_checkpoint",
@@ -81,4 +83,5 @@ __all__ = [
     "verify",
     "with_copies",
     "without_place",
+    "without_placeholders",
 ]

@@ -80,12 +80,13 @@ def stored(
     opens: Callable[[], BinaryIO],
     location: CheckpointStorageLocation,
     *,
+    scope: CheckpointedStateScope = CheckpointedStateScope.EXCLUSIVE,
     on_bytes: Callable[[int], object] = lambda _: None,
 ) -> StreamStateHandle:
     """Copy bytes into a checkpoint or savepoint that is being made."""
     with (
         opens() as source,
-        location.create_checkpoint_state_output_stream(CheckpointedStateScope.EXCLUSIVE) as target,
+        location.create_checkpoint_state_output_stream(scope) as target,
     ):
         for chunk in chunks(source):
             check_wanted()

@@ -12,7 +12,11 @@ from holdfast.locations.handles.checksum import (
     VerifyingInputStream,
     checksum_of,
 )
-from holdfast.locations.handles.keyed_handles import KeyGroupsStateHandle, ManagedKeyedStateHandle
+from holdfast.locations.handles.keyed_handles import (
+    KeyGroupsStateHandle,
+    ManagedKeyedStateHandle,
+    SegmentsStateHandle,
+)
 from holdfast.locations.handles.operator_handles import (
     OperatorStateHandle,
     OperatorStateMode,
@@ -23,6 +27,7 @@ from holdfast.locations.handles.state_handle import KeyedStateHandle, StateHandl
 from holdfast.locations.handles.stream_handles import (
     ByteStreamStateHandle,
     FileStateHandle,
+    PlaceholderStreamStateHandle,
     StreamStateHandle,
     is_inside,
 )
@@ -38,7 +43,9 @@ __all__ = [
     "ManagedKeyedStateHandle",
     "OperatorStateHandle",
     "OperatorStateMode",
+    "PlaceholderStreamStateHandle",
     "RawOperatorStateHandle",
+    "SegmentsStateHandle",
     "StateHandle",
     "StatePartitions",
     "StreamChange",

@@ -7,7 +7,7 @@ Copying, verifying, sweeping and rescaling ask for nothing else, so that a new k
 that has these methods. `InOneStream` is for handles whose state is all in one stream.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
@@ -39,8 +39,15 @@ class StateHandle(Protocol):
         """A copy in which every stream went through `change`."""
         ...
 
+    def shared_streams(self) -> Mapping[str, StreamStateHandle]:
+        """The streams that later checkpoints may refer to, by names that are never used twice."""
+        ...
+
     def discard_state(self) -> None:
-        """Delete the bytes that belong to this handle alone."""
+        """Delete the bytes that a task has written for this handle, which it has not yet handed over.
+
+        Nothing else may lead to them. What placeholders stand for is left alone.
+        """
         ...
 
     def flaw(self) -> str | None:
@@ -88,6 +95,10 @@ class InOneStream(msgspec.Struct, frozen=True):
     def with_streams(self, change: StreamChange, /) -> Self:
         """A copy whose stream went through `change`."""
         return msgspec.structs.replace(self, stream=change(self.stream))
+
+    def shared_streams(self) -> Mapping[str, StreamStateHandle]:
+        """None: the stream belongs to one checkpoint."""
+        return {}
 
     def discard_state(self) -> None:
         """Delete the bytes of the stream."""

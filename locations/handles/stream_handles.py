@@ -1,12 +1,12 @@
-"""Handles to one stream of bytes, which are in a file or in the handle itself."""
+"""Handles to one stream of bytes, which are in a file or in the handle itself; and what stands for a handle."""
 
 import io
-from typing import BinaryIO, cast
+from typing import BinaryIO, NoReturn, cast
 
 import msgspec
 
 from holdfast.common import Count, uripath
-from holdfast.errors import CheckpointCorruptedError
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations.file_systems import BytesLike, file_system_for
 from holdfast.locations.handles.checksum import Checksum, ChecksumBuilder, VerifyingInputStream
 
@@ -81,8 +81,35 @@ class FileStateHandle(msgspec.Struct, frozen=True, tag="file"):
         file_system_for(self.uri).delete([self.uri])
 
 
-StreamStateHandle = ByteStreamStateHandle | FileStateHandle
-"""Either kind, told apart by its tag when stored."""
+class PlaceholderStreamStateHandle(msgspec.Struct, frozen=True, tag="placeholder"):
+    """A task's word that the checkpoint it was restored from has a shared stream, which is not written again.
+
+    It is for reports of tasks alone: the driver puts the stream's own handle in its place before the
+    checkpoint is completed. `_metadata` never has any.
+
+    Attributes:
+        name: The stream's name in the handle that has it, such as a segment's.
+        size: Length of the stream in bytes.
+
+    Source:
+        Flink, PlaceholderStreamStateHandle.
+    """
+
+    name: str
+    size: Count
+
+    def open_input_stream(self) -> NoReturn:
+        """Raises InvalidRequestError: the bytes are behind another handle."""
+        raise InvalidRequestError(
+            f"placeholder of shared stream {self.name!r} has no bytes to read"
+        )
+
+    def discard_state(self) -> None:
+        """Nothing to do: the stream belongs to the checkpoint that has it."""
+
+
+StreamStateHandle = ByteStreamStateHandle | FileStateHandle | PlaceholderStreamStateHandle
+"""Every kind, told apart by its tag when stored or sent."""
 
 
 def is_inside(handle: StreamStateHandle, directory: str) -> bool:

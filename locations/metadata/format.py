@@ -23,8 +23,16 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.common import crc32c
-from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
-from holdfast.locations.handles import FileStateHandle, StreamStateHandle
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    InvalidRequestError,
+    UnsupportedFormatError,
+)
+from holdfast.locations.handles import (
+    FileStateHandle,
+    PlaceholderStreamStateHandle,
+    StreamStateHandle,
+)
 from holdfast.locations.metadata.records import CheckpointMetadata
 from holdfast.locations.metadata.relative_uris import absolute_uri, relative_uri
 
@@ -42,9 +50,17 @@ def encode_metadata(metadata: CheckpointMetadata, directory: str) -> bytes:
 
     The names of files in the directory become relative. In the `_metadata` of a savepoint the names
     of files in savepoints beside it do, too: they can be moved together.
+
+    Raises:
+        InvalidRequestError: It has a placeholder, whose bytes nobody would find.
     """
 
     def relative(handle: StreamStateHandle) -> StreamStateHandle:
+        if isinstance(handle, PlaceholderStreamStateHandle):
+            message = (
+                f"metadata can't be stored with a placeholder, of shared stream {handle.name!r}"
+            )
+            raise InvalidRequestError(message, directory)
         if not isinstance(handle, FileStateHandle):
             return handle
         return msgspec.structs.replace(handle, uri=relative_uri(handle.uri, directory))
@@ -81,6 +97,9 @@ def decode_metadata(content: bytes, directory: str, *, uri: str) -> CheckpointMe
             raise CheckpointCorruptedError(message, uri)
 
     def absolute(handle: StreamStateHandle) -> StreamStateHandle:
+        if isinstance(handle, PlaceholderStreamStateHandle):
+            message = f"metadata can't be right: it has a placeholder, of {handle.name!r}"
+            raise CheckpointCorruptedError(message, uri)
         if isinstance(handle, FileStateHandle):
             return msgspec.structs.replace(handle, uri=absolute_uri(handle.uri, directory))
         return handle

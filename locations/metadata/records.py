@@ -12,7 +12,7 @@ Neither asks which kind of state they are of.
 """
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -24,6 +24,7 @@ from holdfast.locations.handles import (
     KeyGroupsStateHandle,
     ManagedKeyedStateHandle,
     OperatorStateHandle,
+    PlaceholderStreamStateHandle,
     RawOperatorStateHandle,
     StateHandle,
     StreamChange,
@@ -93,12 +94,18 @@ class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
         return [stream for handle in self.handles() for stream in handle.streams()]
 
     @property
+    def written_bytes(self) -> int:
+        """Bytes that were written for what a task reports: placeholders stand for what was there before."""
+        return sum(
+            stream.size
+            for stream in self.streams()
+            if not isinstance(stream, PlaceholderStreamStateHandle)
+        )
+
+    @property
     def stored_bytes(self) -> int:
         """Length of the state, in files and inline; a file that several handles lead to counts once."""
-        streams = self.streams()
-        files = {file.uri: file.size for file in streams if isinstance(file, FileStateHandle)}
-        inline = (stream.size for stream in streams if not isinstance(stream, FileStateHandle))
-        return sum(files.values()) + sum(inline)
+        return _total_size(self.streams())
 
     def with_streams(self, change: StreamChange, /) -> "StoredSubtask":
         """A copy in which every handle to bytes of state went through `change`."""
@@ -109,6 +116,14 @@ class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
             managed_keyed=_with_streams(self.managed_keyed, change),
             raw_keyed=_with_streams(self.raw_keyed, change),
         )
+
+    def shared_streams(self) -> dict[str, StreamStateHandle]:
+        """Every stream that later checkpoints may refer to, by its name."""
+        return {
+            name: stream
+            for handle in self.handles()
+            for name, stream in handle.shared_streams().items()
+        }
 
     def together_with(self, other: "StoredSubtask") -> "StoredSubtask":
         """This state and the other one's, with the statistics of this one."""
@@ -197,17 +212,32 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of all state in the checkpoint, in files and inline."""
-        return sum(handle.size for handle in self.streams())
+        """Bytes of all state in the checkpoint, in files and inline; a file that several handles lead to counts once."""
+        return _total_size(self.streams())
 
     def streams(self) -> list[StreamStateHandle]:
         """Every handle to bytes of state, in files and inline."""
         return [stream for operator in self.operators.values() for stream in operator.streams()]
 
+    def shared_streams(self) -> list[StreamStateHandle]:
+        """Every handle to bytes of state that later checkpoints may refer to."""
+        return [
+            stream
+            for operator in self.operators.values()
+            for subtask in operator.subtasks.values()
+            for stream in subtask.shared_streams().values()
+        ]
+
     def with_streams(self, change: StreamChange, /) -> "CheckpointMetadata":
         """A copy in which every handle to bytes of state went through `change`."""
         operators = {uid: state.with_streams(change) for uid, state in self.operators.items()}
         return msgspec.structs.replace(self, operators=operators)
+
+
+def _total_size(streams: Sequence[StreamStateHandle]) -> int:
+    files = {file.uri: file.size for file in streams if isinstance(file, FileStateHandle)}
+    inline = (stream.size for stream in streams if not isinstance(stream, FileStateHandle))
+    return sum(files.values()) + sum(inline)
 
 
 _Handle = TypeVar("_Handle", bound=StateHandle)

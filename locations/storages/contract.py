@@ -217,9 +217,10 @@ class CheckpointStorageLocation(CheckpointStreamFactory, Protocol):
     def dispose_on_failure(self) -> None:
         """Delete what was written through this location for it alone, also by tasks.
 
-        Shared state stays, because others may refer to it by now; so does the directory of a checkpoint,
-        because another driver may be about to write into it. Nothing is deleted if publishing the
-        metadata was interrupted, or its outcome is unknown: the store may still complete it.
+        The directory of a checkpoint stays, because another driver may be about to write into it; so does
+        shared state, if the checkpoint can have been there for a moment: another driver may have gone on
+        from it. Nothing is deleted if publishing the metadata was interrupted, or its outcome is unknown:
+        the store may still complete it.
         """
         ...
 

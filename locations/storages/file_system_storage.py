@@ -18,7 +18,6 @@ from holdfast.locations.storages.contract import (
 from holdfast.locations.storages.entropy import (
     check_marker,
     common_directory,
-    has_marker,
     spread_everywhere,
     without_marker,
 )
@@ -156,7 +155,7 @@ class FileSystemCheckpointStorageAccess:
         file_system_for(directory).prepare_directory(directory)
         attempt = uuid.uuid4().hex[:8]
         exclusive = uripath.join(self.directory.exclusive(checkpoint_id), f"{attempt}-")
-        factory = self._factory(exclusive, shared=self._shared)
+        factory = self._factory(exclusive, shared=self._shared(exclusive))
         return FileSystemCheckpointStorageLocation(
             directory, factory, self.storage.single_writer, attempt
         )
@@ -183,11 +182,11 @@ class FileSystemCheckpointStorageAccess:
         prefix = decode_reference(reference) if reference.encoded else directory + "/"
         # A savepoint holds all its files itself.
         is_checkpoint = uripath.parent(prefix) == directory
-        return self._factory(prefix, shared=self._shared if is_checkpoint else prefix)
+        return self._factory(prefix, shared=self._shared(prefix) if is_checkpoint else prefix)
 
-    @property
-    def _shared(self) -> str:
-        return self.directory.shared + "/"
+    def _shared(self, exclusive_prefix: str) -> str:
+        """The prefix of shared files of an attempt, whose exclusive ones have that prefix."""
+        return f"{self.directory.shared}/{uripath.name(exclusive_prefix)}"
 
     def _factory(self, exclusive: str, *, shared: str) -> "FileSystemCheckpointStreamFactory":
         return FileSystemCheckpointStreamFactory(
@@ -274,7 +273,8 @@ class FileSystemCheckpointStorageLocation(_PendingDirectory):
     """A pending checkpoint: one attempt at filling a `chk-<N>` directory.
 
     The attempt is drawn anew each time a driver begins a checkpoint, so that one that fails can
-    remove what it and its tasks wrote without touching what another driver wrote meanwhile.
+    remove what it and its tasks wrote without touching what another driver wrote meanwhile. Shared files
+    are removed only if nobody can ever have gone on from this checkpoint, and refer to them by now.
     """
 
     attempt: str
@@ -290,14 +290,16 @@ class FileSystemCheckpointStorageLocation(_PendingDirectory):
                     "checkpoint %s was completed after all; it is left alone", self.directory
                 )
                 return
-        exclusive = uripath.parent(self.factory.exclusive_prefix)
-        everywhere = spread_everywhere(exclusive)
-        if has_marker(exclusive):
-            entries = list_all(everywhere)
+        directories = [uripath.parent(self.factory.exclusive_prefix)]
+        if not self.publication.may_have_succeeded:
+            directories.append(uripath.parent(self.factory.shared_prefix))
+        everywhere = [place for directory in directories for place in spread_everywhere(directory)]
+        entries += list_all([place for place in everywhere if place != self.directory])
         file_system.delete([entry.uri for entry in entries if self._is_ours(entry.uri)])
         abort_uploads(
             upload
-            for upload in pending_uploads(common_directory(exclusive))
+            for common in dict.fromkeys(common_directory(directory) for directory in directories)
+            for upload in pending_uploads(common)
             if self._is_ours(upload.uri) and uripath.parent(upload.uri) in everywhere
         )
 

@@ -7,7 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from holdfast.common import uripath
-from holdfast.errors import CheckpointError, OutcomeUnknownError, StreamClosedError
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointError,
+    OutcomeUnknownError,
+    StreamClosedError,
+)
 from holdfast.locations.file_systems import BytesLike, FileOutputStream, file_system_for, publish
 from holdfast.locations.handles import (
     ByteStreamStateHandle,
@@ -150,20 +155,27 @@ class Publication:
     Attributes:
         is_under_way: Whether the store was asked to publish it, and has not said what came of that:
             it may yet do so, also long after an interrupt.
+        may_have_succeeded: Whether somebody may have found it published, and gone on from it, even if it is
+            gone by now.
     """
 
     is_under_way: bool = False
+    may_have_succeeded: bool = False
 
     @contextmanager
     def begun(self) -> Iterator[None]:
         """Note in this block that the store was asked to publish."""
-        self.is_under_way = True
+        could_before = self.may_have_succeeded
+        self.is_under_way = self.may_have_succeeded = True
         try:
             yield
         except OutcomeUnknownError:
             raise
-        except CheckpointError:
-            self.is_under_way = False  # surely not done
+        except CheckpointError as error:
+            self.is_under_way = False  # surely not done, or over by now
+            # What it conflicts with can be itself, published by a request whose answer was lost.
+            is_conflict = isinstance(error, CheckpointConflictError)
+            self.may_have_succeeded = could_before or is_conflict
             raise
         self.is_under_way = False
 

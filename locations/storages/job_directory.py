@@ -4,7 +4,7 @@ State files may be spread over many such directories; `entropy` says where they 
 
 <directory>/<job>/chk-<N>/_metadata      the commit marker, written last
 <directory>/<job>/chk-<N>/<attempt>-<…>  exclusive state files, of one attempt at checkpoint N
-<directory>/<job>/shared/<…>             state files that several checkpoints refer to
+<directory>/<job>/shared/<attempt>-<…>   state files that several checkpoints refer to
 <directory>/<job>/_epoch/<n>             who owns the job
 <savepoints>/savepoint-<job>-<random>/   a savepoint: all its files, and its `_metadata`
 """

@@ -3,7 +3,7 @@
 Nothing asks of state more than what `StateHandle` and `KeyedStateHandle` say.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, cast
@@ -49,6 +49,9 @@ class Runs(msgspec.Struct, frozen=True, tag="runs"):
     def with_streams(self, change: Callable[[StreamStateHandle], StreamStateHandle], /) -> Self:
         runs = tuple(change(run) for run in self.runs)
         return msgspec.structs.replace(self, runs=runs, manifest=change(self.manifest))
+
+    def shared_streams(self) -> Mapping[str, StreamStateHandle]:
+        return {}
 
     def discard_state(self) -> None:
         for stream in self.streams():

@@ -28,9 +28,10 @@ def coordinator(
     start: str | None = None,
     allow_non_restored_state: bool = False,
     clock: Clock = SYSTEM_CLOCK,
+    inline_threshold: int = 0,
 ) -> CheckpointCoordinator:
     """A driver of the job, as each start of the query makes one."""
-    storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
+    storage = FileSystemCheckpointStorage(directory, inline_threshold=inline_threshold)
     operator = stateful(Groups(1), uid=uid, parallelism=parallelism, key=key)
     return CheckpointCoordinator(
         storage.create_checkpoint_storage(job_id),

@@ -151,12 +151,12 @@ class TestWhatItCosts:
         cleaner.close()
         assert counts.calls == {"delete": 1 + bool(more), "delete_tree": 1}
 
-    def test_one_that_fails_costs_256_listings_more(self, counts: Counts, more: int) -> None:
+    def test_one_that_fails_costs_511_listings_more(self, counts: Counts, more: int) -> None:
         location = job_in(counts.directory).initialize_location_for_checkpoint(1)
         write_state(location)
         counts.clear()
         location.dispose_on_failure()
-        assert counts.calls == {"list": 1 + more, "delete": 1}
+        assert counts.calls == {"list": 1 + 2 * more if more else 2, "delete": 1}
 
     def test_a_sweep_costs_256_listings_more_and_one_for_each_directory_that_is_there(
         self, counts: Counts, more: int

@@ -8,6 +8,7 @@ from contracts.checkpointed_jobs import job_in
 from contracts.values import EXCLUSIVE, read
 
 from holdfast.errors import (
+    CheckpointConflictError,
     CheckpointCorruptedError,
     CheckpointNotFoundError,
     InvalidRequestError,
@@ -25,7 +26,13 @@ from holdfast.locations import (
     complete_checkpoint,
     load_checkpoint,
 )
-from holdfast.locations.adapters import METADATA_FILE, CheckpointedStateScope, FileStateHandle
+from holdfast.locations.adapters import (
+    METADATA_FILE,
+    CheckpointedStateScope,
+    FileStateHandle,
+    StreamStateHandle,
+    file_system_for,
+)
 from holdfast.locations.coordination import disposed_on_failure, load_latest_checkpoint
 from holdfast.locations.file_systems import memory as store
 from holdfast.locations.storages import NOT_EXTERNALLY_ADDRESSABLE
@@ -61,6 +68,15 @@ def completed_in(access: CheckpointStorageAccess, checkpoint_id: int = 1) -> Com
         handle = stream.close_and_get_handle()
     assert handle is not None
     return complete_checkpoint(location, metadata_of(handle, checkpoint_id=checkpoint_id))
+
+
+def shared_in(location: CheckpointStorageLocation) -> StreamStateHandle:
+    """A file of 100,000 bytes that later checkpoints may refer to."""
+    with location.create_checkpoint_state_output_stream(CheckpointedStateScope.SHARED) as stream:
+        stream.write(bytes(100_000))
+        handle = stream.close_and_get_handle()
+    assert handle is not None
+    return handle
 
 
 class TestPointers:
@@ -173,18 +189,46 @@ class TestLayout:
             load_latest_checkpoint(access)
         assert caught.value.location == f"{local_directory}/job/chk-2/{METADATA_FILE}"
 
-    def test_a_failed_attempt_leaves_shared_state_and_an_empty_directory(
+    def test_a_failed_attempt_leaves_an_empty_directory_and_what_others_share(
         self, local_directory: str, tmp_path: Path
     ) -> None:
-        location = job_in(local_directory).initialize_location_for_checkpoint(1)
-        stream = location.create_checkpoint_state_output_stream(CheckpointedStateScope.SHARED)
-        stream.write(bytes(100_000))
-        handle = stream.close_and_get_handle()
-        assert handle is not None
+        access = job_in(local_directory)
+        other, failed = (access.initialize_location_for_checkpoint(number) for number in (1, 2))
+        handles = [shared_in(location) for location in (other, failed)]
+        with failed.create_checkpoint_state_output_stream(CheckpointedStateScope.SHARED) as stream:
+            stream.write(bytes(100_000))
+            failed.dispose_on_failure()
+        assert read(handles[0]) == bytes(100_000)
+        assert sorted(os.listdir(tmp_path / "job")) == ["_epoch", "chk-1", "chk-2", "shared"]
+        assert os.listdir(tmp_path / "job" / "chk-2") == []
+        assert len(os.listdir(tmp_path / "job" / "shared")) == 1
+
+    def test_shared_state_stays_where_another_driver_may_have_gone_on_from_it(
+        self, faults: Faults
+    ) -> None:
+        """The checkpoint was there, though the store says otherwise, and has been cleaned up since."""
+        access = job_in(faults.directory)
+        location = access.initialize_location_for_checkpoint(1)
+        handle = shared_in(location)
+        faults.after("publish", CheckpointConflictError("as planned"))
+        metadata = f"{faults.behind}/job/chk-1/{METADATA_FILE}"
+        faults.before("open", lambda: file_system_for(metadata).delete([metadata]))
+        with pytest.raises(CheckpointConflictError):
+            complete_checkpoint(location, metadata_of(handle))
         location.dispose_on_failure()
         assert read(handle) == bytes(100_000)
-        assert sorted(os.listdir(tmp_path / "job")) == ["_epoch", "chk-1", "shared"]
-        assert os.listdir(tmp_path / "job" / "chk-1") == []
+
+    def test_shared_state_goes_with_a_checkpoint_that_was_surely_not_published(
+        self, faults: Faults
+    ) -> None:
+        location = job_in(faults.directory).initialize_location_for_checkpoint(1)
+        handle = shared_in(location)
+        faults.before("publish", StorageFullError("as planned"))
+        with pytest.raises(StorageFullError):
+            complete_checkpoint(location, metadata_of(handle))
+        location.dispose_on_failure()
+        with pytest.raises(CheckpointNotFoundError):
+            handle.open_input_stream()
 
     def test_jobs_are_listed_by_name(self, local_directory: str, tmp_path: Path) -> None:
         storage = FileSystemCheckpointStorage(local_directory)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
+import pytest
 from contracts.files import files_below
 from contracts.values import EXCLUSIVE, read
 from hypothesis import settings
@@ -113,6 +114,8 @@ class Pending:
     base: str
     """Token of the checkpoint that it goes on from."""
     streams: list[FileStateHandle] = field(default_factory=list)
+    written: list[FileStateHandle] = field(default_factory=list)
+    """Those of them that were written for it."""
 
 
 @dataclass(eq=False)
@@ -235,6 +238,7 @@ class LifecycleMachine(RuleBasedStateMachine):
             assert handle.uri not in self.contents
             self.contents[handle.uri] = data
             driver.pending.streams.append(handle)
+            driver.pending.written.append(handle)
         latest = driver.store.latest
         shared = [] if latest is None else shared_streams(latest)
         known = {held.uri for held in driver.pending.streams}
@@ -435,6 +439,9 @@ class LifecycleMachine(RuleBasedStateMachine):
         driver = self.pending_driver(data)
         assert driver.pending
         driver.pending.location.dispose_on_failure()
+        for handle in driver.pending.written:
+            with pytest.raises(CheckpointNotFoundError):
+                read(handle)
         driver.pending = None
 
     @precondition(lambda self: self.drivers)

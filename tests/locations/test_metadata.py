@@ -19,6 +19,7 @@ from holdfast.locations.handles import (
     OperatorStateHandle,
     OperatorStateMode,
     RawOperatorStateHandle,
+    SegmentsStateHandle,
     StatePartitions,
 )
 from holdfast.locations.metadata import decode_metadata, encode_metadata
@@ -29,6 +30,7 @@ DIRECTORY = "file:///data/job/chk-7"
 URI = f"{DIRECTORY}/_metadata"
 GOLDEN = Path(__file__).parents[1] / "data" / "v1" / "_metadata"
 GOLDEN_OF_ALL_KINDS = GOLDEN.with_name("_metadata-of-all-kinds")
+GOLDEN_OF_SEGMENTS = GOLDEN.with_name("_metadata-of-segments")
 
 # Fixed for ever: the golden files were written from them.
 GOLDEN_METADATA = CheckpointMetadata(
@@ -135,10 +137,53 @@ GOLDEN_METADATA_OF_ALL_KINDS = CheckpointMetadata(
     epoch=3,
 )
 
+GOLDEN_METADATA_OF_SEGMENTS = CheckpointMetadata(
+    job_id="golden",
+    checkpoint_id=9,
+    commit_token="00112233445566778899aabbccddeeff",
+    created_ms=1_700_000_000_789,
+    duration_ms=8.0,
+    writer="holdfast 0.1.0",
+    operators={
+        "totals": StoredOperator(
+            parallelism=2,
+            max_parallelism=128,
+            subtasks={
+                0: StoredSubtask(
+                    managed_keyed=(
+                        SegmentsStateHandle(
+                            (0, 63),
+                            {
+                                "00" * 16: FileStateHandle(
+                                    "file:///data/job/shared/01234567-7a8b",
+                                    1 << 20,
+                                    Checksum("crc32c", 1 << 20, b"\x09\x0a\x0b\x0c"),
+                                ),
+                                "0f" * 16: ByteStreamStateHandle(b"a small segment"),
+                            },
+                            FileStateHandle(f"{DIRECTORY}/9c0d-manifest", 300),
+                        ),
+                    )
+                ),
+                1: StoredSubtask(
+                    managed_keyed=(
+                        SegmentsStateHandle((64, 127), {}, ByteStreamStateHandle(b"manifest")),
+                    )
+                ),
+            },
+        )
+    },
+    epoch=1,
+)
+
 GOLDEN_FILES = pytest.mark.parametrize(
     ("file", "metadata"),
-    [(GOLDEN, GOLDEN_METADATA), (GOLDEN_OF_ALL_KINDS, GOLDEN_METADATA_OF_ALL_KINDS)],
-    ids=["first", "of all kinds"],
+    [
+        (GOLDEN, GOLDEN_METADATA),
+        (GOLDEN_OF_ALL_KINDS, GOLDEN_METADATA_OF_ALL_KINDS),
+        (GOLDEN_OF_SEGMENTS, GOLDEN_METADATA_OF_SEGMENTS),
+    ],
+    ids=["first", "of all kinds", "of segments"],
 )
 
 _names = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1)
@@ -188,6 +233,14 @@ def _key_groups_handles(draw: st.DrawFn) -> KeyGroupsStateHandle:
     return KeyGroupsStateHandle((first, first + len(partitions) - 1), tuple(partitions), stream)
 
 
+_segments_handles = st.builds(
+    SegmentsStateHandle,
+    st.tuples(st.integers(0, 50), st.integers(50, 100)),
+    st.dictionaries(st.uuids().map(lambda name: name.hex), _streams, max_size=3),
+    _streams,
+)
+
+
 _statistics = st.builds(
     SubtaskStatistics,
     _counts,
@@ -204,7 +257,7 @@ _subtasks = st.builds(
     st.lists(_handles(), max_size=2).map(tuple),
     st.none() | _statistics,
     st.lists(_raw_handles(), max_size=2).map(tuple),
-    st.lists(_key_groups_handles(), max_size=2).map(tuple),
+    st.lists(_key_groups_handles() | _segments_handles, max_size=2).map(tuple),
     st.lists(_key_groups_handles(), max_size=2).map(tuple),
 )
 _operators = st.builds(

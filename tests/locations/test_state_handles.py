@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import CheckpointNotFoundError
-from holdfast.locations.adapters import FileStateHandle, StreamStateHandle
+from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
+from holdfast.locations.adapters import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
 from holdfast.locations.handles import (
     KeyGroupsStateHandle,
     OperatorStateHandle,
     OperatorStateMode,
+    PlaceholderStreamStateHandle,
     RawOperatorStateHandle,
+    SegmentsStateHandle,
     StateHandle,
     StatePartitions,
 )
@@ -57,3 +59,64 @@ def test_a_handle_deletes_what_it_leads_to(
     handle_to(stream).discard_state()
     with pytest.raises(CheckpointNotFoundError):
         stream.open_input_stream()
+
+
+A, B = "a" * 32, "b" * 32
+MANIFEST = ByteStreamStateHandle(b"manifest")
+
+
+class TestSegments:
+    """State in many files, of which other checkpoints may have some."""
+
+    def test_every_stream_is_given_changed_and_counted(self) -> None:
+        handle = SegmentsStateHandle((4, 6), {A: FILE, B: OTHER}, MANIFEST)
+        assert (handle.streams(), handle.size) == ((MANIFEST, FILE, OTHER), 38)
+        assert handle.shared_streams() == {A: FILE, B: OTHER}
+        changed = handle.with_streams(lambda stream: OTHER if stream == FILE else stream)
+        assert changed == SegmentsStateHandle((4, 6), {A: OTHER, B: OTHER}, MANIFEST)
+
+    def test_a_placeholder_counts_with_the_size_of_what_it_stands_for(self) -> None:
+        placeholder = PlaceholderStreamStateHandle(A, 10)
+        handle = SegmentsStateHandle((4, 6), {A: placeholder}, MANIFEST)
+        assert (handle.size, handle.flaw()) == (18, None)
+
+    def test_a_placeholder_can_not_be_opened(self) -> None:
+        with pytest.raises(InvalidRequestError, match=f"shared stream '{A}' has no bytes"):
+            PlaceholderStreamStateHandle(A, 10).open_input_stream()
+
+    def test_what_a_report_has_written_is_deleted_and_no_more(self, tmp_path: Path) -> None:
+        old, new, manifest = (
+            FileStateHandle(f"file://{tmp_path}/{name}", 10) for name in ("old", "new", "manifest")
+        )
+        for name in ("old", "new", "manifest"):
+            (tmp_path / name).write_bytes(bytes(10))
+        reported = SegmentsStateHandle(
+            (4, 6), {A: PlaceholderStreamStateHandle(A, old.size), B: new}, manifest
+        )
+        reported.discard_state()
+        assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+    @pytest.mark.parametrize(
+        ("segments", "flaw"),
+        [
+            ({"../escape": FILE}, "a segment of the name '../escape'"),
+            ({A.upper(): FILE}, f"a segment of the name '{A.upper()}'"),
+            ({A[1:]: FILE}, f"a segment of the name '{A[1:]}'"),
+            (
+                {A: PlaceholderStreamStateHandle(B, 10)},
+                f"a placeholder of segment '{B}' in the place of '{A}'",
+            ),
+        ],
+    )
+    def test_a_name_that_is_none_of_a_segment_is_a_flaw(
+        self, segments: dict[str, StreamStateHandle], flaw: str
+    ) -> None:
+        assert SegmentsStateHandle((4, 6), segments, MANIFEST).flaw() == flaw
+
+    def test_a_range_that_ends_before_it_begins_is_a_flaw(self) -> None:
+        assert SegmentsStateHandle((4, 3), {}, MANIFEST).flaw() == "key groups 4 to 3"
+
+    def test_a_part_of_the_range_leads_to_the_same_streams(self) -> None:
+        handle = SegmentsStateHandle((4, 6), {A: FILE}, MANIFEST)
+        assert handle.intersection(0, 4) == SegmentsStateHandle((4, 4), {A: FILE}, MANIFEST)
+        assert handle.intersection(7, 9) is None

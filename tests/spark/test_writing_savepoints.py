@@ -1,6 +1,7 @@
 """Savepoints written from DataFrames: a new query begins with one, a repaired one is gone on with."""
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 from contracts.checkpoints import Checkpoint
 from contracts.elements import list_state
+from contracts.keyed_tables import write_keyed
 from jobs.job import Job
 from jobs.operators import AllKinds, CountsLongs, TellsOfItself
 from pyspark.errors import StreamingQueryException
@@ -254,3 +256,22 @@ def test_the_setting_has_flinks_names() -> None:
     for name in ("execution.state-recovery.path", "execution.savepoint.path"):
         with pytest.raises(InvalidRequestError, match=f"is '{PATH}' here"):
             Settings.parse({f"spark.holdfast.{name}": "file:///x"})
+
+
+@pytest.mark.parametrize("rows", [None, pa.table({"value": [1]})], ids=["removed", "written"])
+def test_keyed_state_of_the_base_is_neither_removed_nor_replaced(
+    tmp_path: Path, rows: pa.Table | None
+) -> None:
+    base = write_keyed(f"file://{tmp_path}/job-directory")
+    with pytest.raises(InvalidRequestError, match="state 'totals' of operator 'op' is keyed state"):
+        write_savepoint(tmp_path / "written", {("op", "totals"): rows}, base=base)
+
+
+def test_keyed_state_of_the_base_is_in_the_savepoint(tmp_path: Path) -> None:
+    base = write_keyed(f"file://{tmp_path}/job-directory")
+    pointer = write_savepoint(
+        tmp_path / "written", {("op", "list"): pa.table({"subtask": [0], "value": [1]})}, base=base
+    )
+    shutil.rmtree(tmp_path / "job-directory")
+    rows = holdfast.read_state(pointer, "op", "totals")
+    assert rows["user"].to_pylist() == ["ann", "bob", None, "eve"]

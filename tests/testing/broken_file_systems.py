@@ -417,6 +417,18 @@ class TestDisposeOnFailureTakesNothing(OnFileSystem):
         )
 
 
+class TestDisposeOnFailureLeavesSharedFiles(OnFileSystem):
+    @pytest.fixture(autouse=True)
+    def bug(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        real = FileSystemCheckpointStorageLocation.dispose_on_failure
+
+        def dispose(self: FileSystemCheckpointStorageLocation) -> None:
+            self.publication.may_have_succeeded = True
+            real(self)
+
+        monkeypatch.setattr(FileSystemCheckpointStorageLocation, "dispose_on_failure", dispose)
+
+
 class TestCheckpointsAreInTextOrder(OnFileSystem):
     @pytest.fixture(autouse=True)
     def bug(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,8 +45,15 @@ CAUGHT = {
     "PrepareDirectoryMakesOneLevel": "a_file_in_the_way_of_a_directory_is_refused_and_kept[/b]",
     "OpenRaisesItsOwnErrors": "opening_what_is_missing_says_so",
     "OpenSharesOnePosition": "readers_of_one_file_do_not_meet",
-    "DisposeOnFailureTakesAll": "a_failed_attempt_leaves_the_others_alone",
-    "DisposeOnFailureTakesNothing": "a_failed_attempt_leaves_the_others_alone",
+    "DisposeOnFailureTakesAll": (
+        "a_failed_attempt_leaves_the_others_alone[CheckpointedStateScope.EXCLUSIVE]"
+    ),
+    "DisposeOnFailureTakesNothing": (
+        "a_failed_attempt_leaves_the_others_alone[CheckpointedStateScope.EXCLUSIVE]"
+    ),
+    "DisposeOnFailureLeavesSharedFiles": (
+        "a_failed_attempt_leaves_the_others_alone[CheckpointedStateScope.SHARED]"
+    ),
     "CheckpointsAreInTextOrder": "completed_checkpoints_are_in_the_order_of_their_ids",
 }
 

@@ -6,6 +6,7 @@ docstring asks for:
 - `FileSystemContract`: what every `FileSystem` must do.
 - `ExclusiveFileSystemContract`: the same, and what an `ExclusiveFileSystem` adds.
 - `CheckpointStorageContract`: what every `CheckpointStorage` must do.
+- `StateTablesContract`, `KeyedStatesContract`: what every backend of keyed state must do, and states over it.
 
 Stores for tests of what stands on a file system, each below its own scheme while its block lasts:
 
@@ -23,6 +24,8 @@ from holdfast.testing.contracts import (
     CheckpointStorageContract,
     ExclusiveFileSystemContract,
     FileSystemContract,
+    KeyedStatesContract,
+    StateTablesContract,
 )
 from holdfast.testing.counting import Counts, counting_file_system
 from holdfast.testing.faults import ANY_CALL, Action, Faults, Nth
@@ -51,8 +54,10 @@ __all__ = [
     "HttpFaults",
     "HttpRequest",
     "Interleaved",
+    "KeyedStatesContract",
     "ManualClock",
     "Nth",
+    "StateTablesContract",
     "at_every_step",
     "counting_file_system",
     "faulty_file_system",

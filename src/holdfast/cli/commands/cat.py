@@ -48,6 +48,9 @@ def add_to(commands: "Commands") -> None:
         choices=("operator", "keyed"),
         help="the operator's raw state instead, in partitions or by key group",
     )
+    command.add_argument(
+        "--kind", help="the state's kind, where operator state and keyed state have one name"
+    )
     command.add_argument("--subtask", type=int, metavar="N", help="only what this subtask has")
     command.add_argument(
         "--limit",
@@ -84,7 +87,9 @@ def cat_command(options: argparse.Namespace) -> int:
     else:
         shown = list(rows)
         count = len(shown)
-        print_table([_text(row) for row in shown[:limit]], right=_NUMBERS)
+        cell = _state_cell if _is_listing(options) else _element_cell
+        texts = [{name: cell(name, row[name]) for name in row} for row in shown[:limit]]
+        print_table(texts, right=_NUMBERS)
         if limit is not None and count > limit:
             say(f"there are more than these {limit} rows; --limit shows more of them")
     if is_there and not count:
@@ -99,7 +104,7 @@ def _asked_for(
     # Not at the top: the other commands need no Arrow.
     from holdfast.backends.inspection import readable_state, states  # noqa: PLC0415
 
-    if options.operator is None and options.raw is None:
+    if _is_listing(options):
         table = states(pointer)
         return table.num_rows > 0, table.to_batches()
     readable = readable_state(
@@ -107,6 +112,7 @@ def _asked_for(
         options.operator,
         options.state,
         raw=options.raw,
+        kind=options.kind,
     )
     # A broadcast state is the same in every subtask; one copy of it is read.
     is_any = options.subtask is None or not readable.has_subtasks
@@ -129,18 +135,26 @@ def _rows(batches: "Iterable[pa.RecordBatch]") -> Iterator[dict[str, Any]]:
             }
 
 
-def _text(row: dict[str, Any]) -> dict[str, str]:
-    return {name: _cell(name, value) for name, value in row.items()}
+def _is_listing(options: argparse.Namespace) -> bool:
+    """Whether no state is named."""
+    return options.operator is None and options.raw is None and options.kind is None
 
 
-def _cell(name: str, value: Any) -> str:
+def _state_cell(name: str, value: Any) -> str:
     if name == "bytes":
         return bytes_text(value)
     if name == "state" and value is None:
         return "-"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    is_cut = name in ("key", "value") and len(text) > _LENGTH
-    return f"{text[:_LENGTH]}…" if is_cut else text
+    return _as_text(value)
+
+
+def _element_cell(_: str, value: Any) -> str:
+    text = _as_text(value)
+    return f"{text[:_LENGTH]}…" if len(text) > _LENGTH else text
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _count(text: str) -> int:

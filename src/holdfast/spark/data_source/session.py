@@ -17,6 +17,7 @@ def read_state(
     state: str | None = None,
     *,
     raw: Raw | None = None,
+    kind: str | None = None,
 ) -> DataFrame:
     """A state of a checkpoint or savepoint as a DataFrame, read by tasks of the session.
 
@@ -29,6 +30,7 @@ def read_state(
         operator: The operator's uid. Without it, `state` and `raw` the rows say which states there are.
         state: The state's name; may be left out where the operator has only one state.
         raw: As for `holdfast.read_state`.
+        kind: As for `holdfast.read_state`.
 
     Raises:
         pyspark.errors.AnalysisException: There is no such state, or it can't be read; the message
@@ -36,6 +38,6 @@ def read_state(
     """
     settings = {key: text for key, text in spark.conf.getAll.items() if is_of_stores(key)}
     options = {SETTINGS: msgspec.json.encode(settings).decode()}
-    named = {"operator": operator, "state": state, "raw": raw}
+    named = {"operator": operator, "state": state, "raw": raw, "kind": kind}
     options |= {name: value for name, value in named.items() if value is not None}
     return spark.read.format("holdfast").options(**options).load(fspath(pointer))

@@ -17,7 +17,7 @@ from holdfast.spark_progress.tables import subtasks
 SETTINGS = "settings"
 """The option for settings of Spark as a JSON object. Spark makes small letters of options' names."""
 
-_OPTIONS = ("path", "view", "operator", "state", "raw", SETTINGS)
+_OPTIONS = ("path", "view", "operator", "state", "raw", "kind", SETTINGS)
 _OPTIONS_OF_STORES = ("spark.hadoop.", "spark.holdfast.s3.")
 _VIEWS = ("states", "elements", "metadata")
 
@@ -58,7 +58,8 @@ class StateView:
         stores = Stores.parse(settings, pointer)
         stores.use()
         operator, state, raw = given.get("operator"), given.get("state"), given.get("raw")
-        is_named = operator is not None or state is not None or raw is not None
+        kind = given.get("kind")
+        is_named = any(value is not None for value in (operator, state, raw, kind))
         view = given.get("view", "elements" if is_named else "states").lower()
         match view:
             case "elements":
@@ -67,10 +68,11 @@ class StateView:
                     operator,
                     state,
                     raw=raw,  # type: ignore[arg-type]  # checked there
+                    kind=kind,
                 )
                 return cls(stores=stores, schema=readable.schema, state=readable)
             case "states" | "metadata" if is_named:
-                message = f"view {view} shows all states; leave operator, state and raw out"
+                message = f"view {view} shows all states; leave operator, state, raw and kind out"
                 raise InvalidRequestError(message)
             case "states" | "metadata":
                 table = states(pointer) if view == "states" else subtasks(pointer)

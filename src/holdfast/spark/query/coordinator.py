@@ -7,13 +7,15 @@ from types import MappingProxyType
 
 import msgspec
 
-from holdfast.common import Clock
+from holdfast.common import Clock, uripath
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.coordination import (
     CheckpointsCleaner,
     CompletedCheckpointStore,
+    are_own,
     complete_checkpoint,
     load_latest_checkpoint,
+    without_placeholders,
 )
 from holdfast.locations.file_systems import retry_deadline
 from holdfast.locations.metadata import CheckpointMetadata
@@ -143,12 +145,18 @@ class CheckpointCoordinator:
         restored = last or self._savepoint
         # From the batch, not counted: two drivers on one job meet at the same file then.
         checkpoint_id = batch_id + 1
+        location = self._access.initialize_location_for_checkpoint(checkpoint_id)
+        assigned = assigned_operators(self._operators, restored, is_ours=self._is_ours)
         return PendingCheckpoint(
             checkpoint_id=checkpoint_id,
             batch_id=batch_id,
-            location=self._access.initialize_location_for_checkpoint(checkpoint_id),
+            location=location,
             restored_checkpoint_id=restored.checkpoint_id if restored else None,
-            assigned=assigned_operators(self._operators, restored, is_ours=self._is_ours),
+            assigned=assigned,
+            may_refer={
+                uid: are_own(operator.subtasks, uripath.parent(location.external_pointer))
+                for uid, operator in assigned.items()
+            },
             key_types=known_key_types(self._operators, restored),
             commit_token=uuid.uuid4().hex,
             started_s=started_s,
@@ -195,7 +203,8 @@ class CheckpointCoordinator:
             sink_states: What sinks keep in the checkpoint, by name.
 
         Raises:
-            CheckpointDeclinedError: A subtask has reported twice, or not at all.
+            CheckpointDeclinedError: A subtask has reported twice, or not at all, or refers to what it
+                was not restored from.
             CheckpointConflictError: Another driver has committed the checkpoint, or claimed the job.
             OutcomeUnknownError: The store did not say whether it was committed; nothing may be deleted.
             StorageUnavailableError: The checkpoint was not committed.
@@ -204,11 +213,16 @@ class CheckpointCoordinator:
         if ownership is None:
             raise InvalidRequestError("no checkpoint was begun")
         operators = {
-            uid: operator_state(
-                operator,
-                acknowledgements[uid],
-                max_parallelism=pending.assigned[uid].max_parallelism,
-                key_types=pending.key_types.get(uid, ()),
+            uid: without_placeholders(
+                uid,
+                operator_state(
+                    operator,
+                    acknowledgements[uid],
+                    max_parallelism=pending.assigned[uid].max_parallelism,
+                    key_types=pending.key_types.get(uid, ()),
+                ),
+                pending.assigned[uid].subtasks,
+                may_refer=pending.may_refer[uid],
             )
             for uid, operator in self._operators.items()
         }

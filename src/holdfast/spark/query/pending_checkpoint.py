@@ -16,6 +16,8 @@ class PendingCheckpoint:
         location: Where it goes.
         restored_checkpoint_id: The checkpoint that the state comes from, or None.
         assigned: What operators go on with, by uid.
+        may_refer: Whether an operator's part of it may refer to shared streams of that state, by uid. If not,
+            its subtasks write all of the state anew.
         key_types: Spark's types of the columns of their keys, by uid: as stored, and where nothing
             is stored, as the batch has them.
         commit_token: Random; tells the commit of this attempt from that of any other.
@@ -27,6 +29,7 @@ class PendingCheckpoint:
     location: CheckpointStorageLocation
     restored_checkpoint_id: int | None
     assigned: dict[str, AssignedOperator]
+    may_refer: dict[str, bool]
     key_types: dict[str, tuple[str, ...]]
     commit_token: str
     started_s: float

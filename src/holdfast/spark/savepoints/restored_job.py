@@ -13,12 +13,18 @@ from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination import (
     complete_checkpoint,
     disposed_on_failure,
+    files_of,
     load_checkpoints,
     stored,
     with_copies,
 )
+from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata
-from holdfast.locations.storages import CheckpointStorageAccess, CompletedCheckpoint
+from holdfast.locations.storages import (
+    CheckpointedStateScope,
+    CheckpointStorageAccess,
+    CompletedCheckpoint,
+)
 from holdfast.spark.checkpoint_location import Link
 from holdfast.spark.savepoints.configuration import use_stores
 from holdfast.spark.savepoints.unfinished import Change
@@ -106,10 +112,16 @@ class RestoredJob:
         if self._are_own(ownership.completed.values(), restore):
             return  # by somebody who does the same
         pending = self.access.initialize_location_for_checkpoint(savepoint.checkpoint_id)
+        shared = {file.uri for file in files_of(savepoint.metadata.shared_streams())}
+
+        def copy(file: FileStateHandle) -> StreamStateHandle:
+            # Checkpoints of the query go on referring to what was shared.
+            is_shared = file.uri in shared
+            scope = CheckpointedStateScope.SHARED if is_shared else CheckpointedStateScope.EXCLUSIVE
+            return stored(file.open_input_stream, pending, scope=scope)
+
         with disposed_on_failure(pending):
-            copied, _ = with_copies(
-                savepoint.metadata, lambda handle: stored(handle.open_input_stream, pending)
-            )
+            copied, _ = with_copies(savepoint.metadata, copy)
             progress = msgspec.structs.replace(
                 progress_of(savepoint.metadata),
                 query_id=restore.note.query_id,

@@ -80,7 +80,9 @@ class StateTables:
         if not given:
             return operator
         replaced = {
-            state.name: state.readable() for state in states_of(uid, before) if state.name in given
+            state.name: state.readable()
+            for state in states_of(uid, before)
+            if state.name in given and not state.is_keyed
         }
         handles = write_states(
             given,

@@ -168,7 +168,7 @@ class SubtaskRunner:
         statistics = SubtaskStatistics(
             rows_in=rows.count,
             rows_out=rows_out,
-            state_bytes=sum(stream.size for stream in state.streams()),
+            state_bytes=state.written_bytes,
             restore_ms=1000 * (restored - started),
             process_ms=1000 * (processed - restored),
             sync_ms=1000 * (captured - processed),

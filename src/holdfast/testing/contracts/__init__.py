@@ -7,12 +7,24 @@ import pytest
 pytest.register_assert_rewrite(
     *(
         f"{__name__}.{module}"
-        for module in ("exclusive_file_systems", "file_systems", "races", "storages", "writes")
+        for module in (
+            "exclusive_file_systems",
+            "file_systems",
+            "keyed_checkpoints",
+            "keyed_states",
+            "races",
+            "state_tables",
+            "storages",
+            "writes",
+        )
     )
 )
 
 from holdfast.testing.contracts.exclusive_file_systems import ExclusiveFileSystemContract  # noqa: E402
 from holdfast.testing.contracts.file_systems import FileSystemContract  # noqa: E402
+from holdfast.testing.contracts.keyed_checkpoints import KeyedCheckpoints, parts_of  # noqa: E402
+from holdfast.testing.contracts.keyed_states import KeyedStatesContract  # noqa: E402
+from holdfast.testing.contracts.state_tables import StateTablesContract  # noqa: E402
 from holdfast.testing.contracts.storages import CheckpointStorageContract  # noqa: E402
 from holdfast.testing.contracts.writes import Write, both_writes  # noqa: E402
 
@@ -20,6 +32,10 @@ __all__ = [
     "CheckpointStorageContract",
     "ExclusiveFileSystemContract",
     "FileSystemContract",
+    "KeyedCheckpoints",
+    "KeyedStatesContract",
+    "StateTablesContract",
     "Write",
     "both_writes",
+    "parts_of",
 ]

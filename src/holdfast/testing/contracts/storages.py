@@ -165,14 +165,18 @@ class CheckpointStorageContract:
         assert latest is not None
         assert latest.metadata.commit_token == str(won.index(True))
 
+    @pytest.mark.parametrize("scope", CheckpointedStateScope)
     def test_a_failed_attempt_leaves_the_others_alone(
-        self, storage: CheckpointStorage, access: CheckpointStorageAccess
+        self,
+        storage: CheckpointStorage,
+        access: CheckpointStorageAccess,
+        scope: CheckpointedStateScope,
     ) -> None:
         failed, other = (access.initialize_location_for_checkpoint(1) for _ in range(2))
         handles = []
         for location in (failed, other):
             factory = access.resolve_checkpoint_storage_location(1, location.location_reference)
-            with factory.create_checkpoint_state_output_stream(EXCLUSIVE) as stream:
+            with factory.create_checkpoint_state_output_stream(scope) as stream:
                 stream.write(bytes(100_000))
                 handles.append(stream.close_and_get_handle())
         assert handles[1] is not None

@@ -1,0 +1,79 @@
+"""How long state lives when nobody uses it."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+
+from holdfast.common import MOST
+from holdfast.errors import InvalidRequestError
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class UpdateType(Enum):
+    """What makes the time of a value start anew.
+
+    Source:
+        Flink, StateTtlConfig.UpdateType.
+    """
+
+    ON_CREATE_AND_WRITE = "on create and write"
+    ON_READ_AND_WRITE = "on read and write"
+    DISABLED = "disabled"
+
+
+class StateVisibility(Enum):
+    """Whether a value whose time is over is given while it is still there.
+
+    Source:
+        Flink, StateTtlConfig.StateVisibility.
+    """
+
+    NEVER_RETURN_EXPIRED = "never return expired"
+    RETURN_EXPIRED_IF_NOT_CLEANED_UP = "return expired if not cleaned up"
+
+
+@dataclass(frozen=True)
+class StateTtlConfig:
+    """How long values of a state live: whole values, or each element of a list and each entry of a map.
+
+    Time is the time of batches, in which they are processed. Values whose time is over are dropped when
+    files of state are merged; no batch looks for them.
+
+    Attributes:
+        ttl: How long, in whole milliseconds, at least one. A value of the time `t` is gone at `t + ttl`.
+        update_type: What makes the time start anew; `DISABLED` stands for no time to live.
+        visibility: Whether values whose time is over are given while they are still there.
+
+    Raises:
+        InvalidRequestError: The time is shorter than a millisecond.
+
+    Source:
+        Flink, StateTtlConfig.
+    """
+
+    ttl: timedelta
+    update_type: UpdateType = UpdateType.ON_CREATE_AND_WRITE
+    visibility: StateVisibility = StateVisibility.NEVER_RETURN_EXPIRED
+
+    def __post_init__(self) -> None:
+        if self.ttl < _MILLISECOND:
+            message = f"state can't live for {self.ttl}; give it at least a millisecond"
+            raise InvalidRequestError(message)
+
+    @property
+    def ttl_ms(self) -> int | None:
+        """How long in milliseconds; None for ever."""
+        if self.update_type is UpdateType.DISABLED:
+            return None
+        return min(self.ttl // _MILLISECOND, MOST)
+
+    @property
+    def is_refreshed_by_reading(self) -> bool:
+        """Whether the time of a value starts anew when it is read."""
+        return self.update_type is UpdateType.ON_READ_AND_WRITE
+
+    @property
+    def shows_expired(self) -> bool:
+        """Whether values whose time is over are given while they are still there."""
+        return self.visibility is StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP

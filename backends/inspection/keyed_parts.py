@@ -1,0 +1,154 @@
+"""Managed keyed state in a checkpoint: tables of rows that are known by key, in segments."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.backends.inspection.columns import ShownColumn
+from holdfast.backends.inspection.state_parts import (
+    CHANGED,
+    POSITIONS,
+    VALUE,
+    Extent,
+    StatePart,
+)
+from holdfast.backends.keyed import TableManifest, TableSpec, read_manifest, read_tables
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.sections import are_alike
+from holdfast.errors import CheckpointCorruptedError, CheckpointError, StateMigrationError
+from holdfast.locations.handles import SegmentsStateHandle
+
+_CHANGED_TYPE = pa.timestamp("ms", "UTC")
+
+
+def tables_of(
+    subtask: int, handle: SegmentsStateHandle
+) -> Iterator[tuple[str | None, str, StatePart]]:
+    """The tables behind a handle, by what its manifest says; reads nothing else.
+
+    If the manifest can't be read, there is a state without a name, which fails when it is read.
+    """
+    try:
+        manifest = read_manifest([handle], KeyGroupRange(*handle.key_groups))
+    except CheckpointError as error:
+        yield None, "keyed", LostTables(subtask, handle, error)
+        return
+    for name, table in manifest.tables.items():
+        yield name, f"keyed {table.spec.kind}", Table(subtask, handle, name, table)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A subtask's part of a state by key: a row for each key, and sub key if there are some.
+
+    Attributes:
+        subtask: The subtask that has stored it.
+        handle: Leads to the rows.
+        name: The state's name.
+        table: Which rows count.
+    """
+
+    subtask: int
+    handle: SegmentsStateHandle
+    name: str
+    table: TableManifest
+
+    @property
+    def elements(self) -> int:
+        """Number of rows as they are stored: a row that was changed or deleted counts until it is merged."""
+        return sum(run.rows for run in self.table.runs)
+
+    def extents(self) -> list[Extent]:
+        return [
+            (self.handle.segments[piece.segment], piece.first, round(piece.size))
+            for piece in self.table.slices()
+        ]
+
+    def stored(self) -> pa.Schema:
+        spec = self.table.spec
+        names = Counter(field.name for field in spec.id_fields)
+        names.update([*POSITIONS, VALUE, CHANGED])
+        parts = (("key", spec.key), ("namespace", spec.namespace), ("sub", spec.sub_key))
+        fields = [
+            field.with_name(f"{part}.{field.name}") if names[field.name] > 1 else field
+            for part, of_part in parts
+            for field in of_part
+        ]
+        fields += _value_fields(spec)
+        if spec.ttl_ms is not None:
+            fields.append(pa.field(CHANGED, _CHANGED_TYPE))
+        return pa.schema(fields)
+
+    def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
+        return tuple(ShownColumn.of(field, field.name, self.name) for field in stored)
+
+    def split(self) -> list["Table"]:
+        return [self]
+
+    def batches(self, stored: pa.Schema, /) -> Iterator[pa.RecordBatch]:
+        if not are_alike(self.stored(), stored, self.name):
+            message = (
+                f"state {self.name!r} is stored by subtask {self.subtask} in another way than by the first "
+                "one; let every subtask of the job ask for it, and read it in the next checkpoint"
+            )
+            raise StateMigrationError(message)
+        key_groups = KeyGroupRange(*self.handle.key_groups)
+        for table in read_tables([self.handle], key_groups):
+            if table.spec.name != self.name:
+                continue
+            for rows in table.rows():
+                columns = [*rows.identities.columns, *_shown_values(table.spec, rows.values)]
+                if rows.times_ms is not None:
+                    columns.append(pa.array(rows.times_ms.astype(np.int64), _CHANGED_TYPE))
+                yield pa.record_batch(columns, schema=stored)
+
+
+@dataclass(frozen=True, slots=True)
+class LostTables:
+    """A subtask's keyed state whose manifest can't be read.
+
+    Attributes:
+        subtask: The subtask that has stored it.
+        handle: Leads to the manifest.
+        error: Why it can't be read.
+    """
+
+    subtask: int
+    handle: SegmentsStateHandle
+    error: CheckpointError
+    elements: int = 0
+
+    def extents(self) -> list[Extent]:
+        return [(stream, 0, stream.size) for stream in self.handle.streams()]
+
+    def stored(self) -> NoReturn:
+        raise self.error
+
+    def columns(self, stored: pa.Schema, /) -> NoReturn:  # noqa: ARG002  # a part's
+        raise self.error
+
+    def split(self) -> list["LostTables"]:
+        return [self]
+
+    def batches(self, stored: pa.Schema, /) -> NoReturn:  # noqa: ARG002  # a part's
+        raise self.error
+
+
+def _value_fields(spec: TableSpec) -> list[pa.Field]:
+    """The column of values, if the state has values."""
+    if spec.is_struct:
+        return [pa.field(VALUE, pa.struct(list(spec.values)), metadata=spec.values.metadata)]
+    if len(spec.values) > 1:
+        message = f"state {spec.name!r} has values in columns {spec.values.names}, and is no struct"
+        raise CheckpointCorruptedError(message)
+    return [field.with_name(VALUE) for field in spec.values]
+
+
+def _shown_values(spec: TableSpec, values: Iterable[pa.Array]) -> list[pa.Array]:
+    if not spec.is_struct:
+        return list(values)
+    return [pa.StructArray.from_arrays(list(values), fields=list(spec.values))]

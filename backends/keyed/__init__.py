@@ -1,0 +1,60 @@
+"""Managed keyed state: value, list, map, reducing and aggregating states and timers, by key.
+
+    backend    the states of a subtask, by name
+    keys       the distinct keys of a batch, sorted once
+    states     what users call, by batch or by key; every kind of state is rows of a table
+    table      the port: tables of rows, each known by its identity; a backend is an implementation
+    columnar   sorted segments in Arrow, mapped: the default
+    heap       dictionaries: simple, and the oracle of the others in tests
+
+States know nothing of how rows are kept, and tables nothing of what rows mean. Start with `table`.
+"""
+
+from holdfast.backends.keyed.backend import KeyedStateBackend
+from holdfast.backends.keyed.columnar import ColumnarStateTables
+from holdfast.backends.keyed.heap import HeapStateTables
+from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.segments import TableManifest, read_manifest, read_tables, write_tables
+from holdfast.backends.keyed.states import (
+    AggregatingState,
+    KeyedListState,
+    MapState,
+    ReducingState,
+    Timers,
+    TimerService,
+    ValueState,
+)
+from holdfast.backends.keyed.table import (
+    Identities,
+    Operation,
+    StateTable,
+    StateTables,
+    TableRows,
+    TableSpec,
+)
+from holdfast.backends.keyed.timer_order import time_part
+
+__all__ = [
+    "AggregatingState",
+    "ColumnarStateTables",
+    "HeapStateTables",
+    "Identities",
+    "KeyedListState",
+    "KeyedStateBackend",
+    "Keys",
+    "MapState",
+    "Operation",
+    "ReducingState",
+    "StateTable",
+    "StateTables",
+    "TableManifest",
+    "TableRows",
+    "TableSpec",
+    "TimerService",
+    "Timers",
+    "ValueState",
+    "read_manifest",
+    "read_tables",
+    "time_part",
+    "write_tables",
+]

@@ -1,0 +1,76 @@
+"""What a worker keeps from one batch to the next, of all subtasks that it runs."""
+
+from collections import OrderedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.backends.keyed.segments import Segment
+
+_LEAST_BYTES = 8 << 20
+_ALIGNMENT = 64
+
+
+class Arena:
+    """Memory that merges write to, used again by the next snapshot: new pages cost more than merging.
+
+    Args:
+        most_bytes: Where more is needed, it is new.
+    """
+
+    def __init__(self, most_bytes: int = 96 << 20) -> None:
+        self._most_bytes = most_bytes
+        self._buffer = np.empty(0, np.uint8)
+        self._end = 0
+
+    def reset(self) -> None:
+        """Give all of it out again: nobody may use what was given out before."""
+        self._end = 0
+
+    def array(self, length: int, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
+        """An array with anything in it."""
+        dtype = np.dtype(dtype)
+        size = -(-length * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        if self._end + size > self._most_bytes:
+            return np.empty(length, dtype)
+        if self._end + size > len(self._buffer):
+            wanted = max(_LEAST_BYTES, 2 * (self._end + size))
+            self._buffer = np.empty(
+                min(self._most_bytes, wanted), np.uint8
+            )  # arrays keep the old memory
+            self._end = 0
+        part = self._buffer[self._end : self._end + length * dtype.itemsize]
+        self._end += size
+        return part.view(dtype)
+
+
+class Workspace:
+    """Open segments, and memory for merging. Used by one thread at a time.
+
+    A segment that is opened again by its name is as verified as it was before.
+
+    Args:
+        most_segments: Those that were used longest ago are let go.
+    """
+
+    def __init__(self, most_segments: int = 4096) -> None:
+        self.arena = Arena()
+        self._most_segments = most_segments
+        self._segments: OrderedDict[str, Segment] = OrderedDict()
+
+    def segment(self, name: str) -> Segment | None:
+        """An open segment by its name; None if it isn't there."""
+        segment = self._segments.get(name)
+        if segment is not None:
+            self._segments.move_to_end(name)
+        return segment
+
+    def keep(self, segment: Segment) -> None:
+        """Keep a segment open."""
+        self._segments[segment.name] = segment
+        while len(self._segments) > self._most_segments:
+            self._segments.popitem(last=False)
+
+    def forget(self, name: str) -> None:
+        """Let go of a segment, if it is there."""
+        self._segments.pop(name, None)

@@ -1,0 +1,36 @@
+"""Columns as tables of keyed rows work on them: NumPy where all values are there and of fixed width, else Arrow.
+
+`columns` makes, cuts and compares them, `folding` makes one value of several. Both know rows by position
+alone, and nothing of keys.
+"""
+
+from holdfast.backends.keyed.columns.columns import (
+    Column,
+    Rows,
+    concatenated,
+    cut,
+    from_arrow,
+    plain_type,
+    same_rows,
+    take,
+    take_or_null,
+    to_arrow,
+    values_of_rows,
+)
+from holdfast.backends.keyed.columns.folding import FoldOverflowError, folded
+
+__all__ = [
+    "Column",
+    "FoldOverflowError",
+    "Rows",
+    "concatenated",
+    "cut",
+    "folded",
+    "from_arrow",
+    "plain_type",
+    "same_rows",
+    "take",
+    "take_or_null",
+    "to_arrow",
+    "values_of_rows",
+]

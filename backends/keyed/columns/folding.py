@@ -1,0 +1,139 @@
+"""Operands that become one value, for many rows at once.
+
+A null is no operand: where all operands of a row are null, so is the value. Of floats NaN is the greatest,
+as Spark has it: `max` gives NaN where one is, `min` only where all are.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from holdfast.backends.keyed.columns.columns import Column, Rows, held_type, plain_type, to_arrow
+from holdfast.backends.keyed.table import Fold
+
+_HALF = np.int64(0xFFFF_FFFF)
+
+
+class FoldOverflowError(ArithmeticError):
+    """A sum is not among the numbers of its type."""
+
+
+def folded(column: Column, type: pa.DataType, bounds: Rows, fold: Fold) -> Column:
+    """One value for each group of operands that follow each other.
+
+    Args:
+        column: The operands, oldest first in each group.
+        type: Their type, and the type of the values.
+        bounds: Where each group begins; behind the last of them, where it ends. A group without operands
+            gives null, or any number.
+        fold: How two operands become one.
+
+    Raises:
+        FoldOverflowError: A sum is too large for the type.
+    """
+    type = held_type(type)
+    if fold == "concatenate":
+        return _concatenated(to_arrow(column, type), bounds)
+    if isinstance(column, np.ndarray):
+        return _folded_numbers(column, bounds, fold)
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    if not valid.all():
+        counts = np.concatenate([[0], np.cumsum(valid)])
+        bounds = counts.take(bounds)
+        column = column.filter(pa.array(valid))
+    empty = bounds[1:] == bounds[:-1]
+    plain = plain_type(type)
+    if plain is not None:
+        numbers = np.frombuffer(
+            column.buffers()[1], plain, len(column), column.offset * plain.itemsize
+        )
+        values = to_arrow(_folded_numbers(numbers, bounds, fold), type)
+    elif types.is_boolean(type):
+        flags = column.to_numpy(zero_copy_only=False).astype(np.uint8)
+        values = pa.array(_folded_numbers(flags, bounds, fold).astype(bool))
+    else:
+        return _folded_by_arrow(column, type, bounds, fold)
+    return pc.if_else(pa.array(~empty), values, pa.scalar(None, type)) if empty.any() else values
+
+
+def _folded_numbers(numbers: npt.NDArray[Any], bounds: Rows, fold: Fold) -> npt.NDArray[Any]:
+    """The same for numbers; a group without operands gives 0."""
+    out = np.zeros(len(bounds) - 1, numbers.dtype)
+    filled = (bounds[1:] > bounds[:-1]).nonzero()[0]
+    if not len(filled):
+        return out
+    starts = bounds.take(filled)
+    if fold == "sum":
+        out[filled] = _sums(numbers, starts, bounds)
+    elif fold in ("min", "all"):
+        smaller = np.fmin if numbers.dtype.kind == "f" else np.minimum
+        out[filled] = smaller.reduceat(numbers, starts)
+    else:
+        out[filled] = np.maximum.reduceat(numbers, starts)
+    return out
+
+
+def _sums(numbers: npt.NDArray[Any], starts: Rows, bounds: Rows) -> npt.NDArray[Any]:
+    if numbers.dtype.kind == "f":
+        return np.add.reduceat(numbers, starts)
+    most = int(np.diff(bounds).max())
+    limits = np.iinfo(numbers.dtype)
+    if most * int(numbers.max()) <= limits.max and most * int(numbers.min()) >= limits.min:
+        return np.add.reduceat(numbers, starts, dtype=numbers.dtype)
+    if numbers.dtype == np.uint64:
+        low = np.add.reduceat((numbers & np.uint64(_HALF)).view(np.int64), starts)
+        high = np.add.reduceat((numbers >> np.uint64(32)).view(np.int64), starts)
+    else:
+        wide = numbers.astype(np.int64, copy=False)
+        low = np.add.reduceat(wide & _HALF, starts)
+        high = np.add.reduceat(wide >> np.int64(32), starts)
+    high += low >> np.int64(
+        32
+    )  # the sum is high * 2**32 + (low & _HALF), neither of which overflows
+    low &= _HALF
+    least, greatest = limits.min, limits.max
+    over = (high > greatest >> 32) | ((high == greatest >> 32) & (low > greatest & int(_HALF)))
+    under = (high < least >> 32) | ((high == least >> 32) & (low < least & int(_HALF)))
+    if (over | under).any():
+        message = f"a sum is less than {least} or more than {greatest}"
+        raise FoldOverflowError(message)
+    return ((high << np.int64(32)) | low).astype(numbers.dtype)
+
+
+def _concatenated(lists: pa.Array, bounds: Rows) -> pa.Array:
+    """Lists one behind the other; a group of nulls alone gives null."""
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    offsets = ends.take(bounds)
+    valid = lists.is_valid().to_numpy(zero_copy_only=False)
+    present = np.concatenate([[0], np.cumsum(valid)])
+    absent = present.take(bounds[1:]) == present.take(bounds[:-1])
+    mask = pa.array(absent) if absent.any() else None
+    make = pa.LargeListArray if types.is_large_list(lists.type) else pa.ListArray
+    width = pa.int64() if types.is_large_list(lists.type) else pa.int32()
+    return make.from_arrays(pa.array(offsets, width), lists.flatten(), type=lists.type, mask=mask)
+
+
+def _folded_by_arrow(column: pa.Array, type: pa.DataType, bounds: Rows, fold: Fold) -> pa.Array:
+    """Values of types that are no numbers to NumPy: texts, decimals; without nulls."""
+    lengths = np.diff(bounds)
+    groups = np.repeat(np.arange(len(lengths)), lengths)
+    table = pa.table({"group": groups, "value": column})
+    if fold == "sum":
+        try:
+            sums = table.group_by("group", use_threads=False).aggregate([("value", "sum")])
+            at, values = sums["group"].to_numpy(), sums["value_sum"].combine_chunks().cast(type)
+        except pa.ArrowInvalid as error:
+            raise FoldOverflowError(str(error)) from error
+    else:
+        direction = "ascending" if fold in ("min", "all") else "descending"
+        order = pc.sort_indices(table, [("group", "ascending"), ("value", direction)])
+        filled = (lengths > 0).nonzero()[0]
+        at, values = filled, column.take(order.take(pa.array(bounds.take(filled))))
+    where = np.full(len(lengths), -1, np.int64)
+    where[at] = np.arange(len(at))
+    return values.take(pa.array(where, mask=where < 0))

@@ -1,0 +1,138 @@
+"""Rows of a batch brought together by their identity, with one sort."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.backends.arrow import equal_rows
+from holdfast.backends.keyed.table import Flags, SortKeys
+
+Positions = npt.NDArray[np.int64]
+
+_U = np.uint64
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Which rows of a batch belong together: those with equal columns.
+
+    Attributes:
+        order: The rows, group by group, ascending by sort key; inside of a group in their order of arrival.
+        starts: Where in `order` each group starts.
+    """
+
+    order: Positions
+    starts: Positions
+
+    def __len__(self) -> int:
+        """The number of groups."""
+        return len(self.starts)
+
+    @property
+    def firsts(self) -> Positions:
+        """The first row of each group."""
+        return self.order[self.starts]
+
+    @property
+    def lasts(self) -> Positions:
+        """The last row of each group."""
+        return (
+            self.order[np.append(self.starts[1:], len(self.order)) - 1] if len(self) else self.order
+        )
+
+    @cached_property
+    def counts(self) -> Positions:
+        """The number of rows of each group."""
+        return np.diff(np.append(self.starts, len(self.order)))
+
+    @cached_property
+    def codes(self) -> Positions:
+        """The group of each row."""
+        codes = np.empty(len(self.order), np.int64)
+        codes[self.order] = np.repeat(np.arange(len(self)), self.counts)
+        return codes
+
+
+def grouped(sort_keys: SortKeys, columns: Sequence[pa.Array]) -> Grouping:
+    """Bring rows with equal columns together.
+
+    Args:
+        sort_keys: The sort key of each row: equal for equal rows. Unequal rows may have the same.
+        columns: What decides whether rows are equal.
+    """
+    order = _sorted(sort_keys)
+    ascending = sort_keys[order]
+    is_new = np.ones(len(order), np.bool_)
+    np.not_equal(ascending[1:], ascending[:-1], out=is_new[1:])
+    same = np.flatnonzero(~is_new)
+    if len(same):
+        equal = _are_equal(columns, order[same], order[same - 1])
+        if not equal.all():
+            order, is_new = _untangled(order, is_new, columns, same[~equal])
+    return Grouping(order, np.flatnonzero(is_new))
+
+
+def _sorted(sort_keys: SortKeys) -> Positions:
+    """The rows by sort key, and by arrival where sort keys are equal.
+
+    One sort of numbers that have the sort key above and the row below; NumPy sorts those by SIMD,
+    3 to 10 times as fast as it finds an order.
+    """
+    rows = len(sort_keys)
+    if not rows:
+        return np.empty(0, np.int64)
+    first = sort_keys.min()
+    spare_bits = 64 - int(sort_keys.max() - first).bit_length()
+    mask = _U((1 << max(1, (rows - 1).bit_length())) - 1)
+    packed = (sort_keys - first) << _U(min(spare_bits, 63))
+    packed &= ~mask
+    packed |= np.arange(rows, dtype=_U)
+    packed.sort()
+    order: Positions = (packed & mask).view(np.int64)
+    ascending = sort_keys[order]
+    if (ascending[1:] < ascending[:-1]).any():  # the bits that the row lies in told some apart
+        return np.argsort(sort_keys, kind="stable")
+    return order
+
+
+def _are_equal(columns: Sequence[pa.Array], rows: Positions, others: Positions) -> Flags:
+    equal: Flags = np.ones(len(rows), np.bool_)
+    these, those = pa.array(rows), pa.array(others)
+    for column in columns:
+        equal &= equal_rows(column.take(these), column.take(those))
+    return equal
+
+
+def _untangled(
+    order: Positions, is_new: Flags, columns: Sequence[pa.Array], unequal: Positions
+) -> tuple[Positions, Flags]:
+    """Tell apart rows that are not equal although their sort keys are.
+
+    Args:
+        order: The rows by sort key.
+        is_new: Where in `order` a sort key begins.
+        columns: What decides.
+        unequal: Where in `order` a row has the sort key of the one before, and is unequal to it.
+    """
+    runs = np.cumsum(is_new) - 1
+    todo = np.flatnonzero(np.isin(runs, runs[unequal]))
+    tangled, label = todo, np.zeros(len(order), np.int64)
+    number = 0
+    while len(todo):  # in each round all rows that equal the first of their run get its number
+        _, first, back = np.unique(runs[todo], return_index=True, return_inverse=True)
+        equal = _are_equal(columns, order[todo], order[todo[first[back]]])
+        label[todo[equal]] = number
+        todo = todo[~equal]
+        number += 1
+    order, is_new = order.copy(), is_new.copy()
+    resorted = tangled[np.lexsort((label[tangled], runs[tangled]))]
+    order[tangled] = order[resorted]
+    before = resorted[:-1], resorted[1:]
+    is_new[tangled[1:]] = (runs[before[0]] != runs[before[1]]) | (
+        label[before[0]] != label[before[1]]
+    )
+    return order, is_new

@@ -1,0 +1,172 @@
+"""The distinct keys of a batch, sorted once and shared by all states of an operator."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.backends.arrow import plain_floats
+from holdfast.backends.keyed.grouping import Grouping, Positions, grouped
+from holdfast.backends.keyed.table import Identities, SortKeys
+from holdfast.backends.keys import KeyGroupRange, check_parallelism, key_hash, xxhash64
+from holdfast.errors import InvalidRequestError
+
+Hash = Callable[[Sequence[pa.Array]], npt.NDArray[np.uint64]]
+"""Takes columns to a hash of each row, of 64 bits."""
+
+_U = np.uint64
+_HASH_BITS = 48
+SUB_BITS = _U(24)
+"""The lowest bits of a sort key, which are of the namespace's and sub key's hash where there is one."""
+
+
+class Keys:
+    """The distinct keys of a batch, ascending by sort key, and which rows of the batch each has.
+
+    Attributes:
+        sort_keys: Key group << 48 | the upper 48 bits of the key's `xxhash64`.
+            Where a namespace or sub key belongs to them, only 24 bits are of the key's hash, and the lowest
+            24 of theirs.
+        columns: The key's columns, a row for each distinct key; behind them those of namespace and sub key.
+        rows: The rows of the batch, key by key.
+        width: How many of the columns are the key's own.
+    """
+
+    def __init__(
+        self,
+        sort_keys: SortKeys,
+        columns: Sequence[pa.Array],
+        rows: Grouping,
+        width: int | None = None,
+    ) -> None:
+        self.sort_keys = sort_keys
+        self.columns = tuple(columns)
+        self.rows = rows
+        self.width = len(self.columns) if width is None else width
+
+    @classmethod
+    def of(
+        cls,
+        columns: Sequence[pa.Array | pa.ChunkedArray],
+        max_parallelism: int,
+        hashes: npt.NDArray[np.uint64] | None = None,
+    ) -> "Keys":
+        """The distinct keys of a batch.
+
+        Equal keys are those with equal columns: null equals null, NaN equals NaN, 0.0 equals -0.0.
+
+        Args:
+            columns: The key's columns, in the order in which the operator is keyed by them, a row for each
+                row of the batch. Any types that `key_hash` takes.
+            max_parallelism: Number of key groups, 1 to 32768.
+            hashes: The `xxhash64` of each row's key where it is known.
+
+        Raises:
+            InvalidRequestError: There are no columns, or they differ in length, or a type can't be a key's,
+                or `max_parallelism` is out of bounds.
+        """
+        check_parallelism(max_parallelism, 1)
+        arrays = [_plain(column) for column in columns]
+        groups = key_hash(arrays).to_numpy().astype(np.int64) % max_parallelism
+        if hashes is None:
+            hashes = xxhash64(arrays)
+        elif len(hashes) != len(groups):
+            message = f"{len(hashes)} hashes were given for the keys of {len(groups)} rows"
+            raise InvalidRequestError(message)
+        sort_keys = groups.view(_U) << _U(_HASH_BITS) | hashes >> _U(64 - _HASH_BITS)
+        rows = grouped(sort_keys, arrays)
+        firsts = rows.firsts
+        indices = pa.array(firsts)
+        return cls(sort_keys[firsts], [array.take(indices) for array in arrays], rows)
+
+    def __len__(self) -> int:
+        """The number of distinct keys."""
+        return len(self.sort_keys)
+
+    @property
+    def codes(self) -> Positions:
+        """For each row of the batch the index of its key."""
+        return self.rows.codes
+
+    @property
+    def identities(self) -> Identities:
+        """The keys as identities of a table whose id columns these are."""
+        return Identities(self.sort_keys, self.columns)
+
+    def take(self, indices: npt.ArrayLike) -> "Keys":
+        """Some of the keys, each with itself as its only row.
+
+        Args:
+            indices: Which keys, ascending, none twice.
+        """
+        chosen = np.asarray(indices, np.int64)
+        every = np.arange(len(chosen))
+        at = pa.array(chosen)
+        columns = [column.take(at) for column in self.columns]
+        return Keys(self.sort_keys[chosen], columns, Grouping(every, every), self.width)
+
+    def with_columns(
+        self, indices: Positions, columns: Sequence[pa.Array], hash_of: Hash = xxhash64
+    ) -> "Keys":
+        """The distinct pairs of a key with a namespace or sub key.
+
+        Args:
+            indices: The key of each row.
+            columns: The namespace or sub key of each row.
+            hash_of: What hashes them.
+
+        Raises:
+            InvalidRequestError: The columns differ in length, or a type can't be hashed.
+        """
+        arrays = [_plain(column) for column in columns]
+        for array in arrays:
+            if len(array) != len(indices):
+                message = f"{len(array)} values were given for {len(indices)} rows"
+                raise InvalidRequestError(message)
+        at = pa.array(indices)
+        hashed = [*(column.take(at) for column in self.columns[self.width :]), *arrays]
+        low = hash_of(hashed) >> _U(64) - SUB_BITS
+        sort_keys = self.sort_keys[indices] >> SUB_BITS << SUB_BITS | low
+        rows = grouped(sort_keys, [at, *arrays])
+        firsts = rows.firsts
+        keys, subs = pa.array(indices[firsts]), pa.array(firsts)
+        joined = [
+            *(column.take(keys) for column in self.columns),
+            *(array.take(subs) for array in arrays),
+        ]
+        return Keys(sort_keys[firsts], joined, rows, self.width)
+
+    def in_namespace(self, namespace: Sequence[pa.Scalar], hash_of: Hash = xxhash64) -> "Keys":
+        """The keys, each in the same namespace, in the same order."""
+        columns = [_plain(pa.repeat(value, 1)) for value in namespace]
+        low = hash_of(columns) >> _U(64) - SUB_BITS
+        sort_keys = self.sort_keys >> SUB_BITS << SUB_BITS | low
+        every = np.zeros(len(self), np.int64)
+        joined = [*self.columns, *(column.take(pa.array(every)) for column in columns)]
+        return Keys(sort_keys, joined, self.rows, self.width)
+
+    def check(self, key_groups: KeyGroupRange) -> None:
+        """Refuse keys of other key groups than those.
+
+        Raises:
+            InvalidRequestError: A key belongs to another subtask.
+        """
+        if not len(self):
+            return
+        for number in (int(self.sort_keys[0]), int(self.sort_keys[-1])):
+            group = number >> _HASH_BITS
+            if group not in key_groups:
+                message = (
+                    f"a key of key group {group} came to the subtask of key groups "
+                    f"{key_groups.start_key_group} to {key_groups.end_key_group}: either the key was "
+                    "changed after its row was dealt, or it was dealt by another hash or max parallelism; "
+                    "deal rows by the same columns, of the same types, that are given as the key here"
+                )
+                raise InvalidRequestError(message)
+
+
+def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    return plain_floats(column)

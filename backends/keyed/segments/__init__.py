@@ -1,0 +1,84 @@
+"""Segments: files of sorted rows that several checkpoints refer to; and rows of several segments as one.
+
+    trailer, side_tables    the bytes of a segment around its sections, which are Arrow's
+    segment_writer, segment make a segment, and read it where it lies
+    stored_specs, manifest  which rows of which segments a subtask's tables are
+    rows, merging, ranges   rows of several sections as those of one
+    whole_tables            tables written and read whole: all that a heap backend or a savepoint needs
+
+Start with `manifest`.
+"""
+
+from holdfast.backends.keyed.segments.manifest import (
+    END,
+    NEVER,
+    Manifest,
+    Run,
+    Slice,
+    TableManifest,
+    encode_manifest,
+)
+from holdfast.backends.keyed.segments.merging import (
+    Part,
+    empty_rows,
+    fold_values,
+    is_expired,
+    merged,
+    whole,
+)
+from holdfast.backends.keyed.segments.ranges import Layer, rows_between, scan, table_rows
+from holdfast.backends.keyed.segments.rows import RowSource, SectionRows, SortedRows, rows_at
+from holdfast.backends.keyed.segments.segment import Section, Segment
+from holdfast.backends.keyed.segments.segment_writer import Needles, SegmentWriter
+from holdfast.backends.keyed.segments.side_tables import Directory, Filter
+from holdfast.backends.keyed.segments.stored_specs import StoredSpec, migration_of
+from holdfast.backends.keyed.segments.whole_tables import (
+    RestoredTable,
+    finish,
+    load_segment,
+    new_segment_name,
+    read_manifest,
+    read_tables,
+    sort_key_range,
+    write_tables,
+)
+
+__all__ = [
+    "END",
+    "NEVER",
+    "Directory",
+    "Filter",
+    "Layer",
+    "Manifest",
+    "Needles",
+    "Part",
+    "RestoredTable",
+    "RowSource",
+    "Run",
+    "Section",
+    "SectionRows",
+    "Segment",
+    "SegmentWriter",
+    "Slice",
+    "SortedRows",
+    "StoredSpec",
+    "TableManifest",
+    "empty_rows",
+    "encode_manifest",
+    "finish",
+    "fold_values",
+    "is_expired",
+    "load_segment",
+    "merged",
+    "migration_of",
+    "new_segment_name",
+    "read_manifest",
+    "read_tables",
+    "rows_at",
+    "rows_between",
+    "scan",
+    "sort_key_range",
+    "table_rows",
+    "whole",
+    "write_tables",
+]

@@ -1,0 +1,288 @@
+"""Which rows of which segments count: what a subtask's tables are. Pure, no I/O.
+
+    table   runs, newest first; the last run is the bottom
+    run     slices that don't overlap, ascending by sort key
+    slice   the rows of a section whose sort key is in a range
+
+The bytes of a manifest:
+
+    offset  length  meaning
+    0       8       magic, "HOLDTBLS" in ASCII
+    8       4       format version, unsigned, big-endian
+    12      n       a MessagePack map by field names
+    12+n    4       CRC-32C of all bytes before it, big-endian
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.backends.keyed.segments.stored_specs import StoredSpec
+from holdfast.backends.keyed.table import TableSpec
+from holdfast.common import MOST, Count, crc32c
+from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
+
+MAGIC = b"HOLDTBLS"
+VERSION = 1
+"""The version that is written, and the only one that is read."""
+
+END = 1 << 63
+"""Above all sort keys."""
+
+NEVER = -(1 << 63)
+"""Before all times."""
+
+_HEADER = struct.Struct(">8sI")
+_CHECKSUM = struct.Struct(">I")
+
+_SortKey = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+_Edge = Annotated[int, msgspec.Meta(ge=0)]
+_Time = Annotated[int, msgspec.Meta(ge=NEVER, le=MOST)]
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=float(1 << 62))]
+
+
+class Slice(msgspec.Struct, frozen=True, array_like=True):
+    """The rows of a section with `first` <= sort key < `end`.
+
+    Attributes:
+        segment: The segment's name.
+        section: The section's number in the segment.
+        first: Least sort key.
+        end: Least sort key above it.
+        rows: About how many rows.
+        row_bytes: About how many bytes a row.
+        spec: Which of the table's specs the section was written with.
+        dead_up_to_ms: Rows of a table of timers whose time is at most this don't count.
+    """
+
+    segment: str
+    section: Count
+    first: _SortKey
+    end: _Edge
+    rows: Count
+    row_bytes: _Amount
+    spec: Count
+    dead_up_to_ms: _Time = NEVER
+
+    def within(self, first: int, end: int) -> "Slice | None":
+        """The part whose sort keys are in a range; None if there is none."""
+        low, high = max(self.first, first), min(self.end, end)
+        if low >= high:
+            return None
+        if (low, high) == (self.first, self.end):
+            return self
+        share = (high - low) / (self.end - self.first)
+        rows = max(1, round(self.rows * share))
+        return msgspec.structs.replace(self, first=low, end=high, rows=rows)
+
+    @property
+    def size(self) -> float:
+        """About how many bytes."""
+        return self.rows * self.row_bytes
+
+
+class Run(msgspec.Struct, frozen=True, array_like=True):
+    """Slices that don't overlap, ascending.
+
+    Attributes:
+        level: How large the run was when it was made, by steps of the merging policy.
+        slices: Its slices.
+    """
+
+    level: Count
+    slices: tuple[Slice, ...]
+
+    @property
+    def size(self) -> float:
+        """About how many bytes."""
+        return sum(part.size for part in self.slices)
+
+    @property
+    def rows(self) -> int:
+        """About how many rows."""
+        return sum(part.rows for part in self.slices)
+
+    def within(self, first: int, end: int) -> "Run | None":
+        """The part whose sort keys are in a range; None if there is none."""
+        parts = (part.within(first, end) for part in self.slices)
+        slices = tuple(part for part in parts if part is not None)
+        return Run(self.level, slices) if slices else None
+
+
+class TableManifest(msgspec.Struct, frozen=True):
+    """What a table is.
+
+    Attributes:
+        specs: Every spec that sections of the table were written with; the last is the newest.
+        runs: Newest first.
+        cursor: Sort key that the sweep has come to.
+        credit: Bytes that the sweep may merge.
+        flush_bytes: About how many bytes a batch changes.
+    """
+
+    specs: tuple[StoredSpec, ...]
+    runs: tuple[Run, ...] = ()
+    cursor: _Edge = 0
+    credit: _Amount = 0.0
+    flush_bytes: _Amount = 0.0
+
+    @property
+    def spec(self) -> TableSpec:
+        """What the table holds."""
+        return self.specs[-1].spec()
+
+    def slices(self) -> Iterator[Slice]:
+        """All slices, of newer runs first."""
+        for run in self.runs:
+            yield from run.slices
+
+    def within(self, first: int, end: int) -> "TableManifest":
+        """The rows whose sort keys are in a range. Touches no segment."""
+        parts = (run.within(first, end) for run in self.runs)
+        runs = tuple(part for part in parts if part is not None)
+        return TableManifest(self.specs, runs, flush_bytes=self.flush_bytes)
+
+    def with_spec(self, spec: StoredSpec) -> "TableManifest":
+        """The same rows, of a table that holds this from now on."""
+        if self.specs[-1] == spec:
+            return self
+        specs = [*(stored for stored in self.specs if stored != spec), spec]
+        return msgspec.structs.replace(
+            self, specs=tuple(specs), runs=tuple(_renumbered(self, specs))
+        )
+
+    @classmethod
+    def union(cls, parts: Sequence["TableManifest"]) -> "TableManifest":
+        """A table of the rows of all parts, no two of which have rows of one key group.
+
+        The last run of a part lies beside the last of the others, and so on: the table is as deep as the
+        deepest part.
+        """
+        if len(parts) == 1:
+            return parts[0]
+        specs: list[StoredSpec] = []
+        for part in parts:
+            specs += [spec for spec in part.specs if spec not in specs]
+        numbered = [_renumbered(part, specs) for part in parts]
+        runs: list[Run] = []
+        for depth in range(max(len(part.runs) for part in parts), 0, -1):
+            beside = [part[-depth] for part in numbered if len(part) >= depth]
+            slices = [piece for run in beside for piece in run.slices]
+            slices.sort(key=lambda piece: piece.first)
+            runs.append(Run(max(run.level for run in beside), tuple(slices)))
+        return cls(tuple(specs), tuple(runs), flush_bytes=sum(part.flush_bytes for part in parts))
+
+
+def _renumbered(part: TableManifest, specs: list[StoredSpec]) -> list[Run]:
+    """The part's runs, with slices that name the same specs among others."""
+    numbers = [specs.index(spec) for spec in part.specs]
+    return [
+        Run(
+            run.level,
+            tuple(msgspec.structs.replace(piece, spec=numbers[piece.spec]) for piece in run.slices),
+        )
+        for run in part.runs
+    ]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """All tables of a subtask, by name."""
+
+    tables: dict[str, TableManifest]
+
+    def segments(self) -> set[str]:
+        """The names of all segments that count."""
+        return {piece.segment for table in self.tables.values() for piece in table.slices()}
+
+    def within(self, first: int, end: int) -> "Manifest":
+        """The rows whose sort keys are in a range. Touches no segment."""
+        return Manifest({name: table.within(first, end) for name, table in self.tables.items()})
+
+    @classmethod
+    def union(cls, parts: Sequence["Manifest"]) -> "Manifest":
+        """The tables of all parts, no two of which have rows of one key group. Touches no segment."""
+        names = dict.fromkeys(name for part in parts for name in part.tables)
+        return cls(
+            {
+                name: TableManifest.union(
+                    [part.tables[name] for part in parts if name in part.tables]
+                )
+                for name in names
+            }
+        )
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The bytes of a manifest."""
+    content = _HEADER.pack(MAGIC, VERSION) + msgspec.msgpack.encode(manifest)
+    return content + _CHECKSUM.pack(crc32c(content))
+
+
+def decode_manifest(content: bytes, location: str = "") -> Manifest:
+    """Read the bytes of a manifest.
+
+    Args:
+        content: All bytes.
+        location: Where they came from, for errors.
+
+    Raises:
+        CheckpointCorruptedError: The bytes are no manifest, were cut or changed, or have numbers that
+            can't be.
+        UnsupportedFormatError: They are whole, and of a newer version.
+    """
+    if len(content) < _HEADER.size + _CHECKSUM.size or not content.startswith(MAGIC):
+        raise CheckpointCorruptedError(f"{len(content)} bytes are no manifest of tables", location)
+    end = len(content) - _CHECKSUM.size
+    (expected,) = _CHECKSUM.unpack_from(content, end)
+    actual = crc32c(memoryview(content)[:end])
+    if actual != expected:
+        message = f"manifest of tables has checksum {actual:08x}, expected {expected:08x} (crc32c)"
+        raise CheckpointCorruptedError(message, location)
+    _, version = _HEADER.unpack_from(content)
+    if version != VERSION:
+        message = (
+            f"manifest of tables of format version {version}; this Holdfast reads version {VERSION}"
+        )
+        raise UnsupportedFormatError(f"{message}: upgrade Holdfast", location)
+    try:
+        manifest = _DECODER.decode(memoryview(content)[_HEADER.size : end])
+        for name, table in manifest.tables.items():
+            _check(name, table)
+    except (
+        msgspec.MsgspecError,
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:
+        message = f"manifest of tables can't be decoded ({error})"
+        raise CheckpointCorruptedError(message, location) from error
+    return manifest
+
+
+_DECODER = msgspec.msgpack.Decoder(Manifest)
+
+
+def _check(name: str, table: TableManifest) -> None:
+    """Raise `ValueError` if the table's numbers contradict each other."""
+    if not table.specs or any(spec.name != name for spec in table.specs):
+        message = f"table {name!r} has specs of {[spec.name for spec in table.specs]}"
+        raise ValueError(message)
+    for spec in table.specs:
+        spec.spec()
+    for run in table.runs:
+        before = 0
+        for piece in run.slices:
+            if not before <= piece.first < piece.end or piece.end > END:
+                message = f"table {name!r} has a slice from {piece.first} to {piece.end}"
+                raise ValueError(message)
+            if piece.spec >= len(table.specs):
+                message = f"table {name!r} has {len(table.specs)} specs, and no spec {piece.spec}"
+                raise ValueError(message)
+            if piece.dead_up_to_ms != NEVER and table.specs[0].kind != "timers":
+                message = f"table {name!r} has no timers, and a slice without some"
+                raise ValueError(message)
+            before = piece.end

@@ -1,0 +1,142 @@
+"""What a table holds, as a manifest stores it; and the names of its columns in a section."""
+
+from functools import lru_cache
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.backends.keyed.table import Fold, Migration, StateKind, TableSpec
+from holdfast.common import MOST
+from holdfast.errors import StateMigrationError
+
+
+class StoredSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A `TableSpec` with its schemas as Arrow stores them: the bytes of an IPC schema message each."""
+
+    name: str
+    kind: StateKind
+    key: bytes
+    values: bytes
+    namespace: bytes = b""
+    sub_key: bytes = b""
+    folds: tuple[Fold, ...] = ()
+    ttl_ms: int | None = None
+    is_struct: bool = False
+
+    @classmethod
+    def of(cls, spec: TableSpec) -> "StoredSpec":
+        """What is stored of a spec."""
+        return cls(
+            name=spec.name,
+            kind=spec.kind,
+            key=_bytes_of(spec.key),
+            values=_bytes_of(spec.values),
+            namespace=_bytes_of(spec.namespace),
+            sub_key=_bytes_of(spec.sub_key),
+            folds=spec.folds,
+            ttl_ms=spec.ttl_ms,
+            is_struct=spec.is_struct,
+        )
+
+    def spec(self) -> TableSpec:
+        """The spec. Raises `pa.ArrowException`, `ValueError` or `OSError` if it can't be right."""
+        return _spec(self)
+
+
+@lru_cache(maxsize=256)
+def _spec(stored: StoredSpec) -> TableSpec:
+    if stored.ttl_ms is not None and not 0 < stored.ttl_ms <= MOST:
+        message = f"rows of table {stored.name!r} live for {stored.ttl_ms} ms"
+        raise ValueError(message)
+    spec = TableSpec(
+        name=stored.name,
+        kind=stored.kind,
+        key=_schema(stored.key),
+        values=_schema(stored.values),
+        namespace=_schema(stored.namespace),
+        sub_key=_schema(stored.sub_key),
+        folds=stored.folds,
+        ttl_ms=stored.ttl_ms,
+        is_struct=stored.is_struct,
+    )
+    names = column_names(spec)
+    if len(set(names)) < len(names) or not len(spec.key):
+        message = f"table {stored.name!r} has columns {names}"
+        raise ValueError(message)
+    if spec.folds and len(spec.folds) != len(spec.values):
+        message = f"table {stored.name!r} has {len(spec.folds)} folds for {len(spec.values)} values"
+        raise ValueError(message)
+    return spec
+
+
+def _bytes_of(schema: pa.Schema) -> bytes:
+    return schema.serialize().to_pybytes() if len(schema) else b""
+
+
+def _schema(data: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(data)) if data else pa.schema([])
+
+
+def column_fields(spec: TableSpec) -> tuple[pa.Field, ...]:
+    """Id columns and columns of values, as sections of the table name them."""
+    return tuple(
+        _prefixed("key", spec.key)
+        + _prefixed("namespace", spec.namespace)
+        + _prefixed("sub", spec.sub_key)
+        + _values(spec)
+    )
+
+
+def column_names(spec: TableSpec) -> tuple[str, ...]:
+    """The names of `column_fields`."""
+    return tuple(field.name for field in column_fields(spec))
+
+
+def _values(spec: TableSpec) -> list[pa.Field]:
+    if spec.is_struct or len(spec.values) != 1:
+        return _prefixed("value", spec.values)
+    return [spec.values.field(0).with_name("value")]
+
+
+def _prefixed(prefix: str, fields: pa.Schema) -> list[pa.Field]:
+    return [field.with_name(f"{prefix}.{field.name}") for field in fields]
+
+
+def migration_of(
+    stored: TableSpec, spec: TableSpec, migration: Migration | None
+) -> Migration | None:
+    """What makes values that were stored those of a table now; None if they are that already.
+
+    Args:
+        stored: What the table held.
+        spec: What it holds now.
+        migration: What makes other values of those that were stored; None if there is nothing that does.
+
+    Raises:
+        StateMigrationError: The table is of another kind, has other keys, folds otherwise, or its rows have
+            no times; or its values differ, and there is no migration.
+    """
+    for what, before, now in (
+        ("kind", stored.kind, spec.kind),
+        ("keys", _bytes_of(stored.key), _bytes_of(spec.key)),
+        ("namespaces", _bytes_of(stored.namespace), _bytes_of(spec.namespace)),
+        ("sub keys", _bytes_of(stored.sub_key), _bytes_of(spec.sub_key)),
+        ("folds", stored.folds, spec.folds),
+    ):
+        if before != now:
+            message = (
+                f"state {spec.name!r} was stored with other {what}: {stored}; asked for: {spec}"
+            )
+            raise StateMigrationError(message)
+    if stored.ttl_ms is None and spec.ttl_ms is not None:
+        message = (
+            f"state {spec.name!r} was stored without a time to live, so nobody knows how old its rows are; "
+            "give the state with one another name"
+        )
+        raise StateMigrationError(message)
+    if _bytes_of(stored.values) == _bytes_of(spec.values) and stored.is_struct == spec.is_struct:
+        return None
+    if migration is None:
+        message = f"state {spec.name!r} was stored with values {stored.values}, and is asked for with {spec.values}"
+        raise StateMigrationError(message)
+    return migration

@@ -1,0 +1,257 @@
+"""Tables written whole, into a single segment, and tables read whole: for heap snapshots and savepoints."""
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from holdfast.backends.keyed.columns import from_arrow
+from holdfast.backends.keyed.segments.manifest import (
+    Manifest,
+    Run,
+    Slice,
+    TableManifest,
+    decode_manifest,
+    encode_manifest,
+)
+from holdfast.backends.keyed.segments.ranges import Layer, scan, table_rows
+from holdfast.backends.keyed.segments.rows import SectionRows, SortedRows
+from holdfast.backends.keyed.segments.segment import Section, Segment
+from holdfast.backends.keyed.segments.segment_writer import SegmentWriter
+from holdfast.backends.keyed.segments.stored_specs import StoredSpec, migration_of
+from holdfast.backends.keyed.table import Migration, TableRows, TableSpec
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.sections import location_of
+from holdfast.backends.snapshot import SnapshotStreams
+from holdfast.common import read_exactly, read_into
+from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
+from holdfast.locations.handles import (
+    ByteStreamStateHandle,
+    SegmentsStateHandle,
+    StreamStateHandle,
+)
+from holdfast.locations.storages import CheckpointedStateScope, CheckpointStateOutputStream
+
+_STEP_ROWS = 1 << 18
+"""Rows of a section: what is read back is held in memory by sections."""
+
+
+def sort_key_range(key_groups: KeyGroupRange) -> tuple[int, int]:
+    """The least sort key of the key groups, and the least above them."""
+    return key_groups.start_key_group << 48, (key_groups.end_key_group + 1) << 48
+
+
+def write_tables(
+    tables: Iterable[tuple[TableSpec, Iterable[TableRows]]],
+    key_groups: KeyGroupRange,
+    streams: SnapshotStreams,
+) -> SegmentsStateHandle:
+    """Write tables into one segment that belongs to this checkpoint alone.
+
+    Args:
+        tables: What each holds, and its rows: ascending by sort key, as `StateTable.scan` gives them. Of a
+            table with TTL they have times.
+        key_groups: The key groups that the rows are of.
+        streams: Where the segment and the manifest go.
+
+    Raises:
+        CancelledError: The snapshot was cancelled.
+        StorageUnavailableError: The store did not take it.
+    """
+    manifests: dict[str, TableManifest] = {}
+    name = new_segment_name()
+    _, end = sort_key_range(key_groups)
+    with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
+        writer = SegmentWriter(stream.write)
+        for spec, rows in tables:
+            slices = tuple(_write_rows(writer, spec, rows, name, end=end))
+            runs = (Run(0, slices),) if slices else ()
+            manifests[spec.name] = TableManifest((StoredSpec.of(spec),), runs)
+        segments: dict[str, StreamStateHandle] = {}
+        if writer.sections:
+            writer.finish()
+            segments[name] = finish(streams, stream)
+    with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
+        stream.write(encode_manifest(Manifest(manifests)))
+        manifest = finish(streams, stream)
+    return SegmentsStateHandle(
+        (key_groups.start_key_group, key_groups.end_key_group), segments, manifest
+    )
+
+
+def new_segment_name() -> str:
+    """A name that no segment ever had."""
+    return os.urandom(16).hex()
+
+
+def finish(streams: SnapshotStreams, stream: CheckpointStateOutputStream) -> StreamStateHandle:
+    """Close a stream that something was written to. Raises `StorageUnavailableError`."""
+    handle = streams.finish(stream)
+    assert handle is not None  # only of an empty stream
+    return handle
+
+
+def _write_rows(
+    writer: SegmentWriter, spec: TableSpec, chunks: Iterable[TableRows], segment: str, *, end: int
+) -> Iterator[Slice]:
+    """Add a section for each step of rows; gives the slice of each, up to `end`."""
+    slice_: Slice | None = None
+    for chunk in chunks:
+        for rows in _steps(chunk):
+            first = int(rows.sort_keys[0])
+            if slice_ is not None:
+                yield msgspec.structs.replace(slice_, end=first)
+                if first < slice_.end:
+                    message = f"rows of state {spec.name!r} come in no order of sort keys"
+                    raise InvalidRequestError(message)
+            columns = rows.columns(spec)
+            number = writer.add_section(spec.name, rows.sort_keys, columns)
+            last = int(rows.sort_keys[-1]) + 1
+            slice_ = Slice(segment, number, first, last, rows.rows, rows.size / rows.rows, 0)
+    if slice_ is not None:
+        yield msgspec.structs.replace(slice_, end=end)
+
+
+def _steps(chunk: TableRows) -> Iterator[SortedRows]:
+    """The rows in steps; those of one sort key stay together."""
+    keys = chunk.identities.sort_keys
+    at = np.arange(_STEP_ROWS, len(keys), _STEP_ROWS)
+    edges = [0, *np.unique(keys.searchsorted(keys.take(at))).tolist(), len(keys)]
+    for first, end in itertools.pairwise(edges):
+        if first == end:
+            continue
+        yield SortedRows(
+            keys[first:end],
+            None,
+            None if chunk.times_ms is None else chunk.times_ms[first:end],
+            [from_arrow(column.slice(first, end - first)) for column in chunk.identities.columns],
+            [from_arrow(column.slice(first, end - first)) for column in chunk.values],
+        )
+
+
+@dataclass(frozen=True)
+class RestoredTable:
+    """A table of a checkpoint, as a backend that keeps no segments reads it.
+
+    Attributes:
+        spec: What it held when it was stored.
+    """
+
+    spec: TableSpec
+    _manifest: TableManifest
+    _segments: "_Segments"
+    _range: tuple[int, int]
+
+    def rows(
+        self,
+        spec: TableSpec | None = None,
+        migration: Migration | None = None,
+        *,
+        step_rows: int = 1 << 20,
+    ) -> Iterator[TableRows]:
+        """All rows, ascending by sort key; expired ones are among them.
+
+        Args:
+            spec: What the table holds now; None if that is as it was.
+            migration: For rows that were stored with other values.
+            step_rows: About how many rows come at a time.
+
+        Raises:
+            StateMigrationError: The table can't be what it is to hold now.
+            CheckpointCorruptedError: A segment is damaged.
+        """
+        spec = spec or self.spec
+        stored = [stored.spec() for stored in self._manifest.specs]
+        migrations = [migration_of(before, spec, migration) for before in stored]
+        layers = [
+            Layer(
+                SectionRows(
+                    self._segments.section(piece), stored[piece.spec], migrations[piece.spec]
+                ),
+                piece.first,
+                piece.end,
+                piece.dead_up_to_ms,
+            )
+            for piece in self._manifest.slices()
+        ]
+        first, end = self._range
+        rows = sum(run.rows for run in self._manifest.runs)
+        steps = scan(layers, spec, rows=rows, step_rows=step_rows, first=first, end=end)
+        return (table_rows(step, spec) for step in steps)
+
+
+def read_tables(
+    handles: Sequence[SegmentsStateHandle], key_groups: KeyGroupRange
+) -> list[RestoredTable]:
+    """The tables that several handles lead to, of some key groups.
+
+    Args:
+        handles: Whoever wrote them; no two have rows of one key group.
+        key_groups: The key groups whose rows are wanted.
+
+    Raises:
+        CheckpointNotFoundError: A file is gone.
+        CheckpointCorruptedError: A manifest is damaged, or names a segment that its handle doesn't lead to.
+        UnsupportedFormatError: A newer Holdfast wrote it.
+    """
+    manifest = read_manifest(handles, key_groups)
+    segments = _Segments(
+        {name: stream for handle in handles for name, stream in handle.segments.items()}
+    )
+    return [
+        RestoredTable(table.spec, table, segments, sort_key_range(key_groups))
+        for table in manifest.tables.values()
+    ]
+
+
+def read_manifest(handles: Sequence[SegmentsStateHandle], key_groups: KeyGroupRange) -> Manifest:
+    """What several handles make of some key groups. Reads no segment; raises what `read_tables` does."""
+    first, end = sort_key_range(key_groups)
+    parts = []
+    for handle in handles:
+        with handle.manifest.open_input_stream() as stream:
+            content = bytes(read_exactly(stream, handle.manifest.size))
+        location = location_of(handle.manifest)
+        manifest = decode_manifest(content, location)
+        missing = manifest.segments() - handle.segments.keys()
+        if missing:
+            message = f"manifest names segments {sorted(missing)}, which its handle doesn't lead to"
+            raise CheckpointCorruptedError(message, location)
+        low, high = sort_key_range(KeyGroupRange(*handle.key_groups))
+        parts.append(manifest.within(max(first, low), min(end, high)))
+    return Manifest.union(parts)
+
+
+def load_segment(name: str, handle: StreamStateHandle) -> Segment:
+    """A segment in memory.
+
+    Raises:
+        CheckpointNotFoundError: The file is gone.
+        CheckpointCorruptedError: It is not what was written.
+        UnsupportedFormatError: A newer Holdfast wrote it.
+    """
+    if isinstance(handle, ByteStreamStateHandle):
+        return Segment.of_bytes(handle.data, name)
+    data = pa.allocate_buffer(handle.size)
+    with handle.open_input_stream() as stream:
+        read_into(stream, memoryview(data).cast("B"))
+    return Segment(data, name, location_of(handle))
+
+
+class _Segments:
+    """Segments of several handles, each read when it is first needed."""
+
+    def __init__(self, streams: Mapping[str, StreamStateHandle]) -> None:
+        self._streams = streams
+        self._segments: dict[str, Segment] = {}
+
+    def section(self, piece: Slice) -> Section:
+        segment = self._segments.get(piece.segment)
+        if segment is None:
+            segment = load_segment(piece.segment, self._streams[piece.segment])
+            self._segments[piece.segment] = segment
+        return segment.section(piece.section)

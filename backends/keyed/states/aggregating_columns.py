@@ -1,0 +1,122 @@
+"""A result of each key that is made of all added values, for many keys at once."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.backends.arrow import Elements, MisfitError, chunks_of
+from holdfast.backends.descriptors import AggregateFunction
+from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.states.reducing_columns import FoldingColumns
+from holdfast.backends.keyed.states.state_rows import StateRows, check_length
+from holdfast.backends.keyed.states.value_form import joined
+from holdfast.errors import InvalidRequestError
+
+
+class AverageColumns:
+    """The means of a state, by arrays: sums and counts, which are written without reading.
+
+    Args:
+        rows: The rows of the state, one for each key that has a value.
+    """
+
+    def __init__(self, rows: StateRows) -> None:
+        self.rows = rows
+        self.sums = FoldingColumns(rows, ("sum", "count"))
+
+    def get(self, keys: Keys) -> pa.DoubleArray:
+        """The mean of each key; null where nothing was added.
+
+        Raises:
+            InvalidRequestError: The keys are not such as the state has.
+        """
+        sums = self.sums.get(keys)
+        total, count = sums.flatten()
+        return pc.divide(total, count.cast(pa.float64()))
+
+    def add(self, keys: Keys, values: Elements) -> None:
+        """Add a number for each row of the batch to those of its key.
+
+        Raises:
+            InvalidRequestError: The keys are not such as the state has, or a value is null or no number.
+        """
+        try:
+            numbers = joined(chunks_of(values, pa.float64()), pa.float64())
+        except MisfitError as error:
+            message = (
+                f"values don't fit state {self.rows.name!r}, which is a mean of floats: {error}"
+            )
+            raise InvalidRequestError(message) from None
+        self.sums.add(keys, {"sum": numbers})
+
+    def clear(self, keys: Keys) -> None:
+        """Remove the values. Raises `InvalidRequestError` for keys that are not such as the state has."""
+        self.sums.clear(keys)
+
+
+class AggregatingColumns:
+    """The results of a state whose function is one of Python: it is called for each value.
+
+    Args:
+        rows: The rows of the state, one for each key that has an accumulator.
+        function: What makes results.
+    """
+
+    def __init__(self, rows: StateRows, function: AggregateFunction) -> None:
+        self.rows = rows
+        self.function = function
+
+    def get(self, keys: Keys) -> list[Any]:
+        """The result of each key; None where nothing was added.
+
+        Raises:
+            InvalidRequestError: The keys are not such as the state has.
+        """
+        self.rows.check(keys)
+        self.rows.settle()
+        present, accumulators = self.rows.get(keys)
+        results: list[Any] = [None] * len(keys)
+        dense = self.rows.form.decoded(accumulators.filter(pa.array(present)))
+        for index, accumulator in zip(np.flatnonzero(present).tolist(), dense, strict=True):
+            results[index] = self.function.get_result(accumulator)
+        return results
+
+    def add(self, keys: Keys, values: Any) -> None:
+        """Add a value for each row of the batch to those of its key, in the order of rows.
+
+        Args:
+            keys: Whose values.
+            values: What the function takes, one for each row; Arrow data comes to it as Python objects.
+
+        Raises:
+            InvalidRequestError: The keys are not such as the state has, or a value is None, or an
+                accumulator is of another type than the function says.
+        """
+        self.rows.check(keys)
+        objects = values.to_pylist() if hasattr(values, "to_pylist") else list(values)
+        check_length(self.rows.name, len(objects), len(keys.rows.order), "rows")
+        if any(value is None for value in objects):
+            message = f"values don't fit state {self.rows.name!r}: None is no value"
+            raise InvalidRequestError(message)
+        self.rows.settle()
+        form = self.rows.form
+        present, before = self.rows.table.get(keys.identities)
+        accumulators: list[Any] = [None] * len(keys)
+        old = form.decoded(form.values_of(before, present).filter(pa.array(present)))
+        for index, accumulator in zip(np.flatnonzero(present).tolist(), old, strict=True):
+            accumulators[index] = accumulator
+        for index, value in zip(keys.codes.tolist(), objects, strict=True):
+            accumulator = accumulators[index]
+            if accumulator is None:
+                accumulator = self.function.create_accumulator()
+            accumulators[index] = self.function.add(value, accumulator)
+        if len(keys):
+            self.rows.put(keys, form.encoded(accumulators))
+
+    def clear(self, keys: Keys) -> None:
+        """Remove the values. Raises `InvalidRequestError` for keys that are not such as the state has."""
+        self.rows.check(keys)
+        self.rows.settle()
+        self.rows.delete(keys)

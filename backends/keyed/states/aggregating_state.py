@@ -1,0 +1,140 @@
+"""A result of the current key that is made of all added values."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from holdfast.backends.descriptors import AggregateFunction
+from holdfast.backends.keyed.states.aggregating_columns import AggregatingColumns, AverageColumns
+from holdfast.backends.keyed.states.key_context import KeyContext, Pages
+from holdfast.backends.keyed.states.object_page import ObjectPage
+
+
+class Average(AggregateFunction):
+    """The mean of numbers, of Python objects."""
+
+    @property
+    def accumulator_type(self) -> Any:
+        raise NotImplementedError  # the descriptor has it
+
+    def create_accumulator(self) -> dict[str, Any]:
+        return {"sum": 0.0, "count": 0}
+
+    def add(self, value: Any, accumulator: Any) -> dict[str, Any]:
+        return {"sum": accumulator["sum"] + float(value), "count": accumulator["count"] + 1}
+
+    def get_result(self, accumulator: Any) -> float:
+        mean: float = accumulator["sum"] / accumulator["count"]
+        return mean
+
+    def merge(self, accumulator: Any, other: Any) -> dict[str, Any]:
+        return {name: accumulator[name] + other[name] for name in ("sum", "count")}
+
+
+class AggregatingState:
+    """A result of each key: here of the current key, in the current namespace if the state has some.
+
+    Source:
+        Flink, AggregatingState.
+    """
+
+    def __init__(
+        self,
+        columns: AggregatingColumns | AverageColumns,
+        function: AggregateFunction,
+        context: KeyContext,
+    ) -> None:
+        self._columns = columns
+        self._context = context
+        self._function = function
+        rows = columns.rows
+        self._pages: Pages[ObjectPage] = Pages(
+            rows.name,
+            context,
+            rows.table.spec.namespace,
+            rows.hash_of,
+            lambda keys: ObjectPage(rows, keys),
+        )
+        self._page: ObjectPage | None = None
+        rows.settle = self.settle
+
+    @property
+    def name(self) -> str:
+        """The state's name."""
+        return self._columns.rows.name
+
+    @property
+    def columns(self) -> AggregatingColumns | AverageColumns:
+        """The state by arrays: of many keys at once."""
+        return self._columns
+
+    def get(self) -> Any:
+        """The result of the current key, or None if nothing was added.
+
+        Raises:
+            InvalidRequestError: No key is current.
+        """
+        page, index = self._current()
+        accumulator = page.read(index)
+        return None if accumulator is None else self._function.get_result(accumulator)
+
+    def add(self, value: Any) -> None:
+        """Add a value; None clears the state.
+
+        Raises:
+            InvalidRequestError: No key is current.
+        """
+        page, index = self._current()
+        if value is None:
+            page.write(index, None)
+            return
+        accumulator = page.read(index)
+        if accumulator is None:
+            accumulator = self._function.create_accumulator()
+        page.write(index, self._function.add(value, accumulator))
+
+    def clear(self) -> None:
+        """Remove the accumulator. Raises `InvalidRequestError` if no key is current."""
+        page, index = self._current()
+        page.write(index, None)
+
+    def merge_namespaces(self, target: Sequence[Any], sources: Iterable[Sequence[Any]]) -> None:
+        """Move the current key's accumulators of some namespaces into that of another one.
+
+        Args:
+            target: The namespace that gets them: a value for each of its columns.
+            sources: The namespaces that lose them.
+
+        Raises:
+            InvalidRequestError: No key is current, or the state has no such namespaces.
+        """
+        _, index = self._context.current()
+        for source in sources:
+            page = self._pages.of(tuple(source))
+            accumulator = page.read(index)
+            if accumulator is None:
+                continue
+            page.write(index, None)
+            merged = self._pages.of(tuple(target))
+            before = merged.read(index)
+            if before is not None:
+                accumulator = self._function.merge(before, accumulator)
+            merged.write(index, accumulator)
+
+    def leave_namespace(self) -> None:
+        """Another namespace is current from now on."""
+        self._page = None
+
+    def settle(self) -> None:
+        """Write back what has changed, and forget what was looked up.
+
+        Raises:
+            InvalidRequestError: An accumulator is of another type than the function says.
+        """
+        self._page = None
+        self._pages.store()
+
+    def _current(self) -> tuple[ObjectPage, int]:
+        _, index = self._context.current()
+        if self._page is None:
+            self._page = self._pages.current()
+        return self._page, index

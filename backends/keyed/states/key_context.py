@@ -1,0 +1,120 @@
+"""The keys of the batch, the current key and namespace, and the pages that states have of them."""
+
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from holdfast.backends.arrow import MisfitError, scalar_of
+from holdfast.backends.keyed.keys import Hash, Keys
+from holdfast.errors import InvalidRequestError
+
+Namespace = tuple[Any, ...]
+
+
+class KeyContext:
+    """The keys of the batch, and which of them is current.
+
+    Attributes:
+        keys: The keys of the batch; None before the first.
+        index: The current key, by its index in `keys`; None if none is current.
+        namespace: The current namespace; None if none is.
+    """
+
+    __slots__ = ("index", "keys", "namespace")
+
+    def __init__(self) -> None:
+        self.keys: Keys | None = None
+        self.index: int | None = None
+        self.namespace: Namespace | None = None
+
+    def current(self) -> tuple[Keys, int]:
+        """The keys of the batch, and the current one. Raises `InvalidRequestError` if no key is current."""
+        if self.keys is None or self.index is None:
+            message = (
+                "no key is current: state of a key is there between `begin_batch`, `set_current_key` and the "
+                "end of the batch"
+            )
+            raise InvalidRequestError(message)
+        return self.keys, self.index
+
+
+class Page(Protocol):
+    """What a state has of the keys of a batch in one namespace, as Python objects."""
+
+    def store(self) -> None:
+        """Write back what has changed."""
+        ...
+
+
+_Page = TypeVar("_Page", bound=Page)
+
+
+class Pages(Generic[_Page]):
+    """The pages of a state, by namespace: each is made when it is first asked for.
+
+    Args:
+        name: The state's name.
+        context: The current key.
+        namespace: The columns of the state's namespaces.
+        hash_of: What hashes namespaces.
+        make: Makes a page for keys.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        context: KeyContext,
+        namespace: pa.Schema,
+        hash_of: Hash,
+        make: Any,
+    ) -> None:
+        self._name = name
+        self._context = context
+        self._namespace = namespace
+        self._hash_of = hash_of
+        self._make = make
+        self._pages: dict[Namespace, _Page] = {}
+
+    def current(self) -> _Page:
+        """The page of the current namespace. Raises `InvalidRequestError` if there is no current key or namespace."""
+        self._context.current()
+        if not len(self._namespace):
+            return self.of(())
+        if self._context.namespace is None:
+            message = f"state {self._name!r} has namespaces, and none is current: call `set_current_namespace`"
+            raise InvalidRequestError(message)
+        return self.of(self._context.namespace)
+
+    def of(self, namespace: Namespace) -> _Page:
+        """The page of a namespace. Raises `InvalidRequestError` if the state has no such namespaces."""
+        page = self._pages.get(namespace)
+        if page is None:
+            keys, _ = self._context.current()
+            if len(self._namespace):
+                scalars = namespace_of(self._name, namespace, self._namespace)
+                keys = keys.in_namespace(scalars, self._hash_of)
+            page = self._pages[namespace] = self._make(keys)
+        return page
+
+    def store(self) -> None:
+        """Write back what has changed, and forget all pages."""
+        pages, self._pages = self._pages, {}
+        for page in pages.values():
+            page.store()
+
+
+def namespace_of(name: str, namespace: Sequence[Any], schema: pa.Schema) -> list[pa.Scalar]:
+    """A namespace as Arrow has it; None stands for null. Raises `InvalidRequestError`."""
+    if len(namespace) != len(schema):
+        message = f"state {name!r} has namespaces of {schema.names}, and {len(namespace)} values were given"
+        raise InvalidRequestError(message)
+    scalars = []
+    for value, field in zip(namespace, schema, strict=True):
+        try:
+            scalar = pa.scalar(None, field.type) if value is None else scalar_of(value, field.type)
+        except MisfitError as error:
+            message = f"state {name!r}: namespace {field.name!r} of type {field.type}: {error}"
+            raise InvalidRequestError(message) from None
+        scalars.append(scalar)
+    return scalars

@@ -1,0 +1,178 @@
+"""A map of each key, for many keys at once: entries lie each in a row of its own."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.backends.arrow import Elements, equal_rows
+from holdfast.backends.keyed.grouping import Positions
+from holdfast.backends.keyed.keys import SUB_BITS, Keys
+from holdfast.backends.keyed.states.state_rows import StateRows, check_length
+from holdfast.backends.keyed.states.value_form import ValueForm
+from holdfast.backends.keyed.table import Identities, Operation, TableRows
+from holdfast.errors import InvalidRequestError
+
+_U = np.uint64
+
+
+@dataclass(frozen=True)
+class MapEntries:
+    """Entries of the maps of several keys.
+
+    Attributes:
+        indices: For each entry the index of its key, ascending.
+        map_keys: The entries' keys, as they are stored.
+        values: Their values, as they are stored.
+    """
+
+    indices: Positions
+    map_keys: pa.Array
+    values: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class MapColumns:
+    """The maps of a state, by arrays. Rows name an entry by the index of a key, and a map key.
+
+    Args:
+        rows: The rows of the state, one for each entry.
+        key_form: How map keys lie in them.
+    """
+
+    def __init__(self, rows: StateRows, key_form: ValueForm) -> None:
+        self.rows = rows
+        self.key_form = key_form
+
+    def get(self, keys: Keys, map_keys: Elements, indices: npt.ArrayLike | None = None) -> pa.Array:
+        """The value of each entry; null where there is none.
+
+        Args:
+            keys: Whose maps.
+            map_keys: The map key of each row.
+            indices: The index of each row's key in `keys`; None if rows are those of the batch.
+
+        Raises:
+            InvalidRequestError: The keys are not such as the state has, or a map key is of another type.
+        """
+        entries = self._entries(keys, indices, self.key_form.encoded(map_keys))
+        self.rows.settle()
+        _, values = self.rows.get(entries)
+        return values.take(pa.array(entries.codes))
+
+    def put(
+        self,
+        keys: Keys,
+        map_keys: Elements,
+        values: Elements,
+        indices: npt.ArrayLike | None = None,
+    ) -> None:
+        """Set the value of each entry; of several rows for an entry the last one counts.
+
+        Args:
+            keys: Whose maps.
+            map_keys: The map key of each row.
+            values: The value of each row.
+            indices: The index of each row's key in `keys`; None if rows are those of the batch.
+
+        Raises:
+            InvalidRequestError: The keys are not such as the state has, or a map key or value is null or of
+                another type.
+        """
+        entries = self._entries(keys, indices, self.key_form.encoded(map_keys))
+        array = self.rows.form.encoded(values)
+        check_length(self.rows.name, len(array), len(entries.rows.order), "rows")
+        self.rows.settle()
+        self.rows.put(entries, array.take(pa.array(entries.rows.lasts)))
+
+    def remove(self, keys: Keys, map_keys: Elements, indices: npt.ArrayLike | None = None) -> None:
+        """Remove entries. Arguments and errors are those of `get`."""
+        entries = self._entries(keys, indices, self.key_form.encoded(map_keys))
+        self.rows.settle()
+        self.rows.delete(entries)
+
+    def items(self, keys: Keys) -> MapEntries:
+        """All entries of the keys' maps, key by key.
+
+        Raises:
+            InvalidRequestError: The keys are not such as the state has.
+        """
+        self.rows.check(keys)
+        self.rows.settle()
+        return self.stored(keys)
+
+    def clear(self, keys: Keys) -> None:
+        """Remove all entries of the keys' maps. Raises what `items` does."""
+        self.rows.check(keys)
+        self.rows.settle()
+        self.remove_all(keys)
+
+    def stored(self, keys: Keys) -> MapEntries:
+        """All entries of the keys' maps, but those whose time is over. No time starts anew, as in Flink."""
+        table_rows, chosen, indices = self._rows_of(keys)
+        at = pa.array(chosen)
+        columns = [column.take(at) for column in table_rows.values]
+        map_keys = table_rows.identities.columns[-1].take(at)
+        return MapEntries(indices, map_keys, self.rows.form.values_of(columns))
+
+    def remove_all(self, keys: Keys) -> None:
+        """Remove each entry of the keys' maps, as Flink does: a row for each."""
+        table_rows, chosen, _ = self._rows_of(keys)
+        if len(chosen):
+            ascending = np.sort(chosen)
+            at = pa.array(ascending)
+            identities = Identities(
+                table_rows.identities.sort_keys[ascending],
+                tuple(column.take(at) for column in table_rows.identities.columns),
+            )
+            nothing = self.rows.form.nothing(len(ascending))
+            self.rows.table.write(identities, nothing, Operation.DELETE)
+
+    def store(
+        self,
+        keys: Keys,
+        indices: Positions,
+        map_keys: pa.Array,
+        values: pa.Array,
+        operations: npt.NDArray[np.uint8],
+    ) -> None:
+        """Put and remove distinct entries."""
+        entries = keys.with_columns(indices, [map_keys], self.rows.hash_of)
+        lasts = entries.rows.lasts
+        self.rows.write(entries, values.take(pa.array(lasts)), operations[lasts])
+
+    def _entries(self, keys: Keys, indices: npt.ArrayLike | None, map_keys: pa.Array) -> Keys:
+        self.rows.check(keys)
+        at = keys.codes if indices is None else np.asarray(indices, np.int64)
+        check_length(self.rows.name, len(map_keys), len(at), "rows")
+        if len(at) and not 0 <= at.min() <= at.max() < len(keys):
+            message = f"state {self.rows.name!r}: an index is none of {len(keys)} keys"
+            raise InvalidRequestError(message)
+        return keys.with_columns(at, [map_keys], self.rows.hash_of)
+
+    def _rows_of(self, keys: Keys) -> tuple[TableRows, Positions, Positions]:
+        """Rows among which those of the keys are; which ones, key by key; and the index of each one's key."""
+        prefixes = keys.sort_keys >> SUB_BITS
+        first = np.unique(prefixes)
+        rows = self.rows.table.rows_between(first << SUB_BITS, (first + _U(1)) << SUB_BITS)
+        indices = np.full(len(rows), -1, np.int64)
+        todo = np.arange(len(rows))
+        row_prefixes = rows.identities.sort_keys >> SUB_BITS
+        candidates = prefixes.searchsorted(row_prefixes)
+        while len(todo):  # keys of one prefix lie side by side: each is compared in turn
+            at = candidates[todo]
+            inside = at < len(keys)
+            inside[inside] &= prefixes[at[inside]] == row_prefixes[todo[inside]]
+            todo, at = todo[inside], at[inside]
+            equal = np.ones(len(todo), np.bool_)
+            for own, other in zip(keys.columns, rows.identities.columns, strict=False):
+                equal &= equal_rows(own.take(pa.array(at)), other.take(pa.array(todo)))
+            indices[todo[equal]] = at[equal]
+            todo = todo[~equal]
+            candidates[todo] += 1
+        chosen = np.flatnonzero(indices >= 0)
+        chosen = chosen[np.argsort(indices[chosen], kind="stable")]
+        return rows, chosen, indices[chosen]

@@ -1,0 +1,221 @@
+"""A map of the current key."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.states.key_context import KeyContext, Pages
+from holdfast.backends.keyed.states.map_columns import MapColumns
+from holdfast.backends.keyed.table import Operation
+from holdfast.errors import InvalidRequestError
+
+_REMOVED: Any = object()
+
+
+class MapState:
+    """A map of each key: here of the current key, in the current namespace if the state has some.
+
+    Who reads a map has the maps of all keys of the batch looked up. For maps of very many entries take
+    `columns`, which reads single entries. Entries that are only put are written without reading.
+
+    Source:
+        Flink, MapState.
+    """
+
+    def __init__(self, columns: MapColumns, context: KeyContext) -> None:
+        self._columns = columns
+        self._context = context
+        rows = columns.rows
+        self._pages: Pages[MapPage] = Pages(
+            rows.name,
+            context,
+            rows.table.spec.namespace,
+            rows.hash_of,
+            lambda keys: MapPage(columns, keys),
+        )
+        self._page: MapPage | None = None
+        rows.settle = self.settle
+
+    @property
+    def name(self) -> str:
+        """The state's name."""
+        return self._columns.rows.name
+
+    @property
+    def columns(self) -> MapColumns:
+        """The state by arrays: of many keys at once."""
+        return self._columns
+
+    def get(self, key: Any) -> Any:
+        """The value of an entry, or None.
+
+        Raises:
+            InvalidRequestError: No key is current, or the map key can't be one.
+        """
+        page, index = self._current()
+        return page.read(index, self._checked(key))
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of an entry. What is of another type is refused when the batch is written back.
+
+        Raises:
+            InvalidRequestError: No key is current, or the map key can't be one, or the value is None.
+        """
+        page, index = self._current()
+        if value is None:
+            raise InvalidRequestError(f"None is no value of map state {self.name!r}; use `remove`")
+        page.write(index, self._checked(key), value)
+
+    def put_all(self, entries: Mapping[Any, Any]) -> None:
+        """Set the values of entries. Raises what `put` does."""
+        for key, value in entries.items():
+            self.put(key, value)
+
+    def remove(self, key: Any) -> None:
+        """Remove an entry, if it is there. Raises what `get` does."""
+        page, index = self._current()
+        page.write(index, self._checked(key), _REMOVED)
+
+    def __contains__(self, key: object) -> bool:
+        """Whether there is such an entry. Raises what `get` does."""
+        return self.get(key) is not None
+
+    def __iter__(self) -> Iterator[Any]:
+        """The map keys. Raises `InvalidRequestError` if no key is current."""
+        return iter(self.items())
+
+    def items(self) -> dict[Any, Any]:
+        """All entries of the current key, a new dictionary in no certain order.
+
+        Raises:
+            InvalidRequestError: No key is current.
+        """
+        page, index = self._current()
+        return page.items(index)
+
+    def keys(self) -> list[Any]:
+        """The map keys. Raises what `items` does."""
+        return list(self.items())
+
+    def values(self) -> list[Any]:
+        """The values. Raises what `items` does."""
+        return list(self.items().values())
+
+    def is_empty(self) -> bool:
+        """Whether there is no entry. Raises what `items` does."""
+        return not self.items()
+
+    def clear(self) -> None:
+        """Remove all entries of the current key. Raises what `items` does."""
+        page, index = self._current()
+        page.clear(index)
+
+    def leave_namespace(self) -> None:
+        """Another namespace is current from now on."""
+        self._page = None
+
+    def settle(self) -> None:
+        """Write back what has changed, and forget what was looked up.
+
+        Raises:
+            InvalidRequestError: A map key or a value is of another type.
+        """
+        self._page = None
+        self._pages.store()
+
+    def _current(self) -> tuple["MapPage", int]:
+        _, index = self._context.current()
+        if self._page is None:
+            self._page = self._pages.current()
+        return self._page, index
+
+    def _checked(self, key: Any) -> Any:
+        """The map key as dictionaries can look it up."""
+        try:
+            hash(key)
+        except TypeError:
+            message = (
+                f"a map key of type {type(key).__name__} can't be looked up in state {self.name!r}"
+            )
+            raise InvalidRequestError(message) from None
+        return _plain(key)
+
+
+class MapPage:
+    """The maps of the keys of a batch."""
+
+    __slots__ = ("_changes", "_cleared", "_columns", "_keys", "_stored")
+
+    def __init__(self, columns: MapColumns, keys: Keys) -> None:
+        self._columns = columns
+        self._keys = keys
+        self._changes: dict[int, dict[Any, Any]] = {}
+        self._cleared: set[int] = set()
+        self._stored: list[dict[Any, Any]] | None = None
+
+    def read(self, index: int, map_key: Any) -> Any:
+        """The value of an entry, or None."""
+        value = self._changes.get(index, {}).get(map_key)
+        if value is _REMOVED or (value is None and index in self._cleared):
+            return None
+        if value is None:
+            value = self._maps()[index].get(map_key)
+            if value is not None and self._columns.rows.is_refreshed_by_reading:
+                self.write(index, map_key, value)
+        return value
+
+    def write(self, index: int, map_key: Any, value: Any) -> None:
+        """Set the value of an entry; `_REMOVED` removes it."""
+        self._changes.setdefault(index, {})[map_key] = value
+
+    def items(self, index: int) -> dict[Any, Any]:
+        """The entries of a key."""
+        entries = {} if index in self._cleared else dict(self._maps()[index])
+        entries.update(self._changes.get(index, {}))
+        return {key: value for key, value in entries.items() if value is not _REMOVED}
+
+    def clear(self, index: int) -> None:
+        """Remove the entries of a key."""
+        self._cleared.add(index)
+        self._changes.pop(index, None)
+
+    def store(self) -> None:
+        if self._cleared:
+            self._columns.remove_all(self._keys.take(sorted(self._cleared)))
+        indices: list[int] = []
+        map_keys: list[Any] = []
+        values: list[Any] = []
+        for index, changes in self._changes.items():
+            indices += [index] * len(changes)
+            map_keys += changes
+            values += changes.values()
+        if not indices:
+            return
+        columns = self._columns
+        missing = np.fromiter((value is _REMOVED for value in values), np.bool_, len(values))
+        operations = np.where(missing, np.uint8(Operation.DELETE), np.uint8(Operation.PUT))
+        encoded = columns.rows.form.encoded_or_null(
+            [None if value is _REMOVED else value for value in values]
+        )
+        encoded_keys = columns.key_form.encoded(map_keys)
+        columns.store(self._keys, np.array(indices, np.int64), encoded_keys, encoded, operations)
+
+    def _maps(self) -> list[dict[Any, Any]]:
+        if self._stored is None:
+            entries = self._columns.stored(self._keys)
+            self._stored = [{} for _ in range(len(self._keys))]
+            map_keys = map(_plain, self._columns.key_form.decoded(entries.map_keys))
+            values = self._columns.rows.form.decoded(entries.values)
+            for index, map_key, value in zip(
+                entries.indices.tolist(), map_keys, values, strict=True
+            ):
+                self._stored[index][map_key] = value
+        return self._stored
+
+
+def _plain(key: Any) -> Any:
+    """The map key; one NaN for all, because dictionaries find no other."""
+    return math.nan if isinstance(key, float) and math.isnan(key) else key

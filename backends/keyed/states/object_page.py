@@ -1,0 +1,81 @@
+"""Values of the keys of a batch as Python objects: fetched in one look-up, written back in one."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.states.state_rows import StateRows
+from holdfast.backends.keyed.table import Operation
+
+UNREAD: Any = object()
+"""Stands for a value that nobody has looked up yet."""
+
+
+class ObjectPage:
+    """A value of each key, or None.
+
+    Attributes:
+        rows: Where the values lie.
+        keys: The keys of the batch, in the page's namespace.
+        values: The value of each key; None where there is none, and `UNREAD` before the look-up.
+        changed: Which are to be written back: 1, else 0.
+        refreshed: Which times start anew when the value is read; None if none does.
+    """
+
+    __slots__ = ("changed", "keys", "refreshed", "rows", "values")
+
+    def __init__(self, rows: StateRows, keys: Keys) -> None:
+        self.rows = rows
+        self.keys = keys
+        self.values: list[Any] = [UNREAD] * len(keys)
+        self.changed = bytearray(len(keys))
+        self.refreshed: bytes | None = None
+
+    def read(self, index: int) -> Any:
+        """The value of a key, or None."""
+        value = self.values[index]
+        if value is UNREAD:
+            self.load()
+            value = self.values[index]
+        if self.refreshed is not None and value is not None and self.refreshed[index]:
+            self.changed[index] = 1
+        return value
+
+    def write(self, index: int, value: Any) -> None:
+        """Set the value of a key; None removes it."""
+        self.values[index] = value
+        self.changed[index] = 1
+
+    def load(self) -> None:
+        """Look up the values of all keys that were not written meanwhile."""
+        present, column, living = self.rows.peek(self.keys)
+        if self.rows.is_refreshed_by_reading:
+            self.refreshed = living.astype(np.uint8).tobytes()
+        stored: list[Any]
+        if present.all():
+            stored = self.rows.form.decoded(column)
+        else:
+            stored = [None] * len(present)
+            dense = self.rows.form.decoded(column.filter(pa.array(present)))
+            for index, value in zip(np.flatnonzero(present).tolist(), dense, strict=True):
+                stored[index] = value
+        for index in np.frombuffer(self.changed, np.uint8).nonzero()[0].tolist():
+            stored[index] = self.values[index]
+        self.values = stored
+
+    def store(self) -> None:
+        changed = np.frombuffer(self.changed, np.uint8).nonzero()[0]
+        if not len(changed):
+            return
+        keys, values = self.keys, self.values
+        if len(changed) < len(values):
+            keys, values = keys.take(changed), [values[index] for index in changed.tolist()]
+        if not any(value is None for value in values):
+            self.rows.put(keys, self.rows.form.encoded(values))
+            return
+        column = self.rows.form.encoded_or_null(values)
+        missing = np.fromiter((value is None for value in values), np.bool_, len(values))
+        operations = np.where(missing, np.uint8(Operation.DELETE), np.uint8(Operation.PUT))
+        self.rows.write(keys, column, operations)

@@ -1,0 +1,219 @@
+"""A value of each key that all added values are made one with, for many keys at once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.backends.arrow import Elements, MisfitError, chunks_of
+from holdfast.backends.descriptors import KnownFunction
+from holdfast.backends.keyed.columns import FoldOverflowError, folded, from_arrow, to_arrow
+from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.states.state_rows import StateRows, check_length
+from holdfast.backends.keyed.states.value_form import joined
+from holdfast.backends.keyed.table import Fold
+from holdfast.errors import InvalidRequestError
+
+Combine = Callable[[Any, Any], Any]
+
+
+class FoldingColumns:
+    """The values of a state that folds by known functions: written without reading.
+
+    Args:
+        rows: The rows of the state, one for each key that has a value.
+        functions: The function of each column of values.
+    """
+
+    def __init__(self, rows: StateRows, functions: Sequence[KnownFunction]) -> None:
+        self.rows = rows
+        self.functions = tuple(functions)
+        self._fields = list(rows.form.schema)
+
+    def get(self, keys: Keys) -> pa.Array:
+        """The value of each key; null where nothing was added.
+
+        Raises:
+            InvalidRequestError: The keys are not such as the state has.
+        """
+        self.rows.check(keys)
+        self.rows.settle()
+        return self.stored(keys)
+
+    def add(self, keys: Keys, values: Elements | Mapping[str, Elements] | None = None) -> None:
+        """Add a value for each row of the batch to that of its key.
+
+        Args:
+            keys: Whose values.
+            values: A value for each row. For a struct also its columns by name; those that are only counted
+                may be left out, and None stands for all columns where all are.
+
+        Raises:
+            InvalidRequestError: The keys are not such as the state has, or a value is null or of another
+                type, or a sum is too large for its type.
+        """
+        self.rows.check(keys)
+        columns = self.operands(keys, values)
+        self.rows.settle()
+        self.append(keys, columns)
+
+    def clear(self, keys: Keys) -> None:
+        """Remove the values. Raises `InvalidRequestError` for keys that are not such as the state has."""
+        self.rows.check(keys)
+        self.rows.settle()
+        self.rows.delete(keys)
+
+    def stored(self, keys: Keys) -> pa.Array:
+        """The value of each key; null where nothing was added."""
+        _, values = self.rows.get(keys)
+        return values
+
+    def append(self, keys: Keys, columns: Sequence[pa.Array]) -> None:
+        """Fold a row of operands into the value of each key."""
+        if not len(keys):
+            return
+        form = self.rows.form
+        if self.rows.has_ttl:  # a row of several operands has a single time
+            present, before = self.rows.table.get(keys.identities)
+            columns = self._folded_pairs(before, columns, present)
+            self.rows.put(keys, form.values_of(columns))
+        else:
+            self.rows.append(keys, form.values_of(columns))
+
+    def operands(
+        self, keys: Keys, values: Elements | Mapping[str, Elements] | None
+    ) -> list[pa.Array]:
+        """What the values of a batch come to: a row for each key. Raises `InvalidRequestError`."""
+        given = self._columns_of(values)
+        order = pa.array(keys.rows.order)
+        bounds = np.append(keys.rows.starts, len(order))
+        columns = []
+        for field, function, column in zip(self._fields, self.functions, given, strict=True):
+            if function == "count":
+                columns.append(pa.array(keys.rows.counts, field.type))
+                continue
+            check_length(self.rows.name, len(column), len(order), "rows")
+            columns.append(self.fold(column.take(order), bounds, fold_of(function)))
+        return columns
+
+    def fold(self, column: pa.Array, bounds: Any, function: Fold) -> pa.Array:
+        """One value for each group of values that follow each other. Raises `InvalidRequestError`."""
+        try:
+            values = folded(from_arrow(column), column.type, bounds, function)
+        except FoldOverflowError as error:
+            message = f"state {self.rows.name!r}: {error}; give the state a wider type, or floats"
+            raise InvalidRequestError(message) from error
+        return to_arrow(values, column.type)
+
+    def _columns_of(self, values: Elements | Mapping[str, Elements] | None) -> list[pa.Array]:
+        """The columns of values that were given; what stands for counted columns doesn't matter."""
+        if values is None or isinstance(values, Mapping):
+            given = values or {}
+            counted = {
+                field.name
+                for field, function in zip(self._fields, self.functions, strict=True)
+                if function == "count"
+            }
+            missing = [field.name for field in self._fields if field.name not in {*given, *counted}]
+            unknown = [name for name in given if name not in {field.name for field in self._fields}]
+            if missing or unknown:
+                message = (
+                    f"state {self.rows.name!r} adds columns {[field.name for field in self._fields]}; "
+                    f"{missing or unknown} {'are missing' if missing else 'are unknown'}"
+                )
+                raise InvalidRequestError(message)
+            return [
+                pa.nulls(0) if field.name in counted else self._cast(field, given[field.name])
+                for field in self._fields
+            ]
+        if self.functions == ("count",) and not self.rows.form.is_struct:
+            return [pa.nulls(0)]
+        return list(self.rows.form.columns_of(self.rows.form.encoded(values)))
+
+    def _cast(self, field: pa.Field, values: Elements) -> pa.Array:
+        try:
+            return joined(chunks_of(values, field.type), field.type)
+        except MisfitError as error:
+            message = (
+                f"state {self.rows.name!r}, field {field.name!r} of type {field.type}: {error}"
+            )
+            raise InvalidRequestError(message) from None
+
+    def _folded_pairs(
+        self, before: Sequence[pa.Array], added: Sequence[pa.Array], present: Any
+    ) -> list[pa.Array]:
+        """What was there, with what is added behind it."""
+        number = len(present)
+        pairs = np.arange(2 * number)
+        pairs = pairs // 2 + pairs % 2 * number  # before, added, before, added …
+        kept = np.repeat(present, 2)
+        kept[1::2] = True
+        at = pa.array(pairs[kept])
+        bounds = np.concatenate([[0], np.cumsum(present.astype(np.int64) + 1)])
+        return [
+            self.fold(pa.concat_arrays([old, new]).take(at), bounds, fold_of(function))
+            for old, new, function in zip(before, added, self.functions, strict=True)
+        ]
+
+
+class CombiningColumns:
+    """The values of a state that are made one by a function of Python: it is called for each value.
+
+    Args:
+        rows: The rows of the state, one for each key that has a value.
+        combine: Makes one value of two.
+    """
+
+    def __init__(self, rows: StateRows, combine: Combine) -> None:
+        self.rows = rows
+        self.combine = combine
+
+    def get(self, keys: Keys) -> pa.Array:
+        """The value of each key; null where nothing was added.
+
+        Raises:
+            InvalidRequestError: The keys are not such as the state has.
+        """
+        self.rows.check(keys)
+        self.rows.settle()
+        return self.stored(keys)
+
+    def add(self, keys: Keys, values: Elements) -> None:
+        """Add a value for each row of the batch to that of its key, in the order of rows.
+
+        Raises:
+            InvalidRequestError: The keys are not such as the state has, or a value is null or of another
+                type.
+        """
+        self.rows.check(keys)
+        form = self.rows.form
+        encoded = form.encoded(values)
+        check_length(self.rows.name, len(encoded), len(keys.rows.order), "rows")
+        self.rows.settle()
+        present, before = self.rows.table.get(keys.identities)
+        results: list[Any] = [None] * len(keys)
+        old = form.decoded(form.values_of(before, present).filter(pa.array(present)))
+        for index, value in zip(np.flatnonzero(present).tolist(), old, strict=True):
+            results[index] = value
+        for index, value in zip(keys.codes.tolist(), form.decoded(encoded), strict=True):
+            earlier = results[index]
+            results[index] = value if earlier is None else self.combine(earlier, value)
+        if len(keys):
+            self.rows.put(keys, form.encoded(results))
+
+    def clear(self, keys: Keys) -> None:
+        """Remove the values. Raises `InvalidRequestError` for keys that are not such as the state has."""
+        self.rows.check(keys)
+        self.rows.settle()
+        self.rows.delete(keys)
+
+    def stored(self, keys: Keys) -> pa.Array:
+        """The value of each key; null where nothing was added."""
+        _, values = self.rows.get(keys)
+        return values
+
+
+def fold_of(function: KnownFunction) -> Fold:
+    """How a table folds what the function has made: counts are summed up."""
+    return "sum" if function == "count" else function

@@ -1,0 +1,175 @@
+"""A value of the current key that all added values are made one with."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from holdfast.backends.descriptors import KnownFunction
+from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.states.key_context import KeyContext, Pages
+from holdfast.backends.keyed.states.object_page import UNREAD, ObjectPage
+from holdfast.backends.keyed.states.reducing_columns import CombiningColumns, FoldingColumns
+from holdfast.backends.keyed.states.scalar_folds import Combine, combination_of, field_of
+
+
+class ReducingState:
+    """A value of each key: here of the current key, in the current namespace if the state has some.
+
+    By known functions values that are only added are written without reading.
+
+    Source:
+        Flink, ReducingState.
+    """
+
+    def __init__(
+        self,
+        columns: FoldingColumns | CombiningColumns,
+        function: KnownFunction | Mapping[str, KnownFunction] | Combine,
+        context: KeyContext,
+    ) -> None:
+        self._columns = columns
+        self._context = context
+        self._function = function
+        self._combine = function if callable(function) else combination_of(function)
+        rows = columns.rows
+        self._pages: Pages[FoldingPage] = Pages(
+            rows.name,
+            context,
+            rows.table.spec.namespace,
+            rows.hash_of,
+            lambda keys: FoldingPage(columns, self._combine, keys),
+        )
+        self._page: FoldingPage | None = None
+        rows.settle = self.settle
+
+    @property
+    def name(self) -> str:
+        """The state's name."""
+        return self._columns.rows.name
+
+    @property
+    def columns(self) -> FoldingColumns | CombiningColumns:
+        """The state by arrays: of many keys at once."""
+        return self._columns
+
+    def get(self) -> Any:
+        """The value of the current key, or None if nothing was added.
+
+        Raises:
+            InvalidRequestError: No key is current.
+        """
+        page, index = self._current()
+        return page.read(index)
+
+    def add(self, value: Any) -> None:
+        """Add a value; None clears the state. One of another type is refused when the batch is written back.
+
+        Raises:
+            InvalidRequestError: No key is current.
+        """
+        page, index = self._current()
+        if value is None:
+            page.write(index, None)
+        else:
+            page.add(index, self._operand(value))
+
+    def clear(self) -> None:
+        """Remove the value. Raises `InvalidRequestError` if no key is current."""
+        page, index = self._current()
+        page.write(index, None)
+
+    def merge_namespaces(self, target: Sequence[Any], sources: Iterable[Sequence[Any]]) -> None:
+        """Move the current key's values of some namespaces into that of another one.
+
+        Args:
+            target: The namespace that gets them: a value for each of its columns.
+            sources: The namespaces that lose them.
+
+        Raises:
+            InvalidRequestError: No key is current, or the state has no such namespaces.
+        """
+        _, index = self._context.current()
+        for source in sources:
+            page = self._pages.of(tuple(source))
+            value = page.read(index)
+            if value is not None:
+                page.write(index, None)
+                self._pages.of(tuple(target)).add(index, value)
+
+    def leave_namespace(self) -> None:
+        """Another namespace is current from now on."""
+        self._page = None
+
+    def settle(self) -> None:
+        """Write back what has changed, and forget what was looked up.
+
+        Raises:
+            InvalidRequestError: A value is of another type.
+        """
+        self._page = None
+        self._pages.store()
+
+    def _current(self) -> tuple["FoldingPage", int]:
+        _, index = self._context.current()
+        if self._page is None:
+            self._page = self._pages.current()
+        return self._page, index
+
+    def _operand(self, value: Any) -> Any:
+        """What a value is folded as: 1 where values are counted."""
+        if self._function == "count":
+            return 1
+        if isinstance(self._function, Mapping) and "count" in self._function.values():
+            fields = {
+                name: 1 if known == "count" else field_of(value, name)
+                for name, known in self._function.items()
+            }
+            return fields if isinstance(value, Mapping) else type(value)(**fields)
+        return value
+
+
+class FoldingPage(ObjectPage):
+    """The values of the keys of a batch, and what is added to those that nobody has looked up."""
+
+    __slots__ = ("_added", "_columns", "_combine")
+
+    def __init__(
+        self, columns: FoldingColumns | CombiningColumns, combine: Combine, keys: Keys
+    ) -> None:
+        super().__init__(columns.rows, keys)
+        self._columns = columns
+        self._combine = combine
+        self._added: dict[int, Any] = {}
+
+    def add(self, index: int, value: Any) -> None:
+        """Make a value one with that of a key."""
+        known = self.values[index]
+        if known is UNREAD and isinstance(self._columns, CombiningColumns):
+            # A function of Python may depend on the order in which it is called.
+            known = self.read(index)
+        if known is UNREAD:
+            before = self._added.get(index)
+            self._added[index] = value if before is None else self._combine(before, value)
+        else:
+            self.write(index, value if known is None else self._combine(known, value))
+
+    def write(self, index: int, value: Any) -> None:
+        super().write(index, value)
+        self._added.pop(index, None)
+
+    def load(self) -> None:
+        super().load()
+        added, self._added = self._added, {}
+        for index, value in added.items():
+            before = self.values[index]
+            self.write(index, value if before is None else self._combine(before, value))
+
+    def store(self) -> None:
+        super().store()
+        if self._added and isinstance(self._columns, FoldingColumns):
+            indices = sorted(self._added)
+            form = self._columns.rows.form
+            values = form.encoded([self._added[index] for index in indices])
+            keys = self.keys.take(np.array(indices, np.int64))
+            self._columns.append(keys, form.columns_of(values))

@@ -1,0 +1,157 @@
+"""The rows of a state, as all kinds of state use them: values in and out of its table."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.backends.descriptors import StateTtlConfig
+from holdfast.backends.keyed.keys import Hash, Keys
+from holdfast.backends.keyed.states.value_form import ValueForm
+from holdfast.backends.keyed.table import Flags, Operation, StateTable
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.errors import InvalidRequestError
+
+
+class KeyedRows:
+    """The rows of a state, whatever it is.
+
+    Args:
+        table: Where they lie.
+        key_groups: The key groups that the subtask has.
+        hash_of: What hashes namespaces and sub keys.
+
+    Attributes:
+        settle: Writes back what the current key's states have changed.
+    """
+
+    def __init__(self, table: StateTable, key_groups: KeyGroupRange, hash_of: Hash) -> None:
+        self.table = table
+        self.hash_of = hash_of
+        self.settle: Callable[[], None] = _nothing
+        self._key_groups = key_groups
+        self._fields = (*table.spec.key, *table.spec.namespace)
+
+    @property
+    def name(self) -> str:
+        """The state's name."""
+        return self.table.spec.name
+
+    def check(self, keys: Keys) -> None:
+        """Refuse keys that this state can't have.
+
+        Raises:
+            InvalidRequestError: A key is of another subtask, or has another type, or no namespace where
+                the state has one, or one where it has none.
+        """
+        keys.check(self._key_groups)
+        if len(keys.columns) != len(self._fields):
+            message = (
+                f"state {self.name!r} has namespaces of {_listed(self.table.spec.namespace)}, and the keys "
+                f"have {len(keys.columns) - keys.width} columns of a namespace; get keys by `in_namespaces` "
+                "for states with namespaces, and by `keys` for those without"
+            )
+            raise InvalidRequestError(message)
+        for field, given in zip(self._fields, keys.columns, strict=True):
+            if not given.type.equals(field.type):
+                message = (
+                    f"state {self.name!r} has {field.name!r} of type {field.type} as a part of the key, "
+                    f"and a column of type {given.type} was given"
+                )
+                raise InvalidRequestError(message)
+
+
+class StateRows(KeyedRows):
+    """The rows of a state with values, in their own form.
+
+    Args:
+        table: Where they lie.
+        form: How values lie there.
+        key_groups: The key groups that the subtask has.
+        hash_of: What hashes namespaces and sub keys.
+        ttl: How long rows live.
+
+    Attributes:
+        has_ttl: Whether rows have a time to live.
+        is_refreshed_by_reading: Whether their time starts anew when they are read.
+        shows_expired: Whether they are given after their time while they are still there.
+    """
+
+    def __init__(
+        self,
+        table: StateTable,
+        form: ValueForm,
+        key_groups: KeyGroupRange,
+        hash_of: Hash,
+        ttl: StateTtlConfig | None = None,
+    ) -> None:
+        super().__init__(table, key_groups, hash_of)
+        self.form = form
+        lives = ttl if ttl is not None and ttl.ttl_ms is not None else None
+        self.has_ttl = lives is not None
+        self.is_refreshed_by_reading = lives is not None and lives.is_refreshed_by_reading
+        self.shows_expired = lives is not None and lives.shows_expired
+
+    def get(self, identities: Keys) -> tuple[Flags, pa.Array]:
+        """Which identities have a value, and the values; null where there is none.
+
+        Where reading makes the time of values start anew, it does.
+        """
+        present, values, living = self.peek(identities)
+        if self.is_refreshed_by_reading:
+            self.put(identities, values, living)
+        return present, values
+
+    def peek(self, identities: Keys) -> tuple[Flags, pa.Array, Flags]:
+        """What `get` returns, and whose time is not over yet; no time starts anew."""
+        present, columns = self.table.get(identities.identities, include_expired=self.shows_expired)
+        living = present
+        if self.shows_expired:
+            living, _ = self.table.get(identities.identities)
+        return present, self.form.values_of(columns, present), living
+
+    def put(self, identities: Keys, values: pa.Array, chosen: Flags | None = None) -> None:
+        """Put values; of all identities, or of those that are chosen."""
+        self._write(identities, values, Operation.PUT, chosen)
+
+    def append(self, identities: Keys, values: pa.Array) -> None:
+        """Add operands."""
+        self._write(identities, values, Operation.APPEND, None)
+
+    def delete(self, identities: Keys, chosen: Flags | None = None) -> None:
+        """Remove the rows; of all identities, or of those that are chosen."""
+        if chosen is not None:
+            identities = identities.take(np.flatnonzero(chosen))
+        if len(identities):
+            columns = self.form.nothing(len(identities))
+            self.table.write(identities.identities, columns, Operation.DELETE)
+
+    def write(self, identities: Keys, values: pa.Array, operations: npt.NDArray[np.uint8]) -> None:
+        """Write a row of each identity. Values where the operation is DELETE don't matter."""
+        if len(identities):
+            self.table.write(identities.identities, self.form.columns_of(values), operations)
+
+    def _write(
+        self, identities: Keys, values: pa.Array, operation: Operation, chosen: Flags | None
+    ) -> None:
+        if chosen is not None and not chosen.all():
+            identities = identities.take(np.flatnonzero(chosen))
+            values = values.filter(pa.array(chosen))
+        if len(identities):
+            self.table.write(identities.identities, self.form.columns_of(values), operation)
+
+
+def check_length(name: str, given: int, expected: int, of: str) -> None:
+    """Refuse columns that are not as long as they must be. Raises `InvalidRequestError`."""
+    if given != expected:
+        message = f"state {name!r}: {given} values were given for {expected} {of}"
+        raise InvalidRequestError(message)
+
+
+def _listed(fields: Sequence[pa.Field]) -> str:
+    return ", ".join(repr(field.name) for field in fields) or "no column"
+
+
+def _nothing() -> None:
+    pass

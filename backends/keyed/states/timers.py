@@ -1,0 +1,128 @@
+"""Timers of keys: registered and deleted without reading, fired in order of time."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.backends.keyed.grouping import Positions, grouped
+from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.states.state_rows import KeyedRows, check_length
+from holdfast.backends.keyed.table import Identities, Operation
+from holdfast.backends.keyed.timer_order import time_part
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.errors import InvalidRequestError
+
+_U = np.uint64
+_GROUP_BITS = _U(48)
+_HASH_BITS = _U(16)
+_LAST = _U((1 << 48) - 1)
+
+TIME = pa.schema([pa.field("time", pa.int64(), nullable=False)])
+"""The sub key of timers: their time in milliseconds."""
+
+
+@dataclass(frozen=True)
+class FiredTimers:
+    """Timers whose time has come, in order of time.
+
+    Attributes:
+        key: The key's columns, a row for each timer.
+        namespace: The namespace's columns.
+        times_ms: For which time each was registered, milliseconds.
+    """
+
+    key: tuple[pa.Array, ...]
+    namespace: tuple[pa.Array, ...]
+    times_ms: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.times_ms)
+
+
+class Timers:
+    """The timers of a name. A key has a timer of a time once, in each namespace, however often it is registered.
+
+    Args:
+        rows: The rows of the state, one for each timer.
+        key_groups: The key groups that the subtask has.
+    """
+
+    def __init__(self, rows: KeyedRows, key_groups: KeyGroupRange) -> None:
+        self.rows = rows
+        groups = np.arange(key_groups.start_key_group, key_groups.end_key_group + 1)
+        self._groups = groups.astype(_U) << _GROUP_BITS
+
+    def register(
+        self, keys: Keys, times_ms: npt.ArrayLike, indices: npt.ArrayLike | None = None
+    ) -> None:
+        """Register timers.
+
+        Args:
+            keys: Whose timers.
+            times_ms: The time of each, milliseconds since 1970.
+            indices: The index of each timer's key in `keys`; None if there is one for each row of the batch.
+
+        Raises:
+            InvalidRequestError: The keys are not such as the state has, or times are no whole numbers.
+        """
+        self._write(keys, times_ms, indices, Operation.PUT)
+
+    def delete(
+        self, keys: Keys, times_ms: npt.ArrayLike, indices: npt.ArrayLike | None = None
+    ) -> None:
+        """Delete timers; those that don't exist are passed over. Arguments and errors are those of `register`."""
+        self._write(keys, times_ms, indices, Operation.DELETE)
+
+    def fire(self, until_ms: int) -> FiredTimers:
+        """The timers of this time and before, in order of time; they are gone afterwards.
+
+        A timer that is registered afterwards for such a time is among the next that fire.
+        """
+        self.rows.settle()
+        end = time_part(np.array([until_ms], np.int64))[0] | _U((1 << 16) - 1)
+        rows = self.rows.table.rows_between(self._groups, (self._groups | end) + _U(1))
+        self.rows.table.forget_up_to(until_ms)
+        times = rows.identities.columns[-1].to_numpy()
+        due = np.flatnonzero(times <= until_ms)
+        due = due[np.argsort(times[due], kind="stable")]
+        at = pa.array(due)
+        columns = [column.take(at) for column in rows.identities.columns[:-1]]
+        width = len(self.rows.table.spec.key)
+        return FiredTimers(tuple(columns[:width]), tuple(columns[width:]), times[due])
+
+    def store(
+        self, keys: Keys, indices: Positions, times_ms: npt.NDArray[np.int64], operation: Operation
+    ) -> None:
+        """Write timers: a row for each that differs from the others."""
+        at = pa.array(indices)
+        base = keys.sort_keys[indices]
+        low = base >> (_GROUP_BITS - _HASH_BITS) & _U((1 << 16) - 1)
+        sort_keys = (base & ~_LAST) | time_part(times_ms) | low
+        groups = grouped(sort_keys, [at, pa.array(times_ms)])
+        firsts = groups.firsts
+        if len(firsts):
+            chosen = pa.array(indices[firsts])
+            columns = [column.take(chosen) for column in keys.columns]
+            identities = Identities(sort_keys[firsts], (*columns, pa.array(times_ms[firsts])))
+            self.rows.table.write(identities, (), operation)
+
+    def _write(
+        self,
+        keys: Keys,
+        times_ms: npt.ArrayLike,
+        indices: npt.ArrayLike | None,
+        operation: Operation,
+    ) -> None:
+        self.rows.check(keys)
+        times = np.asarray(times_ms)
+        if len(times) and times.dtype.kind != "i":
+            message = (
+                f"timers {self.rows.name!r} take times in whole milliseconds, not {times.dtype}"
+            )
+            raise InvalidRequestError(message)
+        at = keys.codes if indices is None else np.asarray(indices, np.int64)
+        check_length(self.rows.name, len(times), len(at), "rows")
+        self.rows.settle()
+        self.store(keys, at, times.astype(np.int64), operation)

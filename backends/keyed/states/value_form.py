@@ -1,0 +1,109 @@
+"""How values of a state lie in the columns of its table, and how they get there and back."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.backends.arrow import Elements, MisfitError
+from holdfast.backends.keyed.table import Flags, TableSpec
+from holdfast.backends.serializers import Serializer, column, migrated_column
+from holdfast.errors import InvalidRequestError
+
+
+class ValueForm:
+    """Values of a type: a struct lies as its fields, any other value as a single column.
+
+    Args:
+        name: The state's name, for errors.
+        serializer: What makes columns of values.
+    """
+
+    def __init__(self, name: str, serializer: Serializer) -> None:
+        self.name = name
+        self.serializer = serializer
+        self.type = serializer.storage_type
+        field = column("value", self.type, serializer.stored)
+        names = [inner.name for inner in self.type] if pa.types.is_struct(self.type) else []
+        self.is_struct = bool(names) and len(set(names)) == len(names)
+        self.schema = (
+            pa.schema(list(self.type), metadata=field.metadata)
+            if self.is_struct
+            else pa.schema([field])
+        )
+
+    def columns_of(self, values: pa.Array) -> tuple[pa.Array, ...]:
+        """The columns of values, none of which is null."""
+        if not self.is_struct:
+            return (values,)
+        return tuple(values.field(index) for index in range(self.type.num_fields))
+
+    def values_of(self, columns: Sequence[pa.Array], present: Flags | None = None) -> pa.Array:
+        """The values that lie in columns; null where they are not present."""
+        if not self.is_struct:
+            return columns[0]
+        mask = None if present is None or present.all() else pa.array(~present)
+        return pa.StructArray.from_arrays(columns, fields=list(self.type), mask=mask)
+
+    def nothing(self, rows: int) -> tuple[pa.Array, ...]:
+        """Columns for rows that have no values."""
+        return tuple(pa.nulls(rows, field.type) for field in self.schema)
+
+    def encoded(self, values: Elements) -> pa.Array:
+        """Values as an Arrow array. Raises `InvalidRequestError` for what is no value, and for null."""
+        try:
+            return joined(self.serializer.encode(values), self.serializer.storage_type)
+        except MisfitError as error:
+            message = (
+                f"values don't fit state {self.name!r} of type {self.serializer.name}: {error}"
+            )
+            raise InvalidRequestError(message) from None
+
+    def encoded_or_null(self, values: Elements) -> pa.Array:
+        """Values as an Arrow array, null where there is none. Raises `InvalidRequestError`."""
+        if isinstance(values, pa.ChunkedArray):
+            values = joined(values.chunks, values.type)
+        if isinstance(values, pa.Array):
+            if not values.null_count:
+                return self.encoded(values)
+            present = values.is_valid().to_numpy(zero_copy_only=False)
+            return self._spread(self.encoded(values.drop_null()), present)
+        if isinstance(values, list | tuple):
+            present = np.fromiter((value is not None for value in values), np.bool_, len(values))
+            if not present.all():
+                dense = [value for value in values if value is not None]
+                return self._spread(self.encoded(dense), present)
+        return self.encoded(values)
+
+    def decoded(self, values: pa.Array) -> list[Any]:
+        """Values as Python objects, none of which is null."""
+        return self.serializer.decode(pa.chunked_array([values], values.type))
+
+    def migrated(self, stored: TableSpec, columns: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
+        """Columns of values that were stored in another form.
+
+        Raises:
+            StateMigrationError: The values can't become what they are now.
+        """
+        if stored.is_struct:
+            field = pa.field(
+                "value", pa.struct(list(stored.values)), metadata=stored.values.metadata
+            )
+            values = pa.StructArray.from_arrays(columns, fields=list(stored.values))
+        else:
+            field, values = stored.values.field(0), columns[0]
+        chunked = pa.chunked_array([values], field.type)
+        now = migrated_column(self.name, field, chunked, self.serializer)
+        return self.columns_of(joined(now.chunks, self.type))
+
+    @staticmethod
+    def _spread(values: pa.Array, present: Flags) -> pa.Array:
+        return values.take(pa.array(np.cumsum(present) - 1, mask=~present))
+
+
+def joined(chunks: Sequence[pa.Array], type: pa.DataType) -> pa.Array:
+    """The chunks as a single array."""
+    if len(chunks) == 1:
+        return chunks[0]
+    return pa.concat_arrays(chunks) if chunks else pa.array([], type)

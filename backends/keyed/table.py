@@ -1,0 +1,213 @@
+"""The port between kinds of state and backends: tables of rows that are known by their identity.
+
+A state is a table. A row's identity is its id columns: the key, then the namespace, then a sub key, which is
+a map's key or a timer's time. Rows with one identity are a history, newest first: a PUT ends it, a DELETE ends
+it without a value, an APPEND is an operand that is folded with what is older.
+
+    sort key    key group << 48 | 48 bits of the key's hash; with a namespace or sub key 24 bits of the key's
+                hash and 24 of theirs, so that all rows of a key lie together. Timers: see `timers`
+    identity    the id columns alone: two identities may have one sort key
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.backends.snapshot import SnapshotPart
+from holdfast.locations.storages import CheckpointStreamFactory
+
+SortKeys = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
+StateKind = Literal["value", "list", "map", "reducing", "aggregating", "timers"]
+Fold = Literal["sum", "min", "max", "any", "all", "concatenate"]
+"""How two operands become one; `concatenate` is of lists."""
+
+
+class Operation(IntEnum):
+    """What a row says of its identity. The numbers are stored and never change."""
+
+    PUT = 0
+    APPEND = 1
+    DELETE = 2
+
+
+def _nothing() -> pa.Schema:
+    return pa.schema([])
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """What a table holds; stored with it, so that it is read without whoever made it.
+
+    Attributes:
+        name: The state's name, unique in the operator.
+        kind: Which kind of state the rows are of.
+        key: The key's columns, by the names that the operator is keyed by.
+        namespace: The namespace's columns; none for states without.
+        sub_key: The column of a map's key, or of a timer's time; none for other kinds.
+        values: The columns of values, with what their serializers store of themselves. A struct that is a
+            state's value lies here as its fields.
+        folds: For each column of values, how operands combine; empty for tables that are only put.
+        ttl_ms: Milliseconds that a row lives after the time of its batch; None for ever.
+        is_struct: Whether the state's value is a struct of all columns of values, not a single column.
+    """
+
+    name: str
+    kind: StateKind
+    key: pa.Schema
+    values: pa.Schema
+    namespace: pa.Schema = field(default_factory=_nothing)
+    sub_key: pa.Schema = field(default_factory=_nothing)
+    folds: tuple[Fold, ...] = ()
+    ttl_ms: int | None = None
+    is_struct: bool = False
+
+    @property
+    def id_fields(self) -> tuple[pa.Field, ...]:
+        """The id columns: key, namespace, sub key."""
+        return (*self.key, *self.namespace, *self.sub_key)
+
+
+@dataclass(frozen=True)
+class Identities:
+    """Distinct identities, ascending by sort key.
+
+    Attributes:
+        sort_keys: Of each identity; equal ones lie side by side.
+        columns: The id columns, in the order of `TableSpec.id_fields`; each as long as `sort_keys`.
+    """
+
+    sort_keys: SortKeys
+    columns: tuple[pa.Array, ...]
+
+    def __len__(self) -> int:
+        return len(self.sort_keys)
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Rows that a scan gives: one an identity, folded, ascending by sort key; none is deleted or expired.
+
+    Attributes:
+        identities: Whose rows they are.
+        values: The columns of values.
+        times_ms: The time of each row's last change, milliseconds; None for tables without TTL.
+    """
+
+    identities: Identities
+    values: tuple[pa.Array, ...]
+    times_ms: npt.NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.identities)
+
+
+class Migration(Protocol):
+    """Makes values that were stored in an older way what they are now."""
+
+    def __call__(self, stored: TableSpec, values: Sequence[pa.Array], /) -> tuple[pa.Array, ...]:
+        """The columns of values, of the new types. Raises `StateMigrationError` if there is no way."""
+        ...
+
+
+class StateTable(Protocol):
+    """The rows of one state in one subtask. Used by one thread.
+
+    Sort keys are of the subtask's key groups; who calls has checked that.
+    """
+
+    @property
+    def spec(self) -> TableSpec:
+        """What the table holds."""
+        ...
+
+    def get(
+        self, identities: Identities, *, include_expired: bool = False
+    ) -> tuple[Flags, tuple[pa.Array, ...]]:
+        """Which identities have a row, and the folded values of each; null where there is none.
+
+        Args:
+            identities: Whose rows.
+            include_expired: Whether rows whose time is over count while they are still there.
+
+        Raises:
+            CheckpointCorruptedError: A row can't be read.
+        """
+        ...
+
+    def write(
+        self,
+        identities: Identities,
+        values: Sequence[pa.Array],
+        operation: Operation | npt.NDArray[np.uint8] = Operation.PUT,
+    ) -> None:
+        """Add a row for each identity, newer than all that are there.
+
+        Args:
+            identities: Whose rows.
+            values: The columns of values, each as long as `identities`; what stands in them for a DELETE
+                doesn't matter.
+            operation: What the rows say: of all, or of each.
+        """
+        ...
+
+    def rows_between(self, first: SortKeys, end: SortKeys) -> TableRows:
+        """The rows whose sort key is in one of the ranges `first[i] <= key < end[i]`, which ascend and don't overlap."""
+        ...
+
+    def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:
+        """All rows, ascending by sort key, about `step_rows` at a time."""
+        ...
+
+    def forget_up_to(self, time_ms: int) -> None:
+        """Drop the rows of a table of timers whose time is at most this, without reading them."""
+        ...
+
+
+class StateTables(Protocol):
+    """All tables of one subtask: a backend.
+
+    Source:
+        Flink, AbstractKeyedStateBackend, as far as it is about rows.
+    """
+
+    def table(self, spec: TableSpec, migration: Migration | None = None) -> StateTable:
+        """The table of a state: the restored one, or a new one.
+
+        Args:
+            spec: What it holds, and will from now on.
+            migration: For a restored table with other values.
+
+        Raises:
+            StateMigrationError: The restored table has another kind, other keys, or folds otherwise.
+        """
+        ...
+
+    def specs(self) -> Mapping[str, TableSpec]:
+        """Every table that is there, by the state's name: those that were restored and not asked for, too."""
+        ...
+
+    def advance_time(self, now_ms: int) -> None:
+        """Set the time of the batch, milliseconds: what is written has it, and by it rows expire."""
+        ...
+
+    def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> SnapshotPart:
+        """Capture all rows; the part writes them, in any thread."""
+        ...
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """The checkpoint exists: later ones may refer to its files."""
+        ...
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """The checkpoint was given up: its files are gone, its rows are not."""
+        ...
+
+    def close(self) -> None:
+        """Let go of memory and files. May be called twice."""
+        ...

@@ -1,0 +1,1 @@
+"""Keyed state against RocksDB, a dictionary and Flink; see `__main__`."""

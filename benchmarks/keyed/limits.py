@@ -1,0 +1,85 @@
+"""A limit to a process's memory, with what it maps from files: a control group of its own.
+
+`ulimit` can't do it: it counts addresses, not pages in memory. Where control groups can't be made here (it
+takes a root, or a group that was handed to this user), nothing is measured.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks._turns import LeftOutError
+
+_ROOT = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A control group.
+
+    Attributes:
+        directory: Its directory.
+    """
+
+    directory: Path
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """The same command, in the group from its first moment."""
+        script = 'echo $$ > "$0"/cgroup.procs && exec "$@"'
+        return ["sh", "-c", script, str(self.directory), *command]
+
+    def most_bytes(self) -> int:
+        """The most memory that it has used."""
+        for name in ("memory.peak", "memory.max_usage_in_bytes"):
+            if (self.directory / name).exists():
+                return int((self.directory / name).read_text())
+        return 0
+
+
+@contextmanager
+def memory_limit(name: str, limit_bytes: int) -> Iterator[Group]:
+    """A group with a limit until the block is left, when its processes have to have ended.
+
+    Raises:
+        LeftOutError: There is no way here.
+    """
+    second = (_ROOT / "cgroup.controllers").exists()
+    parent = _own_group() if second else _ROOT / "memory"
+    directory = parent / f"holdfast-benchmark-{os.getpid()}-{name}"
+    try:
+        directory.mkdir()
+        limit = "memory.max" if second else "memory.limit_in_bytes"
+        (directory / limit).write_text(str(limit_bytes))
+    except OSError as error:
+        raise LeftOutError(f"memory can't be limited here: {error}") from error
+    try:
+        yield Group(directory)
+    finally:
+        _remove(directory)
+
+
+def forget_pages(directory: Path) -> None:
+    """Let go of what the system keeps in memory of files: pages belong to the group that has read them first."""
+    os.sync()
+    for path in directory.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _own_group() -> Path:
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    return _ROOT / next(line for line in lines if line.startswith("0::")).removeprefix("0::/")
+
+
+def _remove(directory: Path) -> None:
+    for _ in range(100):
+        try:
+            directory.rmdir()
+        except OSError:
+            time.sleep(0.05)  # its process is about to end
+        else:
+            return

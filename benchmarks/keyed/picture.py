@@ -1,0 +1,105 @@
+"""A picture for the documentation: what a batch costs at ten times the keys."""
+
+import math
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from benchmarks.keyed.works import short
+
+_LEFT, _TOP, _WIDTH, _HEIGHT = 80, 70, 470, 270
+_COLOURS = {
+    "holdfast": "#0b6b63",
+    "holdfast-reducing": "#2f9e93",
+    "holdfast-heap": "#77b5ad",
+    "rocksdb": "#b5533c",
+    "dict": "#8a6d3b",
+    "flink-heap": "#5b6fae",
+    "flink-rocksdb": "#9a4f96",
+}
+_STYLE = """
+    text { font: 13px system-ui, sans-serif; fill: #16302e; }
+    .h { font-size: 15px; font-weight: 600; }
+    .s { font-size: 12px; fill: #44605d; }
+    .grid { stroke: #cfe0dd; stroke-width: 1; }
+    .curve { fill: none; stroke-width: 2; }
+    .first { stroke-width: 3.5; }
+"""
+
+
+def draw(
+    path: Path, points: dict[str, dict[int, float]], titles: dict[str, str], note: str
+) -> None:
+    """Write the picture: a curve for each side, both axes logarithmic.
+
+    Args:
+        path: Where to.
+        points: CPU milliseconds of a batch by keys, by side.
+        titles: The sides' titles.
+        note: What was measured, below the picture.
+    """
+    sizes = sorted({keys for curve in points.values() for keys in curve})
+    values = [value for curve in points.values() for value in curve.values()]
+    low, high = 10 ** math.floor(math.log10(min(values))), 10 ** math.ceil(math.log10(max(values)))
+
+    def across(keys: float) -> float:
+        span = math.log10(sizes[-1] / sizes[0]) or 1.0
+        return _LEFT + _WIDTH * math.log10(keys / sizes[0]) / span
+
+    def down(value: float) -> float:
+        return _TOP + _HEIGHT * (1 - math.log10(value / low) / (math.log10(high / low) or 1.0))
+
+    lines = [
+        f'<rect width="760" height="{_TOP + _HEIGHT + 90}" rx="10" fill="#f4f8f7"/>',
+        f'<text class="h" x="{_LEFT}" y="30">CPU milliseconds of a batch, by keys in the state</text>',
+        f'<text class="s" x="{_LEFT}" y="50">Lower is better. Both axes are logarithmic.</text>',
+    ]
+    value = low
+    while value <= high:
+        lines += [
+            f'<line class="grid" x1="{_LEFT}" y1="{down(value):.1f}" x2="{_LEFT + _WIDTH}" y2="{down(value):.1f}"/>',
+            f'<text class="s" x="{_LEFT - 10}" y="{down(value) + 4:.1f}" text-anchor="end">{value:,}</text>',
+        ]
+        value *= 10
+    for keys in sizes:
+        lines += [
+            f'<line class="grid" x1="{across(keys):.1f}" y1="{_TOP}" x2="{across(keys):.1f}" y2="{_TOP + _HEIGHT}"/>',
+            f'<text class="s" x="{across(keys):.1f}" y="{_TOP + _HEIGHT + 20}" text-anchor="middle">{short(keys)} keys</text>',
+        ]
+    heights = _apart({name: down(curve[max(curve)]) for name, curve in points.items()})
+    for number, (name, curve) in enumerate(points.items()):
+        colour = _COLOURS.get(name, "#444444")
+        places = " ".join(f"{across(keys):.1f},{down(curve[keys]):.1f}" for keys in sorted(curve))
+        kind = "curve first" if number == 0 else "curve"
+        lines.append(f'<polyline class="{kind}" stroke="{colour}" points="{places}"/>')
+        lines += [
+            f'<circle cx="{across(keys):.1f}" cy="{down(cost):.1f}" r="3.5" fill="{colour}"><title>'
+            f"{escape(titles[name])}, {short(keys)} keys: {cost:.3g} ms</title></circle>"
+            for keys, cost in curve.items()
+        ]
+        last = curve[max(curve)]
+        lines.append(
+            f'<text x="{_LEFT + _WIDTH + 14}" y="{heights[name] + 4:.1f}" style="fill: {colour}">'
+            f"{escape(titles[name])}, {last:.3g} ms</text>"
+        )
+    lines.append(f'<text class="s" x="{_LEFT}" y="{_TOP + _HEIGHT + 56}">{escape(note)}</text>')
+    summary = "; ".join(
+        f"{titles[name]}: "
+        + ", ".join(f"{curve[keys]:.3g} ms at {short(keys)}" for keys in sorted(curve))
+        for name, curve in points.items()
+    )
+    body = "\n".join(f"  {line}" for line in lines)
+    path.write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {_TOP + _HEIGHT + 90}" role="img" '
+        f'aria-labelledby="t d">\n  <title id="t">What a batch costs at ten times the keys</title>\n'
+        f'  <desc id="d">{escape(summary)}.</desc>\n  <style>{_STYLE}  </style>\n{body}\n</svg>\n'
+    )
+
+
+def _apart(heights: dict[str, float], least: float = 17.0) -> dict[str, float]:
+    """Heights of labels that don't cover each other, near where they belong."""
+    placed: dict[str, float] = {}
+    previous = -math.inf
+    for name in sorted(heights, key=heights.__getitem__):
+        previous = max(heights[name], previous + least)
+        placed[name] = previous
+    return placed

@@ -1,0 +1,132 @@
+"""RocksDB through rocksdict, as well as it goes: whole batches, sorted, nothing logged.
+
+    python -m benchmarks.keyed.rocksdb DIRECTORY CACHE_BYTES
+
+Options are those that were fastest here: a filter of 10 bits a key, no compression, 512 MiB of cache. A
+snapshot is a flush, which syncs the table that it writes; a checkpoint would have to copy it besides.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteOptions,
+)
+
+from benchmarks.keyed.serving import Figures, Phases, serve
+from benchmarks.keyed.works import Longs, all_keys, batch_of, totals_of
+
+_NOTHING = bytes(16)
+
+
+class RocksDB:
+    """An engine. A value is two integers: rows, and the sum of values."""
+
+    def __init__(self, directory: Path, cache_bytes: int) -> None:
+        self._path = str(directory / "rocksdb")
+        self._cache_bytes = cache_bytes
+        self._unlogged = WriteOptions()
+        self._unlogged.disable_wal = True  # type: ignore[assignment,method-assign]  # its stub is wrong
+
+    def begin(self, type: str) -> None:
+        self._type = type
+        self._db = self._opened()
+
+    def fill(self, keys: int, parallelism: int) -> None:
+        if parallelism != 1:
+            raise NotImplementedError("RocksDB alone has no key groups")
+        for batch in all_keys(keys, self._type):
+            ones = np.ones(len(batch.values), np.int64)
+            self._put(_octets(batch.keys), np.stack([ones, batch.values], axis=1))
+
+    def load(self, path: str) -> None:
+        self._batch = batch_of(Path(path), self._type)
+
+    def count(self) -> Figures:
+        phases = Phases()
+        totals = totals_of(self._batch)
+        totals = totals.take(pc.sort_indices(totals["key"]))  # twice as fast to look up
+        keys = _octets(totals["key"].combine_chunks())
+        phases.end("group")
+        before = self._get(keys)
+        phases.end("look up")
+        more = [totals[name].to_numpy() for name in ("value_count", "value_sum")]
+        self._put(keys, before + np.stack(more, axis=1))
+        phases.end("write")
+        return phases.figures
+
+    def access(self) -> None:
+        db, unlogged = self._db, self._unlogged
+        for key, value in zip(_octets(self._batch.keys), self._batch.values.tolist(), strict=True):
+            before = db.get(key)
+            total = value if before is None else int.from_bytes(before, "little") + value
+            db.put(key, total.to_bytes(8, "little"), unlogged)
+
+    def sums(self) -> Figures:
+        sums = self._db.get(list(_octets(self._batch.keys))) or ()
+        return {"sum": sum(int.from_bytes(total, "little") for total in sums)}
+
+    def snapshot(self) -> None:
+        self._db.flush()
+
+    def reopen(self, parallelism: int) -> None:
+        if parallelism != 1:
+            raise NotImplementedError("RocksDB alone has no key groups")
+        self._db.close()
+        self._db = self._opened()
+
+    def leave(self) -> None:
+        self._db.close()
+
+    def resume(self) -> None:
+        """The database is open."""
+
+    def look(self) -> Figures:
+        count, total = self._get(_octets(self._batch.keys)).sum(axis=0).tolist()
+        return {"count": count, "sum": total}
+
+    def _opened(self) -> Rdict:
+        table = BlockBasedOptions()
+        table.set_bloom_filter(10, block_based=False)
+        table.set_block_cache(Cache(self._cache_bytes))
+        options = Options(raw_mode=True)
+        options.set_block_based_table_factory(table)
+        options.set_compression_type(DBCompressionType.none())
+        options.set_write_buffer_size(min(64 << 20, self._cache_bytes // 4))
+        return Rdict(self._path, options)
+
+    def _get(self, keys: list[bytes]) -> Longs:
+        values = [value or _NOTHING for value in self._db.get(list(keys)) or ()]
+        return np.frombuffer(b"".join(values), "<i8").reshape(-1, 2)
+
+    def _put(self, keys: list[bytes], totals: Longs) -> None:
+        values = _slices(np.ascontiguousarray(totals, "<i8"), 16)
+        batch = WriteBatch(raw_mode=True)
+        for key, value in zip(keys, values, strict=True):
+            batch.put(key, value)
+        self._db.write(batch, self._unlogged)
+
+
+def _octets(keys: pa.Array) -> list[bytes]:
+    if pa.types.is_string(keys.type):
+        octets: list[bytes] = keys.cast(pa.binary()).to_pylist()
+        return octets
+    return _slices(keys.to_numpy().astype(">i8"), 8)  # in RocksDB's order
+
+
+def _slices(numbers: Longs, width: int) -> list[bytes]:
+    whole = numbers.tobytes()
+    return [whole[at : at + width] for at in range(0, len(whole), width)]
+
+
+if __name__ == "__main__":
+    serve(RocksDB(Path(sys.argv[1]), int(sys.argv[2])))

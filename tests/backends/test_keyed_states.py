@@ -1,0 +1,22 @@
+"""The suite of keyed states, on each backend."""
+
+from collections.abc import Sequence
+
+from holdfast.backends.keyed import ColumnarStateTables, HeapStateTables, StateTables
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.locations.handles import SegmentsStateHandle
+from holdfast.testing import KeyedStatesContract
+
+
+class TestStatesOnTheHeap(KeyedStatesContract):
+    def tables_of(
+        self, key_groups: KeyGroupRange, handles: Sequence[SegmentsStateHandle] = ()
+    ) -> StateTables:
+        return HeapStateTables(key_groups, handles)
+
+
+class TestStatesInColumns(KeyedStatesContract):
+    def tables_of(
+        self, key_groups: KeyGroupRange, handles: Sequence[SegmentsStateHandle] = ()
+    ) -> StateTables:
+        return ColumnarStateTables(key_groups, handles)

@@ -1,0 +1,129 @@
+"""The distinct keys of a batch: found by value, whatever their hashes are."""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keys import KeyGroupRange, key_hash, xxhash64
+from holdfast.errors import InvalidRequestError
+
+STRUCT = pa.struct([("a", pa.float32()), ("b", pa.list_(pa.string()))])
+texts = st.none() | st.sampled_from(["", "a", "b", "ab"])
+floats = st.none() | st.sampled_from([0.0, -0.0, math.nan, -math.nan, 1.5])
+KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.null(): st.none(),
+    pa.bool_(): st.none() | st.booleans(),
+    pa.int64(): st.none() | st.integers(0, 9),
+    pa.float64(): floats,
+    pa.string(): texts,
+    pa.decimal128(20, 0): st.none() | st.integers(0, 3),
+    pa.list_(pa.float64()): st.none() | st.lists(floats, max_size=3),
+    STRUCT: st.none() | st.fixed_dictionaries({"a": floats, "b": st.lists(texts, max_size=2)}),
+}
+Hash = Callable[[list[pa.Array]], npt.NDArray[np.uint64]]
+HASHES: dict[str, Hash] = {
+    "xxhash64": xxhash64,
+    "of two bits": lambda columns: xxhash64(columns) & np.uint64(3 << 62),
+    "of none": lambda columns: np.zeros(len(columns[0]), np.uint64),
+}
+
+
+def plain(value: Any) -> Any:
+    """The value as something that Python compares as keys are compared."""
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else value + 0.0
+    if isinstance(value, list):
+        return tuple(map(plain, value))
+    if isinstance(value, dict):
+        return tuple((name, plain(inner)) for name, inner in value.items())
+    return value
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[pa.Array]:
+    kinds = draw(st.lists(st.sampled_from(list(KINDS)), min_size=1, max_size=2))
+    rows = draw(st.integers(0, 30))
+    skipped = draw(st.integers(0, 2))
+    return [
+        pa.array(
+            draw(st.lists(KINDS[kind], min_size=rows + skipped, max_size=rows + skipped)), kind
+        )[skipped:]
+        for kind in kinds
+    ]
+
+
+@given(batches(), st.sampled_from(sorted(HASHES)), st.sampled_from([1, 3, 128]))
+def test_rows_with_equal_columns_have_one_key_whatever_the_hash(
+    columns: list[pa.Array], name: str, max_parallelism: int
+) -> None:
+    keys = Keys.of(columns, max_parallelism, None if name == "xxhash64" else HASHES[name](columns))
+    rows = [tuple(map(plain, row)) for row in zip(*(c.to_pylist() for c in columns), strict=True)]
+    distinct = [
+        tuple(map(plain, row)) for row in zip(*(c.to_pylist() for c in keys.columns), strict=True)
+    ]
+    assert len(set(distinct)) == len(distinct) == len(keys)
+    assert [distinct[code] for code in keys.codes] == rows
+    starts = [*keys.rows.starts.tolist(), len(rows)]
+    for key, (first, end) in enumerate(pairwise(starts)):
+        assert keys.rows.order[first:end].tolist() == np.flatnonzero(keys.codes == key).tolist()
+
+
+@given(batches(), st.integers(1, 9))
+def test_keys_ascend_by_key_group_and_then_by_hash(columns: list[pa.Array], groups: int) -> None:
+    keys = Keys.of(columns, groups)
+    assert (np.diff(keys.sort_keys.astype(object)) >= 0).all()
+    murmur = key_hash(keys.columns).to_numpy().astype(np.int64)
+    assert (keys.sort_keys >> np.uint64(48)).tolist() == [
+        number % groups for number in murmur.tolist()
+    ]
+    upper = xxhash64(keys.columns) >> np.uint64(16)
+    assert (keys.sort_keys & np.uint64((1 << 48) - 1)).tolist() == upper.tolist()
+
+
+def test_some_of_the_keys_are_keys_with_a_row_each() -> None:
+    keys = Keys.of([pa.chunked_array([["a", "b"], ["a", None]])], 128)
+    some = keys.take([0, 2])
+    assert some.columns[0].to_pylist() == [keys.columns[0][i].as_py() for i in (0, 2)]
+    assert some.codes.tolist() == [0, 1]
+    assert some.identities.sort_keys.tolist() == keys.sort_keys[[0, 2]].tolist()
+
+
+def test_a_batch_of_many_rows_is_told_apart_by_all_bits_of_the_hash() -> None:
+    numbers = np.arange(70_000) % 50_000
+    keys = Keys.of([pa.array(numbers)], 1 << 15)
+    assert len(keys) == 50_000
+    assert (keys.columns[0].to_numpy()[keys.codes] == numbers).all()
+
+
+def test_a_key_of_another_subtask_is_refused_with_what_may_be_wrong() -> None:
+    keys = Keys.of([pa.array(range(100))], 128)
+    keys.check(KeyGroupRange(0, 127))
+    keys.take([]).check(KeyGroupRange(5, 5))
+    groups = keys.sort_keys >> np.uint64(48)
+    low, high = int(groups[0]), int(groups[-1])
+    for refused, group in [
+        (KeyGroupRange(low + 1, 127), low),
+        (KeyGroupRange(0, high - 1), high),
+    ]:
+        with pytest.raises(InvalidRequestError, match=rf"key group {group} .* changed .* dealt"):
+            keys.check(refused)
+
+
+def test_what_can_be_no_key_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="can't be part of a key"):
+        Keys.of([pa.array([1], pa.uint64())], 128)
+    with pytest.raises(InvalidRequestError, match="max parallelism 0"):
+        Keys.of([pa.array([1])], 0)
+    with pytest.raises(InvalidRequestError, match=r"1 hashes .* 2 rows"):
+        Keys.of([pa.array([1, 2])], 128, np.zeros(1, np.uint64))
+    with pytest.raises(InvalidRequestError, match="at least one column"):
+        Keys.of([], 128)

@@ -1,0 +1,193 @@
+"""Segments and manifests as `docs/file-format.md` has them, read with Arrow and MessagePack alone."""
+
+import itertools
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from contracts.values import read
+
+from holdfast.backends.keyed.columnar import ColumnarStateTables, MergePolicy
+from holdfast.backends.keyed.table import Identities, Operation, TableSpec
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.common import crc32c
+from holdfast.locations import FileSystemCheckpointStorage
+from holdfast.locations.handles import SegmentsStateHandle
+
+ROWS = 10_000
+KEY = pa.schema([("k", pa.string())])
+SUMS = TableSpec(
+    "sums",
+    "reducing",
+    KEY,
+    pa.schema([("count", pa.int64()), ("note", pa.list_(pa.int8()))]),
+    folds=("sum", "concatenate"),
+    is_struct=True,
+)
+LAST = TableSpec("last", "value", KEY, pa.schema([("value", pa.float32())]), ttl_ms=1000)
+
+
+def identities(numbers: range) -> Identities:
+    sort_keys = np.array(numbers, np.uint64) * np.uint64((8 << 48) // ROWS)
+    return Identities(sort_keys, (pa.array([f"key {n}" for n in numbers]),))
+
+
+@pytest.fixture
+def handle(memory_directory: str) -> SegmentsStateHandle:
+    """Two runs of two tables: what was put first, then appended, put and deleted."""
+    access = FileSystemCheckpointStorage(memory_directory).create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    never = MergePolicy(rewrite=0, fan_in=100)
+    tables = ColumnarStateTables(KeyGroupRange(0, 7), policy=never)
+    sums, last = tables.table(SUMS), tables.table(LAST)
+    tables.advance_time(500)
+    sums.write(
+        identities(range(ROWS)),
+        [pa.array(range(ROWS)), pa.array([[1]] * ROWS, pa.list_(pa.int8()))],
+    )
+    last.write(identities(range(ROWS)), [pa.array(range(ROWS), pa.float32())])
+    tables.snapshot(1, access.initialize_location_for_checkpoint(1)).run()
+    tables.advance_time(900)
+    lists = pa.array([[2]] * 5000, pa.list_(pa.int8()))
+    added = pa.array([10] * 5000)
+    sums.write(identities(range(0, ROWS, 2)), [added, lists], Operation.APPEND)
+    sums.write(identities(range(3)), [added[:3], lists[:3]], Operation.DELETE)
+    last.write(identities(range(7)), [pa.array([0.5] * 7, pa.float32())])
+    part = tables.snapshot(2, access.initialize_location_for_checkpoint(2))
+    (stored,) = part.run().managed_keyed
+    assert isinstance(stored, SegmentsStateHandle)
+    return stored
+
+
+def manifest_of(handle: SegmentsStateHandle) -> dict[str, Any]:
+    content = read(handle.manifest)
+    assert struct.unpack_from(">8sI", content) == (b"HOLDTBLS", 1)
+    assert struct.unpack(">I", content[-4:]) == (crc32c(content[:-4]),)
+    body: dict[str, Any] = msgspec.msgpack.decode(content[12:-4])
+    return body
+
+
+def trailer_of(segment: bytes) -> dict[str, Any]:
+    assert struct.unpack_from(">8sI52s", segment) == (b"HOLDSEGM", 1, bytes(52))
+    checksum, length, version, magic = struct.unpack(">III8s", segment[-20:])
+    assert (version, magic) == (1, b"HOLDSEGM")
+    end = len(segment) - 20 - length
+    body = segment[end:-20]
+    assert checksum == crc32c(body)
+    trailer: dict[str, Any] = msgspec.msgpack.decode(body)
+    size = trailer["block_bytes"]
+    blocks = [crc32c(segment[at : min(at + size, end)]) for at in range(0, end, size)]
+    assert struct.pack(f">{len(blocks)}I", *blocks) == trailer["blocks"]
+    return trailer
+
+
+def section_of(segment: bytes, section: dict[str, Any]) -> pa.Table:
+    offset, length = section["place"]
+    assert offset % 64 == 0
+    return pa.ipc.open_file(pa.py_buffer(segment[offset : offset + length])).read_all()
+
+
+def slices_of(handle: SegmentsStateHandle, name: str) -> Iterator[list[dict[str, Any]]]:
+    """The rows of each run, newest first."""
+    for _, slices in manifest_of(handle)["tables"][name]["runs"]:
+        rows: list[dict[str, Any]] = []
+        for segment, number, first, end, *_ in slices:
+            content = read(handle.segments[segment])
+            section = trailer_of(content)["sections"][number]
+            assert section["table"] == name
+            table = section_of(content, section)
+            assert table.num_rows == section["rows"]
+            assert table.column_names == [column["name"] for column in section["columns"]]
+            rows += [row for row in table.to_pylist() if first <= row["hi"] < end]
+        yield rows
+
+
+def test_a_table_is_read_by_the_documented_layout(handle: SegmentsStateHandle) -> None:
+    rows = {}
+    ended = set()
+    operands: dict[str, list[dict[str, Any]]] = {}
+    for run in slices_of(handle, "sums"):
+        for row in run:
+            key = row["key.k"]
+            if key in ended:
+                continue
+            operation = row.get("op", 0)
+            if operation != 2:
+                operands.setdefault(key, []).append(row)
+            if operation != 1:
+                ended.add(key)
+    for key, newest_first in operands.items():
+        rows[key] = (
+            sum(row["value.count"] for row in newest_first),
+            [item for row in reversed(newest_first) for item in row["value.note"]],
+        )
+    assert rows == {
+        f"key {n}": (n, [1]) if n % 2 else (n + 10, [1, 2]) for n in range(ROWS) if n > 2
+    }
+
+
+def test_times_and_values_lie_in_columns_of_their_own(handle: SegmentsStateHandle) -> None:
+    newest, oldest = slices_of(handle, "last")
+    assert [(row["ts"], row["key.k"], row["value"]) for row in newest] == [
+        (900, f"key {n}", 0.5) for n in range(7)
+    ]
+    assert {row["ts"] for row in oldest} == {500}
+    (spec,) = manifest_of(handle)["tables"]["last"]["specs"]
+    assert spec["ttl_ms"] == 1000
+    assert pa.ipc.read_schema(pa.py_buffer(spec["values"])) == LAST.values
+    assert pa.ipc.read_schema(pa.py_buffer(spec["key"])) == KEY
+
+
+def sections(handle: SegmentsStateHandle) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    for stream in handle.segments.values():
+        content = read(stream)
+        for section in trailer_of(content)["sections"]:
+            yield content, section
+
+
+def test_buffers_of_columns_are_where_the_trailer_says(handle: SegmentsStateHandle) -> None:
+    kinds = set()
+    for content, section in sections(handle):
+        table = section_of(content, section)
+        for column in section["columns"]:
+            kind, buffers = column["kind"], column["buffers"]
+            kinds.add(kind)
+            parts = [content[offset : offset + length] for offset, length in buffers]
+            expected = table[column["name"]].to_pylist()
+            if kind == "string":
+                offsets = np.frombuffer(parts[0], "<i4")
+                edges = itertools.pairwise(offsets)
+                assert [parts[1][first:end].decode() for first, end in edges] == expected
+            elif kind != "arrow":
+                assert np.frombuffer(parts[0], kind).tolist() == expected
+    assert kinds == {"<u8", "|u1", "<i8", "<f4", "string", "arrow"}
+
+
+def test_side_tables_lead_to_the_rows(handle: SegmentsStateHandle) -> None:
+    directories = filters = 0
+    for content, section in sections(handle):
+        keys = section_of(content, section)["hi"].to_numpy()
+        directory, filter_ = section.get("directory"), section.get("filter")
+        if directory is not None:
+            directories += 1
+            offset, length = directory["place"]
+            starts = np.frombuffer(content[offset : offset + length], "<u4")
+            prefixes = (keys - np.uint64(directory["first"])) >> np.uint64(directory["shift"])
+            for row, prefix in enumerate(prefixes.tolist()):
+                assert starts[prefix] <= row < starts[prefix + 1]
+        if filter_ is not None:
+            filters += 1
+            offset, length = filter_["place"]
+            bits = np.unpackbits(
+                np.frombuffer(content[offset : offset + length], np.uint8), bitorder="little"
+            )
+            prefixes = (keys >> np.uint64(filter_["shift"])).astype(np.int64)
+            assert set((prefixes - 8 * filter_["first_byte"]).tolist()) == set(
+                bits.nonzero()[0].tolist()
+            )
+    assert directories
+    assert filters

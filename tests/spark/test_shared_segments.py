@@ -1,0 +1,575 @@
+"""Keyed state in shared segments through its whole life, with a driver but without Spark: bytes are invented."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from contracts.files import files_below
+from contracts.sweeps import clock
+from hypothesis import given
+from hypothesis import strategies as st
+from jobs.coordinated import begun, coordinator, progress
+from jobs.segments import (
+    UID,
+    Backend,
+    Change,
+    adds,
+    contents,
+    reports,
+    run_batch,
+    shared_files,
+    shared_in,
+)
+from jobs.stopped import QUERY, put, write_query
+from msgspec import structs
+
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptedError,
+    CheckpointDeclinedError,
+    CheckpointError,
+    CheckpointNotFoundError,
+    OutcomeUnknownError,
+    StorageUnavailableError,
+)
+from holdfast.locations import (
+    CompletedCheckpoint,
+    StoredSubtask,
+    copy_checkpoint,
+    load_checkpoint,
+    sweep,
+    verify,
+)
+from holdfast.locations.adapters import ByteStreamStateHandle, file_system_for
+from holdfast.locations.coordination import load_checkpoints
+from holdfast.locations.storages import resolve_pointer
+from holdfast.spark import restore_savepoint, take_savepoint
+from holdfast.spark.checkpoint_location import LINK_FILE, Link, encode_link
+from holdfast.spark.query import CLEANER, CheckpointCoordinator
+from holdfast.testing import ANY_CALL, Faults
+
+__all__ = ["clock"]  # the store's, which tells files of one moment from those of the next
+
+
+def nothing(_: int, __: Backend) -> None:
+    """A batch that changes nothing."""
+
+
+def merges(subtask: int, backend: Backend) -> None:
+    """A batch that makes a single segment of all."""
+    merged = b"".join(backend.segments.values())
+    backend.segments.clear()
+    if merged:
+        backend.add(merged)
+
+
+def latest(driver: CheckpointCoordinator) -> CompletedCheckpoint:
+    assert driver.latest is not None
+    return driver.latest
+
+
+def state_of(checkpoint: CompletedCheckpoint) -> list[dict[str, bytes]]:
+    operator = checkpoint.metadata.operators[UID]
+    return contents([operator.subtasks[index] for index in range(operator.parallelism)])
+
+
+def kept_by(driver: CheckpointCoordinator) -> list[CompletedCheckpoint]:
+    return load_checkpoints(driver._access)
+
+
+def sweep_all(directory: str) -> set[str]:
+    return {file.uri for file in sweep(directory, "job", grace_s=0).files}
+
+
+class TestAJobThatGoesOn:
+    def test_each_checkpoint_writes_what_is_new_and_refers_to_the_rest(
+        self, memory_directory: str
+    ) -> None:
+        driver = coordinator(memory_directory, num_retained=3)
+        seen: list[set[str]] = []
+        for batch_id in range(3):
+            run_batch(driver, batch_id, adds(b"batch %d" % batch_id))
+            seen.append(shared_files(memory_directory))
+        assert [len(files) for files in seen] == [2, 4, 6]
+        assert seen[0] < seen[1] < seen[2]
+        assert seen[2] == shared_in(latest(driver).metadata)
+        assert [sorted(segments.values()) for segments in state_of(latest(driver))] == [
+            [b"batch %d of %d" % (batch_id, subtask) for batch_id in range(3)] for subtask in (0, 1)
+        ]
+
+    def test_small_segments_travel_in_the_metadata_and_go_on_with_it(
+        self, memory_directory: str
+    ) -> None:
+        driver = coordinator(memory_directory, inline_threshold=20 << 10)
+        run_batch(driver, 0, adds(b"small"))
+        run_batch(driver, 1, adds(bytes(30 << 10)))
+        run_batch(driver, 2, nothing)
+        subtask = latest(driver).metadata.operators[UID].subtasks[0]
+        inline = [
+            isinstance(stream, ByteStreamStateHandle)
+            for stream in subtask.shared_streams().values()
+        ]
+        assert sorted(inline) == [False, True]
+        assert len(shared_files(memory_directory)) == 2
+        assert state_of(latest(coordinated_again(memory_directory)))[0] == contents([subtask])[0]
+
+    def test_a_checkpoint_that_changes_nothing_writes_no_segment(
+        self, memory_directory: str
+    ) -> None:
+        driver = coordinator(memory_directory)
+        run_batch(driver, 0, adds())
+        before = shared_files(memory_directory)
+        run_batch(driver, 1, nothing)
+        assert shared_files(memory_directory) == before == shared_in(latest(driver).metadata)
+
+    @given(
+        num_retained=st.integers(1, 3),
+        changes=st.lists(st.sampled_from([adds(), merges, nothing]), max_size=6),
+    )
+    def test_a_file_goes_exactly_when_no_retained_checkpoint_refers_to_it(
+        self, memory_directory: str, num_retained: int, changes: list[Change]
+    ) -> None:
+        file_system_for(memory_directory).delete_tree(f"{memory_directory}/job")
+        driver = coordinator(memory_directory, num_retained=num_retained)
+        for batch_id, change in enumerate(changes):
+            run_batch(driver, batch_id, change)
+            CLEANER.wait()
+            retained = kept_by(driver)
+            assert len(retained) == min(batch_id + 1, num_retained)
+            assert shared_files(memory_directory) == shared_in(
+                *(checkpoint.metadata for checkpoint in retained)
+            )
+
+    def test_a_new_driver_deletes_what_the_old_one_would_have(self, memory_directory: str) -> None:
+        run_batch(coordinator(memory_directory, num_retained=1), 0, adds())
+        run_batch(coordinator(memory_directory, num_retained=1), 1, merges)
+        CLEANER.wait()
+        (retained,) = kept_by(coordinator(memory_directory))
+        assert shared_files(memory_directory) == shared_in(retained.metadata)
+
+
+def coordinated_again(directory: str) -> CheckpointCoordinator:
+    """A new driver of the job, which goes on from its last checkpoint."""
+    driver = coordinator(directory)
+    last = load_checkpoints(driver._access)[-1]
+    begun(driver, last.checkpoint_id)
+    return driver
+
+
+class TestACheckpointThatIsGivenUp:
+    def test_it_takes_its_own_files_with_it_and_no_others(self, memory_directory: str) -> None:
+        driver = coordinator(memory_directory)
+        run_batch(driver, 0, adds())
+        before, last = files_below(memory_directory), state_of(latest(driver))
+        pending = begun(driver, 1)
+        reports(pending, adds(b"lost"))
+        assert driver.abort(pending)
+        assert files_below(memory_directory) == before
+        run_batch(driver, 1, adds(b"new"))
+        for index, segments in enumerate(state_of(latest(driver))):
+            assert segments.items() > last[index].items()
+            assert b"new of %d" % index in segments.values()
+
+    @pytest.mark.parametrize("subtasks", [(0,), (0, 0, 1)])
+    def test_so_does_one_that_is_declined(
+        self, memory_directory: str, subtasks: tuple[int, ...]
+    ) -> None:
+        driver = coordinator(memory_directory)
+        run_batch(driver, 0, adds())
+        before = files_below(memory_directory)
+        pending = begun(driver, 1)
+        acknowledgements = reports(pending, merges, subtasks=subtasks)
+        with pytest.raises(CheckpointDeclinedError):
+            driver.complete(pending, acknowledgements, progress(1))
+        driver.abort(pending)
+        assert files_below(memory_directory) == before
+        run_batch(driver, 1, merges)
+
+    def test_a_segment_that_was_written_for_it_is_written_again(
+        self, memory_directory: str
+    ) -> None:
+        """The name is the same, and the file is another."""
+        driver = coordinator(memory_directory)
+        names: list[str] = []
+
+        def keeps(_: int, backend: Backend) -> None:
+            backend.segments["0" * 31 + "1"] = b"kept in memory"
+            names.extend(backend.segments)
+
+        pending = begun(driver, 0)
+        reports(pending, keeps)
+        driver.abort(pending)
+        run_batch(driver, 0, keeps)
+        assert len(set(names)) == 1
+        assert [list(segments.values()) for segments in state_of(latest(driver))] == [
+            [b"kept in memory"]
+        ] * 2
+
+    def test_a_placeholder_for_what_it_wrote_is_declined(self, memory_directory: str) -> None:
+        driver = coordinator(memory_directory)
+        run_batch(driver, 0, adds())
+        memory: dict[str, bytes] = {}
+
+        def adds_and_remembers(subtask: int, backend: Backend) -> None:
+            adds()(subtask, backend)
+            if subtask == 0:
+                memory.update(backend.segments)
+
+        def goes_on_from_its_own_memory(subtask: int, backend: Backend) -> None:
+            if subtask == 0:
+                backend.segments.update(memory)
+                backend.confirm_all()
+
+        lost = begun(driver, 1)
+        reports(lost, adds_and_remembers)
+        driver.abort(lost)
+
+        with pytest.raises(
+            CheckpointDeclinedError, match="subtask 0 of operator 'operator' refers"
+        ):
+            run_batch(driver, 1, goes_on_from_its_own_memory)
+
+
+class TestWhatOthersSee:
+    def test_a_sweep_keeps_what_is_referred_to_and_deletes_what_lost_drivers_left(
+        self, memory_directory: str
+    ) -> None:
+        driver = coordinator(memory_directory)
+        run_batch(driver, 0, adds())
+        run_batch(driver, 1, adds())
+        before = files_below(memory_directory)
+        reports(begun(driver, 2), merges)  # and it is killed
+        orphans = files_below(memory_directory) - before
+        assert len(orphans & shared_files(memory_directory)) == 2
+        assert sweep_all(memory_directory) == orphans
+        assert len(kept_by(driver)) == 2
+        for checkpoint in kept_by(driver):
+            state_of(checkpoint)
+
+    def test_damaged_and_missing_segments_are_named(self, memory_directory: str) -> None:
+        driver = coordinator(memory_directory)
+        run_batch(driver, 0, adds())
+        damaged, missing = sorted(shared_files(memory_directory))
+        overwrite(damaged, b"others")
+        file_system_for(missing).delete([missing])
+        failures = {
+            file.uri: type(file.failure).__name__
+            for file in verify(latest(driver).metadata.streams())
+            if file.failure is not None
+        }
+        assert failures == {
+            damaged: "CheckpointCorruptedError",
+            missing: "CheckpointNotFoundError",
+        }
+        with pytest.raises(CheckpointError):
+            run_batch(driver, 1, nothing)
+
+    def test_a_damaged_segment_is_never_served(self, memory_directory: str) -> None:
+        driver = coordinator(memory_directory)
+        run_batch(driver, 0, adds(b"rows"))
+        for uri in shared_files(memory_directory):
+            overwrite(uri, b"sown of 0")
+        with pytest.raises(CheckpointCorruptedError, match="/job/shared/"):
+            state_of(latest(driver))
+
+    def test_a_copy_holds_everything_itself(self, memory_directory: str) -> None:
+        driver = coordinator(memory_directory)
+        run_batch(driver, 0, adds())
+        run_batch(driver, 1, adds())
+        before = state_of(latest(driver))
+        copy = copy_checkpoint(latest(driver), f"{memory_directory}/archive")
+        file_system_for(memory_directory).delete_tree(f"{memory_directory}/job")
+        assert state_of(copy) == before
+        files = shared_in(copy.metadata)
+        assert len(files) == 4
+        assert all(uri.startswith(f"{copy.location.external_pointer}/") for uri in files)
+
+
+def overwrite(uri: str, content: bytes) -> None:
+    file_system = file_system_for(uri)
+    file_system.delete([uri])
+    stream = file_system.create(uri)
+    try:
+        stream.write(content)
+        stream.commit()
+    finally:
+        stream.abort()
+
+
+class TestAJobThatBeginsWithAnotherJobsState:
+    @pytest.fixture
+    def other(self, memory_directory: str) -> CompletedCheckpoint:
+        driver = coordinator(memory_directory, job_id="other")
+        run_batch(driver, 0, adds(b"old"))
+        return latest(driver)
+
+    def test_its_first_checkpoint_needs_nothing_of_the_other(
+        self, memory_directory: str, other: CompletedCheckpoint
+    ) -> None:
+        driver = coordinator(memory_directory, start=other.location.external_pointer)
+        pending = begun(driver, 0)
+        assert not pending.may_refer[UID]
+        driver.complete(pending, reports(pending, adds(b"new")), progress(0))
+        file_system_for(memory_directory).delete_tree(f"{memory_directory}/other")
+        assert [sorted(segments.values()) for segments in state_of(latest(driver))] == [
+            [b"new of %d" % index, b"old of %d" % index] for index in (0, 1)
+        ]
+        assert len(shared_files(memory_directory)) == 4
+        pending = begun(driver, 1)
+        assert pending.may_refer[UID]
+
+    def test_it_never_deletes_a_file_of_the_other(
+        self, memory_directory: str, other: CompletedCheckpoint
+    ) -> None:
+        before = files_below(f"{memory_directory}/other")
+        driver = coordinator(
+            memory_directory, start=other.location.external_pointer, num_retained=1
+        )
+        given_up = begun(driver, 0)
+        reports(given_up, merges)
+        driver.abort(given_up)
+        for batch_id in range(3):
+            run_batch(driver, batch_id, merges)
+        CLEANER.wait()
+        sweep_all(memory_directory)
+        assert files_below(f"{memory_directory}/other") == before
+        assert state_of(other)
+
+    def test_a_checkpoint_that_would_depend_on_the_other_is_declined(
+        self, memory_directory: str, other: CompletedCheckpoint
+    ) -> None:
+        driver = coordinator(memory_directory, start=other.location.external_pointer)
+
+        def refers(_: int, backend: Backend) -> None:
+            backend.confirm_all()
+
+        with pytest.raises(CheckpointDeclinedError, match="lets it be used again"):
+            run_batch(driver, 0, refers)
+        assert shared_files(memory_directory) == set()
+
+    def test_so_it_is_with_a_copy(self, memory_directory: str, other: CompletedCheckpoint) -> None:
+        copy = copy_checkpoint(other, f"{memory_directory}/savepoints")
+        before = files_below(copy.location.external_pointer)
+        driver = coordinator(memory_directory, start=copy.location.external_pointer, num_retained=1)
+        for batch_id in range(2):
+            run_batch(driver, batch_id, merges)
+        CLEANER.wait()
+        assert files_below(copy.location.external_pointer) == before
+        file_system_for(memory_directory).delete_tree(copy.location.external_pointer)
+        assert state_of(latest(driver))
+
+
+LARGE = b"batch %d" + bytes(30 << 10)
+"""What doesn't travel in a handle."""
+
+
+@pytest.mark.usefixtures("as_without_spark")
+class TestASavepointOfAQuery:
+    @pytest.fixture
+    def savepoint(self, directory: str) -> str:
+        location, checkpoints = f"{directory}/original", f"{directory}/checkpoints"
+        write_query(location, batches=2)
+        driver = coordinator(checkpoints, job_id=QUERY, query_id=QUERY)
+        for batch_id in range(2):
+            pending = begun(driver, batch_id)
+            said = structs.replace(progress(batch_id), query_id=QUERY, checkpoint_location=location)
+            driver.complete(pending, reports(pending, adds(LARGE % batch_id)), said)
+        link = Link(checkpoint_dir=checkpoints, job_id=QUERY, storage="filesystem")
+        put(f"{location}/{LINK_FILE}", encode_link(link))
+        return take_savepoint(location, f"{directory}/savepoints")
+
+    def test_it_holds_all_its_files_itself(self, directory: str, savepoint: str) -> None:
+        file_system_for(directory).delete_tree(f"{directory}/checkpoints")
+        metadata = load_checkpoint(resolve_pointer(savepoint))
+        assert [sorted(segments.values()) for segments in state_of(metadata)] == [
+            [b"%s of %d" % (LARGE % batch_id, index) for batch_id in (0, 1)] for index in (0, 1)
+        ]
+        uris = {file.uri for file in verify(metadata.metadata.streams())}
+        assert all(uri.startswith(f"{savepoint}/") for uri in uris)
+
+    def test_where_it_is_restored_checkpoints_go_on_without_writing_it_again(
+        self, directory: str, savepoint: str
+    ) -> None:
+        before = files_below(savepoint)
+        forked = f"{directory}/forked"
+        restored = restore_savepoint(
+            savepoint, f"{directory}/fork", checkpoint_dir=forked, job_id="fork"
+        )
+        files = shared_files(forked, "fork")
+        assert len(files) == 4
+        driver = coordinator(forked, job_id="fork", query_id=restored.query_id, num_retained=1)
+        for batch_id in (2, 3):
+            pending = begun(driver, batch_id)
+            assert pending.may_refer[UID]
+            said = structs.replace(progress(batch_id), query_id=restored.query_id)
+            driver.complete(pending, reports(pending, adds()), said)
+        CLEANER.wait()
+        assert files < shared_files(forked, "fork") == shared_in(latest(driver).metadata)
+        assert all(len(segments) == 4 for segments in state_of(latest(driver)))
+        assert files_below(savepoint) == before
+
+
+class TestAnotherParallelism:
+    @pytest.mark.parametrize("parallelism", [1, 3, 5])
+    def test_subtasks_share_segments_without_writing_them_again(
+        self, memory_directory: str, parallelism: int
+    ) -> None:
+        run_batch(coordinator(memory_directory), 0, adds())
+        before = shared_files(memory_directory)
+        driver = coordinator(memory_directory, parallelism=parallelism, num_retained=1)
+        pending = begun(driver, 1)
+        assigned = pending.assigned[UID].subtasks
+        ranges = [handle.key_groups for subtask in assigned for handle in subtask.managed_keyed]
+        assert sorted(group for first, last in ranges for group in range(first, last + 1)) == list(
+            range(128)
+        )
+        driver.complete(pending, reports(pending, nothing), progress(1))
+        assert shared_files(memory_directory) == before == shared_in(latest(driver).metadata)
+        run_batch(driver, 2, merges)
+        CLEANER.wait()
+        assert not shared_files(memory_directory) & before
+        assert len(shared_files(memory_directory)) == parallelism
+        state_of(latest(driver))
+
+
+Plan = Callable[[Faults, int], object]
+
+
+def fails_before(faults: Faults, number: int) -> None:
+    faults.before(ANY_CALL, StorageUnavailableError("as planned"), nth=number)
+
+
+def fails_after(faults: Faults, number: int) -> None:
+    faults.after(ANY_CALL, StorageUnavailableError("as planned"), nth=number)
+
+
+class Death(BaseException):
+    """No handler in the code under test may run."""
+
+
+def dies_before(faults: Faults, number: int) -> None:
+    faults.before(ANY_CALL, Death(), nth=number)
+
+
+def dies_after(faults: Faults, number: int) -> None:
+    faults.after(ANY_CALL, Death(), nth=number)
+
+
+class TestAnythingThatGoesWrong:
+    @pytest.mark.parametrize("plan", [fails_before, fails_after, dies_before, dies_after])
+    def test_at_any_call_of_the_store_leaves_the_old_checkpoint_or_the_new_one(
+        self, faults: Faults, plan: Plan
+    ) -> None:
+        """And once the next driver has swept, no file that none of its checkpoints refers to."""
+        number = 0
+        while True:
+            number += 1
+            file_system_for(faults.behind).delete_tree(f"{faults.behind}/job")
+            driver = coordinator(faults.directory, num_retained=1)
+            run_batch(driver, 0, adds(b"old"))
+            run_batch(driver, 1, adds(b"older"))
+            CLEANER.wait()
+            old = state_of(latest(driver))
+            new: list[dict[str, bytes]] = [{}, {}]
+            faults.calls.clear()
+            plan(faults, number)
+            try:
+                run_batch(driver, 2, partial(merges_into, new))
+                CLEANER.wait()
+            except (CheckpointError, Death):
+                pass
+            was_reached = len(faults.calls) - faults.calls.count("abort") >= number
+            faults.clear()
+            again = coordinator(faults.directory, num_retained=1)
+            done = kept_by(again)[-1]
+            assert state_of(done) == (new if done.checkpoint_id == 3 else old)
+            run_batch(again, done.checkpoint_id, adds(b"newer"))
+            CLEANER.wait()
+            sweep_all(faults.directory)
+            (kept,) = kept_by(again)
+            state_of(kept)
+            assert shared_files(faults.directory) == shared_in(kept.metadata)
+            if not was_reached:
+                break
+        assert number > 20
+
+    def test_a_commit_whose_outcome_is_unknown_deletes_nothing(self, faults: Faults) -> None:
+        driver = coordinator(faults.directory)
+        run_batch(driver, 0, adds())
+        pending = begun(driver, 1)
+        acknowledgements = reports(pending, adds(b"new"))
+        faults.after("publish", OutcomeUnknownError("as planned"))
+        with pytest.raises(OutcomeUnknownError):
+            driver.complete(pending, acknowledgements, progress(1))
+        driver.abort(pending)
+        again = coordinator(faults.directory)
+        assert again.begin(1) is None
+        assert all(len(segments) == 2 for segments in state_of(latest(again)))
+
+
+def merges_into(new: list[dict[str, bytes]], subtask: int, backend: Backend) -> None:
+    merges(subtask, backend)
+    new[subtask] = dict(backend.segments)
+
+
+class TestTwoDrivers:
+    def test_the_one_that_lost_deletes_nothing_that_the_other_refers_to(
+        self, memory_directory: str
+    ) -> None:
+        older = coordinator(memory_directory, num_retained=1)
+        run_batch(older, 0, adds())
+        lost = begun(older, 1)
+        acknowledgements = reports(lost, adds(b"lost"))
+        younger = coordinator(memory_directory, num_retained=1)
+        for batch_id in range(1, 4):
+            run_batch(younger, batch_id, adds(b"won"))
+        CLEANER.wait()
+        with pytest.raises(CheckpointConflictError):
+            older.complete(lost, acknowledgements, progress(1))
+        older.abort(lost)
+        assert shared_files(memory_directory) == shared_in(latest(younger).metadata)
+        assert all(len(segments) == 4 for segments in state_of(latest(younger)))
+
+    @pytest.mark.parametrize("moment", ["before", "after"])
+    def test_of_one_that_runs_a_batch_while_the_other_takes_over_nothing_is_lost(
+        self, faults: Faults, moment: str
+    ) -> None:
+        """The other one comes at any call of the store, goes on, and cleans up behind itself."""
+        number = 0
+        while True:
+            number += 1
+            file_system_for(faults.behind).delete_tree(f"{faults.behind}/job")
+            older = coordinator(faults.directory)  # it has nothing to clean up
+            run_batch(older, 0, adds())
+            younger: list[CheckpointCoordinator] = []
+
+            def take_over(younger: list[CheckpointCoordinator] = younger) -> None:
+                younger.append(coordinator(faults.directory, num_retained=1))
+                for batch_id in range(1, 4):
+                    run_batch(younger[0], batch_id, adds(b"younger"))
+                CLEANER.wait()
+
+            faults.calls.clear()
+            getattr(faults, moment)(ANY_CALL, take_over, nth=number)
+            was_lost = False
+            try:
+                run_batch(older, 1, adds(b"older"))
+            except (CheckpointConflictError, CheckpointNotFoundError):
+                was_lost = True
+            faults.clear()
+            if not younger:
+                break
+            for segments in state_of(kept_by(younger[0])[-1]):
+                rows = [content.partition(b" ")[0] for content in segments.values()]
+                assert len(rows) == 4
+                assert rows.count(b"older") <= 1
+                assert b"older" in rows or was_lost
+        assert number > 10
+
+
+def test_a_state_without_segments_is_no_state_to_refer_to(memory_directory: str) -> None:
+    assert contents([StoredSubtask()]) == [{}]
+    driver = coordinator(memory_directory)
+    run_batch(driver, 0, nothing)
+    assert shared_files(memory_directory) == set()
+    assert state_of(latest(driver)) == [{}, {}]
