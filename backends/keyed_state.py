@@ -1,13 +1,12 @@
 """What users of keyed state need: the backend, where it keeps rows, descriptors, and the kinds of state.
 
 `KeyedStateBackend` gives a state for a descriptor; its rows lie in `ColumnarStateTables`, or in `HeapStateTables`.
+Lists and maps have the descriptors of operator state, which `holdfast.backends` has.
 """
 
 from holdfast.backends.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
     ReducingStateDescriptor,
     StateTtlConfig,
     StateVisibility,
@@ -27,7 +26,6 @@ from holdfast.backends.keyed import (
     TimerService,
     ValueState,
 )
-from holdfast.backends.keys import KeyGroupRange
 
 __all__ = [
     "AggregateFunction",
@@ -35,13 +33,10 @@ __all__ = [
     "AggregatingStateDescriptor",
     "ColumnarStateTables",
     "HeapStateTables",
-    "KeyGroupRange",
     "KeyedListState",
     "KeyedStateBackend",
     "Keys",
-    "ListStateDescriptor",
     "MapState",
-    "MapStateDescriptor",
     "ReducingState",
     "ReducingStateDescriptor",
     "StateTtlConfig",
