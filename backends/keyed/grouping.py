@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.backends.arrow import equal_rows
 from holdfast.backends.keyed.table import Flags, SortKeys
@@ -14,6 +15,13 @@ from holdfast.backends.keyed.table import Flags, SortKeys
 Positions = npt.NDArray[np.int64]
 
 _U = np.uint64
+
+MOST_COUNTED = 1 << 16
+"""So many groups have numbers of 16 bits."""
+
+_SAMPLED_ROWS = 1 << 12
+_REPEATED_SHARE = 5 / 6
+"""Up to this share of a sample's values may be different where there are some 10,000 in all."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,20 @@ class Grouping:
 
     order: Positions
     starts: Positions
+
+    @classmethod
+    def of_codes(cls, codes: Positions, groups: int) -> "Grouping":
+        """The grouping of rows whose groups are known.
+
+        Args:
+            codes: For each row its group, 0 <= group < groups; each group has a row.
+            groups: The number of groups.
+        """
+        # NumPy counts numbers of 16 bits into place; others it has to compare.
+        small = codes.astype(np.uint16) if groups <= MOST_COUNTED else codes
+        ends = np.cumsum(np.bincount(codes, minlength=groups))
+        starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))[:groups]
+        return cls(np.argsort(small, kind="stable"), starts)
 
     def __len__(self) -> int:
         """The number of groups."""
@@ -74,6 +96,30 @@ def grouped(sort_keys: SortKeys, columns: Sequence[pa.Array]) -> Grouping:
         if not equal.all():
             order, is_new = _untangled(order, is_new, columns, same[~equal])
     return Grouping(order, np.flatnonzero(is_new))
+
+
+def encoded_if_repeated(column: pa.Array) -> tuple[pa.Array, Positions] | None:
+    """The distinct values of a column and which of them each row has, if there are so few that this is worth it.
+
+    Whether there are few is told by a sample. To hash and sort these is several times as fast then as to do so with all rows.
+
+    Returns:
+        The values, null among them, and for each row the index of its value; None if there are many.
+    """
+    rows = len(column)
+    if rows < 4 * _SAMPLED_ROWS or pa.types.is_nested(column.type):
+        return None
+    sample = column.take(pa.array(np.arange(_SAMPLED_ROWS) * (rows // _SAMPLED_ROWS)))
+    if len(_encoded(sample).dictionary) > _REPEATED_SHARE * _SAMPLED_ROWS:
+        return None
+    encoded = _encoded(column)
+    if len(encoded.dictionary) > MOST_COUNTED:  # the sample was unlike the rest
+        return None
+    return encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
+
+
+def _encoded(column: pa.Array) -> pa.DictionaryArray:
+    return pc.dictionary_encode(column, null_encoding="encode")
 
 
 def _sorted(sort_keys: SortKeys) -> Positions:

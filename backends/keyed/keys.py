@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.arrow import plain_floats
-from holdfast.backends.keyed.grouping import Grouping, Positions, grouped
+from holdfast.backends.keyed.grouping import Grouping, Positions, encoded_if_repeated, grouped
 from holdfast.backends.keyed.table import Identities, SortKeys
 from holdfast.backends.keys import KeyGroupRange, check_parallelism, key_hash, xxhash64
 from holdfast.errors import InvalidRequestError
@@ -68,6 +68,13 @@ class Keys:
         """
         check_parallelism(max_parallelism, 1)
         arrays = [_plain(column) for column in columns]
+        if hashes is None and len(arrays) == 1:
+            encoded = encoded_if_repeated(arrays[0])
+            if encoded is not None:
+                values, value_of_row = encoded
+                distinct = cls.of([values], max_parallelism)
+                rows = Grouping.of_codes(distinct.codes[value_of_row], len(distinct))
+                return cls(distinct.sort_keys, distinct.columns, rows)
         groups = key_hash(arrays).to_numpy().astype(np.int64) % max_parallelism
         if hashes is None:
             hashes = xxhash64(arrays)

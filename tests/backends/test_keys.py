@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.backends.arrow import equal_rows, plain_floats
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keys import KeyGroupRange, key_hash, xxhash64
 from holdfast.errors import InvalidRequestError
@@ -28,6 +29,16 @@ KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.decimal128(20, 0): st.none() | st.integers(0, 3),
     pa.list_(pa.float64()): st.none() | st.lists(floats, max_size=3),
     STRUCT: st.none() | st.fixed_dictionaries({"a": floats, "b": st.lists(texts, max_size=2)}),
+}
+SOME: dict[pa.DataType, list[Any]] = {
+    pa.null(): [None],
+    pa.bool_(): [None, True, False],
+    pa.int64(): [None, *range(1000)],
+    pa.float64(): [None, 0.0, -0.0, math.nan, -math.nan, 1.5],
+    pa.string(): [None, "", "a", "b", "ab"],
+    pa.decimal128(20, 0): [None, 1, 2],
+    pa.list_(pa.float64()): [None, [], [0.0, None], [-0.0, None]],
+    STRUCT: [None, {"a": math.nan, "b": ["a"]}, {"a": 1.0, "b": []}],
 }
 Hash = Callable[[list[pa.Array]], npt.NDArray[np.uint64]]
 HASHES: dict[str, Hash] = {
@@ -101,6 +112,29 @@ def test_a_batch_of_many_rows_is_told_apart_by_all_bits_of_the_hash() -> None:
     numbers = np.arange(70_000) % 50_000
     keys = Keys.of([pa.array(numbers)], 1 << 15)
     assert len(keys) == 50_000
+    assert (keys.columns[0].to_numpy()[keys.codes] == numbers).all()
+
+
+@pytest.mark.parametrize("kind", list(KINDS), ids=str)
+@pytest.mark.parametrize("rows", [20_000, 40_001])
+def test_many_rows_of_few_keys_have_the_keys_that_a_sort_of_all_rows_finds(
+    kind: pa.DataType, rows: int
+) -> None:
+    values = pa.array(SOME[kind], kind)
+    batch = values.take(pa.array(np.random.default_rng(rows).integers(0, len(values), rows)))
+    keys = Keys.of([batch], 128)
+    sorted_keys = Keys.of([batch], 128, xxhash64([plain_floats(batch)]))
+    assert keys.sort_keys.tolist() == sorted_keys.sort_keys.tolist()
+    assert keys.rows.order.tolist() == sorted_keys.rows.order.tolist()
+    assert keys.rows.starts.tolist() == sorted_keys.rows.starts.tolist()
+    assert equal_rows(keys.columns[0], sorted_keys.columns[0]).all()
+
+
+def test_few_keys_in_a_sample_of_many_are_keys_all_the_same() -> None:
+    numbers = np.arange(200_000)
+    numbers[:: 200_000 // 4096] = 7  # these are sampled
+    keys = Keys.of([pa.array(numbers)], 128)
+    assert len(keys) == len(np.unique(numbers))
     assert (keys.columns[0].to_numpy()[keys.codes] == numbers).all()
 
 
