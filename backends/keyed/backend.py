@@ -309,7 +309,7 @@ class KeyedStateBackend:
         """
         self.end_batch()
         keys.check(self._key_groups)
-        self._context.keys = keys
+        self._context.begin(keys)
 
     def set_current_key(self, index: int) -> None:
         """Make a key of the batch the current one.
@@ -320,13 +320,11 @@ class KeyedStateBackend:
         Raises:
             InvalidRequestError: No batch has begun, or it has no such key.
         """
-        keys = self._context.keys
-        if keys is None or not 0 <= index < len(keys):
-            message = (
-                f"key {index} is none of the {0 if keys is None else len(keys)} keys of the batch"
-            )
+        context = self._context
+        if not 0 <= index < context.count:
+            message = f"key {index} is none of the {context.count} keys of the batch"
             raise InvalidRequestError(message)
-        self._context.index = index
+        context.index = index
 
     def set_current_namespace(self, *namespace: Any) -> None:
         """Make a namespace the current one, for the states that have namespaces: a value for each of its columns."""
@@ -343,7 +341,7 @@ class KeyedStateBackend:
         try:
             self._settle()
         finally:
-            self._context.keys = self._context.index = self._context.namespace = None
+            self._context.end()
 
     def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> SnapshotPart:
         """Capture all states, those that were restored and never asked for, too.

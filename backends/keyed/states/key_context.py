@@ -16,17 +16,28 @@ class KeyContext:
     """The keys of the batch, and which of them is current.
 
     Attributes:
-        keys: The keys of the batch; None before the first.
+        keys: The keys of the batch; None between batches.
+        count: The number of these keys, 0 between batches.
         index: The current key, by its index in `keys`; None if none is current.
         namespace: The current namespace; None if none is.
     """
 
-    __slots__ = ("index", "keys", "namespace")
+    __slots__ = ("count", "index", "keys", "namespace")
 
     def __init__(self) -> None:
         self.keys: Keys | None = None
+        self.count = 0
         self.index: int | None = None
         self.namespace: Namespace | None = None
+
+    def begin(self, keys: Keys) -> None:
+        """Begin a batch of these keys; none of them is current yet."""
+        self.keys, self.count = keys, len(keys)
+
+    def end(self) -> None:
+        """End the batch: no key and no namespace is current."""
+        self.keys = self.index = self.namespace = None
+        self.count = 0
 
     def current(self) -> tuple[Keys, int]:
         """The keys of the batch, and the current one. Raises `InvalidRequestError` if no key is current."""
