@@ -69,6 +69,9 @@ class Keys:
         check_parallelism(max_parallelism, 1)
         arrays = [_plain(column) for column in columns]
         if hashes is None and len(arrays) == 1:
+            key_hash(
+                [arrays[0][:0]]
+            )  # refuses types that can't be a key's, which may have no encoding
             encoded = encoded_if_repeated(arrays[0])
             if encoded is not None:
                 values, value_of_row = encoded

@@ -152,9 +152,16 @@ def test_a_key_of_another_subtask_is_refused_with_what_may_be_wrong() -> None:
             keys.check(refused)
 
 
-def test_what_can_be_no_key_is_refused() -> None:
+@pytest.mark.parametrize("rows", [1, 20_000])
+@pytest.mark.parametrize(
+    "kind", [pa.uint64(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+)
+def test_a_type_that_can_be_no_keys_is_refused(kind: pa.DataType, rows: int) -> None:
     with pytest.raises(InvalidRequestError, match="can't be part of a key"):
-        Keys.of([pa.array([1], pa.uint64())], 128)
+        Keys.of([pa.nulls(rows, kind)], 128)
+
+
+def test_what_can_be_no_key_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="max parallelism 0"):
         Keys.of([pa.array([1])], 0)
     with pytest.raises(InvalidRequestError, match=r"1 hashes .* 2 rows"):
