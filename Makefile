@@ -26,26 +26,26 @@ help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1	/' | expand -t 14
 
 .PHONY: demo
-demo: setup java ## kill and restart a real stream on real data, then check every row; DIR=... keeps the output, STORAGE=s3|hdfs has a server
+demo: setup java ## kill and restart two jobs on real data, then check every row; DIR=... keeps the output, STORAGE=s3|hdfs has a server
 	$(BIN)/python -m examples.demo $(if $(DIR),--dir "$(DIR)") $(if $(STORAGE),--storage "$(STORAGE)")
 
 # tests/dealing.py says which process runs what.
-IN_PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile
+IN_PARALLEL := --maxprocesses 4 --dist loadfile --numprocesses
 
 .PHONY: test
 test: setup java ## the tests, fast and without network; includes real Spark
-	$(BIN)/pytest $(IN_PARALLEL) -m "not exhaustive" tests $(ARGS)
+	$(BIN)/pytest $(IN_PARALLEL) logical -m "not exhaustive" tests $(ARGS)
 
 .PHONY: test-all
 test-all: setup java s3-servers hdfs-servers browser ## each test once: these, those that are too slow for them, and integration
-	$(BIN)/pytest $(IN_PARALLEL) tests integration_tests $(ARGS)
+	$(BIN)/pytest $(IN_PARALLEL) auto tests integration_tests $(ARGS)
 
 .PHONY: integration
 integration: setup java s3-servers hdfs-servers browser ## the tests that start servers or whole jobs
-	$(BIN)/pytest $(IN_PARALLEL) integration_tests $(ARGS)
+	$(BIN)/pytest $(IN_PARALLEL) auto integration_tests $(ARGS)
 
 .PHONY: kills
-kills: setup java s3-servers ## kill the demo's job KILLS=50 times at random moments, on local storage and on S3
+kills: setup java s3-servers ## kill each of the demo's jobs KILLS=50 times at random moments, on local storage and on S3
 	HOLDFAST_KILLS=$(KILLS) $(BIN)/pytest -s integration_tests/test_random_kills.py $(ARGS)
 
 # Drivers that tests start live for seconds: most of that time Spark's classes would be loaded and
@@ -83,12 +83,13 @@ browser:
 	  echo '  elsewhere       CHROMIUM=/path/to/chrome make integration' >&2; }
 
 .PHONY: lint
-lint: setup ## ruff: rules and format; imports; names without a use; words
+lint: setup ## ruff: rules and format; imports; names without a use; words; private names in tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PYTHONPATH=. $(BIN)/lint-imports
 	$(BIN)/python infra/checks/unused_names.py
 	$(BIN)/python infra/checks/plain_words.py
+	$(BIN)/python infra/checks/tests_use_public_names.py
 
 .PHONY: types
 types: setup ## mypy, strict

@@ -1,1 +1,1 @@
-"""Jobs to copy from, and the demo that kills one of them."""
+"""Jobs to copy from, and the demo that kills two of them."""

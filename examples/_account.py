@@ -1,7 +1,7 @@
 """The demo's account of what happened, for people."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -9,8 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from examples._check import OutputFile
-from examples._places import JOB_ID, Places
+from examples._places import Places
 from examples._runs import Run
 from holdfast.locations import (
     CheckpointStorageAccess,
@@ -23,24 +22,16 @@ from holdfast.spark import progress_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The numbers.
+    """What is said of every job, and what is said of this one.
 
     Attributes:
-        rows_in: Rows of the source.
-        rows_out: Rows of the output.
-        batches: Micro-batches that Spark has noted as done.
-        rows_per_file: Rows that a file has to have.
-        files: The output's files.
+        results: What this job has done, as names and values.
         runs: All runs of the job.
         retained: The checkpoints that are left.
-        seconds: Time since the demo was started.
+        seconds: Time since the job was started first.
     """
 
-    rows_in: int
-    rows_out: int
-    batches: int
-    rows_per_file: int
-    files: Sequence[OutputFile]
+    results: Mapping[str, str]
     runs: Sequence[Run]
     retained: Sequence[CompletedCheckpoint]
     seconds: float
@@ -52,7 +43,7 @@ class Account:
         console.print(self._summary())
 
     def _runs(self) -> Table:
-        table = _table("Runs of the job")
+        table = table_of("Runs of the job")
         table.add_column("run", justify="right")
         table.add_column("restored")
         table.add_column("repeated batch")
@@ -73,7 +64,7 @@ class Account:
         return table
 
     def _checkpoints(self) -> Table:
-        table = _table("Checkpoints retained")
+        table = table_of("Checkpoints retained")
         for heading in ("id", "batch", "state", "files", "_metadata", "taken in", "completed at"):
             table.add_column(heading, justify="right")
         for checkpoint in self.retained:
@@ -92,19 +83,12 @@ class Account:
 
     def _summary(self) -> Table:
         kills = [run.kill for run in self.runs if run.kill]
-        full = sum(file.rows == self.rows_per_file for file in self.files)
         completed = [checkpoint for run in self.runs for checkpoint in run.log.completed]
         state = sorted(checkpoint.state_bytes for checkpoint in completed)
         restores = sum(run.log.restored is not None for run in self.runs)
         table = Table.grid(padding=(0, 2))
-        table.add_row("rows in", f"{self.rows_in:,}")
-        table.add_row("rows out", f"{self.rows_out:,}")
-        table.add_row(
-            "files",
-            f"{len(self.files)}: {full} of exactly {self.rows_per_file:,} rows, "
-            f"{len(self.files) - full} with the rest",
-        )
-        table.add_row("batches", f"{self.batches}")
+        for name, value in self.results.items():
+            table.add_row(name, value)
         table.add_row("kills", f"{len(kills)}, {restores} restores in {len(self.runs)} runs")
         table.add_row(
             "checkpoint sizes",
@@ -120,7 +104,7 @@ def retained_checkpoints(places: Places) -> list[CompletedCheckpoint]:
     """The job's checkpoints that are left, oldest first."""
     access: CheckpointStorageAccess = checkpoint_storage(
         places.checkpoints
-    ).create_checkpoint_storage(JOB_ID)
+    ).create_checkpoint_storage(places.job.name)
     return [load_checkpoint(location) for location in access.completed_checkpoints().values()]
 
 
@@ -134,13 +118,14 @@ def _repeated(before: Run | None, run: Run) -> str:
 
 def _state_files(checkpoint: CompletedCheckpoint) -> int:
     return sum(
-        len(subtask.managed_operator)
+        len(subtask.streams())
         for operator in checkpoint.metadata.operators.values()
         for subtask in operator.subtasks.values()
     )
 
 
-def _table(title: str) -> Table:
+def table_of(title: str) -> Table:
+    """An empty table in the demo's style."""
     return Table(
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
     )

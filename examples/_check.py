@@ -120,13 +120,18 @@ def run_differences(runs: Sequence[Run]) -> list[str]:
     return differences
 
 
-def blind_spots(source: pa.Table) -> list[str]:
-    """Damage that `row_differences` does not see, as sentences; it must see all of it."""
-    sample = source.slice(0, 1000)
+def blind_spots(table: pa.Table, column: str) -> list[str]:
+    """Damage that `row_differences` does not see, as sentences; it must see all of it.
+
+    Args:
+        table: It is damaged, or its first rows are.
+        column: One that has values.
+    """
+    sample = table.slice(0, 1000)
     first, rest = sample.slice(0, 1), sample.slice(1)
-    column = first.column_names.index("dep_delay")
+    position = first.column_names.index(column)
     emptied = first.set_column(
-        column, first.schema.field(column), pa.nulls(1, first.schema.field(column).type)
+        position, first.schema.field(position), pa.nulls(1, first.schema.field(position).type)
     )
     damaged = {
         "a lost row": rest,
@@ -134,7 +139,7 @@ def blind_spots(source: pa.Table) -> list[str]:
         "a row in place of another": pa.concat_tables([rest, rest.slice(0, 1)]),
         "a value that became null": pa.concat_tables([emptied, rest]),
     }
-    blind = [name for name, table in damaged.items() if not row_differences(sample, table)]
+    blind = [name for name, rows in damaged.items() if not row_differences(sample, rows)]
     if row_differences(sample, sample.take(list(reversed(range(len(sample)))))):
         blind.append("equal rows in another order")
     return [f"the comparison does not recognise {name}" for name in blind]

@@ -4,14 +4,15 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from examples._places import Places
+_MARKER = ".holdfast-demo"
+"""A file that says that the directory is the demo's, and may be used again."""
 
 
 class DirectoryInUseError(Exception):
     """The directory holds something that is not the demo's."""
 
 
-def make_places(directory: Path | None) -> Places:
+def make_directory(directory: Path | None) -> Path:
     """Make the demo's directory, empty but for its marker.
 
     Args:
@@ -22,28 +23,29 @@ def make_places(directory: Path | None) -> Places:
         DirectoryInUseError: It holds something else, or is no directory.
     """
     if directory is None:
-        places = Places(Path(tempfile.mkdtemp(prefix="holdfast-demo-")).resolve())
+        root = Path(tempfile.mkdtemp(prefix="holdfast-demo-")).resolve()
     else:
-        places = Places(directory.resolve())
-        _clear(places)
-    places.root.mkdir(parents=True, exist_ok=True)
-    places.marker.write_text("python -m examples.demo may delete what is in this directory\n")
-    return places
+        root = directory.resolve()
+        _clear(root)
+    root.mkdir(parents=True, exist_ok=True)
+    (root / _MARKER).write_text("python -m examples.demo may delete what is in this directory\n")
+    return root
 
 
-def _clear(places: Places) -> None:
-    if not places.root.exists():
+def _clear(root: Path) -> None:
+    if not root.exists():
         return
-    if not places.root.is_dir():
-        raise DirectoryInUseError(f"{places.root} is no directory")
-    if any(places.root.iterdir()) and not places.marker.exists():
+    if not root.is_dir():
+        raise DirectoryInUseError(f"{root} is no directory")
+    marker = root / _MARKER
+    if any(root.iterdir()) and not marker.exists():
         message = (
-            f"{places.root} is not empty and no earlier demo's; name another directory, which is "
+            f"{root} is not empty and no earlier demo's; name another directory, which is "
             "absent or empty"
         )
         raise DirectoryInUseError(message)
-    for path in places.root.iterdir():
+    for path in root.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        elif path != places.marker:  # it goes on saying whose it is
+        elif path != marker:  # it goes on saying whose it is
             path.unlink()

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from examples._runs import Run
 
-_LINE_EVERY_BATCHES = 10
+_LINES_A_JOB = 4
 
 
 class Display:
@@ -33,7 +33,7 @@ class Display:
     def on_batch(self, done: int) -> None:
         """Show that so many batches are done."""
         self._bar.update(self._task, completed=done)
-        if not self._console.is_terminal and done % _LINE_EVERY_BATCHES == 0:
+        if not self._console.is_terminal and done % (self._batches // _LINES_A_JOB) == 0:
             self._console.print(f"run {self._run}: {done} of {self._batches} batches")
 
     def on_run(self, run: Run) -> None:

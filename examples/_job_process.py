@@ -17,20 +17,20 @@ _GONE_WITHIN_S = 10.0
 
 
 class JobProcess:
-    """One run of `examples.flights_job`: driver, JVM and Python workers.
+    """One run of a job: driver, JVM and Python workers.
 
     They are a session of their own, and belong together by its id. Their process group would not
     do: PySpark's daemon makes one for itself.
 
     Args:
         places: Where it reads from and writes to.
-        drain: Whether it writes the rest of the rows too.
+        drain: Whether it writes the rest of the rows too; not all jobs know that.
         master: Spark's master, if not the job's own choice.
     """
 
     def __init__(self, places: Places, *, drain: bool, master: str | None = None) -> None:
         places.scratch.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "examples.flights_job"]
+        command = [sys.executable, "-m", f"examples.{places.job.name}_job"]
         command += ["--source", str(places.source), "--dir", str(places.root)]
         command += ["--checkpoints", places.checkpoints]
         command += ["--drain"] if drain else []
@@ -87,7 +87,7 @@ class JobProcess:
 
 def _environment(scratch: Path) -> dict[str, str]:
     # A process that is killed leaves its temporary files behind: they all go to one place.
-    # The demo starts Spark five times; without the optimizing compiler that takes half the CPU.
+    # The demo starts Spark nine times; without the optimizing compiler that takes half the CPU.
     java = f'"-Djava.io.tmpdir={scratch}" -XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC'
     return os.environ | {
         "PYSPARK_PYTHON": sys.executable,

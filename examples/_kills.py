@@ -1,10 +1,11 @@
 """Where the demo kills the job, and how it hits that point from outside."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from examples._job_process import JobProcess
+from examples._places import FLEET, FLIGHTS, Job
 from examples._progress import Progress, Stage
 
 _LOOK_EVERY_S = 0.001
@@ -22,18 +23,25 @@ class KillPoint:
 
     stage: Stage
     first_batch: int
-    patience: int = 8
+    patience: int
 
     def is_due(self, batch: int) -> bool:
         """Whether it is to be tried in this batch."""
         return self.first_batch <= batch < self.first_batch + self.patience
 
 
-KILL_POINTS = (
-    KillPoint(Stage.STATE_WRITTEN, first_batch=6),
-    KillPoint(Stage.SINK_DONE, first_batch=16),
-    KillPoint(Stage.PUBLISHED, first_batch=26),
-)
+KILL_POINTS: Mapping[Job, tuple[KillPoint, ...]] = {
+    FLIGHTS: (
+        KillPoint(Stage.STATE_WRITTEN, first_batch=6, patience=8),
+        KillPoint(Stage.SINK_DONE, first_batch=16, patience=8),
+        KillPoint(Stage.PUBLISHED, first_batch=26, patience=8),
+    ),
+    FLEET: (
+        KillPoint(Stage.STATE_WRITTEN, first_batch=2, patience=2),
+        KillPoint(Stage.SINK_DONE, first_batch=4, patience=4),
+        KillPoint(Stage.PUBLISHED, first_batch=8, patience=4),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,39 @@
-"""Where everything of the demo stands: below one directory, but for checkpoints in a store."""
+"""Where everything of a job of the demo stands: below one directory, but for checkpoints in a store."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-JOB_ID = "flights"
-"""The job's directory below that of the checkpoints."""
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job that the demo runs and kills.
+
+    Attributes:
+        name: Its module is `examples.<name>_job`; its directories have this name too.
+        outputs: What its sink writes in each batch, in this order.
+    """
+
+    name: str
+    outputs: tuple[str, ...]
+
+
+FLIGHTS = Job("flights", outputs=("flights",))
+FLEET = Job("fleet", outputs=("delays", "sessions", "grounded"))
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The demo's directory.
+    """A job's directory.
 
     Attributes:
         root: The directory itself.
+        job: The job.
         store: URI of a directory for the checkpoints, if they go elsewhere.
     """
 
     root: Path
+    job: Job
     store: str | None = None
-
-    @property
-    def marker(self) -> Path:
-        """A file that says that the directory is the demo's, and may be used again."""
-        return self.root / ".holdfast-demo"
 
     @property
     def source(self) -> Path:
@@ -35,9 +46,9 @@ class Places:
         return self.root / "held-back"
 
     @property
-    def output(self) -> Path:
-        """What the sink writes: `batch=<batch>/subtask=<subtask>/*.parquet`."""
-        return self.root / "flights"
+    def outputs(self) -> list[Path]:
+        """What the sink writes: `batch=<batch>/*` in each of them, the last one last."""
+        return [self.root / name for name in self.job.outputs]
 
     @property
     def checkpoints(self) -> str:

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 
-from examples._places import JOB_ID, Places
+from examples._places import Places
 from holdfast.locations.adapters import METADATA_FILE, file_system_for
 
 _STORE_SETTLES_S = 0.5
@@ -42,7 +42,7 @@ class Progress:
 
     def stage(self, batch: int) -> Stage:
         """How far the batch has come; asked while the job runs, it may be further by now."""
-        directory = f"{self.places.checkpoints}/{JOB_ID}/chk-{batch + 1}"
+        directory = f"{self.places.checkpoints}/{self.places.job.name}/chk-{batch + 1}"
         names = {
             entry.uri.rpartition("/")[2] for entry in file_system_for(directory).list(directory)
         }
@@ -50,7 +50,7 @@ class Progress:
             return Stage.COMMITTED
         if METADATA_FILE in names:
             return Stage.PUBLISHED
-        if (self.places.output / f"batch={batch}" / "_SUCCESS").exists():
+        if (self.places.outputs[-1] / f"batch={batch}" / "_SUCCESS").exists():
             return Stage.SINK_DONE
         has_state = any(not name.startswith(".") for name in names)
         return Stage.STATE_WRITTEN if has_state else Stage.WAITING

@@ -1,4 +1,4 @@
-"""All runs of the job, from the first start over the kills to the drained end."""
+"""All runs of a job, from the first start over the kills to its end."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from examples._flights import release_held_back
 from examples._job_log import RunLog, read_log
 from examples._job_process import JobProcess
 from examples._kills import KILL_POINTS, Kill, KillPoint, watch
-from examples._places import Places
+from examples._places import Job, Places
 from examples._progress import Progress
 
 
@@ -34,7 +34,7 @@ class Run:
 def run_to_the_end(
     places: Places, on_batch: Callable[[int], None], on_run: Callable[[Run], None]
 ) -> list[Run]:
-    """Start the job again and again until it has taken the whole stream, then drain it.
+    """Start the job again and again until it has taken the stream; drain it if a part was held back.
 
     Args:
         places: Where the stream is, and everything else goes to.
@@ -46,18 +46,19 @@ def run_to_the_end(
     """
     runs: list[Run] = []
     while not runs or runs[-1].kill:
-        runs.append(_run(places, _points_left(runs), on_batch, drain=False))
+        runs.append(_run(places, _points_left(places.job, runs), on_batch, drain=False))
         on_run(runs[-1])
-    release_held_back(places)
-    runs.append(_run(places, (), on_batch, drain=True))
-    on_run(runs[-1])
+    if places.held_back.exists():
+        release_held_back(places)
+        runs.append(_run(places, (), on_batch, drain=True))
+        on_run(runs[-1])
     return runs
 
 
-def _points_left(runs: list[Run]) -> tuple[KillPoint, ...]:
+def _points_left(job: Job, runs: list[Run]) -> tuple[KillPoint, ...]:
     """The kill points for the next run: only where no batch was hit before."""
     hit = max((run.kill.batch for run in runs if run.kill), default=-1)
-    return tuple(point for point in KILL_POINTS if point.first_batch > hit)
+    return tuple(point for point in KILL_POINTS[job] if point.first_batch > hit)
 
 
 def _run(

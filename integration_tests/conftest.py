@@ -1,6 +1,11 @@
 """The session, the jobs and the servers of the integration tests."""
 
-from dealing import pytest_collection, pytest_collection_finish, pytest_xdist_make_scheduler
+from dealing import (
+    pytest_collection,
+    pytest_collection_finish,
+    pytest_xdist_auto_num_workers,
+    pytest_xdist_make_scheduler,
+)
 from jobs.fixtures import job, spark
 from jobs.on_cluster import fed_job, signals, undisturbed
 from servers.browser import browser
@@ -23,6 +28,7 @@ __all__ = [
     "postgres",
     "pytest_collection",
     "pytest_collection_finish",
+    "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",
     "real_s3_bucket",
     "signals",

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from jobs.connect import ConnectJob, Gate, Marks
 from jobs.operators import CountsLongs, FailsOnce, Groups
+from jobs.timed import TellsTimes
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from servers.connect import ConnectServer
@@ -22,6 +24,8 @@ from holdfast.spark import (
     stateful,
     write_savepoint,
 )
+from holdfast.spark.event_time import WakeUps
+from holdfast.spark.query import query_run
 
 # Queries start slowly while a machine has much else to do.
 
@@ -242,3 +246,33 @@ def test_state_is_read_and_written_as_frames(job: ConnectJob, tmp_path: Path) ->
     (newest,) = job.job_directory.glob("chk-*")
     held = read_state(job.spark, f"file://{newest}", "operator")
     assert sorted(row.value for row in held.collect()) == sorted([*range(5), *range(10)])
+
+
+def test_event_time_goes_by_sparks_watermark_and_timers_need_no_rows(job: ConnectJob) -> None:
+    def write(rows: DataFrame, batch_id: int) -> None:
+        job.write(rows, batch_id)
+        timer = None if batch_id else 85_000
+        # In the server's process of the query, where subtasks report no timers.
+        vars(query_run)["earliest"] = lambda _reports: (timer, None)
+
+    def run() -> None:
+        wake_ups = WakeUps()
+        rows = wake_ups.beside(job.stream().withWatermark("at", "10 seconds"))
+        function = TellsTimes()
+        operator = job.operator(
+            function, sink=write, schema=TellsTimes.schema, key="name", wake_ups=wake_ups
+        )
+        job.start(operator, rows=rows, availableNow=True).awaitTermination()
+
+    def batch(batch_id: int) -> pa.Table:
+        return pq.ParquetDataset(job.output / f"batch={batch_id}").read()
+
+    job.feed_at(100_000_000)
+    run()
+    assert [set(batch(i)["watermark"].to_pylist()) for i in range(2)] == [{0}, {90_000}]
+    assert batch(1)["id"].to_pylist() == [None, None]  # each subtask's own row
+    job.feed_at(90_000_000, 90_000_001)
+    run()
+    assert sorted(filter(None, batch(2)["id"].to_pylist())) == [2]
+    assert set(batch(2)["late_watermark"].to_pylist()) == {90_000}
+    assert job.completed() == [3]

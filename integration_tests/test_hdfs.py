@@ -13,6 +13,7 @@ from typing import Any
 
 import hdfs_native
 import pytest
+from contracts.hdfs_faults import stream_of
 from contracts.patience import HANGS_S
 from contracts.processes import output_of, python
 from contracts.values import EXCLUSIVE
@@ -249,12 +250,18 @@ class TestLargeFiles:
         options = functools.partial(hdfs_native.WriteOptions, block_size=MIB)
         monkeypatch.setattr(hdfs_native, "WriteOptions", options)
         data = os.urandom(length)
-        stream: Any = HdfsFileSystem().create(f"{hdfs_directory.uri}/x")
-        writer = stream._writer = NotesSyncs(stream._writer)
+        writers: list[NotesSyncs] = []
+
+        def noting(raw: Any) -> NotesSyncs:
+            writers.append(NotesSyncs(raw))
+            return writers[-1]
+
+        stream = stream_of(f"{hdfs_directory.uri}/x", wrap=noting)
         stream.write(data[:100])
         stream.write(data[100:])
         stream.commit()
         assert hdfs_directory.read("x") == data
+        [writer] = writers
         assert set(range(MIB, length + 1, MIB)) | {length} <= set(writer.synced_at)
         assert hdfs_directory.client.get_file_info(f"{hdfs_directory.path}/x").blocksize == MIB
 
@@ -449,9 +456,10 @@ if __name__ == "__main__":
 import sys
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import CheckpointedStateScope
-from holdfast.locations.file_systems import HdfsFileSystem, publish
+from holdfast.locations.file_systems import publish
+import hdfs_native
 
-def stop(*arguments):
+def stop(*arguments, **options):
     print("ready", flush=True)
     sys.stdin.readline()
 
@@ -462,7 +470,7 @@ streams = [location.create_checkpoint_state_output_stream(one) for one in Checkp
 for stream in streams:
     stream.write(bytes(2_000_000))
     stream.flush_to_file()
-HdfsFileSystem._rename = stop
+hdfs_native.Client.rename = stop
 publish(location.external_pointer + "/_metadata", b"metadata", single_writer=False)
 """
         with python(source, uri) as process:

@@ -19,6 +19,7 @@ from contracts.hdfs_faults import (
     lost,
     proxy,
     small_blocks,
+    stream_of,
     use,
 )
 from contracts.patience import HANGS_S
@@ -30,7 +31,13 @@ from holdfast.errors import (
     StorageUnavailableError,
     StreamClosedError,
 )
-from holdfast.locations.file_systems import HdfsFileSystem, RetryingExclusiveFileSystem, publish
+from holdfast.locations.file_systems import (
+    HdfsFileSystem,
+    Retrier,
+    RetryingExclusiveFileSystem,
+    publish,
+)
+from holdfast.locations.file_systems.hdfs.hdfs_output_stream import HdfsOutputStream
 
 __all__ = ["directory", "proxy", "small_blocks", "use"]
 
@@ -229,26 +236,26 @@ class TestLostAnswers:
 
 
 @contextmanager
-def aborting(stream: Any) -> Iterator[Callable[[], None]]:
-    """What gives the stream up in another thread, and returns as soon as it counts as given up.
+def aborted(uri: str) -> Iterator[tuple[HdfsOutputStream, Callable[[], None]]]:
+    """A stream, and what gives it up in another thread and returns as soon as it counts as given up.
 
     It does not wait for the deletion, which may be behind the call that is held up.
     """
     is_given_up = threading.Event()
-    delete = stream._delete
 
-    def noted() -> None:
-        is_given_up.set()
-        delete()
+    class Noting(Retrier):
+        def call(self, *arguments: Any, **options: Any) -> Any:
+            is_given_up.set()
+            return super().call(*arguments, **options)
 
-    stream._delete = noted
+    stream = stream_of(uri, cleanup=Noting(PATIENT))
     with ThreadPoolExecutor(1) as pool:
 
         def abort() -> None:
             pool.submit(stream.abort)
             assert is_given_up.wait(HANGS_S)
 
-        yield abort
+        yield stream, abort
 
 
 class TestAbort:
@@ -264,8 +271,7 @@ class TestAbort:
         proxy: NameNodeProxy,
         hdfs_directory: HdfsDirectory,
     ) -> None:
-        stream = HdfsFileSystem(retries=PATIENT).create(f"{directory}/x")
-        with aborting(stream) as abort:
+        with aborted(f"{directory}/x") as (stream, abort):
             if moment == "before":
                 proxy.interrupt(method, abort)
             else:
@@ -284,10 +290,9 @@ class TestAbort:
         proxy: NameNodeProxy,
         hdfs_directory: HdfsDirectory,
     ) -> None:
-        stream = HdfsFileSystem(retries=PATIENT).create(f"{directory}/x")
-        stream.write(content(MIB))
-        proxy.lose(call.method, is_done=call.is_done)
-        with aborting(stream) as abort:
+        with aborted(f"{directory}/x") as (stream, abort):
+            stream.write(content(MIB))
+            proxy.lose(call.method, is_done=call.is_done)
             proxy.interrupt("recoverLease", abort)
             with pytest.raises(StreamClosedError):
                 stream.commit()

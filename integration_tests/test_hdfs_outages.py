@@ -5,11 +5,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from functools import partial
 from typing import Any
 
 import hdfs_native
 import pytest
 from contracts.hdfs_faults import (
+    IMPATIENT,
     MIB,
     PATIENT,
     SOON,
@@ -21,11 +23,11 @@ from contracts.hdfs_faults import (
     content,
     directory,
     end_all,
-    impatient,
     in_background,
     lose_answer,
     proxy,
     small_blocks,
+    stream_of,
     use,
 )
 from contracts.patience import HANGS_S, wait_until
@@ -34,18 +36,15 @@ from servers.hdfs import HdfsDirectory, NameNodeProxy
 
 from holdfast.errors import StorageUnavailableError
 from holdfast.locations.file_systems import HdfsFileSystem, RetryingExclusiveFileSystem, publish
-from holdfast.locations.file_systems.hdfs import hdfs_client, hdfs_output_stream
+from holdfast.locations.file_systems.hdfs.hdfs_client import HdfsPatience
 
-__all__ = ["directory", "impatient", "proxy", "small_blocks", "use"]
+__all__ = ["directory", "proxy", "small_blocks", "use"]
 
 
-def test_a_name_node_that_does_not_answer_is_given_up(
-    directory: str, proxy: NameNodeProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_node_that_does_not_answer_is_given_up(directory: str, proxy: NameNodeProxy) -> None:
     """A call after it has a connection of its own."""
-    monkeypatch.setattr(hdfs_client, "_CALL_S", 0.5)
     answered = threading.Event()
-    file_system = HdfsFileSystem()
+    file_system = HdfsFileSystem(patience=HdfsPatience(call_s=0.5))
     for _ in range(2):
         proxy.interrupt("getListing", answered.wait)
         with pytest.raises(StorageUnavailableError, match=r"no answer in 0\.5 s"):
@@ -112,8 +111,6 @@ class TestNameNodeIsDown:
     ) -> None:
         server = hdfs_directory.server
         data = content(MIB + 77)
-        stream: Any = HdfsFileSystem(retries=PATIENT).create(f"{hdfs_directory.uri}/x")
-        stream.write(data)
         with ThreadPoolExecutor(1) as pool:
 
             def restart() -> None:
@@ -124,10 +121,9 @@ class TestNameNodeIsDown:
                 restart()
                 lose_answer()
 
-            if moment == "before":
-                stream._writer = Ends(stream._writer, before=restart)
-            else:
-                stream._writer = Ends(stream._writer, after=restart_unheard)
+            around = {"before": restart} if moment == "before" else {"after": restart_unheard}
+            stream = stream_of(f"{hdfs_directory.uri}/x", wrap=partial(Ends, **around))
+            stream.write(data)
             stream.commit()
         assert hdfs_directory.files() == ["x"]
         assert hdfs_directory.read("x") == data
@@ -196,17 +192,16 @@ class TestNameNodeIsDown:
         directory: str,
         proxy: NameNodeProxy,
         use: Use,
-        impatient: None,
     ) -> None:
         proxy.stop()
         with pytest.raises(StorageUnavailableError, match="refused") as caught:
-            act(use(SOON), directory)
+            act(use(SOON, IMPATIENT), directory)
         assert caught.value.location.startswith(directory)
 
     def test_a_stream_fails_in_the_end_wherever_it_is(
-        self, directory: str, proxy: NameNodeProxy, impatient: None
+        self, directory: str, proxy: NameNodeProxy
     ) -> None:
-        file_system = HdfsFileSystem(retries=SOON)
+        file_system = HdfsFileSystem(retries=SOON, patience=IMPATIENT)
         streams = {length: file_system.create(f"{directory}/{length}") for length in (0, 100, MIB)}
         for length, stream in streams.items():
             stream.write(content(length))
@@ -273,14 +268,10 @@ class TestSafeMode:
             assert hdfs_directory.read(str(length)) == content(2 * MIB)
 
 
-@pytest.fixture
-def short_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sync that hdfs-native would wait in for ever, because a DataNode has died, is given up."""
-    for name in ("_HEAD_S", "_END_S"):
-        monkeypatch.setattr(hdfs_output_stream, name, 2.0)
+SHORT_SYNCS = HdfsPatience(head_s=2.0, end_s=2.0)
+"""Gives up a sync that hdfs-native would wait in for ever, because a DataNode has died."""
 
 
-@pytest.mark.usefixtures("short_syncs")
 class TestDataNodes:
     def test_streams_outlive_one_of_them(
         self, hdfs_directory: HdfsDirectory, small_blocks: None
@@ -289,7 +280,7 @@ class TestDataNodes:
 
         It takes the 12 seconds in which the NameNode gives the dead one to new files.
         """
-        file_system = HdfsFileSystem(retries=PATIENT)
+        file_system = HdfsFileSystem(retries=PATIENT, patience=SHORT_SYNCS)
         data = content(3 * MIB)
         survive = [(0, 100), (100, 200), (MIB, MIB), (2 * MIB + 7, 2 * MIB + 99)]
         may_fail = [(100, 2 * MIB + 7), (MIB + 100, 3 * MIB)]
@@ -307,7 +298,7 @@ class TestDataNodes:
         self, hdfs_directory: HdfsDirectory, use: Use
     ) -> None:
         server = hdfs_directory.server
-        file_system = HdfsFileSystem(retries=SOON)
+        file_system = HdfsFileSystem(retries=SOON, patience=SHORT_SYNCS)
         data = content(8 * MIB)
         hdfs_directory.write("whole", data)
         streams = [file_system.create(f"{hdfs_directory.uri}/{length}") for length in (0, 100, MIB)]

@@ -17,12 +17,13 @@ import pytest
 
 from examples._account import retained_checkpoints
 from examples._check import output_files, read_output, row_differences
+from examples._fleet_check import expected_results, fleet_differences, read_results
 from examples._flights import in_order_of_departure, read_flights, write_stream
 from examples._job_process import JobProcess
-from examples._places import Places
+from examples._job_start import SCHEMA
+from examples._places import FLEET, FLIGHTS, Job, Places
 from examples._progress import Progress
 from examples._servers import SERVERS, NoServerError
-from examples.flights_job import SCHEMA
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend
 from holdfast.spark import progress_of
 
@@ -62,7 +63,7 @@ def flights() -> pa.Table:
 
 @pytest.fixture(scope="module")
 def undisturbed(flights: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    places = places_in(tmp_path_factory.mktemp("undisturbed"), flights)
+    places = places_in(tmp_path_factory.mktemp("undisturbed"), FLIGHTS, flights)
     job = JobProcess(places, drain=False)
     try:
         while job.exit_code is None:
@@ -73,7 +74,8 @@ def undisturbed(flights: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> 
     return outcome(places)
 
 
-@pytest.fixture(params=["local", "s3"])
+# On S3 `make kills` alone: a job with its checkpoints there is killed in test_s3.py.
+@pytest.fixture(params=["local", "s3"] if "HOLDFAST_KILLS" in os.environ else ["local"])
 def store(request: pytest.FixtureRequest) -> Iterator[str | None]:
     before = dict(os.environ)  # a server lets all processes of this one reach it
     try:
@@ -89,11 +91,8 @@ def store(request: pytest.FixtureRequest) -> Iterator[str | None]:
 def test_jobs_that_are_killed_again_and_again_end_as_if_nothing_had_happened(
     store: str | None, flights: pa.Table, undisturbed: Outcome, tmp_path: Path
 ) -> None:
-    places = replace(places_in(tmp_path, flights), store=store)
-    killed = run_and_kill(places, random.Random(SEED))
-    print(f"seed {SEED}: {killed.count('driver')} drivers, {len(killed)} kills: {killed}")
-
-    assert len(killed) >= KILLS, "the job was too quick for as many kills"
+    places = replace(places_in(tmp_path, FLIGHTS, flights), store=store)
+    run_and_kill(places, random.Random(SEED))
     result = outcome(places)
     held = [state.cast(result.output.schema) for state in result.state]
     seen = pa.concat_tables([result.output, *held])
@@ -108,14 +107,29 @@ def test_jobs_that_are_killed_again_and_again_end_as_if_nothing_had_happened(
             assert row_differences(wanted, waiting) == []
 
 
-def places_in(root: Path, flights: pa.Table) -> Places:
-    places = Places(root)
-    write_stream(flights, places, BATCHES)
+def test_jobs_with_keyed_state_that_are_killed_again_and_again_say_what_a_plain_query_says(
+    store: str | None, flights: pa.Table, tmp_path: Path
+) -> None:
+    places = replace(places_in(tmp_path, FLEET, flights), store=store)
+    run_and_kill(places, random.Random(SEED))
+    assert fleet_differences(expected_results(flights), read_results(places)) == []
+
+
+def places_in(root: Path, job: Job, flights: pa.Table) -> Places:
+    places = Places(root, job)
+    write_stream(flights, places, BATCHES, hold_back=job is FLIGHTS)
     return places
 
 
-def run_and_kill(places: Places, chance: random.Random) -> list[str]:
-    """Run the job to its end, with kills at random moments; what was killed, in order."""
+def run_and_kill(places: Places, chance: random.Random) -> None:
+    """Run the job to its end, with kills at random moments."""
+    killed = killed_in_runs(places, chance)
+    print(f"seed {SEED}: {killed.count('driver')} drivers, {len(killed)} kills: {killed}")
+    assert len(killed) >= KILLS, "the job was too quick for as many kills"
+
+
+def killed_in_runs(places: Places, chance: random.Random) -> list[str]:
+    """What was killed until the job came to its end, in order."""
     killed: list[str] = []
     while True:
         master = chance.choice((LOCAL, CLUSTER))
@@ -200,7 +214,7 @@ def outcome(places: Places) -> Outcome:
         backend = OperatorStateBackend.restore(subtask.managed_operator)
         state.append(backend.get_list_state(descriptor).to_table())
     return Outcome(
-        output=read_output(output_files(places.output)),
+        output=read_output(output_files(places.outputs[0])),
         state=state,
         retained=[checkpoint.checkpoint_id for checkpoint in retained],
         batch=progress_of(metadata).batch_id,

@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from contracts.patience import RUN_HANGS_S
+from contracts.s3_objects import put_many
 from jobs.job import Job
 from jobs.killed import BATCH, GROUP
 from jobs.operators import Groups
@@ -109,7 +110,10 @@ class TestS3FileSystem(ExclusiveFileSystemContract):
         return {key.removeprefix(prefix): self.bucket.read(key) for key in keys}
 
     def put(self, uri: str, data: bytes) -> None:
-        self.bucket.client.put_object(Bucket=self.bucket.name, Key=self.key(uri), Body=data)
+        self.put_all([uri], data)
+
+    def put_all(self, uris: Iterable[str], data: bytes) -> None:
+        put_many(self.bucket, [self.key(uri) for uri in uris], data)
 
     def key(self, uri: str) -> str:
         return uri.removeprefix(f"s3://{self.bucket.name}/")

@@ -1,8 +1,9 @@
 """S3 through s3fs for real: the contracts on two servers, and a Spark job that changes over to it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
+from contracts.s3_objects import put_many
 from jobs.job import Job
 from jobs.operators import Groups
 from pyspark.errors import StreamingQueryException
@@ -48,7 +49,10 @@ class TestS3fsFileSystem(FileSystemContract):
         return {key.removeprefix(prefix): self.bucket.read(key) for key in keys}
 
     def put(self, uri: str, data: bytes) -> None:
-        self.bucket.client.put_object(Bucket=self.bucket.name, Key=self.key(uri), Body=data)
+        self.put_all([uri], data)
+
+    def put_all(self, uris: Iterable[str], data: bytes) -> None:
+        put_many(self.bucket, [self.key(uri) for uri in uris], data)
 
     def key(self, uri: str) -> str:
         return uri.removeprefix(f"fsspec+s3://{self.bucket.name}/")

@@ -27,12 +27,13 @@ SERVERS = {
 }
 
 
-# To pytest, which does not handle it, SIGTERM is as SIGKILL; so one server of each way to hold them.
-OF_EACH_HOLDER = ("minio", "postgres")
-
+# An interrupt ends each server's own fixture. What is killed can't end anything, which whoever holds the
+# server notices: so a server of each way to hold them, and of several processes. To pytest, which does not
+# handle it, SIGTERM is as SIGKILL.
 ENDINGS = [
-    *((server, ending) for server in SERVERS for ending in (signal.SIGINT, signal.SIGKILL)),
-    *((server, signal.SIGTERM) for server in OF_EACH_HOLDER),
+    *((server, signal.SIGINT) for server in SERVERS),
+    *((server, signal.SIGKILL) for server in ("cluster", "hdfs", "minio", "postgres")),
+    *((server, signal.SIGTERM) for server in ("minio", "postgres")),
 ]
 
 

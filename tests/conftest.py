@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dealing import pytest_collection, pytest_collection_finish, pytest_xdist_make_scheduler
+from dealing import (
+    pytest_collection,
+    pytest_collection_finish,
+    pytest_xdist_auto_num_workers,
+    pytest_xdist_make_scheduler,
+)
 from hypothesis import HealthCheck, settings
 
 from holdfast.locations.adapters import file_system_for
@@ -22,7 +27,12 @@ for name, examples in (("dev", 50), ("ci", 500), ("nightly", 20_000)):
     )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-__all__ = ["pytest_collection", "pytest_collection_finish", "pytest_xdist_make_scheduler"]
+__all__ = [
+    "pytest_collection",
+    "pytest_collection_finish",
+    "pytest_xdist_auto_num_workers",
+    "pytest_xdist_make_scheduler",
+]
 
 
 @pytest.fixture

@@ -5,10 +5,15 @@ the end. Each process has its own Spark and its own servers, which start when it
 """
 
 import gc
+import os
 
+import psutil
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+BYTES_OF_A_PROCESS = 3 << 30
+"""About what a process of tests needs, with its Spark and its servers."""
 
 SECONDS_OF_A_TEST = {
     "integration_tests/": 1.0,
@@ -45,6 +50,18 @@ class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]  # it has no type
         longest = max(self.workqueue, key=lambda file: sum(map(seconds_of, self.workqueue[file])))
         self.workqueue.move_to_end(longest, last=False)
         super()._assign_work_unit(node)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """With `--numprocesses auto`: two for each core, as far as there is memory.
+
+    Integration tests wait for servers and killed processes longer than they compute.
+    """
+    if config.getvalue("numprocesses") != "auto":
+        return None
+    room = psutil.virtual_memory().available // BYTES_OF_A_PROCESS
+    return max(1, min(2 * (os.cpu_count() or 1), room))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -17,13 +17,14 @@ PAGES = {
     "holdfast.locations": "api-locations.md",
     "holdfast.locations.adapters": "api-adapters.md",
     "holdfast.spark": "api-spark.md",
+    "holdfast.spark.by_key": "api-by-key.md",
     "holdfast.testing": "api-testing.md",
 }
 MOST_NAMES = {
     "holdfast.backends": 30,
     "holdfast.backends.keyed_state": 30,
     "holdfast.locations": 40,
-    "holdfast.spark": 30,
+    "holdfast.spark": 33,
 }
 
 
@@ -38,8 +39,10 @@ def public(module: str) -> list[str]:
     if module == "holdfast.errors":  # all its classes
         errors = vars(import_module(module)).values()
         return [error.__name__ for error in errors if getattr(error, "__module__", "") == module]
-    names: list[str] = import_module(module).__all__
-    return names
+    above: list[str] = []
+    if module == "holdfast.spark.by_key":  # what is most used is in the package above, too
+        above = import_module("holdfast.spark").__all__
+    return [name for name in import_module(module).__all__ if name not in above]
 
 
 def has_docstring(value: object) -> bool:

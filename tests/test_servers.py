@@ -7,12 +7,11 @@ import pytest
 from contracts.run_that_ends import check_that_nothing_outlives
 
 
-@pytest.mark.parametrize(
-    ("ending", "workers"),
-    [(signal.SIGINT, 0), (signal.SIGINT, 1), (signal.SIGTERM, 0), (signal.SIGKILL, 1)],
-)
-def test_no_server_outlives_a_run_that_is_ended(
-    ending: signal.Signals, workers: int, tmp_path: Path
+# Without a worker, and other servers: the integration tests.
+@pytest.mark.exhaustive  # each starts pytest, a worker and a server anew
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_no_server_outlives_a_run_that_is_ended_while_a_worker_has_it(
+    ending: signal.Signals, tmp_path: Path
 ) -> None:
     imports = "from servers.s3 import ministack"
-    check_that_nothing_outlives(tmp_path, "ministack", imports, ending, "-n", str(workers))
+    check_that_nothing_outlives(tmp_path, "ministack", imports, ending, "-n", "1")

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+# It builds the site, which takes as long as thousands of other tests; `make site` does the same.
+pytestmark = pytest.mark.exhaustive
+
 ROOT = Path(__file__).parents[1]
 
 _FETCHED = {

@@ -1,12 +1,14 @@
 """What user code is given to keep state."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from holdfast.backends.api.batch_times import BatchTimes
+from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.operator import OperatorStateBackend
 from holdfast.backends.raw import (
@@ -45,6 +47,9 @@ class FunctionInitializationContext:
         key_groups: The subtask's key groups, which have all keys that it sees. None if rows are not
             dealt by key.
         broadcast_schema: Arrow schema of the rows that all subtasks see, if there are such rows.
+        output_schema: Arrow schema of the rows that it is to yield; None where nobody says.
+        times: The times of the batch.
+        open_keyed_state: Gives what `keyed_state_store` is; None if the operator has no key.
     """
 
     operator_state_store: OperatorStateBackend
@@ -56,6 +61,38 @@ class FunctionInitializationContext:
     raw_keyed_state_inputs: Iterator[KeyGroupStatePartitionStream] = field(default_factory=_nothing)
     key_groups: KeyGroupRange | None = None
     broadcast_schema: pa.Schema | None = None
+    output_schema: pa.Schema | None = None
+    times: BatchTimes = BatchTimes(0, 0, 0)  # noqa: RUF009  # frozen
+    open_keyed_state: Callable[[], KeyedStateBackend] | None = None
+
+    @property
+    def keyed_state_store(self) -> KeyedStateBackend:
+        """The subtask's keyed states, at the time of the batch; the same object each time.
+
+        They are opened when somebody asks: an operator that keeps nothing by key pays nothing for it.
+
+        Raises:
+            InvalidRequestError: The operator has no key.
+            StateMigrationError: Its keyed state was stored with a key of other types.
+            CheckpointNotFoundError: A file of the state is gone.
+            CheckpointCorruptedError: A file of the state is damaged.
+        """
+        if self.open_keyed_state is None:
+            message = (
+                "keyed state is for operators with a key; name its columns: stateful(..., key=...)"
+            )
+            raise InvalidRequestError(message)
+        return self.open_keyed_state()
+
+    @property
+    def batch_time(self) -> int:
+        """When Spark planned the batch, in milliseconds since 1970; the same when it is repeated."""
+        return self.times.batch_time
+
+    @property
+    def watermark(self) -> int:
+        """The watermark of the batch, in milliseconds since 1970; 0 if the query has none."""
+        return self.times.watermark
 
     @property
     def is_restored(self) -> bool:

@@ -1,13 +1,26 @@
 """Arrow data as it is needed here: checked, cast, cut out of larger buffers, as Python values.
 
-Serializers and states call it; it knows no state. Start with `casts`.
+Serializers and states call it; it knows no state. Start with `casts`; `nesting` is how all of it walks nested data.
 """
 
 from holdfast.backends.arrow.array_checks import missing_in
-from holdfast.backends.arrow.casts import MisfitError, cast, cast_rows, is_bytes, is_list, is_text
-from holdfast.backends.arrow.elements import Elements, chunks_of, compacted, scalar_of
-from holdfast.backends.arrow.equality import equal_rows, plain_floats
+from holdfast.backends.arrow.casts import MisfitError, cast, cast_rows
+from holdfast.backends.arrow.elements import Elements, chunks_of, compacted, nullable, scalar_of
+from holdfast.backends.arrow.equality import equal_numbers, equal_rows, plain_floats
 from holdfast.backends.arrow.json_texts import json_text, value_of
+from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
+from holdfast.backends.arrow.nesting import (
+    children_of,
+    fields_of,
+    mapped_type,
+    offsets_of,
+    path_below,
+    paths_in,
+    plain_array,
+    plain_type,
+    types_in,
+    with_children,
+)
 from holdfast.backends.arrow.trimming import trimmed
 
 __all__ = [
@@ -15,16 +28,28 @@ __all__ = [
     "MisfitError",
     "cast",
     "cast_rows",
+    "children_of",
     "chunks_of",
     "compacted",
+    "equal_numbers",
     "equal_rows",
+    "fields_of",
     "is_bytes",
     "is_list",
     "is_text",
     "json_text",
+    "mapped_type",
     "missing_in",
+    "nullable",
+    "offsets_of",
+    "path_below",
+    "paths_in",
+    "plain_array",
     "plain_floats",
+    "plain_type",
     "scalar_of",
     "trimmed",
+    "types_in",
     "value_of",
+    "with_children",
 ]

@@ -6,8 +6,11 @@ rows of somebody's stream.
 """
 
 import pyarrow as pa
+from pyarrow import types
 
 from holdfast.backends.arrow.array_checks import are_kept, has_required, missing_in
+from holdfast.backends.arrow.kinds import is_bytes, is_list, is_text
+from holdfast.backends.arrow.nesting import fields_of
 
 
 class MisfitError(Exception):
@@ -73,20 +76,14 @@ def cast_rows(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
 
 def _is_same_kind(actual: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether a cast keeps what the values mean."""
-    actual, wanted = _plain(actual), _plain(wanted)
-    if pa.types.is_null(actual):
+    actual, wanted = _decoded(actual), _decoded(wanted)
+    if types.is_null(actual):
         return True
-    if pa.types.is_struct(actual) and pa.types.is_struct(wanted):
-        # Arrow casts structs by name, drops some fields and fills in others.
-        same_names = [field.name for field in actual] == [field.name for field in wanted]
-        return same_names and all(map(_is_same_kind, _types(actual), _types(wanted)))
-    if pa.types.is_timestamp(actual) and pa.types.is_timestamp(wanted):
+    if _are_nested_alike(actual, wanted):
+        return all(map(_is_same_kind, _types_of(actual), _types_of(wanted)))
+    if types.is_timestamp(actual) and types.is_timestamp(wanted):
         return (actual.tz is None) == (wanted.tz is None)
-    if is_list(actual) and is_list(wanted):
-        return _is_same_kind(actual.value_type, wanted.value_type)
-    if pa.types.is_map(actual) and pa.types.is_map(wanted):
-        return all(map(_is_same_kind, _types(actual), _types(wanted)))
-    widens = pa.types.is_integer(actual) and pa.types.is_floating(wanted)
+    widens = types.is_integer(actual) and types.is_floating(wanted)
     return (
         widens
         or _is_held_by_spark(actual, wanted)
@@ -95,69 +92,41 @@ def _is_same_kind(actual: pa.DataType, wanted: pa.DataType) -> bool:
     )
 
 
+def _are_nested_alike(actual: pa.DataType, wanted: pa.DataType) -> bool:
+    if types.is_struct(actual) and types.is_struct(wanted):
+        # Arrow casts structs by name, drops some fields and fills in others.
+        return [field.name for field in actual] == [field.name for field in wanted]
+    return any(is_kind(actual) and is_kind(wanted) for is_kind in (is_list, types.is_map))
+
+
 def _is_held_by_spark(actual: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether `actual` is the type in which Spark holds values of `wanted`, which it doesn't have."""
     if isinstance(wanted, pa.BaseExtensionType):
         return not isinstance(actual, pa.BaseExtensionType) and _is_same_kind(
             actual, wanted.storage_type
         )
-    if pa.types.is_uint64(wanted):
-        return bool(pa.types.is_decimal(actual) and actual.scale == 0)
-    return is_bytes(actual) and bool(pa.types.is_fixed_size_binary(wanted))
+    if types.is_uint64(wanted):
+        return bool(types.is_decimal(actual) and actual.scale == 0)
+    return is_bytes(actual) and bool(types.is_fixed_size_binary(wanted))
 
 
-def is_list(data_type: pa.DataType) -> bool:
-    """Whether the type is one of Arrow's list types."""
-    return bool(
-        pa.types.is_list(data_type)
-        or pa.types.is_large_list(data_type)
-        or pa.types.is_fixed_size_list(data_type)
-    )
-
-
-def is_list_view(data_type: pa.DataType) -> bool:
-    """Whether the type is one of Arrow's list types whose items may be shared, or in another order."""
-    return bool(pa.types.is_list_view(data_type) or pa.types.is_large_list_view(data_type))
-
-
-def is_text(data_type: pa.DataType) -> bool:
-    """Whether the type is one of Arrow's string types."""
-    return bool(
-        pa.types.is_string(data_type)
-        or pa.types.is_large_string(data_type)
-        or pa.types.is_string_view(data_type)
-    )
-
-
-def is_bytes(data_type: pa.DataType) -> bool:
-    """Whether the type is one of Arrow's binary types of any length."""
-    return bool(
-        pa.types.is_binary(data_type)
-        or pa.types.is_large_binary(data_type)
-        or pa.types.is_binary_view(data_type)
-    )
-
-
-def _plain(data_type: pa.DataType) -> pa.DataType:
+def _decoded(data_type: pa.DataType) -> pa.DataType:
     """What the values of a dictionary type are; any other type itself."""
-    return data_type.value_type if pa.types.is_dictionary(data_type) else data_type
+    return data_type.value_type if types.is_dictionary(data_type) else data_type
 
 
-def _types(data_type: pa.DataType) -> list[pa.DataType]:
-    """Types of a struct's fields, or of a map's key and item."""
-    if pa.types.is_map(data_type):
-        return [data_type.key_type, data_type.item_type]
-    return [field.type for field in data_type]
+def _types_of(data_type: pa.DataType) -> list[pa.DataType]:
+    return [field.type for field in fields_of(data_type)]
 
 
 _KINDS = (
-    pa.types.is_integer,
-    pa.types.is_floating,
-    pa.types.is_decimal,
-    pa.types.is_boolean,
-    pa.types.is_date,
-    pa.types.is_time,
-    pa.types.is_duration,
+    types.is_integer,
+    types.is_floating,
+    types.is_decimal,
+    types.is_boolean,
+    types.is_date,
+    types.is_time,
+    types.is_duration,
     is_text,
     is_bytes,
 )

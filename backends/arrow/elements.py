@@ -1,6 +1,6 @@
 """Turns what users hand over into Arrow arrays of a state's type, without changing any value."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -36,6 +36,11 @@ def chunks_of(values: Elements, element_type: pa.DataType) -> list[pa.Array]:
         message = "None is no element"
         raise MisfitError(message)
     return [chunk for chunk in chunks if len(chunk)]
+
+
+def nullable(values: Sequence[Any], element_type: pa.DataType) -> pa.Array:
+    """A column of Python values; None becomes null. Raises `MisfitError` for what doesn't fit without loss."""
+    return _converted(values, element_type)
 
 
 def compacted(elements: pa.ChunkedArray, *, shared_bytes: int) -> pa.ChunkedArray:

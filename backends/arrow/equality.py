@@ -1,4 +1,6 @@
-"""Equality of rows as state needs it: null equals null, NaN equals NaN, and nested values are compared, too."""
+"""Equality of rows as state needs it: null equals null, NaN equals NaN, 0.0 equals -0.0, in nested values, too."""
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -6,15 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-Flags = npt.NDArray[np.bool_]
+from holdfast.backends.arrow.nesting import children_of, types_in, with_children
 
-_BITS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+Flags = npt.NDArray[np.bool_]
 
 
 def equal_rows(left: pa.Array, right: pa.Array) -> Flags:
     """Whether each row of one array equals the row of the other at its place.
-
-    Floats are equal if their bits are: see `plain_floats`.
 
     Args:
         left: An array.
@@ -28,30 +28,45 @@ def equal_rows(left: pa.Array, right: pa.Array) -> Flags:
     if types.is_list(kind) or types.is_large_list(kind):
         return _equal_lists(left, right)
     if types.is_floating(kind):
-        left, right = left.view(_BITS[kind.bit_width]), right.view(_BITS[kind.bit_width])
+        return _equal_floats(left, right)
     equal = pc.equal(left, right)
     if equal.null_count:
         equal = pc.coalesce(equal, pc.and_(left.is_null(), right.is_null()))
     return _flags(equal)
 
 
+def equal_numbers(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> Flags:
+    """The same for numbers: NaN equals NaN."""
+    equal: Flags = left == right
+    if left.dtype.kind == "f":
+        equal |= (left != left) & (right != right)  # noqa: PLR0124  # NaN alone differs from itself
+    return equal
+
+
 def plain_floats(array: pa.Array) -> pa.Array:
     """The array with 0.0 in the place of -0.0 and one NaN in the place of all, inside of nested values, too."""
     kind = array.type
-    if not _has_floats(kind):
-        return array
-    mask = array.is_null() if array.null_count else None
-    if types.is_struct(kind):
-        children = [plain_floats(array.field(index)) for index in range(kind.num_fields)]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
-    if types.is_list(kind) or types.is_large_list(kind):
-        array = pa.concat_arrays([array])  # a slice's offsets would not begin at 0
-        make = pa.LargeListArray if types.is_large_list(kind) else pa.ListArray
-        return make.from_arrays(array.offsets, plain_floats(array.values), type=kind, mask=mask)
+    if types.is_floating(kind):
+        return _plain_numbers(array)
+    if types.is_nested(kind) and any(map(types.is_floating, types_in(kind))):
+        return with_children(array, list(map(plain_floats, children_of(array))), kind)
+    return array
+
+
+def _plain_numbers(array: pa.Array) -> pa.Array:
+    mask = _flags(array.is_null()) if array.null_count else None
     numbers = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
     numbers = np.where(numbers == 0, numbers.dtype.type(0), numbers)
     numbers = np.where(np.isnan(numbers), numbers.dtype.type(np.nan), numbers)
-    return pa.array(numbers, kind, mask=None if mask is None else _flags(mask))
+    return pa.array(numbers, array.type, mask=mask)
+
+
+def _equal_floats(left: pa.Array, right: pa.Array) -> Flags:
+    numbers = [pc.fill_null(array, 0).to_numpy(zero_copy_only=False) for array in (left, right)]
+    equal = equal_numbers(*numbers)
+    if left.null_count or right.null_count:
+        equal &= _flags(left.is_null()) == _flags(right.is_null())
+    return equal
 
 
 def _equal_structs(left: pa.StructArray, right: pa.StructArray) -> Flags:
@@ -74,11 +89,6 @@ def _equal_lists(left: pa.Array, right: pa.Array) -> Flags:
     starts = np.concatenate([[0], np.cumsum(lengths[0][rows])[:-1]])
     equal[rows] = np.logical_and.reduceat(equal_rows(elements[0], elements[1]), starts)
     return equal
-
-
-def _has_floats(kind: pa.DataType) -> bool:
-    inner = (kind.field(index).type for index in range(kind.num_fields))
-    return bool(types.is_floating(kind)) or any(map(_has_floats, inner))
 
 
 def _flags(array: pa.Array) -> Flags:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.backends.arrow.casts import MisfitError, is_bytes, is_list, is_list_view, is_text
+from holdfast.backends.arrow.casts import MisfitError
+from holdfast.backends.arrow.kinds import is_bytes, is_list, is_list_view, is_text
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 _FLOATS = {16: "e", 32: "f"}

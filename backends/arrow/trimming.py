@@ -5,14 +5,13 @@ that the column was made with, dictionaries all values, list views all items. Af
 may share such a state, and each would store all of it.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types
 
-from holdfast.backends.arrow.casts import is_list_view
+from holdfast.backends.arrow.kinds import is_list_view
+from holdfast.backends.arrow.nesting import children_of, mapped_type, offsets_of, types_in
 
 _NUMBERS_OF_A_VIEW = 4
 """What a column of views has for each text: numbers of 32 bits, its length first."""
@@ -20,24 +19,23 @@ _NUMBERS_OF_A_VIEW = 4
 
 def trimmed(rows: pa.Table) -> pa.Table:
     """The rows, with little more memory than they need; the same table if nothing in it is shared."""
-    plain_types = [_plain(field.type) for field in rows.schema]
-    if all(plain is None for plain in plain_types):
+    may_share = [any(map(_may_share, types_in(field.type))) for field in rows.schema]
+    if not any(may_share):
         return rows
     columns = [
-        column
-        if plain is None
-        else pa.chunked_array(
-            [_trimmed(chunk, plain) for chunk in column.chunks if len(chunk)], column.type
-        )
-        for column, plain in zip(rows.columns, plain_types, strict=True)
+        pa.chunked_array([_trimmed(chunk) for chunk in column.chunks if len(chunk)], column.type)
+        if is_looked_at
+        else column
+        for column, is_looked_at in zip(rows.columns, may_share, strict=True)
     ]
     return pa.table(columns, rows.schema)
 
 
-def _trimmed(array: pa.Array, plain: pa.DataType) -> pa.Array:
+def _trimmed(array: pa.Array) -> pa.Array:
     if not _has_slack(array):
         return array
     array = pa.concat_arrays([array])  # this cuts list views, and nested types around them
+    plain = mapped_type(array.type, _plain)
     if plain.equals(array.type):
         return array
     # A cast there and back copies only what is used. Arrow can't cast all types; the others stay large.
@@ -48,60 +46,19 @@ def _trimmed(array: pa.Array, plain: pa.DataType) -> pa.Array:
     return array
 
 
-def _plain(type: pa.DataType) -> pa.DataType | None:
-    """The type without views and dictionaries; None if it has neither, nor a list view."""
+def _may_share(type: pa.DataType) -> bool:
+    """Whether columns of the type may keep more than their rows; what is inside of it is not looked at."""
+    return is_list_view(type) or not _plain(type).equals(type)
+
+
+def _plain(type: pa.DataType) -> pa.DataType:
+    """The type without views, and without a dictionary; what is inside of it is not looked at."""
     if types.is_string_view(type):
         return pa.large_string()
     if types.is_binary_view(type):
         return pa.large_binary()
-    if types.is_dictionary(type):
-        # An ordered dictionary's order says more than the rows do.
-        return None if type.ordered else type.value_type
-    return _plain_nested(type) if types.is_nested(type) else None
-
-
-def _plain_nested(type: pa.DataType) -> pa.DataType | None:
-    if types.is_struct(type):
-        inner = [_plain(field.type) for field in type]
-        if all(plain is None for plain in inner):
-            return None
-        return pa.struct(
-            [
-                field if plain is None else field.with_type(plain)
-                for field, plain in zip(type, inner, strict=True)
-            ]
-        )
-    if types.is_map(type):
-        key, item = _plain(type.key_type), _plain(type.item_type)
-        if key is None and item is None:
-            return None
-        return pa.map_(
-            type.key_type if key is None else key,
-            type.item_field if item is None else type.item_field.with_type(item),
-            keys_sorted=type.keys_sorted,
-        )
-    return _plain_list(type)
-
-
-def _plain_list(type: pa.DataType) -> pa.DataType | None:
-    make = next((make for is_kind, make in _LISTS if is_kind(type)), None)
-    if make is None:
-        return None
-    inner = _plain(type.value_type)
-    if inner is not None:
-        return make(type, type.value_field.with_type(inner))
-    return type if is_list_view(type) else None
-
-
-_LISTS: tuple[
-    tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, pa.Field], pa.DataType]], ...
-] = (
-    (types.is_list, lambda _, item: pa.list_(item)),
-    (types.is_large_list, lambda _, item: pa.large_list(item)),
-    (types.is_fixed_size_list, lambda whole, item: pa.list_(item, whole.list_size)),
-    (types.is_list_view, lambda _, item: pa.list_view(item)),
-    (types.is_large_list_view, lambda _, item: pa.large_list_view(item)),
-)
+    # An ordered dictionary's order says more than the rows do.
+    return type.value_type if types.is_dictionary(type) and not type.ordered else type
 
 
 def _has_slack(array: pa.Array) -> bool:
@@ -113,19 +70,10 @@ def _has_slack(array: pa.Array) -> bool:
         # An array that was put together of parts may name a buffer several times.
         kept = {buffer.address: buffer.size for buffer in array.buffers()[2:]}
         return bool(2 * sum(kept.values()) > 3 * _view_bytes(array))
-    if types.is_struct(type):
-        return any(_has_slack(array.field(i)) for i in range(type.num_fields))
-    if types.is_map(type):
-        entries = array.offsets
-        first, end = entries[0].as_py(), entries[-1].as_py()
-        inside = (array.keys, array.items)
-        return any(_has_slack(values.slice(first, end - first)) for values in inside)
     if is_list_view(type):
-        needed = pc.sum(pc.list_value_length(array)).as_py() or 0
+        needed = offsets_of(array)[-1]
         return bool(2 * len(array.values) > 3 * needed) or _has_slack(array.values)
-    if any(is_kind(type) for is_kind, _ in _LISTS):
-        return _has_slack(array.flatten())
-    return False
+    return any(map(_has_slack, children_of(array)))
 
 
 def _view_bytes(array: pa.Array) -> int:

@@ -53,7 +53,8 @@ class ReducingStateDescriptor:
         function: How two values become one, in any order and grouping. Known functions take whole columns,
             and write without reading. `sum` is of numbers, decimals and durations; `count` counts values, as
             int64; `min` and `max` are of what has an order, and NaN is the greatest; `any` and `all` are of
-            booleans, `concatenate` is of lists. For a struct a known function of each field, by its name.
+            booleans, `concatenate` is of lists. For a struct a known function of each field, by its name;
+            a field that is a struct has a greatest and a least, by its own fields in their order, null first.
             A function of Python is called for each value.
         type: Type of the values, as for a list's elements.
         defaults: For structs of Arrow that have got more fields since they were stored.
@@ -177,9 +178,17 @@ def _check_functions(name: str, function: object, type: pa.DataType) -> None:
             )
             raise InvalidRequestError(message)
         for field, known in function.items():
-            _check_function(f"state {name!r}, field {field!r}", known, fields[field])
+            _check_field(f"state {name!r}, field {field!r}", known, fields[field])
         return
     _check_function(f"state {name!r}", function, type)
+
+
+def _check_field(what: str, function: object, type: pa.DataType) -> None:
+    if function in ("min", "max") and types.is_struct(type):
+        for inner in type:
+            _check_field(f"{what}, {inner.name!r}", function, inner.type)
+        return
+    _check_function(what, function, type)
 
 
 def _check_function(what: str, function: object, type: pa.DataType) -> None:

@@ -1,7 +1,8 @@
 """States of checkpoints looked at from outside: read as tables, described, compared, checked, written anew.
 
-Commands and the data source call it. `catalogue` lists the states, `state_parts` reads them; `operator_parts` and
-`raw_parts` are what their kinds are stored as. Start with `catalogue`.
+Commands and the data source call it. `catalogue` lists the states, `state_parts` reads them; `operator_parts`,
+`keyed_parts` and `raw_parts` are what their kinds are stored as, and `key_choice` narrows a keyed state to one key.
+`writing` and `keyed_writing` are the way back. Start with `catalogue`.
 """
 
 from holdfast.backends.inspection.catalogue import StoredState, states_of, stored_states
@@ -12,6 +13,13 @@ from holdfast.backends.inspection.comparison import (
     compare,
     compare_files,
     compare_subtasks,
+)
+from holdfast.backends.inspection.keyed_parts import shown_schema
+from holdfast.backends.inspection.keyed_writing import (
+    is_keyed,
+    without_tables,
+    write_keyed_states,
+    write_keyed_tables,
 )
 from holdfast.backends.inspection.reading import (
     Raw,
@@ -39,11 +47,16 @@ __all__ = [
     "compare",
     "compare_files",
     "compare_subtasks",
+    "is_keyed",
     "iter_state",
     "read_state",
     "readable_state",
+    "shown_schema",
     "states",
     "states_of",
     "stored_states",
+    "without_tables",
+    "write_keyed_states",
+    "write_keyed_tables",
     "write_states",
 ]

@@ -1,8 +1,8 @@
 """Managed keyed state in a checkpoint: tables of rows that are known by key, in segments."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import numpy as np
@@ -16,9 +16,20 @@ from holdfast.backends.inspection.state_parts import (
     Extent,
     StatePart,
 )
-from holdfast.backends.keyed import TableManifest, TableSpec, read_manifest, read_tables
+from holdfast.backends.keyed import (
+    Keys,
+    Migration,
+    RestoredTable,
+    TableManifest,
+    TableRows,
+    TableSpec,
+    read_manifest,
+    read_tables,
+    rows_of_key,
+)
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.sections import are_alike
+from holdfast.backends.serializers import NoWayError, change_of, stored_in
 from holdfast.errors import CheckpointCorruptedError, CheckpointError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle
 
@@ -50,12 +61,16 @@ class Table:
         handle: Leads to the rows.
         name: The state's name.
         table: Which rows count.
+        key: The key whose rows are read: its columns, of one row each; None for all keys.
+        max_parallelism: Number of key groups of the job; of use for a single key alone.
     """
 
     subtask: int
     handle: SegmentsStateHandle
     name: str
     table: TableManifest
+    key: tuple[pa.Array, ...] | None = None
+    max_parallelism: int = 0
 
     @property
     def elements(self) -> int:
@@ -69,19 +84,7 @@ class Table:
         ]
 
     def stored(self) -> pa.Schema:
-        spec = self.table.spec
-        names = Counter(field.name for field in spec.id_fields)
-        names.update([*POSITIONS, VALUE, CHANGED])
-        parts = (("key", spec.key), ("namespace", spec.namespace), ("sub", spec.sub_key))
-        fields = [
-            field.with_name(f"{part}.{field.name}") if names[field.name] > 1 else field
-            for part, of_part in parts
-            for field in of_part
-        ]
-        fields += _value_fields(spec)
-        if spec.ttl_ms is not None:
-            fields.append(pa.field(CHANGED, _CHANGED_TYPE))
-        return pa.schema(fields)
+        return shown_schema(self.table.spec)
 
     def columns(self, stored: pa.Schema, /) -> tuple[ShownColumn, ...]:
         return tuple(ShownColumn.of(field, field.name, self.name) for field in stored)
@@ -100,11 +103,24 @@ class Table:
         for table in read_tables([self.handle], key_groups):
             if table.spec.name != self.name:
                 continue
-            for rows in table.rows():
+            for rows in self._rows(table):
                 columns = [*rows.identities.columns, *_shown_values(table.spec, rows.values)]
                 if rows.times_ms is not None:
                     columns.append(pa.array(rows.times_ms.astype(np.int64), _CHANGED_TYPE))
                 yield pa.record_batch(columns, schema=stored)
+
+    def of_key(self, key: tuple[pa.Array, ...], max_parallelism: int) -> "Table | None":
+        """The part with the rows of a key alone; None if the key can't be here."""
+        group = Keys.of(key, max_parallelism).key_groups[0]
+        if group not in KeyGroupRange(*self.handle.key_groups):
+            return None
+        return replace(self, key=key, max_parallelism=max_parallelism)
+
+    def _rows(self, table: RestoredTable) -> Iterator[TableRows]:
+        migration = _migration_to(table.spec)
+        if self.key is None:
+            return table.rows(migration=migration)
+        return rows_of_key(table, self.key, self.max_parallelism, migration=migration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +154,28 @@ class LostTables:
         raise self.error
 
 
+def shown_types(spec: TableSpec) -> str:
+    """The types of a table's keys and values, for people."""
+    fields = [field for field in shown_schema(spec) if field.name != CHANGED]
+    return " to ".join(stored_in(field, spec.name).name for field in fields)
+
+
+def shown_schema(spec: TableSpec) -> pa.Schema:
+    """The columns that a table is read as."""
+    names = Counter(field.name for field in spec.id_fields)
+    names.update([*POSITIONS, VALUE, CHANGED])
+    parts = (("key", spec.key), ("namespace", spec.namespace), ("sub", spec.sub_key))
+    fields = [
+        field.with_name(f"{part}.{field.name}") if names[field.name] > 1 else field
+        for part, of_part in parts
+        for field in of_part
+    ]
+    fields += _value_fields(spec)
+    if spec.ttl_ms is not None:
+        fields.append(pa.field(CHANGED, _CHANGED_TYPE))
+    return pa.schema(fields)
+
+
 def _value_fields(spec: TableSpec) -> list[pa.Field]:
     """The column of values, if the state has values."""
     if spec.is_struct:
@@ -146,6 +184,34 @@ def _value_fields(spec: TableSpec) -> list[pa.Field]:
         message = f"state {spec.name!r} has values in columns {spec.values.names}, and is no struct"
         raise CheckpointCorruptedError(message)
     return [field.with_name(VALUE) for field in spec.values]
+
+
+def _migration_to(spec: TableSpec) -> Migration:
+    """What makes values that were stored before a state's type was changed those of the type that it has now."""
+
+    def migrate(stored: TableSpec, columns: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
+        ((before, values),) = zip(
+            _value_fields(stored), _shown_values(stored, columns), strict=True
+        )
+        (now,) = _value_fields(spec)
+        reason = "they were stored in another form"
+        is_same_form = stored_in(before, spec.name).kind == stored_in(now, spec.name).kind
+        try:
+            changed = change_of(before.type, now.type)(values) if is_same_form else None
+        except NoWayError as error:
+            changed, reason = None, str(error)
+        except pa.ArrowException:
+            changed, reason = None, "Arrow can't do this"
+        if changed is None:
+            message = (
+                f"state {spec.name!r} has values that were stored as {before.type}, before they became "
+                f"{now.type}, and the job alone can make these of those: {reason}; read the state in a "
+                "checkpoint after they were written or merged again"
+            )
+            raise StateMigrationError(message)
+        return tuple(changed.flatten()) if spec.is_struct else (changed,)
+
+    return migrate
 
 
 def _shown_values(spec: TableSpec, values: Iterable[pa.Array]) -> list[pa.Array]:

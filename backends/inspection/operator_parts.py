@@ -26,7 +26,7 @@ KINDS = {
     OperatorStateMode.BROADCAST: "broadcast",
 }
 
-_PARALLEL_BYTES = 64 << 20
+PARALLEL_BYTES = 64 << 20
 """What one reader of several reads of a section, about."""
 
 
@@ -73,7 +73,7 @@ class Section:
 
     def split(self) -> list["Section"]:
         where = self.partitions
-        wanted = -(-where.length // _PARALLEL_BYTES)
+        wanted = -(-where.length // PARALLEL_BYTES)
         if wanted < 2 or where.first:
             return [self]
         count, rows = blocks_and_rows(self.stream, where.offset, where.length, name=self.name)

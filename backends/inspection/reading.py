@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from os import PathLike
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from holdfast.backends.inspection.catalogue import find_state, stored_states
+from holdfast.backends.inspection.key_choice import of_key
 from holdfast.backends.inspection.state_parts import ReadableState
 from holdfast.locations.storages import load_checkpoint, resolve_pointer
 
@@ -34,6 +35,7 @@ def read_state(
     *,
     raw: Raw | None = None,
     kind: str | None = None,
+    key: Any = None,
 ) -> pa.Table:
     """Read a state of a checkpoint or savepoint as a table.
 
@@ -51,13 +53,17 @@ def read_state(
         raw: `operator` reads raw operator state instead: rows of `subtask`, `partition` and `value`,
             the bytes. `keyed` reads raw keyed state: `subtask`, `key_group` and `value`.
         kind: The state's kind, as `states` says it, where operator state and keyed state have one name.
+        key: Of keyed state the rows of this key alone, without reading the others: a value for each of the key's
+            columns, by name, or the value where there is one column. None reads all.
 
     Raises:
-        InvalidRequestError: There is no such state, or a value has no room in the type that is read.
+        InvalidRequestError: There is no such state, or its key has other columns or types, or a value has no
+            room in the type that is read.
+        StateMigrationError: Values were stored before the type was changed, and only the job can change them.
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: What was read is not what was written.
     """
-    readable = readable_state(pointer, operator, state, raw=raw, kind=kind)
+    readable = readable_state(pointer, operator, state, raw=raw, kind=kind, key=key)
     return pa.Table.from_batches(readable.batches(), readable.schema)
 
 
@@ -68,12 +74,13 @@ def iter_state(
     *,
     raw: Raw | None = None,
     kind: str | None = None,
+    key: Any = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read a state as record batches; only a block of what is stored is in memory at a time.
 
     Arguments and errors are those of `read_state`.
     """
-    readable = readable_state(pointer, operator, state, raw=raw, kind=kind)
+    readable = readable_state(pointer, operator, state, raw=raw, kind=kind, key=key)
     return readable.batches()
 
 
@@ -84,11 +91,15 @@ def readable_state(
     *,
     raw: Raw | None = None,
     kind: str | None = None,
+    key: Any = None,
 ) -> ReadableState:
     """A state whose elements were not read yet. Arguments and errors are those of `read_state`."""
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
     stored = find_state(metadata, operator, state, raw=raw, kind=kind)
-    return stored.readable()
+    readable = stored.readable()
+    if key is None:
+        return readable
+    return of_key(readable, stored, key, metadata.operators[stored.operator].max_parallelism)
 
 
 def states(pointer: str | PathLike[str]) -> pa.Table:

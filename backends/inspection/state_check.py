@@ -8,7 +8,9 @@ from os import PathLike
 import pyarrow as pa
 
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
-from holdfast.backends.inspection.catalogue import states_of
+from holdfast.backends.inspection.catalogue import StoredState, states_of
+from holdfast.backends.inspection.keyed_check import KeyedDescriptor, outcome_of
+from holdfast.backends.inspection.keyed_parts import Table, shown_types
 from holdfast.backends.inspection.state_parts import StatePart
 from holdfast.backends.sections import are_alike
 from holdfast.backends.serializers import Outcome, Serializer, stored_in
@@ -16,7 +18,7 @@ from holdfast.common import in_parallel
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.storages import load_checkpoint, resolve_pointer
 
-Descriptor = ListStateDescriptor | MapStateDescriptor
+_OperatorDescriptor = ListStateDescriptor | MapStateDescriptor
 
 
 class Fate(Enum):
@@ -53,13 +55,14 @@ class StateCheck:
 
 
 def check(
-    pointer: str | PathLike[str], descriptors: Mapping[str, Sequence[Descriptor]]
+    pointer: str | PathLike[str], descriptors: Mapping[str, Sequence[KeyedDescriptor]]
 ) -> list[StateCheck]:
     """Say what would become of each state if a job with these descriptors began from a checkpoint.
 
     Reads the metadata and, of each state, how it is stored, in every subtask if it is asked for; no
     elements. So one thing shows at the restore alone: keys of a map that were different and, without a
-    field that was removed, are the same. They are refused then.
+    field that was removed, are the same. They are refused then. A descriptor of a list or map is for
+    operator state of its name, or if there is none for a keyed list or map.
 
     Args:
         pointer: URI or path of a checkpoint or savepoint, or of its metadata file.
@@ -81,7 +84,14 @@ def check(
             if state.name is None:
                 state.readable()  # says why keyed state is without a name; raw state has no type that could change
                 continue
-            wanted = None if state.is_keyed else left.pop(state.name, None)
+            asked = left.get(state.name)
+            if asked is not None and state.is_keyed and _may_be(asked, state):
+                checks.append(_checked_keyed(state, left.pop(state.name), operator.max_parallelism))
+                continue
+            wanted = None
+            if isinstance(asked, _OperatorDescriptor) and not state.is_keyed:
+                wanted = asked
+                del left[state.name]
             # A state that is only carried on may be stored in several ways.
             parts = state.parts[:1] if wanted is None else state.parts
             schemas = _schemas(state.name, parts)
@@ -95,7 +105,13 @@ def check(
     ]
 
 
-def _by_name(uid: str, descriptors: Sequence[Descriptor]) -> dict[str, Descriptor]:
+def _may_be(descriptor: KeyedDescriptor, state: StoredState) -> bool:
+    """Whether a descriptor is of that keyed state: one of a list or map may be of new operator state instead."""
+    kinds = {ListStateDescriptor: "keyed list", MapStateDescriptor: "keyed map"}
+    return kinds.get(type(descriptor), state.kind) == state.kind
+
+
+def _by_name(uid: str, descriptors: Sequence[KeyedDescriptor]) -> dict[str, KeyedDescriptor]:
     by_name = {descriptor.name: descriptor for descriptor in descriptors}
     if len(by_name) < len(descriptors):
         message = f"operator {uid!r} has two descriptors of one name among {sorted(by_name)}"
@@ -113,14 +129,19 @@ def _schemas(name: str, parts: Sequence[StatePart]) -> list[pa.Schema]:
 
 
 def _checked(
-    uid: str, name: str, schemas: list[pa.Schema], wanted: Descriptor | None, *, is_there: bool
+    uid: str,
+    name: str,
+    schemas: list[pa.Schema],
+    wanted: _OperatorDescriptor | None,
+    *,
+    is_there: bool,
 ) -> StateCheck:
     names = [" to ".join(stored_in(field, name).name for field in schema) for schema in schemas]
     stored = " or ".join(dict.fromkeys(names))
     if wanted is None:
         return StateCheck(uid, name, Fate.RESTORED if is_there else Fate.DROPPED, stored)
     serializers = _serializers(wanted)
-    types = " to ".join(serializer.name for serializer in serializers)
+    types = _types(wanted)
     if any(len(serializers) != len(schema) for schema in schemas):
         reason = "a list and a map are different kinds of state"
         return StateCheck(uid, name, Fate.INCOMPATIBLE, stored, types, reason)
@@ -136,12 +157,27 @@ def _checked(
     return StateCheck(uid, name, Fate.RESTORED if as_is else Fate.MIGRATED, stored, types)
 
 
-def _new(uid: str, descriptor: Descriptor) -> StateCheck:
-    types = " to ".join(serializer.name for serializer in _serializers(descriptor))
-    return StateCheck(uid, descriptor.name, Fate.NEW, wanted=types)
+def _checked_keyed(state: StoredState, wanted: KeyedDescriptor, max_parallelism: int) -> StateCheck:
+    tables = [part for part in state.parts if isinstance(part, Table)]
+    stored = " or ".join(dict.fromkeys(shown_types(table.table.spec) for table in tables))
+    outcomes = in_parallel(lambda table: outcome_of(table, wanted, max_parallelism), tables)
+    reason = next((reason for _, _, reason in outcomes if reason), "")
+    if reason:
+        types = _types(wanted)
+        return StateCheck(state.operator, wanted.name, Fate.INCOMPATIBLE, stored, types, reason)
+    fate = Fate.RESTORED if all(is_same for is_same, _, _ in outcomes) else Fate.MIGRATED
+    return StateCheck(state.operator, wanted.name, fate, stored, outcomes[0][1])
 
 
-def _serializers(descriptor: Descriptor) -> tuple[Serializer, ...]:
+def _new(uid: str, descriptor: KeyedDescriptor) -> StateCheck:
+    return StateCheck(uid, descriptor.name, Fate.NEW, wanted=_types(descriptor))
+
+
+def _types(descriptor: KeyedDescriptor) -> str:
+    return " to ".join(serializer.name for serializer in _serializers(descriptor))
+
+
+def _serializers(descriptor: KeyedDescriptor) -> tuple[Serializer, ...]:
     if isinstance(descriptor, MapStateDescriptor):
         return (descriptor.key_serializer, descriptor.value_serializer)
     return (descriptor.serializer,)

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from holdfast.backends.arrow import MisfitError
 from holdfast.backends.descriptors import ListStateDescriptor, MapStateDescriptor
+from holdfast.backends.inspection.keyed_check import KeyedDescriptor
 from holdfast.backends.inspection.state_parts import KEY, SUBTASK, VALUE, ReadableState
 from holdfast.backends.sections import (
     LIST_COLUMNS,
@@ -33,15 +34,20 @@ class StateRows:
     Attributes:
         rows: A `pyarrow.Table`, or a DataFrame of pandas or Spark, with the columns that `read_state`
             gives. Rows of a list with a column `subtask` go to that subtask, without such a column
-            they are spread evenly.
+            they are spread evenly. Rows of keyed state go where their keys are.
         descriptor: The state's descriptor in the job. Needed for types that are not Arrow's; otherwise
             the type is that of the state that is replaced, or else that of the column.
         union: Whether it is a union list state. None: as the state that is replaced, else not.
+        kind: The state's kind, as `states` says it, where neither the descriptor nor a state that is replaced
+            says it: `keyed value`, `keyed list` or `keyed map`.
+        namespace: Names of the columns of a new keyed state's namespaces.
     """
 
     rows: Any
-    descriptor: Descriptor | None = None
+    descriptor: KeyedDescriptor | None = None
     union: bool | None = None
+    kind: str | None = None
+    namespace: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +135,9 @@ def _prepared(
 ) -> _Prepared:
     table = state.rows
     descriptor = state.descriptor or _descriptor(name, table, replaced)
+    if not isinstance(descriptor, ListStateDescriptor | MapStateDescriptor):
+        message = f"state {name!r} is operator state, which {descriptor!r} can't be of"
+        raise InvalidRequestError(message)
     if descriptor.name != name:
         message = f"descriptor of state {name!r} names {descriptor.name!r}; give both one name"
         raise InvalidRequestError(message)

@@ -2,6 +2,7 @@
 
     backend    the states of a subtask, by name
     keys       the distinct keys of a batch, sorted once
+    key_lookup the rows of a single key, read from outside
     states     what users call, by batch or by key; every kind of state is rows of a table
     table      the port: tables of rows, each known by its identity; a backend is an implementation
     columnar   sorted segments in Arrow, mapped: the default
@@ -11,13 +12,22 @@ States know nothing of how rows are kept, and tables nothing of what rows mean. 
 """
 
 from holdfast.backends.keyed.backend import KeyedStateBackend
-from holdfast.backends.keyed.columnar import ColumnarStateTables
+from holdfast.backends.keyed.columnar import ColumnarStateTables, Workspace
 from holdfast.backends.keyed.heap import HeapStateTables
+from holdfast.backends.keyed.key_lookup import rows_of_key
 from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.segments import TableManifest, read_manifest, read_tables, write_tables
+from holdfast.backends.keyed.segments import (
+    RestoredTable,
+    TableManifest,
+    encode_manifest,
+    read_manifest,
+    read_tables,
+    write_tables,
+)
 from holdfast.backends.keyed.states import (
     AggregatingState,
     KeyedListState,
+    MapEntries,
     MapState,
     ReducingState,
     Timers,
@@ -26,6 +36,7 @@ from holdfast.backends.keyed.states import (
 )
 from holdfast.backends.keyed.table import (
     Identities,
+    Migration,
     Operation,
     StateTable,
     StateTables,
@@ -42,9 +53,12 @@ __all__ = [
     "KeyedListState",
     "KeyedStateBackend",
     "Keys",
+    "MapEntries",
     "MapState",
+    "Migration",
     "Operation",
     "ReducingState",
+    "RestoredTable",
     "StateTable",
     "StateTables",
     "TableManifest",
@@ -53,8 +67,11 @@ __all__ = [
     "TimerService",
     "Timers",
     "ValueState",
+    "Workspace",
+    "encode_manifest",
     "read_manifest",
     "read_tables",
+    "rows_of_key",
     "time_part",
     "write_tables",
 ]

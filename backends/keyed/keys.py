@@ -100,6 +100,11 @@ class Keys:
         return self.rows.codes
 
     @property
+    def key_groups(self) -> Positions:
+        """The key group of each key."""
+        return (self.sort_keys >> _U(_HASH_BITS)).astype(np.int64)
+
+    @property
     def identities(self) -> Identities:
         """The keys as identities of a table whose id columns these are."""
         return Identities(self.sort_keys, self.columns)
@@ -138,7 +143,7 @@ class Keys:
         hashed = [*(column.take(at) for column in self.columns[self.width :]), *arrays]
         low = hash_of(hashed) >> _U(64) - SUB_BITS
         sort_keys = self.sort_keys[indices] >> SUB_BITS << SUB_BITS | low
-        rows = grouped(sort_keys, [at, *arrays])
+        rows = grouped(sort_keys, [at, *arrays], digits=3)
         firsts = rows.firsts
         keys, subs = pa.array(indices[firsts]), pa.array(firsts)
         joined = [

@@ -168,6 +168,10 @@ class StateTable(Protocol):
         """Drop the rows of a table of timers whose time is at most this, without reading them."""
         ...
 
+    def earliest_time(self) -> int | None:
+        """The least time of a table of timers; None if there is no timer."""
+        ...
+
 
 class StateTables(Protocol):
     """All tables of one subtask: a backend.
@@ -190,6 +194,13 @@ class StateTables(Protocol):
 
     def specs(self) -> Mapping[str, TableSpec]:
         """Every table that is there, by the state's name: those that were restored and not asked for, too."""
+        ...
+
+    def drop(self, name: str) -> None:
+        """Remove the table of a state, without reading it; nothing happens if there is none.
+
+        Snapshots that were taken before have it still.
+        """
         ...
 
     def advance_time(self, now_ms: int) -> None:

@@ -11,6 +11,12 @@ import numpy.typing as npt
 
 from holdfast.backends.keyed.table import SortKeys
 
+GROUP = 1 << 48
+"""So many sort keys a key group has."""
+
+STEP = 1 << 16
+"""So many sort keys of a key group are of one step of time."""
+
 _STEP_BITS = 10
 _MIDDLE = 1 << 31
 _LOW_BITS = np.uint64(16)

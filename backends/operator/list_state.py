@@ -1,6 +1,7 @@
 """List state in Arrow chunks: what is in it stays columnar from the stream to the file."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +10,11 @@ from holdfast.backends.arrow import Elements, MisfitError
 from holdfast.backends.serializers import Serializer
 from holdfast.errors import InvalidRequestError
 
-_MOST_PENDING = 1 << 16
+_MOST_PENDING = 1 << 13
+"""So few single elements that they are still in the processor's cache when their columns are made."""
+
+_MOST_PARTS = 8
+"""So many that chunks of single elements are worth their overhead."""
 
 
 class ListState:
@@ -29,7 +34,9 @@ class ListState:
         self._serializer = serializer
         self._type = serializer.storage_type
         self._chunks: list[pa.Array] = list(chunks)
-        self._pending: list[Any] = []  # single elements, until somebody needs them in a chunk
+        # Single elements, then columns of them, until somebody needs them in a chunk.
+        self._pending: list[Any] = []
+        self._parts: list[pa.Array] = []
 
     @property
     def name(self) -> str:
@@ -48,7 +55,7 @@ class ListState:
 
     def __len__(self) -> int:
         """Number of elements."""
-        return sum(map(len, self._chunks)) + len(self._pending)
+        return sum(map(len, self._chunks + self._parts)) + len(self._pending)
 
     def __iter__(self) -> Iterator[Any]:
         """The elements as Python objects, in order."""
@@ -92,7 +99,9 @@ class ListState:
         try:
             self._pending.append(self._serializer.encode_one(value))
             if len(self._pending) >= _MOST_PENDING:
-                self._chunk_pending()
+                self._encode_pending()
+                if len(self._parts) >= _MOST_PARTS:
+                    self._chunk_pending()
         except MisfitError as error:
             raise self._refused(error) from None
 
@@ -112,23 +121,33 @@ class ListState:
         Raises:
             InvalidRequestError: An element is None or of another type; the state is unchanged then.
         """
-        self._chunks = self._as_chunks(values)
-        self._pending = []
+        chunks = self._as_chunks(values)
+        self.clear()
+        self._chunks = chunks
 
     def clear(self) -> None:
         """Remove all elements."""
         self._chunks = []
         self._pending = []
+        self._parts = []
 
     def chunks(self) -> tuple[pa.Array, ...]:
         """The elements as they are held; what a snapshot shares."""
         self._chunk_pending()
         return tuple(self._chunks)
 
-    def _chunk_pending(self) -> None:
+    def _encode_pending(self) -> None:
         if self._pending:
-            self._chunks += self._serializer.column_of(self._pending)
+            self._parts += self._serializer.column_of(self._pending)
             self._pending = []
+
+    def _chunk_pending(self) -> None:
+        self._encode_pending()
+        if len(self._parts) > 1:
+            with suppress(pa.ArrowInvalid):  # together they are too large for an array
+                self._parts = [pa.concat_arrays(self._parts)]
+        self._chunks += self._parts
+        self._parts = []
 
     def _as_chunks(self, values: Elements) -> list[pa.Array]:
         try:

@@ -20,7 +20,7 @@ from holdfast.locations.handles import ByteStreamStateHandle, StreamStateHandle
 
 Compression = Literal["zstd", "lz4"]
 
-_BLOCK = 16 << 20
+BLOCK_BYTES = 16 << 20
 """About how many bytes a block of rows has at most; it is read as a whole, into memory."""
 
 _ALIGNMENT = 8  # bytes; Arrow aligns what it writes
@@ -52,7 +52,7 @@ def write_section(
     with pa.PythonFile(_Section(stream), mode="w") as sink:
         with pa.ipc.new_file(sink, rows.schema, options=options) as writer:
             writer.write_table(
-                rows, max_chunksize=max(1, len(rows) * _BLOCK // max(1, rows.nbytes))
+                rows, max_chunksize=max(1, len(rows) * BLOCK_BYTES // max(1, rows.nbytes))
             )
     return stream.tell() - start
 

@@ -8,10 +8,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types
 
-from holdfast.backends.arrow import cast, is_bytes, is_list, is_text
+from holdfast.backends.arrow import (
+    cast,
+    children_of,
+    fields_of,
+    is_bytes,
+    is_list,
+    is_text,
+    path_below,
+    paths_in,
+    plain_array,
+    with_children,
+)
 
 Change = Callable[[pa.Array], pa.Array]
 Default = Callable[[int], pa.Array]
@@ -71,10 +81,8 @@ def change_of(
         return lambda array: array
     if types.is_struct(stored) and types.is_struct(wanted):
         return _struct_change(stored, wanted, rules, at)
-    if is_list(stored) and is_list(wanted) and not types.is_fixed_size_list(wanted):
-        return _list_change(stored, wanted, rules, at)
-    if types.is_map(stored) and types.is_map(wanted):
-        return _map_change(stored, wanted, rules, at)
+    if (types.is_map(stored) and types.is_map(wanted)) or _are_lists(stored, wanted):
+        return _inner_change(stored, wanted, rules, at)
     if not _holds_all(stored, wanted):
         if rules.are_rows or (
             rules.by_value and types.is_integer(stored) and types.is_floating(wanted)
@@ -82,9 +90,8 @@ def change_of(
             return lambda array: cast(array, wanted)
         message = f"{at or 'it'} was {stored}, and a {wanted} does not hold all of those"
         raise NoWayError(message)
-    if types.is_dictionary(stored):  # Arrow casts fewer dictionaries than what is in them
-        return lambda array: _decoded(array).cast(wanted)
-    return lambda array: array.cast(wanted)
+    # Arrow casts fewer dictionaries than what is in them.
+    return lambda array: (plain_array(array) if types.is_dictionary(stored) else array).cast(wanted)
 
 
 def _struct_change(stored: pa.StructType, wanted: pa.StructType, rules: Rules, at: str) -> Change:
@@ -95,12 +102,11 @@ def _struct_change(stored: pa.StructType, wanted: pa.StructType, rules: Rules, a
             raise NoWayError(message)
     unknown = {each.name for each in stored} - {each.name for each in wanted}
     if unknown and at in rules.closed:
-        message = f"{_below(at, min(unknown))} is unknown now, which is forbidden"
+        message = f"{path_below(at, min(unknown))} is unknown now, which is forbidden"
         raise NoWayError(message)
     changes: list[Callable[[pa.StructArray], pa.Array]] = []
-    for each in wanted:
+    for each, path in zip(wanted, paths_in(wanted, at), strict=True):
         index = stored.get_field_index(each.name)
-        path = _below(at, each.name)
         if index < 0:
             # An unknown field may be the missing one by another name.
             if rules.are_rows and (unknown or path not in rules.defaults):
@@ -114,13 +120,7 @@ def _struct_change(stored: pa.StructType, wanted: pa.StructType, rules: Rules, a
             raise NoWayError(message)
         changes.append(_field_change(index, change_of(before.type, each.type, rules, path)))
 
-    def change(array: pa.StructArray) -> pa.StructArray:
-        columns = [change(array) for change in changes]
-        if not columns:
-            return pa.array([{}] * len(array), wanted, mask=_mask(array))
-        return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=_mask(array))
-
-    return change
+    return lambda array: with_children(array, [change(array) for change in changes], wanted)
 
 
 def _field_change(index: int, change: Change) -> Callable[[pa.StructArray], pa.Array]:
@@ -137,56 +137,27 @@ def _addition(added: pa.Field, rules: Rules, path: str) -> Callable[[pa.StructAr
     return lambda array: pa.nulls(len(array), added.type)
 
 
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+def _are_lists(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether both are lists, and the wanted ones have room for the items of all stored ones."""
+    if not (is_list(stored) and is_list(wanted)) or types.is_fixed_size_list(wanted):
+        return False
+    return types.is_large_list(wanted) or not types.is_large_list(stored)
 
 
-def _list_change(stored: pa.DataType, wanted: pa.DataType, rules: Rules, at: str) -> Change:
-    if not rules.may_be(stored.value_field, wanted.value_field):
-        message = f"elements of {at or 'it'} could be missing, and now must not"
-        raise NoWayError(message)
-    inner = change_of(stored.value_type, wanted.value_type, rules, f"{at}[]")
-    is_large = types.is_large_list(wanted)
-    array_class = pa.LargeListArray if is_large else pa.ListArray
-    if types.is_large_list(stored) and not is_large:
-        message = f"{at or 'it'} was {stored}, and a {wanted} does not hold all of those"
-        raise NoWayError(message)
-
-    def change(array: pa.Array) -> pa.Array:
-        lengths = pc.fill_null(pc.list_value_length(array), 0)
-        offsets = pa.concat_arrays(
-            [pa.array([0], pa.int64()), pc.cumulative_sum(lengths.cast(pa.int64()))]
-        ).cast(pa.int64() if is_large else pa.int32())
-        values = inner(array.flatten())
-        return array_class.from_arrays(offsets, values, type=wanted, mask=_mask(array))
-
-    return change
-
-
-def _map_change(stored: pa.MapType, wanted: pa.MapType, rules: Rules, at: str) -> Change:
-    if not rules.may_be(stored.item_field, wanted.item_field):
-        message = f"items of {at or 'it'} could be missing, and now must not"
-        raise NoWayError(message)
-    keys = change_of(stored.key_type, wanted.key_type, rules, f"{at}[key]")
-    items = change_of(stored.item_type, wanted.item_type, rules, f"{at}[item]")
-
-    def change(array: pa.MapArray) -> pa.MapArray:
-        array = pa.concat_arrays([array])  # a slice's offsets would not begin at 0
-        return pa.MapArray.from_arrays(
-            array.offsets, keys(array.keys), items(array.items), type=wanted, mask=_mask(array)
-        )
-
-    return change
-
-
-def _decoded(array: pa.DictionaryArray) -> pa.Array:
-    if not len(array.dictionary):  # indices inside of what is missing lead nowhere
-        return pa.nulls(len(array), array.type.value_type)
-    return array.dictionary_decode()
-
-
-def _mask(array: pa.Array) -> pa.Array | None:
-    return array.is_null() if array.null_count else None
+def _inner_change(stored: pa.DataType, wanted: pa.DataType, rules: Rules, at: str) -> Change:
+    changes = []
+    for before, now, path in zip(
+        fields_of(stored), fields_of(wanted), paths_in(wanted, at), strict=True
+    ):
+        if not rules.may_be(before, now):
+            message = f"{path} could be missing, and now must not"
+            raise NoWayError(message)
+        changes.append(change_of(before.type, now.type, rules, path))
+    return lambda array: with_children(
+        array,
+        [change(inner) for change, inner in zip(changes, children_of(array), strict=True)],
+        wanted,
+    )
 
 
 def _holds_all(stored: pa.DataType, wanted: pa.DataType) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from holdfast.backends.arrow import MisfitError, scalar_of
+from holdfast.backends.arrow import MisfitError, scalar_of, types_in
 from holdfast.backends.serializers.arrow_serializer import ArrowSerializer
 from holdfast.backends.serializers.object_serializer import serializer_of_objects
 from holdfast.backends.serializers.pickled import Pickled, PickleSerializer
@@ -24,7 +24,6 @@ _NATIVE = {
     float: pa.float64(),
     bool: pa.bool_(),
 }
-
 
 _INDEX_BITS = 32
 
@@ -55,16 +54,14 @@ def serializer_of(type: ElementType, defaults: Mapping[str, Any]) -> Serializer:
 
 def _check_storable(type: pa.DataType) -> None:
     """Refuse types of which not every value that is accepted can be stored."""
-    if pa.types.is_run_end_encoded(type) or pa.types.is_union(type):
-        raise InvalidRequestError(
-            f"{type} is no type of elements; take the type that is inside of it"
-        )
-    if pa.types.is_dictionary(type) and type.index_type.bit_width < _INDEX_BITS:
-        message = f"{type} has room for few values only; take an index of 32 bits"
-        raise InvalidRequestError(message)
-    inner = [type.value_type] if pa.types.is_dictionary(type) else []
-    for part in [*inner, *(type.field(index).type for index in range(type.num_fields))]:
-        _check_storable(part)
+    for part in types_in(type):
+        if pa.types.is_run_end_encoded(part) or pa.types.is_union(part):
+            raise InvalidRequestError(
+                f"{part} is no type of elements; take the type that is inside of it"
+            )
+        if pa.types.is_dictionary(part) and part.index_type.bit_width < _INDEX_BITS:
+            message = f"{part} has room for few values only; take an index of 32 bits"
+            raise InvalidRequestError(message)
 
 
 def _without(defaults: Mapping[str, Any], serializer: Serializer) -> Serializer:

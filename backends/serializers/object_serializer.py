@@ -19,11 +19,8 @@ from holdfast.backends.serializers.message_pack import (
     migrated_objects,
     unreadable,
 )
-from holdfast.backends.serializers.object_columns import (
-    NoColumnError,
-    ObjectColumn,
-    object_column,
-)
+from holdfast.backends.serializers.object_column import NoColumnError, ObjectColumn
+from holdfast.backends.serializers.object_columns import object_column
 from holdfast.backends.serializers.objects import Objects
 from holdfast.backends.serializers.serializer import Serializer
 from holdfast.backends.serializers.stored_form import StoredSerializer
@@ -52,8 +49,11 @@ class ObjectSerializer(Serializer):
     def __init__(self, objects: Objects, column: ObjectColumn) -> None:
         self._objects = objects
         self._column = column
+        columns = list(column.by_path())
+        self._defaults = {path: each.default for path, each in columns if each.default is not None}
+        self._closed = frozenset(path for path, each in columns if each.is_closed)
         self._has_durations = "duration" in str(column.type)
-        self._row = column.row
+        self._row = column.row if column.has_classes else None
         self._read_row = (
             None if column.row_type is None else msgspec.msgpack.Decoder(column.row_type).decode
         )
@@ -84,7 +84,7 @@ class ObjectSerializer(Serializer):
         if self._read_row is None:
             return self._checked_one(value)
         try:
-            encoded = _encode(self._row(value))
+            encoded = _encode(value if self._row is None else self._row(value))
             row = self._read_row(encoded)  # shares nothing with the value
             if row is not None and _encode(row) == encoded:
                 return row
@@ -123,7 +123,7 @@ class ObjectSerializer(Serializer):
         return [element for chunk in column.chunks for element in read(self._column.read, chunk)]
 
     def encode_rows(self, rows: pa.ChunkedArray) -> list[pa.Array]:
-        rules = Rules(self._column.defaults(""), are_rows=True)
+        rules = Rules(self._defaults, are_rows=True)
         try:
             chunks = map(change_of(rows.type, self.storage_type, rules), rows.chunks)
             return [part for chunk in chunks for part in self._checked(chunk)]
@@ -135,8 +135,7 @@ class ObjectSerializer(Serializer):
             is_same = storage_type.equals(self.storage_type)
             if is_same and stored.form == self._objects.form:
                 return AS_IS
-            column = self._column
-            rules = Rules(column.defaults(""), column.closed(""), by_value=True)
+            rules = Rules(self._defaults, self._closed, by_value=True)
             try:
                 change = change_of(storage_type, self.storage_type, rules)
             except NoWayError as error:

@@ -5,6 +5,7 @@ Source:
 """
 
 import threading
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.backends.api import (
+    BatchTimes,
     CheckpointedFunction,
     FunctionInitializationContext,
     FunctionSnapshotContext,
@@ -22,6 +24,7 @@ from holdfast.backends.operator import OperatorStateBackend, OperatorStatePart
 from holdfast.backends.raw import raw_key_groups, raw_operator_partitions
 from holdfast.backends.sections import Compression, WrittenStates
 from holdfast.backends.snapshot import SnapshotPart, WrittenPart, discard
+from holdfast.backends.subtask.managed_keyed_state import ManagedKeyedState
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointStreamFactory
@@ -31,13 +34,13 @@ class OperatorSnapshot:
     """All of a subtask's snapshot that is still to be written. `run` it once, or `cancel` it.
 
     Args:
-        raw: The raw state.
+        others: The raw state, and the managed keyed state.
         operator_state: The managed operator state.
     """
 
-    def __init__(self, raw: SnapshotPart, operator_state: OperatorStatePart) -> None:
+    def __init__(self, others: Iterable[SnapshotPart], operator_state: OperatorStatePart) -> None:
         self._operator_state = operator_state
-        self._parts: tuple[SnapshotPart, ...] = (raw, operator_state)
+        self._parts: tuple[SnapshotPart, ...] = (*others, operator_state)
         self._lock = threading.Lock()
         self._started = False
 
@@ -84,14 +87,16 @@ class OperatorStateHandler:
     Attributes:
         uid: The operator, for errors.
         function: The user's code.
-        backend: The subtask's states.
+        backend: The subtask's operator states.
         key_groups: The subtask's key groups; None if the operator has no keys.
+        keyed_state: Its managed keyed state; None if the operator has no keys.
     """
 
     uid: str
     function: CheckpointedFunction
     backend: OperatorStateBackend
     key_groups: KeyGroupRange | None = None
+    keyed_state: ManagedKeyedState | None = None
 
     @classmethod
     def restore(
@@ -101,15 +106,19 @@ class OperatorStateHandler:
         *,
         uid: str,
         key_groups: KeyGroupRange | None = None,
+        keyed_state: ManagedKeyedState | None = None,
         written: WrittenStates | None = None,
     ) -> "OperatorStateHandler":
-        """A handler whose backend has the state; `OperatorStateBackend.restore` says what it raises.
+        """A handler whose backends have the state.
+
+        It raises what `OperatorStateBackend.restore` and `ManagedKeyedState.open` raise.
 
         Args:
             function: The user's code, or what wraps it.
             state: What its subtask is restored from.
             uid: The operator, for errors.
             key_groups: The subtask's key groups; None if the operator has no keys.
+            keyed_state: Its managed keyed state; None if the operator has no keys.
             written: What the managed operator state of `state` leads to, if it is in memory: nothing
                 of that is read then.
         """
@@ -117,11 +126,14 @@ class OperatorStateHandler:
             backend = OperatorStateBackend.restore(state.managed_operator)
         else:
             backend = OperatorStateBackend.of_written(written)
+        if keyed_state is not None:
+            keyed_state.restore()
         return cls(
             uid=uid,
             function=checkpointed_function(function),
             backend=backend,
             key_groups=key_groups,
+            keyed_state=keyed_state,
         )
 
     def initialize_state(
@@ -133,6 +145,8 @@ class OperatorStateHandler:
         parallelism: int,
         input_schema: pa.Schema,
         broadcast_schema: pa.Schema | None = None,
+        output_schema: pa.Schema | None = None,
+        times: BatchTimes = BatchTimes(0, 0, 0),  # noqa: B008  # frozen
     ) -> None:
         """Let the function get its states. Raw inputs are closed afterwards, whatever happens."""
         with (
@@ -150,6 +164,9 @@ class OperatorStateHandler:
                     raw_keyed_state_inputs=keyed_inputs,
                     key_groups=self.key_groups,
                     broadcast_schema=broadcast_schema,
+                    output_schema=output_schema,
+                    times=times,
+                    open_keyed_state=None if self.keyed_state is None else self.keyed_state.open,
                 )
             )
 
@@ -166,17 +183,20 @@ class OperatorStateHandler:
             CheckpointDeclinedError: Any of that failed; nothing is left behind.
         """
         context = FunctionSnapshotContext(checkpoint_id, factory, self.key_groups)
-        raw = StoredSubtask()
+        others: list[SnapshotPart] = []
         try:
             self.function.snapshot_state(context)
-            raw = context.finish()
+            others.append(WrittenPart(context.finish()))
+            if self.keyed_state is not None:
+                others += self.keyed_state.snapshot(checkpoint_id, factory)
             managed = self.backend.snapshot(
                 factory,
                 compression=compression,
                 checkpoint_id=checkpoint_id,
             )
         except BaseException as error:
-            discard(raw)
+            for part in others:
+                part.cancel()
             if not isinstance(error, Exception):
                 raise
             message = (
@@ -186,4 +206,14 @@ class OperatorStateHandler:
             raise CheckpointDeclinedError(message) from error
         finally:
             context.close()
-        return OperatorSnapshot(WrittenPart(raw), OperatorStatePart(managed))
+        return OperatorSnapshot(others, OperatorStatePart(managed))
+
+    @property
+    def next_timers(self) -> tuple[int | None, int | None]:
+        """The times of the subtask's earliest timers of event and of processing time that are left."""
+        return (None, None) if self.keyed_state is None else self.keyed_state.next_timers
+
+    def close(self) -> None:
+        """Let go of what keyed state holds open."""
+        if self.keyed_state is not None:
+            self.keyed_state.close()

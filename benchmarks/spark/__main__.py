@@ -38,7 +38,7 @@ def main() -> None:
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="holdfast-benchmark-"))
     try:
-        spark = _session(directory)
+        spark = session(directory)
         if options.only != "row":
             feed(directory / "small", files=options.batches + _WARM_UP, rows=1000)
             periods = measure(
@@ -57,7 +57,7 @@ def main() -> None:
         shutil.rmtree(directory)
 
 
-def _session(directory: Path) -> SparkSession:
+def session(directory: Path) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Tasks find the functions of this package.
     os.environ["PYTHONPATH"] = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])

@@ -44,6 +44,8 @@ from infra.common import (  # found by the line above
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 
+PACKAGES = ("holdfast", "pyspark_holdfast", "pyspark_holdfast_wake")
+
 CORES = "1"
 MEMORY = "1g"
 
@@ -99,21 +101,26 @@ def stop(directory: Path) -> None:
 
 
 def package(file: Path) -> None:
-    """Write what `--py-files` takes: the package, and what it needs to know its version."""
-    spec = importlib.util.find_spec("holdfast")
-    if spec is None or spec.origin is None:
-        raise UnavailableError("holdfast is not installed for this Python")
-    root = Path(spec.origin).parent
+    """Write what `--py-files` takes: the packages, and what holdfast needs to know its version."""
     metadata = distribution("holdfast")
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        # In the repository two of its folders are links.
-        for folder, folders, names in os.walk(root, followlinks=True):
-            folders[:] = sorted(set(folders) - {"__pycache__"})
-            for name in sorted(names):
-                path = Path(folder) / name
-                archive.write(path, Path("holdfast") / path.relative_to(root))
+        for package in PACKAGES:
+            root = _folder_of(package)
+            # In the repository two of its folders are links.
+            for folder, folders, names in os.walk(root, followlinks=True):
+                folders[:] = sorted(set(folders) - {"__pycache__"})
+                for name in sorted(names):
+                    path = Path(folder) / name
+                    archive.write(path, Path(package) / path.relative_to(root))
         name = f"holdfast-{metadata.version}.dist-info/METADATA"
         archive.writestr(name, metadata.read_text("METADATA") or "")
+
+
+def _folder_of(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise UnavailableError(f"{package} is not installed for this Python")
+    return Path(spec.origin).parent
 
 
 def _launch_worker(directory: Path, number: int) -> None:

@@ -38,7 +38,11 @@ from holdfast.locations.coordination.job_history import (
     job_histories,
 )
 from holdfast.locations.coordination.shared_state import SharedStateRegistry
-from holdfast.locations.coordination.shared_streams import are_own, without_placeholders
+from holdfast.locations.coordination.shared_streams import (
+    are_own,
+    outlives_checkpoint,
+    without_placeholders,
+)
 from holdfast.locations.coordination.sweeping import (
     GRACE_S,
     LEAST_GRACE_S,
@@ -76,6 +80,7 @@ __all__ = [
     "latest_checkpoint",
     "load_checkpoints",
     "load_latest_checkpoint",
+    "outlives_checkpoint",
     "size_of",
     "stored",
     "sweep",

@@ -29,6 +29,15 @@ def are_own(restored: Iterable[StoredSubtask], job_directory: str) -> bool:
     )
 
 
+def outlives_checkpoint(state: StoredOperator, job_directory: str) -> bool:
+    """Whether a state is all inline and in the job's shared files, so that a later checkpoint may have it as it is."""
+    return all(
+        lies_in(stream.uri, uripath.join(job_directory, SHARED))
+        for stream in state.streams()
+        if isinstance(stream, FileStateHandle)
+    )
+
+
 def without_placeholders(
     uid: str, reported: StoredOperator, restored: Sequence[StoredSubtask], *, may_refer: bool
 ) -> StoredOperator:

@@ -19,6 +19,7 @@ from holdfast.locations.file_systems.port import (
     FileOutputStream,
     FileStatus,
     FileSystem,
+    LinkingFileSystem,
     PendingUpload,
     UploadingFileSystem,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "FileStatus",
     "FileSystem",
     "HdfsFileSystem",
+    "LinkingFileSystem",
     "LocalFileSystem",
     "MemoryFileSystem",
     "PendingUpload",

@@ -86,6 +86,9 @@ class LocalFileSystem:
     def create(self, uri: str, /) -> FileOutputStream:
         return _LocalOutputStream(uri)
 
+    def link(self, path: str, uri: str, /) -> FileOutputStream:
+        return _LocalOutputStream(uri, linked_to=path)
+
     def publish(self, uri: str, data: bytes, /) -> None:
         path = uripath.local_path(uri)
         directory, name = os.path.split(path)
@@ -174,13 +177,21 @@ class _LocalOutputStream:
     """A file that has its name from the beginning; O_EXCL keeps others away from it.
 
     Written for thousands of small files: what is called for each of them is kept short.
+
+    Args:
+        uri: Its name.
+        linked_to: A file that gets the name besides its own; None makes a new one.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, linked_to: str | None = None) -> None:
         self._uri = uri
         self._path = uripath.local_path(uri)
+        self._is_linked = linked_to is not None
         with _translated(uri):
-            self._descriptor = _create(self._path)
+            if linked_to is None:
+                self._descriptor = _create(self._path)
+            else:
+                self._descriptor = _linked(linked_to, self._path)
         self._deciding = threading.Lock()  # between `commit` and `abort`
         self._in_use = threading.Lock()
         self._process = os.getpid()
@@ -236,7 +247,14 @@ class _LocalOutputStream:
             raise StreamClosedError("stream is finished or discarded", self._uri)
 
     def _check_still_there(self) -> None:
-        if not os.fstat(self._descriptor).st_nlink:
+        status = os.fstat(self._descriptor)
+        is_there = status.st_nlink > 0
+        if self._is_linked:  # then it has another name, and may have lost this one
+            try:
+                is_there = os.path.samestat(status, os.stat(self._path))
+            except FileNotFoundError:
+                is_there = False
+        if not is_there:
             raise StorageUnavailableError("file was deleted while it was made", self._uri)
 
     def _close_if_finished(self) -> None:
@@ -253,6 +271,23 @@ class _LocalOutputStream:
 def _create(path: str) -> int:
     """A descriptor of a new file; fails if there is one."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+
+
+def _linked(file: str, path: str) -> int:
+    """A descriptor of a file that has one more name from now on; fails if the name is taken."""
+    try:
+        os.link(file, path)
+    except OSError as error:
+        if error.errno in {*_NO_LINKS, errno.EXDEV}:
+            message = f"file can't have another name here ({error.strerror})"
+            raise InvalidRequestError(message, path) from error
+        raise
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(path)
+        raise
 
 
 def _open_file(path: str, flags: int) -> int:

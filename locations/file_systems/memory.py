@@ -15,10 +15,12 @@ from holdfast.errors import (
 from holdfast.locations.file_systems.port import BytesLike, FileOutputStream, FileStatus
 
 # One store for the process, so that a URI means the same file wherever it is resolved.
-_LOCK = ProcessLock()
-_FILES: dict[str, tuple[bytes, int]] = {}
-_DIRECTORIES: dict[str, int] = {}
-"""Time of the last change by URI, milliseconds since 1970 UTC."""
+LOCK = ProcessLock()
+FILES: dict[str, tuple[bytes, int]] = {}
+"""Content and time of the last change by URI; the time in milliseconds since 1970 UTC, as below."""
+
+DIRECTORIES: dict[str, int] = {}
+"""Time of the last change by URI."""
 
 
 class MemoryFileSystem:
@@ -32,74 +34,74 @@ class MemoryFileSystem:
         self._now_ms = clock.now_ms
 
     def prepare_directory(self, uri: str, /) -> None:
-        with _LOCK.current:
+        with LOCK.current:
             path = uripath.local_path(uri)
             root = uri.removesuffix(path)
             parts = path.strip("/").split("/")
             for depth in range(1, len(parts) + 1):
                 directory = "/".join((root, *parts[:depth]))
-                if directory in _FILES:
+                if directory in FILES:
                     raise InvalidRequestError("not possible here (a file has that name)", uri)
-                _DIRECTORIES.setdefault(directory, self._now_ms())
+                DIRECTORIES.setdefault(directory, self._now_ms())
 
     def create(self, uri: str, /) -> FileOutputStream:
         return _MemoryOutputStream(self, uri)
 
     def publish(self, uri: str, data: bytes, /) -> None:
-        with _LOCK.current:
+        with LOCK.current:
             _require_directory(uri)
-            if uri in _FILES or uri in _DIRECTORIES:
+            if uri in FILES or uri in DIRECTORIES:
                 raise CheckpointConflictError.exists(uri)
             now_ms = self._now_ms()
-            _FILES[uri] = (bytes(data), now_ms)
-            _DIRECTORIES[uripath.parent(uri)] = now_ms
+            FILES[uri] = (bytes(data), now_ms)
+            DIRECTORIES[uripath.parent(uri)] = now_ms
 
     def open(self, uri: str, /) -> BinaryIO:
-        with _LOCK.current:
-            if uri not in _FILES:
+        with LOCK.current:
+            if uri not in FILES:
                 raise CheckpointNotFoundError("no such file or directory", uri)
-            return io.BytesIO(_FILES[uri][0])
+            return io.BytesIO(FILES[uri][0])
 
     def list(self, uri: str, /) -> Iterable[FileStatus]:
-        with _LOCK.current:
+        with LOCK.current:
             files = [
                 FileStatus(file, len(data), modified_ms, is_directory=False)
-                for file, (data, modified_ms) in _FILES.items()
+                for file, (data, modified_ms) in FILES.items()
                 if uripath.parent(file) == uri
             ]
             directories = [
                 FileStatus(directory, 0, changed_ms, is_directory=True)
-                for directory, changed_ms in _DIRECTORIES.items()
+                for directory, changed_ms in DIRECTORIES.items()
                 if uripath.parent(directory) == uri
             ]
         return files + directories
 
     def delete(self, uris: Iterable[str], /) -> None:
-        with _LOCK.current:
+        with LOCK.current:
             for uri in uris:
-                _FILES.pop(uri, None)
+                FILES.pop(uri, None)
 
     def delete_empty_directory(self, uri: str, /) -> None:
-        with _LOCK.current:
-            if not any(uripath.parent(entry) == uri for entry in (*_FILES, *_DIRECTORIES)):
-                _DIRECTORIES.pop(uri, None)
+        with LOCK.current:
+            if not any(uripath.parent(entry) == uri for entry in (*FILES, *DIRECTORIES)):
+                DIRECTORIES.pop(uri, None)
 
     def delete_tree(self, uri: str, /) -> None:
-        with _LOCK.current:
+        with LOCK.current:
             below = uri.rstrip("/") + "/"
-            for file in [file for file in _FILES if file.startswith(below)]:
-                del _FILES[file]
+            for file in [file for file in FILES if file.startswith(below)]:
+                del FILES[file]
             for directory in [
                 directory
-                for directory in _DIRECTORIES
+                for directory in DIRECTORIES
                 if directory == uri or directory.startswith(below)
             ]:
-                del _DIRECTORIES[directory]
+                del DIRECTORIES[directory]
 
 
 class _MemoryOutputStream:
     def __init__(self, file_system: MemoryFileSystem, uri: str) -> None:
-        with _LOCK.current:
+        with LOCK.current:
             _require_directory(uri)
         self._file_system = file_system
         self._uri = uri
@@ -131,5 +133,5 @@ class _MemoryOutputStream:
 
 
 def _require_directory(uri: str) -> None:
-    if uripath.parent(uri) not in _DIRECTORIES:
+    if uripath.parent(uri) not in DIRECTORIES:
         raise CheckpointNotFoundError("no such file or directory", uri)

@@ -1,7 +1,8 @@
 """The port to a store: what a storage needs of a file system, and nothing more.
 
 `FileSystem` is what every store can do. `ExclusiveFileSystem` is for stores that can also create
-a file only if its name is free, in one step: those alone keep two drivers apart.
+a file only if its name is free, in one step: those alone keep two drivers apart. `LinkingFileSystem` is for
+those that need no copy of a file that is on this machine's disk already.
 """
 
 from collections.abc import Iterable
@@ -154,5 +155,18 @@ class ExclusiveFileSystem(FileSystem, Protocol):
 
         Raises `CheckpointConflictError` if it is taken, `OutcomeUnknownError` if the store
         did not say.
+        """
+        ...
+
+
+@runtime_checkable
+class LinkingFileSystem(FileSystem, Protocol):
+    """A store on a disk of this machine, where a file can have a second name."""
+
+    def link(self, path: str, uri: str, /) -> FileOutputStream:
+        """Begin a file that has the bytes of another one, which nobody changes: they are not copied.
+
+        Nothing can be written to it. Raises `InvalidRequestError` if the two are on different disks or the
+        disk knows no such thing, `CheckpointNotFoundError` if there is no such file, and what `create` does.
         """
         ...

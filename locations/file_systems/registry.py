@@ -57,7 +57,7 @@ _BUILT_IN: dict[str, _Registered] = {
     },
 }
 
-_LOCK = ProcessLock()
+LOCK = ProcessLock()
 
 # By scheme, and by scheme://bucket for buckets that have settings of their own.
 _FACTORIES = dict(_BUILT_IN)
@@ -77,7 +77,7 @@ def register_file_system(
             as the parts of a stream, is its own to know.
     """
     scheme = scheme.lower()
-    with _LOCK.current:
+    with LOCK.current:
         _forget(scheme)
         _FACTORIES[scheme] = (factory, retries)
 
@@ -102,7 +102,7 @@ def use_s3(
     """
     if bucket is not None and (not bucket or "/" in bucket):
         raise InvalidRequestError(f"{shown(bucket)!r} is no bucket; give its name alone")
-    with _LOCK.current:
+    with LOCK.current:
         for scheme, adapter in _S3_SCHEMES.items():
             root = scheme if bucket is None else f"{scheme}://{bucket}"
             _use(root, scheme, _S3(adapter, settings, retries))
@@ -120,7 +120,7 @@ def use_hdfs(options: Mapping[str, str], *, retries: RetryPolicy = _DEFAULT_POLI
             `retries` to say.
         retries: When calls, and the beginning and the end of streams, that fail are given up.
     """
-    with _LOCK.current:
+    with LOCK.current:
         for scheme in ("hdfs", "viewfs"):
             known, _ = _FACTORIES[scheme]
             before = known.options if isinstance(known, _Hdfs) else {}
@@ -139,7 +139,7 @@ def _use(root: str, scheme: str, factory: _S3 | _Hdfs) -> None:
 def unregister_file_system(scheme: str) -> None:
     """Forget a scheme that was registered; a built-in one is itself again."""
     scheme = scheme.lower()
-    with _LOCK.current:
+    with LOCK.current:
         _forget(scheme)
         if scheme in _BUILT_IN:
             _FACTORIES[scheme] = _BUILT_IN[scheme]
@@ -165,7 +165,7 @@ def file_system_for(uri: str) -> RetryingFileSystem:
         uripath.refuse_password(uri)
     scheme, _, rest = uri.partition("://")
     root = f"{scheme}://{rest.partition('/')[0]}"
-    with _LOCK.current:
+    with LOCK.current:
         registered = _FACTORIES.get(root)
         if registered is None:
             root, registered = scheme, _FACTORIES.get(scheme)
@@ -173,7 +173,7 @@ def file_system_for(uri: str) -> RetryingFileSystem:
     if opened is None:
         # Not under the lock: it may import, and ask for other schemes.
         opened = _open(scheme, uri, registered)
-        with _LOCK.current:
+        with LOCK.current:
             if _FACTORIES.get(root) is registered:  # nobody has said otherwise meanwhile
                 opened = _OPENED.setdefault(root, opened)
     return opened
@@ -186,7 +186,7 @@ def _open(scheme: str, uri: str, registered: _Registered | None) -> RetryingFile
     else:
         if "://" not in uri:
             raise InvalidRequestError(uripath.NO_SCHEME, uri)
-        with _LOCK.current:
+        with LOCK.current:
             known = ", ".join(sorted(f"{name}://" for name in _FACTORIES if "://" not in name))
         try:
             inner = fsspec_file_system(scheme.removeprefix("fsspec+"))

@@ -51,6 +51,7 @@ class SubtaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
         restored_from: Where the files of its state were when it began: in the memory of its `worker`,
             in `local` copies on the disk of its host, or in `storage`, if any was only there. Empty
             if there were no files, or nobody has noted it.
+        rows_late: Rows that were dropped before the operator because they came too late; not in `rows_in`.
     """
 
     rows_in: Count
@@ -61,6 +62,7 @@ class SubtaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
     sync_ms: DurationMs
     async_ms: DurationMs
     restored_from: str = ""
+    rows_late: Count = 0
 
 
 class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -27,14 +27,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 import msgspec
 
 from holdfast.common import uripath
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import BytesLike, file_system_for
-from holdfast.locations.handles import FileStateHandle, StreamStateHandle, is_inside
+from holdfast.locations.handles import Checksum, FileStateHandle, StreamStateHandle, is_inside
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages.entropy import MARKER, lies_in
 
@@ -112,6 +112,24 @@ class CheckpointStateOutputStream(OwnedOutputStream, Protocol):
 
         Raises `StreamClosedError` when called again or after `close`, `StorageUnavailableError`
         after which nothing is left behind.
+        """
+        ...
+
+
+@runtime_checkable
+class AdoptingOutputStream(CheckpointStateOutputStream, Protocol):
+    """A stream that needs no copy of bytes that are in a file of this machine already."""
+
+    def adopt(self, path: str, size: int, checksum: Checksum, /) -> bool:
+        """Let a file, which nobody changes any more, be what is written; it has its own name for it from now on.
+
+        Args:
+            path: The file.
+            size: Its length in bytes.
+            checksum: What its bytes add up to.
+
+        Returns:
+            Whether that was possible. If not, nothing was done. Nothing may be written before or after.
         """
         ...
 

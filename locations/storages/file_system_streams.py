@@ -13,9 +13,16 @@ from holdfast.errors import (
     OutcomeUnknownError,
     StreamClosedError,
 )
-from holdfast.locations.file_systems import BytesLike, FileOutputStream, file_system_for, publish
+from holdfast.locations.file_systems import (
+    BytesLike,
+    FileOutputStream,
+    LinkingFileSystem,
+    file_system_for,
+    publish,
+)
 from holdfast.locations.handles import (
     ByteStreamStateHandle,
+    Checksum,
     ChecksumBuilder,
     FileStateHandle,
     StreamStateHandle,
@@ -59,6 +66,7 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
         self._file: FileOutputStream | None = None
         self._file_bytes = 0
         self._checksum = ChecksumBuilder()
+        self._adopted: Checksum | None = None
         self._lock = threading.Lock()  # held for moments only: `close` never waits for the store
         self._discarded = False
 
@@ -73,6 +81,23 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
         else:
             self._buffer += view
         return len(view)
+
+    def adopt(self, path: str, size: int, checksum: Checksum, /) -> bool:
+        self._check_open()
+        if self.tell() or size <= self._inline_threshold:
+            return False
+        uri = self._new_uri()
+        file_system = file_system_for(uri).inner
+        if not isinstance(file_system, LinkingFileSystem):
+            return False
+        try:
+            file = file_system.link(path, uri)
+        except CheckpointError:  # if the directory is what fails, writing says so
+            return False
+        self._begin(uri, file)
+        self._file_bytes = size
+        self._adopted = checksum
+        return True
 
     def flush(self) -> None:
         self._check_open()
@@ -108,7 +133,8 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
         finally:
             # Leaves nothing of a file that was not committed, and one that was alone.
             self.close()
-        return FileStateHandle(self._uri, self._file_bytes, self._checksum.finish())
+        checksum = self._adopted or self._checksum.finish()
+        return FileStateHandle(self._uri, self._file_bytes, checksum)
 
     def close(self) -> None:
         with self._lock:
@@ -131,16 +157,22 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
         if not data:
             return
         if self._file is None:
-            name = os.urandom(16).hex()
-            self._uri = spread(self._path_prefix, name) + name
-            file = file_system_for(self._uri).create(self._uri)
-            with self._lock:
-                discarded, self._file = self._discarded, file
-            if discarded:  # by another thread, which saw no file
-                file.abort()
+            uri = self._new_uri()
+            self._begin(uri, file_system_for(uri).create(uri))
+        assert self._file is not None
         self._file.write(data)
         self._checksum.update(data)
         self._file_bytes += len(data)
+
+    def _new_uri(self) -> str:
+        name = os.urandom(16).hex()
+        return spread(self._path_prefix, name) + name
+
+    def _begin(self, uri: str, file: FileOutputStream) -> None:
+        with self._lock:
+            discarded, self._file, self._uri = self._discarded, file, uri
+        if discarded:  # by another thread, which saw no file
+            file.abort()
 
     def _check_open(self) -> None:
         if self._finished:

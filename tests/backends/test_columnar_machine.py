@@ -150,8 +150,8 @@ class ColumnarMachine(RuleBasedStateMachine):
         keyed = "holdfast.backends.keyed"
         self.patch.setattr(f"{keyed}.segments.segment_writer.LEAST_ROWS", small[0])
         self.patch.setattr(f"{keyed}.columnar.chunked_merging.CHUNK_ROWS", small[1])
-        self.patch.setattr(f"{keyed}.segments.side_tables._STEP_ROWS", small[2])
-        self.patch.setattr(f"{keyed}.segments.whole_tables._STEP_ROWS", small[3])
+        self.patch.setattr(f"{keyed}.segments.side_tables.STEP_ROWS", small[2])
+        self.patch.setattr(f"{keyed}.segments.whole_tables.STEP_ROWS", small[3])
         self.patch.setattr(f"{keyed}.columnar.segment_store.IN_MEMORY_BYTES", in_memory)
         self.kind, self.weak = kind, weak
         self.specs = specs(kind)
@@ -528,4 +528,7 @@ class ColumnarMachine(RuleBasedStateMachine):
 
 
 TestColumnarMachine = ColumnarMachine.TestCase
-TestColumnarMachine.settings = settings(stateful_step_count=30, deadline=None)
+# A step is worth many of a plain test.
+TestColumnarMachine.settings = settings(
+    stateful_step_count=30, deadline=None, max_examples=settings().max_examples // 2
+)

@@ -25,8 +25,6 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
     StateMigrationError,
-    StorageFullError,
-    StorageUnavailableError,
 )
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import FileStateHandle, StreamStateHandle
@@ -301,7 +299,7 @@ def test_without_a_directory_segments_are_in_memory(job: Job) -> None:
 
 
 @pytest.mark.parametrize("is_full", [True, False])
-def test_a_disk_without_room_loses_no_row_and_the_next_snapshot_has_them(
+def test_what_the_disk_does_not_take_is_kept_in_memory(
     job: Job, monkeypatch: pytest.MonkeyPatch, *, is_full: bool
 ) -> None:
     tables = job.restored(policy=MergePolicy())
@@ -316,12 +314,39 @@ def test_a_disk_without_room_loses_no_row_and_the_next_snapshot_has_them(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "writev", full)
-        with pytest.raises(StorageFullError if is_full else StorageUnavailableError):
-            job.snapshot(tables)
-    assert job.local_files() == before
+        handle = job.completed(tables)
+        assert job.local_files() <= before
+        restored = job.restored(handle)
+        assert values(restored.table(value_spec()), range(ROWS)) == [2, 1] * (ROWS // 2)
     assert values(table, range(ROWS)) == [2, 1] * (ROWS // 2)
-    restored = job.restored(job.completed(tables))
+    restored = job.restored(handle)
     assert values(restored.table(value_spec()), range(ROWS)) == [2, 1] * (ROWS // 2)
+    assert job.local_files()
+
+
+def test_on_the_disk_of_its_storage_a_segment_is_written_once(
+    local_directory: str, tmp_path: Path
+) -> None:
+    job = Job(local_directory, tmp_path / "local")
+    tables = job.restored()
+    table = tables.table(value_spec())
+    put(table, range(ROWS), 1)
+    aborted = job.snapshot(tables)
+    aborted.discard_state()
+    tables.notify_checkpoint_aborted(job.checkpoint)
+    handle = job.completed(tables)
+    ((name, uri),) = uris(handle).items()
+    stored = Path(uri.removeprefix("file://"))
+    assert stored.samefile(job.local / name)
+    (stream,) = handle.segments.values()
+    with stream.open_input_stream() as reader:  # which verifies it
+        assert reader.read(-1) == stored.read_bytes()
+    put(table, range(ROWS), 2)
+    merging = job.restored(handle, policy=MergePolicy(rewrite=1e9))
+    put(merging.table(value_spec()), range(1), 2)
+    job.completed(merging)
+    assert name not in job.local_files()
+    assert stored.exists()
 
 
 # ---- merging
@@ -364,8 +389,54 @@ def test_a_snapshot_makes_two_segments_at_most_and_reads_a_bounded_part_of_a_lar
     assert values(table, range(ROWS)) == expected
     assert max(merged_rows) <= 2 * 20e3 / 24
     runs = table.manifest.runs
-    assert len(runs) <= 12
+    assert len(runs) <= 13
     assert sum(run.rows for run in runs) < 1.6 * ROWS
+
+
+def test_small_batches_after_a_bulk_load_merge_no_more_than_small_batches_do(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = MergePolicy(
+        fan_in=4,
+        level_bytes=2e3,
+        tier_bytes=20e3,
+        least_slice_bytes=10e3,
+        most_slice_bytes=20e3,
+    )
+    tables = job.restored(policy=policy)
+    table = tables.table(value_spec())
+    for first in range(0, ROWS, ROWS // 6):  # 40 kB each
+        put(table, range(first, min(first + ROWS // 6, ROWS)), 1)
+        job.completed(tables)
+    merged_rows = []
+
+    def counted(parts: Sequence[Part], *arguments: object, **named: object) -> SortedRows:
+        merged_rows.append(sum(part.rows for part in parts))
+        return merged_by_chunks(parts, *arguments, **named)  # type: ignore[arg-type]
+
+    compaction = "holdfast.backends.keyed.columnar.compaction"
+    monkeypatch.setattr(f"{compaction}.merged_by_chunks", counted)
+    for batch in range(60):
+        put(table, range(batch, ROWS, 100), 2)
+        job.completed(tables)
+    assert merged_rows
+    assert max(merged_rows) <= 2 * 20e3 / 24
+    assert len(table.manifest.runs) <= 12
+    assert values(table, range(ROWS)) == ([2] * 60 + [1] * 40) * (ROWS // 100)
+
+
+def test_memory_of_a_large_merge_is_given_back_when_no_other_comes() -> None:
+    arena = Workspace().arena
+    arena.array(30 << 20, np.uint8)
+    assert arena.size > 30 << 20
+    for _ in range(3):
+        arena.reset()
+        arena.array(8 << 20, np.uint8)
+    assert arena.size > 30 << 20
+    for _ in range(60):
+        arena.reset()
+        arena.array(1 << 20, np.uint8)
+    assert arena.size <= 8 << 20
 
 
 def test_rows_of_other_key_groups_go_when_they_are_merged(job: Job) -> None:

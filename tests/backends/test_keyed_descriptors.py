@@ -38,6 +38,9 @@ ROW = pa.schema([("n", pa.int64()), ("text", pa.string())])
         ({"n": "sum", "text": "sum"}, ROW),
         ({"n": "sum", "text": "max", "more": "max"}, ROW),
         ({"n": "sum"}, int),
+        ("max", ROW),
+        ({"pair": "max"}, pa.schema([("pair", pa.struct([("x", pa.list_(pa.int64()))]))])),
+        ({"pair": "sum"}, pa.schema([("pair", pa.struct([("x", pa.int64())]))])),
     ],
 )
 def test_functions_are_known_and_of_types_that_they_take(function: Any, type: Any) -> None:
@@ -47,6 +50,8 @@ def test_functions_are_known_and_of_types_that_they_take(function: Any, type: An
 
 def test_functions_of_each_field_are_taken() -> None:
     assert ReducingStateDescriptor("r", {"n": "count", "text": "max"}, ROW).name == "r"
+    pair = pa.schema([("pair", pa.struct([("x", pa.int64()), ("y", pa.string())]))])
+    assert ReducingStateDescriptor("r", {"pair": "max"}, pair).name == "r"
 
 
 def test_what_aggregates_is_a_function() -> None:

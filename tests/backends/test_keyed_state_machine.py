@@ -117,7 +117,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         patch = self.stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr("holdfast.backends.keyed.segments.segment_writer.LEAST_ROWS", 1)
         patch.setattr("holdfast.backends.keyed.columnar.chunked_merging.CHUNK_ROWS", 2)
-        patch.setattr("holdfast.backends.keyed.segments.whole_tables._STEP_ROWS", 7)
+        patch.setattr("holdfast.backends.keyed.segments.whole_tables.STEP_ROWS", 7)
         self.key, self.key_of = KEYS[kind]
         columns = self.columns_of(range(KEY_COUNT))
         self.group_of = (key_hash(columns).to_numpy().astype(np.int64) % GROUPS).tolist()
@@ -421,6 +421,12 @@ class KeyedStateMachine(RuleBasedStateMachine):
         assert sorted(seen) == sorted(time for _, time in due)
         self.model.t -= due
 
+    @invariant()
+    def the_earliest_timers_are_told(self) -> None:
+        for subtask in getattr(self, "subtasks", []):
+            mine = [time for n, time in self.model.t if self.group_of[n] in subtask.groups]
+            assert subtask.backend.next_timers() == (min(mine, default=None), None)
+
     @rule(by=st.integers(1, 12))
     def wait(self, by: int) -> None:
         self.now += by
@@ -566,4 +572,5 @@ class KeyedStateMachine(RuleBasedStateMachine):
 
 
 TestKeyedStateMachine = KeyedStateMachine.TestCase
-TestKeyedStateMachine.settings = settings(deadline=None)
+# A step is worth many of a plain test.
+TestKeyedStateMachine.settings = settings(deadline=None, max_examples=settings().max_examples // 2)

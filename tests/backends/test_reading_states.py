@@ -390,7 +390,7 @@ def test_a_large_state_comes_block_by_block_and_in_parts(
 
     whole = readable_state(pointer)
     assert len(whole.split()) == 1
-    monkeypatch.setattr("holdfast.backends.inspection.operator_parts._PARALLEL_BYTES", 1 << 20)
+    monkeypatch.setattr("holdfast.backends.inspection.operator_parts.PARALLEL_BYTES", 1 << 20)
     parts = whole.split()
     assert len(parts) > 2
     pieces = [
@@ -408,10 +408,10 @@ def test_a_large_state_comes_block_by_block_and_in_parts(
 def test_a_large_array_is_stored_in_blocks(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.backends.sections.section._BLOCK", 1 << 16)
+    monkeypatch.setattr("holdfast.backends.sections.section.BLOCK_BYTES", 1 << 16)
     elements = pa.array(range(100_000))
     pointer = one_state(checkpoint, pa.int64(), elements)
-    monkeypatch.setattr("holdfast.backends.inspection.operator_parts._PARALLEL_BYTES", 1 << 18)
+    monkeypatch.setattr("holdfast.backends.inspection.operator_parts.PARALLEL_BYTES", 1 << 18)
     state = readable_state(pointer)
     parts = state.split()
     assert len(parts) > 2

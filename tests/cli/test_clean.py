@@ -9,7 +9,8 @@ from unittest import mock
 
 import pytest
 from cli.stores import options_for
-from servers.s3 import S3Bucket, settings_of
+from servers.buckets import MemoryBucket
+from servers.s3 import settings_of
 
 from holdfast.cli.command_line import main
 from holdfast.cli.commands import clean
@@ -21,7 +22,6 @@ from holdfast.locations import (
     use_s3,
 )
 from holdfast.locations.adapters import ByteStreamStateHandle
-from holdfast.locations.coordination import sweeping
 from holdfast.testing import metadata_of
 
 RANDOM = "0123456789abcdef" * 2
@@ -251,18 +251,16 @@ def test_an_empty_directory_and_a_bad_one(
 
 
 def test_uploads_that_were_never_completed_are_aborted(
-    memory_bucket: S3Bucket,
+    memory_bucket: MemoryBucket,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     directory = f"s3://{memory_bucket.name}/data"
     use_s3(settings_of(memory_bucket.server), memory_bucket.name)
     complete(directory, "job")
     for key in (f"data/job/chk-3/01234567-{RANDOM}", "data/job/chk-3/somebody-else's"):
         memory_bucket.client.create_multipart_upload(Bucket=memory_bucket.name, Key=key)
-    now_ms = sweeping._store_clock_ms
-    monkeypatch.setattr(sweeping, "_store_clock_ms", lambda uri: now_ms(uri) + 86_400_000)
+    memory_bucket.age(2 * 86_400)
     settings = tmp_path / "job.conf"
     options = options_for(memory_bucket)
     settings.write_text("\n".join(option.removeprefix("--conf=") for option in options))

@@ -1,5 +1,6 @@
 """The `holdfast` command."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 from jobs.kept import write_checkpoint
 
-from holdfast.cli.command_line import main, parser
+from holdfast.cli.command_line import main
+from holdfast.cli.commands import COMMANDS as ALL_COMMANDS
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import Settings, settings_table
 
@@ -88,10 +90,11 @@ def test_commands_refuse_a_key_that_is_no_setting_as_jobs_do(
 
 
 def test_every_command_with_settings_is_asked_for_wrong_ones() -> None:
-    (subparsers,) = (action for action in parser()._actions if isinstance(action.choices, dict))
-    assert isinstance(subparsers.choices, dict)
+    known = argparse.ArgumentParser().add_subparsers()
+    for command in ALL_COMMANDS:
+        command.add_to(known)
     with_settings = {
-        name for name, command in subparsers.choices.items() if "--conf" in command.format_help()
+        name for name, command in known.choices.items() if "--conf" in command.format_help()
     }
     assert with_settings == {words[0] for words in COMMANDS}
 

@@ -15,10 +15,10 @@ from jobs.kept import write_checkpoint
 from jobs.stopped import remove
 
 from holdfast.cli.command_line import main
-from holdfast.cli.commands import listing
 from holdfast.cli.output import print_json, print_line, print_lines, print_pairs, print_table, say
 from holdfast.locations import FileSystemCheckpointStorage, complete_checkpoint
 from holdfast.locations.coordination import files_of
+from holdfast.testing import Faults
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31mred\nfake line\x9b2J\u2028\u202e"
 
@@ -88,13 +88,10 @@ def test_json_is_escaped_where_somebody_looks_at_it(
     "failure", [RuntimeError("\x1bwhat"), OSError(errno.ENOSPC, "no room left")]
 )
 def test_what_nobody_has_foreseen_is_status_3_with_a_traceback(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failure: Exception
+    capsys: pytest.CaptureFixture[str], faults: Faults, failure: Exception
 ) -> None:
-    def fail(_: str) -> list[object]:
-        raise failure
-
-    monkeypatch.setattr(listing, "find_checkpoints", fail)
-    assert main(["list", "file:///data"]) == 3
+    faults.before("list", failure, "every")
+    assert main(["list", faults.directory]) == 3
     said = capsys.readouterr().err
     assert said.startswith("Traceback")
     assert type(failure).__name__ in said

@@ -92,6 +92,7 @@ def test_the_json_has_all_that_the_page_shows(
         "total_bytes": metadata_bytes,
         "metadata_bytes": metadata_bytes,
         "rows_in": 30,
+        "rows_late": 0,
         "rows_out": 10,
         "operators": [
             {
@@ -104,6 +105,7 @@ def test_the_json_has_all_that_the_page_shows(
                         "subtask": index,
                         "stored_bytes": 100 * (index + 1),
                         "rows_in": 10 * (index + 1),
+                        "rows_late": 0,
                         "rows_out": 5,
                         "restore_ms": 1.0,
                         "process_ms": 2.0 * (index + 1),

@@ -92,6 +92,7 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
                         "stored_bytes": sizes[index],
                         "statistics": {
                             "rows_in": count,
+                            "rows_late": 0,
                             "rows_out": count + 1,
                             "state_bytes": sizes[index],
                             "restore_ms": 1.0,
@@ -121,6 +122,7 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
             "offsets": 'v1\n{"batchTimestampMs":2,"conf":{"a":"b"}}\n{"logOffset":2}',
             "checkpoint_location": "file:/spark",
             "spark_version": "4.3.0",
+            "watermark": 0,
         },
         "spark_files": None,
         "coordinator_states": {"sink/visits": 4},

@@ -73,7 +73,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> Iterator[str]
 
 def files_in(bucket: str) -> set[str]:
     """Paths of all files in a bucket."""
-    return {uri.removeprefix(f"{bucket}/") for uri in store._FILES if uri.startswith(f"{bucket}/")}
+    return {uri.removeprefix(f"{bucket}/") for uri in store.FILES if uri.startswith(f"{bucket}/")}
 
 
 completed = partial(checkpointed_jobs.completed, files=3)

@@ -55,7 +55,7 @@ def server(
     yield module_server
     if not module_server.is_running:
         module_server.start()
-    for connection in list(Sftp._cache.values()):
+    for connection in list(Sftp._cache.values()):  # noqa: SLF001  # fsspec has no public way to them
         connection.client.close()
     Sftp.clear_instance_cache()
 
@@ -74,17 +74,27 @@ def contents_below(root: Path) -> dict[str, bytes]:
     }
 
 
-class Raising:
-    """In place of anything: every method fails."""
+def raising(error: Exception) -> Callable[..., None]:
+    """A method that fails."""
 
-    def __init__(self, error: Exception) -> None:
-        self._error = error
+    def fail(*_: object) -> None:
+        raise error
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        def fail(*arguments: object) -> None:
-            raise self._error
+    return fail
 
-        return fail
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The files that fsspec has opened, in order: they can be made to fail."""
+    files: list[Any] = []
+    open_file = fsspec.AbstractFileSystem.open
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        files.append(open_file(*arguments, **options))
+        return files[-1]
+
+    monkeypatch.setattr(fsspec.AbstractFileSystem, "open", noted)
+    return files
 
 
 class ObjectStore(fsspec.AbstractFileSystem):  # type: ignore[misc]

@@ -14,9 +14,8 @@ import pytest
 from contracts.patience import HANGS_S
 from servers.hdfs import HdfsDirectory, HdfsServer, NameNodeProxy, name_node_proxy
 
-from holdfast.errors import (
-    StorageUnavailableError,
-)
+from holdfast.common import uripath
+from holdfast.errors import StorageUnavailableError
 from holdfast.locations.adapters import (
     FileOutputStream,
     RetryPolicy,
@@ -24,8 +23,14 @@ from holdfast.locations.adapters import (
     register_file_system,
     unregister_file_system,
 )
-from holdfast.locations.file_systems import HdfsFileSystem, RetryingExclusiveFileSystem
-from holdfast.locations.file_systems.hdfs import hdfs_client
+from holdfast.locations.file_systems import HdfsFileSystem, Retrier, RetryingExclusiveFileSystem
+from holdfast.locations.file_systems.hdfs.hdfs_client import (
+    CLIENTS,
+    HdfsClient,
+    HdfsPatience,
+    client_for,
+)
+from holdfast.locations.file_systems.hdfs.hdfs_output_stream import HdfsOutputStream
 
 MIB = 1 << 20
 
@@ -35,15 +40,23 @@ SOON = RetryPolicy(deadline_s=0.2, first_wait_s=0.01, longest_wait_s=0.02)
 PATIENT = RetryPolicy(deadline_s=HANGS_S, first_wait_s=0.01, longest_wait_s=0.1)
 """Never gives up in a test."""
 
-Use = Callable[[RetryPolicy], RetryingExclusiveFileSystem]
+IMPATIENT = HdfsPatience(waits_in_streams=False)
+"""Waits for no NameNode that is down."""
+
+Use = Callable[..., RetryingExclusiveFileSystem]
+"""Takes a `RetryPolicy`, and a `HdfsPatience` if it is to be another than the default."""
 
 
 @pytest.fixture
 def use() -> Iterator[Use]:
     """Reach `hdfs://` by a policy."""
 
-    def register(policy: RetryPolicy) -> RetryingExclusiveFileSystem:
-        register_file_system("hdfs", lambda: HdfsFileSystem(retries=policy), retries=policy)
+    def register(
+        policy: RetryPolicy, patience: HdfsPatience | None = None
+    ) -> RetryingExclusiveFileSystem:
+        register_file_system(
+            "hdfs", lambda: HdfsFileSystem(retries=policy, patience=patience), retries=policy
+        )
         file_system = file_system_for("hdfs://any/x")
         assert isinstance(file_system, RetryingExclusiveFileSystem)
         return file_system
@@ -56,20 +69,14 @@ def use() -> Iterator[Use]:
 def proxy(hdfs: HdfsServer) -> Iterator[NameNodeProxy]:
     with name_node_proxy(hdfs) as proxy:
         yield proxy
-    for key in [key for key in hdfs_client._CLIENTS._values if key[0] == proxy.uri]:
-        hdfs_client._CLIENTS.drop(key)
+    for key in [key for key in CLIENTS.values if key[0] == proxy.uri]:
+        CLIENTS.drop(key)
 
 
 @pytest.fixture
 def directory(proxy: NameNodeProxy, hdfs_directory: HdfsDirectory) -> str:
     """The URI of `hdfs_directory` through the proxy."""
     return proxy.uri + hdfs_directory.path
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients that are made from now on don't wait for a NameNode that is down."""
-    monkeypatch.setattr(hdfs_client, "_FOR_STREAMS", hdfs_client._FOR_CALLS)
 
 
 @pytest.fixture
@@ -118,6 +125,42 @@ def at_first_retry(action: Callable[[], object]) -> Iterator[None]:
                 failed.set()
     finally:
         log.removeHandler(handler)
+
+
+class Wrapping:
+    """A client of hdfs-native's whose writers are what is made of them."""
+
+    def __init__(self, raw: Any, wrap: Callable[[Any], Any]) -> None:
+        self.raw = raw
+        self.wrap = wrap
+        self.inner = self
+
+    def create(self, path: str, options: Any) -> Any:
+        return self.wrap(self.raw.inner.create(path, options))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.raw, name)
+
+
+def stream_of(
+    uri: str, *, wrap: Callable[[Any], Any] = lambda writer: writer, cleanup: Retrier | None = None
+) -> HdfsOutputStream:
+    """A file as `HdfsFileSystem` creates it.
+
+    Args:
+        uri: Its URI.
+        wrap: Makes of a writer of hdfs-native's the one that is used.
+        cleanup: Repeats its deletion when it is given up.
+    """
+    writing = client_for(uri, (), HdfsPatience(), for_streams=True)
+    return HdfsOutputStream(
+        uri,
+        uripath.local_path(uri),
+        calls=client_for(uri, (), HdfsPatience()),
+        stream=HdfsClient(Wrapping(writing.raw, wrap), lambda: None, writing.patience),
+        retrier=Retrier(PATIENT),
+        cleanup=cleanup or Retrier(PATIENT),
+    )
 
 
 class Ends:

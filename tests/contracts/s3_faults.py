@@ -19,7 +19,6 @@ from holdfast.locations.adapters import (
     unregister_file_system,
 )
 from holdfast.locations.file_systems import RetryingExclusiveFileSystem, S3FileSystem, publish
-from holdfast.locations.file_systems.s3 import s3_settings
 from holdfast.testing import HttpFaults, HttpRequest, s3_operation_of
 
 SOON = RetryPolicy(deadline_s=0.03, first_wait_s=0.001, longest_wait_s=0.002)
@@ -92,7 +91,6 @@ STORES = (
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     server, state_files = request.param.split()
-    monkeypatch.setattr(s3_settings, "_LEAST_PART_BYTES", 1)
     if server == "moto":
         monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
     bucket: S3Bucket = request.getfixturevalue(f"{server}_bucket")
@@ -279,11 +277,6 @@ def check_nothing_is_left(store: Store, operation: Operation, error: CheckpointE
     else:
         assert stored == {}
     assert store.bucket.uploads() == []
-
-
-def changed(settings: S3Settings, **changes: Any) -> S3Settings:
-    values = {name: getattr(settings, name) for name in S3Settings.__slots__}
-    return S3Settings(**{**values, **changes})
 
 
 def wait_for_parts() -> None:

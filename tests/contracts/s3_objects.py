@@ -2,8 +2,10 @@
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,9 +15,13 @@ from servers.s3 import S3Bucket, settings_of
 from servers.watched import SOON
 
 from holdfast.locations import use_s3
-from holdfast.locations.adapters import unregister_file_system
-from holdfast.locations.file_systems import S3FileSystem
-from holdfast.locations.file_systems.s3 import s3_settings
+from holdfast.locations.adapters import (
+    FileStatus,
+    file_system_for,
+    register_file_system,
+    unregister_file_system,
+)
+from holdfast.locations.file_systems import PROBE_PREFIX, S3FileSystem
 
 MIB = 1 << 20
 
@@ -59,8 +65,7 @@ def s3(bucket: S3Bucket) -> Iterator[S3Bucket]:
 
 @pytest.fixture
 def small_parts(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a part be as small as a test wants it; no server here but moto minds."""
-    monkeypatch.setattr(s3_settings, "_LEAST_PART_BYTES", 1)
+    """Let moto take parts as small as a test wants them; no other server here minds."""
     if "moto.s3.models" in sys.modules:
         monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
 
@@ -88,6 +93,30 @@ def put_many(bucket: S3Bucket, keys: list[str], data: bytes = b"") -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(put, keys))
+
+
+@contextmanager
+def later(directory: str, *, seconds: float) -> Iterator[None]:
+    """Go on after that many seconds: what a sweep asks a bucket the time by is that much younger than the rest."""
+    inner = file_system_for(directory).inner
+    assert isinstance(inner, S3FileSystem)
+    settings = inner.settings
+
+    class Later(S3FileSystem):
+        def list(self, uri: str, /) -> Iterable[FileStatus]:
+            return [
+                replace(entry, modified_ms=entry.modified_ms + int(1000 * seconds))
+                if f"/{PROBE_PREFIX}" in entry.uri
+                else entry
+                for entry in super().list(uri)
+            ]
+
+    register_file_system("s3", lambda: Later(settings))
+    try:
+        yield
+    finally:
+        unregister_file_system("s3")
+        use_s3(settings)
 
 
 def settle() -> None:

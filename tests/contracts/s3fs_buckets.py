@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from contracts.patience import PATIENT
-from servers.buckets import faults_before
+from servers.buckets import OF_OTHERS, faults_before
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast.locations import use_s3
@@ -57,13 +57,20 @@ class Watched:
         return Counter(s3_operation_of(request) for request in self.faults.requests)
 
 
+@pytest.fixture(params=["memory", pytest.param("ministack", marks=OF_OTHERS)])
+def s3_bucket(request: pytest.FixtureRequest) -> S3Bucket:
+    """A bucket in memory, and on a server that somebody else has written; the integration tests have MinIO."""
+    bucket: S3Bucket = request.getfixturevalue(f"{request.param}_bucket")
+    return bucket
+
+
 @pytest.fixture
 def bucket(s3_bucket: S3Bucket) -> Iterator[S3Bucket]:
     """A bucket on each of the servers; afterwards nothing is left of how it was reached."""
     yield s3_bucket
     for scheme in SCHEMES:
         unregister_file_system(scheme)
-    clients = s3fs_client._CLIENTS._values
+    clients = s3fs_client.CLIENTS.values
     while clients:
         clients.popitem()[1].close()
 

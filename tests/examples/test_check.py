@@ -47,4 +47,4 @@ def test_files_of_another_size_differ(files: list[tuple[int, int, int]], wrong: 
 
 def test_the_self_check_of_the_demo_passes() -> None:
     table = pa.table({"id": [1, 2, 3], "dep_delay": [1.0, 2.0, None]})
-    assert blind_spots(table) == []
+    assert blind_spots(table, "dep_delay") == []

@@ -8,7 +8,7 @@ from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.locations import FileSystemCheckpointStorage, StoredSubtask
 from holdfast.locations.adapters import CheckpointedStateScope, file_system_for
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
-from holdfast.spark import stateful
+from holdfast.spark.operators import Operator
 from holdfast.spark.query import CLEANER, CheckpointCoordinator, PendingCheckpoint
 from holdfast.spark.subtask import Acknowledgement
 from holdfast.spark_progress import SparkProgress
@@ -32,12 +32,22 @@ def coordinator(
 ) -> CheckpointCoordinator:
     """A driver of the job, as each start of the query makes one."""
     storage = FileSystemCheckpointStorage(directory, inline_threshold=inline_threshold)
-    operator = stateful(Groups(1), uid=uid, parallelism=parallelism, key=key)
+    operator = Operator(
+        function=Groups(1),
+        sink=None,
+        uid=uid,
+        parallelism=parallelism,
+        max_parallelism=None,
+        key=(key,) if isinstance(key, str) else tuple(key or ()),
+        broadcast=None,
+        schema=None,
+        persist=False,
+    )
     return CheckpointCoordinator(
         storage.create_checkpoint_storage(job_id),
         job_id=job_id,
         query_id=query_id,
-        operators={uid: operator._operator},
+        operators={uid: operator},
         num_retained=num_retained,
         allow_non_restored_state=allow_non_restored_state,
         start=start,

@@ -122,6 +122,17 @@ class Job:
             self._files += 1
             self._rows += rows
 
+    def feed_at(self, *moments_us: int | None) -> None:
+        """Put a file into the source, with a row for each moment, in microseconds since 1970."""
+        self.feed(files=1, rows=0)
+        file = self.source / f"{self._files - 1:04}.parquet"
+        ids = range(self._rows, self._rows + len(moments_us))
+        columns = {"id": ids, "at": moments_us, "name": [f"row {i}" for i in ids]}
+        modified = file.stat().st_mtime
+        pq.write_table(pa.table(columns, self.arrow_schema), file)
+        os.utime(file, (modified, modified))
+        self._rows += len(moments_us)
+
     def stream(self) -> DataFrame:
         """The rows of the source, a file in each micro-batch."""
         stream = self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
+from jobs.inside_spark import jvm_of
 from jobs.job import Job, local_spark
 from jobs.operators import Groups
-from pyspark.sql import SparkSession
 
 from holdfast.locations import (
     CheckpointMetadata,
@@ -62,10 +62,3 @@ def killing(point: str, victims: list[int]) -> Callable[..., object]:
         return completed
 
     return committing
-
-
-def jvm_of(spark: SparkSession) -> int:
-    """Process id of the session's JVM."""
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    return int(gateway.proc.pid)

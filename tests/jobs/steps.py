@@ -18,8 +18,9 @@ from unittest import mock
 
 from contracts.patience import RUN_HANGS_S
 from jobs.disturbed import Waits
+from jobs.inside_spark import jvm_of
 from jobs.job import Job, local_spark
-from jobs.killed import BATCH, GROUP, ROWS, jvm_of, kill
+from jobs.killed import BATCH, GROUP, ROWS, kill
 from jobs.signals import Signals
 from pyspark.sql import DataFrame, SparkSession
 

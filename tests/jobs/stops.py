@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
+from jobs.inside_spark import classes_of
 from jobs.job import Job, local_spark
 from jobs.operators import Groups
 from jobs.signals import Signals
-from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
@@ -33,8 +33,7 @@ class NeverEnds(Groups):
 
 def wait_until_interrupted(spark: SparkSession) -> None:
     """Wait in the JVM, on the thread of the query, which raises an error when the query is stopped."""
-    assert spark._jvm is not None
-    latch = JavaClass("java.util.concurrent.CountDownLatch", spark._jvm._gateway_client)(1)
+    latch = classes_of(spark).java.util.concurrent.CountDownLatch(1)
     getattr(latch, "await")()
 
 

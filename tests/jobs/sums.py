@@ -5,10 +5,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from jobs.inside_spark import classes_of
 from jobs.session import session_with
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -112,8 +112,8 @@ class Sums:
 
 def roll_back_elsewhere(spark: SparkSession, checkpoint_location: str, **wanted: int) -> int:
     """Roll a query back as if the application that ran it had ended: none of its state is kept."""
-    stores: Any = spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore  # type: ignore[union-attr]
-    stores.stop()
+    streaming = classes_of(spark).org.apache.spark.sql.execution.streaming
+    streaming.state.StateStore.stop()
     code = (
         "import sys; from holdfast.spark import roll_back; "
         "print(roll_back(sys.argv[1], **eval(sys.argv[2])))"

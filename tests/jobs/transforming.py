@@ -13,11 +13,11 @@ class Totals(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.total = handle.getValueState("total", "total long, rows long")
 
-    def handleInputRows(  # noqa: N802  # PySpark's name
+    def handleInputRows(
         self,
         key: Any,
         rows: Iterator[Row],
-        timerValues: object,  # noqa: N803
+        timerValues: object,
     ) -> Iterator[Row]:
         total, count = self.total.get() or (0, 0)
         for row in rows:
@@ -27,6 +27,24 @@ class Totals(StatefulProcessor):
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+class TotalsFromThere(Totals):
+    """Totals that begin with rows of initial state; a timer tells these keys once more."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        super().init(handle)
+        self.handle = handle
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        total, count = self.total.get() or (0, 0)
+        self.total.update((total + initialState.amount, count + initialState.n))
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs())
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Row]:
+        yield from self.handleInputRows(key, iter(()), timerValues)
 
 
 def transformed_sums(rows: DataFrame) -> DataFrame:

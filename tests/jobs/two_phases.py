@@ -13,8 +13,9 @@ from unittest import mock
 
 import psycopg
 import pyarrow as pa
+from jobs.inside_spark import jvm_of
 from jobs.job import Job, local_spark
-from jobs.killed import BATCH, jvm_of, kill
+from jobs.killed import BATCH, kill
 from jobs.operators import Groups
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F

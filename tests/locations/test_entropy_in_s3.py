@@ -11,6 +11,7 @@ from contracts.entropy import (
     completed,
 )
 from contracts.processes import python
+from servers.buckets import MemoryBucket
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast.common import uripath
@@ -21,7 +22,6 @@ from holdfast.locations import (
 from holdfast.locations.adapters import (
     unregister_file_system,
 )
-from holdfast.locations.coordination import sweeping
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_bucket_is_empty_after_its_checkpoints_were_given_up_and_deleted(
 
 
 def test_what_a_killed_process_was_writing_into_a_bucket_is_swept(
-    memory_bucket: S3Bucket, s3_directory: str, monkeypatch: pytest.MonkeyPatch
+    memory_bucket: MemoryBucket, s3_directory: str
 ) -> None:
     source = """
 import sys
@@ -85,8 +85,7 @@ sys.stdin.readline()
         process.communicate()
     assert len(memory_bucket.keys()) == len(before) + 2
     assert len(memory_bucket.uploads()) == 2
-    now_ms = sweeping._store_clock_ms
-    monkeypatch.setattr(sweeping, "_store_clock_ms", lambda uri: now_ms(uri) + 7_200_000)
+    memory_bucket.age(2 * GRACE)
     report = sweep(s3_directory, "job", grace_s=GRACE)
     assert (len(report.files), len(report.uploads)) == (2, 2)
     assert memory_bucket.keys() == before

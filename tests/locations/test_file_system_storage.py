@@ -57,7 +57,7 @@ class TestInMemory(CheckpointStorageContract):
 
     def files(self, storage: CheckpointStorage) -> set[str]:
         assert isinstance(storage, FileSystemCheckpointStorage)
-        return {uri for uri in store._FILES if uri.startswith(f"{storage.directory}/")}
+        return {uri for uri in store.FILES if uri.startswith(f"{storage.directory}/")}
 
 
 def completed_in(access: CheckpointStorageAccess, checkpoint_id: int = 1) -> CompletedCheckpoint:

@@ -1,4 +1,7 @@
+import errno
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from contracts.files import files_below
@@ -13,6 +16,8 @@ from holdfast.errors import (
 )
 from holdfast.locations import CheckpointStorageLocation, FileSystemCheckpointStorage
 from holdfast.locations.adapters import ByteStreamStateHandle, FileStateHandle, file_system_for
+from holdfast.locations.handles import checksum_of
+from holdfast.locations.storages import AdoptingOutputStream
 from holdfast.testing import Faults
 
 BROKEN = StorageUnavailableError("out of reach")
@@ -245,3 +250,79 @@ class TestMetadataCommit:
         assert faults.calls == []
         stream.close_and_finalize_checkpoint()
         assert faults.calls == ["publish"]
+
+
+class TestAdoption:
+    """A file that is on the disk of the storage already gets a second name there, instead of being written."""
+
+    CONTENT = b"x" * 100
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        path = tmp_path / "file"
+        path.write_bytes(self.CONTENT)
+        return path
+
+    def adopted(self, directory: str, file: Path) -> tuple[AdoptingOutputStream, bool]:
+        stream = location_in(directory).create_checkpoint_state_output_stream(EXCLUSIVE)
+        assert isinstance(stream, AdoptingOutputStream)
+        return stream, stream.adopt(str(file), len(self.CONTENT), checksum_of(self.CONTENT))
+
+    def test_a_file_on_the_same_disk_is_linked_and_stays_when_it_is_deleted_elsewhere(
+        self, tmp_path: Path, file: Path
+    ) -> None:
+        stream, is_adopted = self.adopted(f"file://{tmp_path}/storage", file)
+        assert is_adopted
+        handle = stream.close_and_get_handle()
+        assert isinstance(handle, FileStateHandle)
+        assert file.samefile(handle.uri.removeprefix("file://"))
+        file.unlink()
+        assert read(handle) == self.CONTENT
+
+    def test_what_is_given_up_leaves_the_other_name_alone(self, tmp_path: Path, file: Path) -> None:
+        stream, is_adopted = self.adopted(f"file://{tmp_path}/storage", file)
+        assert is_adopted
+        stream.close()
+        assert list((tmp_path / "storage" / "job" / "chk-1").iterdir()) == []
+        assert file.read_bytes() == self.CONTENT
+
+    def test_a_name_that_was_deleted_meanwhile_is_no_success(
+        self, tmp_path: Path, file: Path
+    ) -> None:
+        stream, _ = self.adopted(f"file://{tmp_path}/storage", file)
+        (stored,) = (tmp_path / "storage" / "job" / "chk-1").iterdir()
+        stored.unlink()
+        with pytest.raises(StorageUnavailableError, match="deleted while it was made"):
+            stream.close_and_get_handle()
+
+    def test_other_stores_small_files_and_missing_files_are_written_instead(
+        self, tmp_path: Path, file: Path, memory_directory: str
+    ) -> None:
+        for directory, path in (
+            (memory_directory, file),
+            (f"file://{tmp_path}/storage", tmp_path / "none"),
+        ):
+            stream, is_adopted = self.adopted(directory, path)
+            assert not is_adopted
+            stream.close()
+        location = location_in(f"file://{tmp_path}/more", threshold=200)
+        with location.create_checkpoint_state_output_stream(EXCLUSIVE) as small:
+            assert isinstance(small, AdoptingOutputStream)
+            assert not small.adopt(str(file), 100, checksum_of(self.CONTENT))
+            small.write(self.CONTENT)
+            handle = small.close_and_get_handle()
+        assert handle == ByteStreamStateHandle(self.CONTENT)
+
+    def test_a_disk_without_links_is_written_to_instead(
+        self, tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fails(*_: object) -> None:
+            raise OSError(errno.EXDEV, "another disk")
+
+        monkeypatch.setattr(os, "link", fails)
+        stream, is_adopted = self.adopted(f"file://{tmp_path}/storage", file)
+        assert not is_adopted
+        stream.write(self.CONTENT)
+        handle = stream.close_and_get_handle()
+        assert isinstance(handle, FileStateHandle)
+        assert read(handle) == self.CONTENT

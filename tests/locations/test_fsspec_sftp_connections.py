@@ -9,10 +9,11 @@ import paramiko
 import pytest
 from contracts.files import write
 from contracts.fsspec_stores import (
-    Raising,
     contents_below,
     known_hosts,
     module_server,
+    opened,
+    raising,
     server,
     sftp_directory,
 )
@@ -30,7 +31,7 @@ from holdfast.locations.file_systems import RetryingFileSystem, fsspec_file_syst
 from holdfast.locations.file_systems.fsspec.sftp import Sftp
 from holdfast.testing import ManualClock
 
-__all__ = ["known_hosts", "module_server", "server", "sftp_directory"]
+__all__ = ["known_hosts", "module_server", "opened", "server", "sftp_directory"]
 
 
 class TestLostConnections:
@@ -204,23 +205,28 @@ class TestLostConnections:
         self, file_system: FileSystem, sftp_directory: str
     ) -> None:
         list(file_system.list(sftp_directory))
-        [connection] = Sftp._cache.values()
+        connection = Sftp.current()
         assert connection.ftp.get_channel().gettimeout() == 60
 
     def test_small_packets_are_sent_at_once(
         self, file_system: FileSystem, sftp_directory: str
     ) -> None:
         list(file_system.list(sftp_directory))
-        [connection] = Sftp._cache.values()
+        connection = Sftp.current()
         sock = connection.client.get_transport().sock
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
     def test_what_timed_out_is_not_used_again(
-        self, file_system: FileSystem, server: SftpServer, sftp_directory: str
+        self,
+        file_system: FileSystem,
+        server: SftpServer,
+        sftp_directory: str,
+        opened: list[Any],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        stream: Any = file_system.create(f"{sftp_directory}/x")
-        stream._file.close()
-        stream._file = Raising(TimeoutError())
+        stream = file_system.create(f"{sftp_directory}/x")
+        [file] = opened
+        monkeypatch.setattr(file, "write", raising(TimeoutError()))
         with pytest.raises(StorageUnavailableError):
             stream.write(b"1")
         stream.abort()

@@ -11,7 +11,6 @@ from typing import Any
 import hdfs_native
 import pytest
 
-from holdfast.common import ProcessCache
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointError,
@@ -38,12 +37,16 @@ def answer(java_class: str, message: str = "why", *, kind: str = "RPCError") -> 
 
 
 @pytest.fixture(autouse=True)
-def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Any, Any]]:
+def clients() -> Iterator[None]:
     """None that other tests have made, and none for them."""
-    cache: ProcessCache[Any, Any] = ProcessCache()
-    monkeypatch.setattr(hdfs_client, "_CLIENTS", cache)
-    yield cache._values
-    gc.collect()
+    forget_clients()
+    yield
+    forget_clients()
+
+
+def forget_clients() -> None:
+    for key in list(hdfs_client.CLIENTS.values):
+        hdfs_client.CLIENTS.drop(key)
 
 
 class FakeClient:
@@ -55,6 +58,7 @@ class FakeClient:
         self.inner = self
         self.events = events
         self.error: Exception | None = None
+        self.error_of_rename: Exception | None = None
 
     def create(self, path: str, options: Any) -> Any:
         if self.error:
@@ -72,8 +76,8 @@ class FakeClient:
 
     def rename(self, source: str, target: str, *, overwrite: bool) -> None:
         assert not overwrite
-        if self.error:
-            raise self.error
+        if self.error_of_rename:
+            raise self.error_of_rename
 
     def delete(self, path: str, *_: bool) -> bool:
         self.events.append(f"delete {path}")
@@ -252,9 +256,9 @@ class TestRename:
         file_system = HdfsFileSystem(retries=ONCE)
         list(file_system.list("hdfs://cluster/dir"))
         [client] = made
-        client.error = error
+        client.error_of_rename = error
         with pytest.raises(kind) as caught:
-            file_system._rename("hdfs://cluster/dir/.x", URI)
+            file_system.publish(URI, b"1")
         assert type(caught.value) is kind
         assert caught.value.location == URI
 

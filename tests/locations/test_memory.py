@@ -17,9 +17,9 @@ class TestMemoryFileSystem(ExclusiveFileSystemContract):
     def files(self, directory: str) -> dict[str, bytes]:
         return {
             uri.removeprefix(f"{directory}/"): data
-            for uri, (data, _) in store._FILES.items()
+            for uri, (data, _) in store.FILES.items()
             if uri.startswith(f"{directory}/")
         }
 
     def put(self, uri: str, data: bytes) -> None:
-        store._FILES[uri] = (data, 0)
+        store.FILES[uri] = (data, 0)

@@ -13,7 +13,7 @@ import pytest
 from contracts.checkpoints import Checkpoint
 from contracts.elements import list_state
 from contracts.metadata import sealed
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.backends import (
@@ -215,6 +215,7 @@ def test_what_was_written_is_read_in_every_way(file: Path, body: Any) -> None:
     assert len(list(numbers_in(body))) > 40
 
 
+@settings(max_examples=settings().max_examples // 2)  # each is read in twelve ways
 @given(data=st.data())
 def test_a_number_that_can_not_be_ends_in_an_error_of_ours(
     data: st.DataObject, file: Path, body: Any

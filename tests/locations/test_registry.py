@@ -194,5 +194,5 @@ def test_no_secret_is_in_what_is_printed_of_a_file_system() -> None:
 def test_a_fork_while_another_thread_looks_something_up_does_not_hang(
     memory_directory: str, module: ModuleType
 ) -> None:
-    with module._LOCK.current:
+    with module.LOCK.current:
         assert forked(lambda: file_system_for(memory_directory).list(memory_directory)) == 0

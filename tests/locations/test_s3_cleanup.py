@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
+from contracts.s3_objects import later
 from contracts.values import EXCLUSIVE, read
 from servers.s3 import S3Bucket, settings_of
 
@@ -20,7 +21,6 @@ from holdfast.locations.adapters import (
     file_system_for,
     unregister_file_system,
 )
-from holdfast.locations.coordination import sweeping
 from holdfast.testing import metadata_of
 
 RANDOM = "0123456789abcdef" * 2
@@ -88,7 +88,6 @@ def test_a_sweep_gives_up_what_nobody_will_finish(
     s3_bucket: S3Bucket,
     access: CheckpointStorageAccess,
     directory: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if s3_bucket.server.name == "moto":
         pytest.skip("moto says of every upload that it was begun in 2010")
@@ -105,10 +104,9 @@ def test_a_sweep_gives_up_what_nobody_will_finish(
     young = sweep(directory, "job")
     assert (young.files, young.uploads, young.too_young) == ((), (), 3)
 
-    now_ms = sweeping._store_clock_ms
-    monkeypatch.setattr(sweeping, "_store_clock_ms", lambda uri: now_ms(uri) + 7_200_000)
-    looked = sweep(directory, "job", grace_s=3600, dry_run=True)
-    swept = sweep(directory, "job", grace_s=3600)
+    with later(directory, seconds=7200):
+        looked = sweep(directory, "job", grace_s=3600, dry_run=True)
+        swept = sweep(directory, "job", grace_s=3600)
     assert (looked.files, looked.uploads) == (swept.files, swept.uploads)
     assert {upload.uri for upload in swept.uploads} == {
         f"s3://{s3_bucket.name}/{key}" for key in ours

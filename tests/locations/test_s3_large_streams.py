@@ -7,13 +7,14 @@ import threading
 import tracemalloc
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
 from contracts.files import write
-from contracts.patience import HANGS_S
+from contracts.patience import HANGS_S, wait_until
 from contracts.s3_objects import (
     MIB,
     directory,
@@ -24,13 +25,15 @@ from contracts.s3_objects import (
     small_parts,
 )
 from contracts.values import EXCLUSIVE
-from servers.s3 import S3Bucket, settings_of
+from servers.s3 import S3Bucket, SettingsOfSmallParts, settings_of
 from servers.watched import SOON, Watched
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError, StreamClosedError
 from holdfast.locations import S3Settings, checkpoint_storage
-from holdfast.locations.file_systems import S3FileSystem
-from holdfast.locations.file_systems.s3 import multipart_upload, s3_client
+from holdfast.locations.file_systems import Retrier, S3FileSystem, connection_for
+from holdfast.locations.file_systems.s3 import multipart_upload
+from holdfast.locations.file_systems.s3.multipart_upload import MultipartUpload
+from holdfast.locations.file_systems.s3.s3_object import S3Object
 from holdfast.testing import s3_operation
 
 __all__ = ["directory", "s3", "small_parts"]
@@ -75,11 +78,11 @@ def test_sizes_around_those_of_parts_are_whole(watched: Watched, size: int) -> N
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_parts_grow_so_that_a_stream_has_no_end(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(multipart_upload, "_GROWS_EVERY", 4)
-    file_system = watched.file_system(part_bytes=10, concurrency=1)
+def test_parts_grow_so_that_a_stream_has_no_end(watched: Watched) -> None:
+    class FourOfASize(SettingsOfSmallParts):
+        PARTS_OF_A_SIZE = 4
+
+    file_system = watched.file_system(kind=FourOfASize, part_bytes=10, concurrency=1)
     data = os.urandom(4 * 10 + 4 * 20 + 40 + 7)
     write(file_system, f"{watched.directory}/x", data)
     parts = {
@@ -105,6 +108,14 @@ def test_a_large_stream_holds_no_more_than_the_parts_on_their_way(bucket: S3Buck
     assert peak < (2 + 1) * 5 * MIB + 3 * MIB
 
 
+def begun(settings: S3Settings, uri: str) -> MultipartUpload:
+    """An upload without the stream around it."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    client = connection_for(settings).client
+    target = S3Object(client, settings, Retrier(SOON), uri, bucket, key)
+    return MultipartUpload(target, "token")
+
+
 @contextmanager
 def no_collection() -> Iterator[None]:
     """Only what nobody refers to goes, no circles of references."""
@@ -117,13 +128,12 @@ def no_collection() -> Iterator[None]:
 
 @pytest.mark.usefixtures("small_parts")
 def test_an_upload_that_was_committed_is_forgotten_without_a_collection(bucket: S3Bucket) -> None:
-    settings = settings_of(bucket.server, part_bytes=100)
-    stream: Any = S3FileSystem(settings).create(f"s3://{bucket.name}/x")
-    stream.write(bytes(950))
-    forgotten = weakref.ref(stream._upload)
+    upload = begun(settings_of(bucket.server, part_bytes=100), f"s3://{bucket.name}/x")
+    upload.write(memoryview(bytes(950)))
+    forgotten = weakref.ref(upload)
     with no_collection():
-        stream.commit()
-        del stream
+        upload.complete()
+        del upload
         assert forgotten() is None
 
 
@@ -137,20 +147,27 @@ def test_an_upload_whose_parts_are_refused_before_or_after_an_abort_is_forgotten
     go_on = threading.Event()
     watched.faults.delay(go_on, s3_operation("UploadPart"), "every")
     watched.faults.answer(403, s3_operation("UploadPart"), "every", code="AccessDenied")
-    stream: Any = watched.file_system(part_bytes=100).create(f"{watched.directory}/x")
-    stream.write(bytes(250))
-    upload = stream._upload
-    assert upload is not None
+    upload = begun(watched.file_system(part_bytes=100).settings, f"{watched.directory}/x")
+    upload.write(memoryview(bytes(250)))
     if order == "before":
         go_on.set()
-        wait(upload._parts)
-    pool, forgotten = upload._pool, weakref.ref(upload)
+        wait_until(partial(is_refused, upload), "nobody is told that parts were refused")
+    forgotten = weakref.ref(upload)
     with no_collection():
-        stream.abort()
-        del stream, upload
+        upload.abort()
+        del upload
         go_on.set()
-        pool.shutdown()  # waits for parts that are on their way
+        settle()
         assert forgotten() is None
+
+
+def is_refused(upload: MultipartUpload) -> bool:
+    """Whether the next part is refused because an earlier one was."""
+    try:
+        upload.send(bytearray(100))
+    except InvalidRequestError:
+        return True
+    return False
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -169,7 +186,7 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, waits = threading.Event(), threading.Event()
-    note = multipart_upload._note
+    note = multipart_upload.note_end
 
     def slowly(room: Any, failures: Any, part: Any) -> None:
         note(room, failures, part)
@@ -177,7 +194,7 @@ def test_a_commit_ends_when_another_thread_aborts_parts_that_wait(
             waits.set()
             goes_on.wait(HANGS_S)
 
-    monkeypatch.setattr(multipart_upload, "_note", slowly)
+    monkeypatch.setattr(multipart_upload, "note_end", slowly)
     # Not before the writer has noted it, who would wait otherwise.
     noted = threading.Event()
     watched.faults.delay(noted, s3_operation("UploadPart"))
@@ -222,21 +239,22 @@ def test_of_parts_the_checksum_is_signed_and_of_all_else_the_body(
 
 def test_parts_reach_what_s3_can_hold() -> None:
     part, total = S3Settings().part_bytes, 0
-    for number in range(1, multipart_upload._MOST_PARTS + 1):
+    for number in range(1, S3Settings.MOST_PARTS + 1):
         total += part
-        if number % multipart_upload._GROWS_EVERY == 0:
+        if number % S3Settings.PARTS_OF_A_SIZE == 0:
             part *= 2
     assert total >= 5 << 40
     assert part // 2 <= 5 << 30  # the largest part
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_too_many_parts_are_refused_and_leave_nothing(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(multipart_upload, "_MOST_PARTS", 3)
+def test_too_many_parts_are_refused_and_leave_nothing(watched: Watched) -> None:
+    class ThreeParts(SettingsOfSmallParts):
+        MOST_PARTS = 3
+
+    file_system = watched.file_system(kind=ThreeParts, part_bytes=10)
     with pytest.raises(InvalidRequestError, match="more than 3 parts"):
-        write(watched.file_system(part_bytes=10), f"{watched.directory}/x", bytes(45))
+        write(file_system, f"{watched.directory}/x", bytes(45))
     settle()
     assert watched.bucket.keys() == []
     assert watched.bucket.uploads() == []
@@ -248,7 +266,7 @@ def test_what_was_changed_on_its_way_is_refused_where_the_store_is_to_check_it(
     bucket: S3Bucket, directory: str, checksum: str
 ) -> None:
     file_system = S3FileSystem(settings_of(bucket.server, checksum=checksum), retries=SOON)
-    events = s3_client.connection_for(file_system.settings).client.meta.events
+    events = connection_for(file_system.settings).client.meta.events
 
     def damage(request: Any, **_: Any) -> None:
         body = request.body if isinstance(request.body, bytes) else request.body.read()

@@ -30,7 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.file_systems import S3FileSystem
-from holdfast.locations.file_systems.s3 import s3_input_stream
+from holdfast.locations.file_systems.s3.s3_input_stream import SKIPPED_BYTES
 from holdfast.testing import s3_operation, s3_operation_of
 
 __all__ = ["directory", "file_system", "s3", "small_parts"]
@@ -130,34 +130,33 @@ def test_an_empty_object_is_read_by_one_request(watched: Watched) -> None:
 
 
 @on_each_server
-def test_small_gaps_are_skipped_and_large_ones_asked_for(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(s3_input_stream, "_SKIPPED_BYTES", 100)
-    data = os.urandom(10_000)
+def test_small_gaps_are_skipped_and_large_ones_asked_for(watched: Watched) -> None:
+    gap, size = SKIPPED_BYTES, 3 * SKIPPED_BYTES
+    data = os.urandom(size)
     watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data)
     with watched.file_system().open(f"{watched.directory}/x") as stream:
         for position, ranges in (
             (0, 1),
             (10, 1),  # where it stands
-            (120, 1),  # a gap of 100
-            (231, 2),  # one of 101
-            (241, 2),
+            (20 + gap, 1),
+            (31 + 2 * gap, 2),  # one byte too many
+            (41 + 2 * gap, 2),
             (0, 3),  # back
-            (9_995, 4),
+            (size - 5, 4),
         ):
             assert stream.seek(position) == position
             assert stream.read(10) == data[position : position + 10]
             assert len(watched.asked("GetObject")) == ranges
-        assert stream.tell() == 10_000
-        assert stream.seek(5, io.SEEK_END) == 10_005
+        assert stream.tell() == size
+        assert stream.seek(5, io.SEEK_END) == size + 5
         assert stream.read(10) == b""
         with pytest.raises(InvalidRequestError):
             stream.seek(-1)
-        assert stream.seek(-10_000, io.SEEK_END) == 0
+        assert stream.seek(-size, io.SEEK_END) == 0
         assert stream.read() == data
     ranges_asked = [sent.get("range", "all") for sent in watched.asked("GetObject")]
-    assert ranges_asked == ["all", "bytes=231-", "bytes=0-", "bytes=9995-", "bytes=0-"]
+    behind, last = f"bytes={31 + 2 * gap}-", f"bytes={size - 5}-"
+    assert ranges_asked == ["all", behind, "bytes=0-", last, "bytes=0-"]
 
 
 @on_each_server

@@ -28,7 +28,8 @@ from holdfast.errors import (
 )
 from holdfast.locations import S3Settings
 from holdfast.locations.file_systems import S3FileSystem, connection_for
-from holdfast.locations.file_systems.s3 import s3_input_stream, through_obstore
+from holdfast.locations.file_systems.s3 import through_obstore
+from holdfast.locations.file_systems.s3.through_obstore import HEAD_BYTES
 from holdfast.testing import s3_operation
 
 MIB = 1 << 20
@@ -102,17 +103,14 @@ def test_of_a_large_file_it_reads_the_beginning_and_boto3_the_rest(watched: Watc
     with file_system.open(f"{watched.directory}/x") as stream:
         assert stream.read() == data
     assert agents(watched, "GetObject") == ["obstore", "boto3"]
-    head = through_obstore._HEAD_BYTES
+    head = HEAD_BYTES
     ranges = [sent["range"] for sent in watched.asked("GetObject")]
     assert ranges == [f"bytes=0-{head - 1}", f"bytes={head}-"]
 
 
 @on_each_server
-@pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 250])
-def test_sizes_around_that_of_the_beginning_are_whole(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    monkeypatch.setattr(through_obstore, "_HEAD_BYTES", 100)
+@pytest.mark.parametrize("size", [0, 1, HEAD_BYTES - 1, HEAD_BYTES, HEAD_BYTES + 1])
+def test_sizes_around_that_of_the_beginning_are_whole(watched: Watched, size: int) -> None:
     data = os.urandom(size)
     watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data)
     with by_obstore(watched).open(f"{watched.directory}/x") as stream:
@@ -121,20 +119,24 @@ def test_sizes_around_that_of_the_beginning_are_whole(
 
 
 @on_each_server
-def test_a_reader_that_jumps_meets_the_same_object(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(through_obstore, "_HEAD_BYTES", 1000)
-    monkeypatch.setattr(s3_input_stream, "_SKIPPED_BYTES", 10)
-    data = os.urandom(5000)
+def test_a_reader_that_jumps_meets_the_same_object(watched: Watched) -> None:
+    beginning = HEAD_BYTES
+    data = os.urandom(3 * beginning)
     write(by_obstore(watched), f"{watched.directory}/x", data)
     with by_obstore(watched).open(f"{watched.directory}/x") as stream:
-        for position, requests in ((0, 1), (990, 1), (1000, 2), (5, 3), (3000, 4), (4990, 5)):
+        for position, requests in (
+            (0, 1),
+            (beginning - 10, 1),
+            (beginning, 2),
+            (5, 3),
+            (2 * beginning, 4),
+            (3 * beginning - 10, 5),
+        ):
             stream.seek(position)
             assert stream.read(10) == data[position : position + 10]
             assert len(watched.asked("GetObject")) == requests
         watched.bucket.client.put_object(Bucket=watched.bucket.name, Key="dir/x", Body=data * 2)
-        stream.seek(2000)
+        stream.seek(beginning + MIB)
         with pytest.raises(CheckpointCorruptedError, match="was replaced"):
             stream.read(10)
 
@@ -203,7 +205,7 @@ def test_it_asks_where_boto3_asks(name: str, settings: dict[str, Any], expected:
         client.get_object(Bucket=name, Key="key")
     client.meta.events.unregister("before-send.s3.GetObject", instead)
     assert asked == [expected]
-    base, is_path_style = through_obstore._endpoint(client, name)
+    base, is_path_style = through_obstore.endpoint_of(client, name)
     assert (f"{base}/{name}/key" if is_path_style else f"{base}/key") == expected
 
 
@@ -216,7 +218,7 @@ def test_what_is_no_ordinary_bucket_is_left_to_boto3(name: str) -> None:
     assert through_obstore.obstore_for(settings, name) is None
 
 
-@pytest.mark.parametrize("name", through_obstore._FOREIGN)
+@pytest.mark.parametrize("name", through_obstore.FOREIGN)
 def test_what_the_environment_would_tell_it_is_not_heeded(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -257,7 +259,7 @@ class Renewing:
 
 
 def test_credentials_are_asked_for_again_before_they_end() -> None:
-    provider = through_obstore._Credentials(Renewing())
+    provider = through_obstore.Credentials(Renewing())
     first, second = provider(), provider()
     assert (first["access_key_id"], second["access_key_id"]) == ("key-1", "key-2")
     assert first["token"] == TOKEN
@@ -272,7 +274,7 @@ def test_credentials_that_fail_are_an_error_of_ours(
         raise RuntimeError(TOKEN)
 
     file_system = by_obstore(watched)
-    monkeypatch.setattr(through_obstore._Credentials, "__call__", fails)
+    monkeypatch.setattr(through_obstore.Credentials, "__call__", fails)
     write(file_system, f"{watched.directory}/x", b"1")  # boto3 signs by itself
     assert agents(watched, "PutObject") == ["boto3"]
 
@@ -317,7 +319,7 @@ def test_only_what_surely_changed_nothing_counts_as_such(
     kind: str, text: str, *, changed_nothing: bool
 ) -> None:
     error = type(kind, (Exception,), {})(text)
-    assert through_obstore._changed_nothing(error) is changed_nothing
+    assert through_obstore.surely_changed_nothing(error) is changed_nothing
 
 
 @on_each_server

@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+import boto3
 import pytest
+from botocore.response import StreamingBody
 from contracts.files import write
 from contracts.patience import HANGS_S
 from contracts.processes import forked, of_many_threads, output_of
@@ -17,8 +19,7 @@ from servers.s3 import S3Bucket, settings_of
 from servers.watched import Watched
 
 from holdfast.errors import InvalidRequestError
-from holdfast.locations import S3Settings
-from holdfast.locations.file_systems.s3 import s3_client, s3_input_stream
+from holdfast.locations.file_systems.s3 import s3_client
 from holdfast.testing import s3_operation
 
 __all__ = ["directory"]
@@ -82,14 +83,16 @@ def test_an_interrupt_while_it_is_read_moves_nothing(
     file_system = watched.file_system()
     file_system.publish(uri, data)
 
-    def interrupted(stream: s3_input_stream.S3InputStream, length: int) -> memoryview:
-        assert stream._body.read(length)
+    def interrupted(body: StreamingBody, length: int) -> bytes:
+        assert read_body(body, length)
         raise KeyboardInterrupt
+
+    read_body = StreamingBody.read
 
     with file_system.open(uri) as stream:
         assert stream.read(1000) == data[:1000]
         with monkeypatch.context() as patched:
-            patched.setattr(s3_input_stream.S3InputStream, "_read", interrupted)
+            patched.setattr(StreamingBody, "read", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 stream.read(1000)
         assert stream.tell() == 1000
@@ -101,21 +104,21 @@ def test_a_fork_while_another_thread_makes_a_client_does_not_hang(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     making, go_on = threading.Event(), threading.Event()
-    make = s3_client._make
+    make = boto3.Session
 
-    def slowly(settings: S3Settings) -> Any:
+    def slowly(**settings: Any) -> Any:
         making.set()
         go_on.wait(HANGS_S)
-        return make(settings)
+        return make(**settings)
 
     file_system = watched.file_system()
-    monkeypatch.setattr(s3_client, "_make", slowly)
+    monkeypatch.setattr(boto3, "Session", slowly)
     with ThreadPoolExecutor(1) as pool:
         publishing = pool.submit(file_system.publish, f"{watched.directory}/parent", b"1")
         assert making.wait(HANGS_S)
         child = os.fork()
         if child == 0:
-            s3_client._make = make
+            boto3.Session = make
             status = 1
             with suppress(BaseException):
                 file_system.publish(f"{watched.directory}/child", b"2")
@@ -166,4 +169,4 @@ def test_sixteen_threads_share_a_file_system(watched: Watched) -> None:
     for number, data in enumerate(written):
         assert watched.bucket.read(f"dir/{number}") == data
         assert watched.bucket.read(f"dir/{number}-large") == data * 100
-    assert file_system.settings in s3_client._CONNECTIONS._values
+    assert file_system.settings in s3_client.CONNECTIONS.values

@@ -28,7 +28,8 @@ from holdfast.errors import (
     InvalidRequestError,
 )
 from holdfast.locations.file_systems import S3FileSystem, publish
-from holdfast.locations.file_systems.s3 import s3_client, s3_input_stream, through_obstore
+from holdfast.locations.file_systems.s3 import s3_client
+from holdfast.locations.file_systems.s3.through_obstore import HEAD_BYTES
 from holdfast.testing import s3_operation
 
 # Reading
@@ -44,14 +45,12 @@ def test_reading_goes_on_behind_the_last_byte_that_arrived(store: Store) -> None
     assert store.requested().count("GetObject") >= 4
 
 
-@pytest.mark.parametrize("position", [0, 3000])
+@pytest.mark.parametrize("position", [0, HEAD_BYTES + 3000])
 def test_an_error_in_the_place_of_the_content_is_not_taken_for_it(
-    store: Store, position: int, monkeypatch: pytest.MonkeyPatch
+    store: Store, position: int
 ) -> None:
-    monkeypatch.setattr(s3_input_stream, "_SKIPPED_BYTES", 0)
     file_system = S3FileSystem(store.settings)
-    store.put("x", LARGE)
-    monkeypatch.setattr(through_obstore, "_HEAD_BYTES", 1000)
+    store.put("x", bytes(HEAD_BYTES + 5000))
     by_both = store.is_by_obstore and position == 0
     for number in (1, 2) if by_both else (1 if position == 0 else 2,):
         store.faults.answer(200, s3_operation("GetObject"), number)

@@ -2,6 +2,7 @@
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from contracts.patience import HANGS_S, PATIENT
@@ -12,7 +13,6 @@ from contracts.s3_faults import (
     PART,
     SOON,
     Store,
-    changed,
     check_nothing_is_left,
     give_up,
     outcome,
@@ -179,7 +179,7 @@ def test_abort_from_another_thread_stops_a_commit_that_waits_for_the_store(
 def test_abort_from_another_thread_stops_a_writer_that_waits_for_room(
     store: Store, concurrency: int
 ) -> None:
-    file_system = S3FileSystem(changed(store.settings, concurrency=concurrency), retries=SOON)
+    file_system = S3FileSystem(replace(store.settings, concurrency=concurrency), retries=SOON)
     reached, go_on = store.faults.blocking(s3_operation("UploadPart"), "every")
     stream = file_system.create(store.uri)
     with ThreadPoolExecutor(1) as pool:

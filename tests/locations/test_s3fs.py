@@ -3,7 +3,7 @@
 import os
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -12,29 +12,25 @@ from contracts.errors import of_kind
 from contracts.files import write
 from contracts.patience import HANGS_S
 from contracts.processes import output_of
-from contracts.s3fs_buckets import MIB, Watched, bucket, used, watched
+from contracts.s3_objects import put_many
+from contracts.s3fs_buckets import MIB, Watched, bucket, s3_bucket, used, watched
 from contracts.values import EXCLUSIVE, read
-from servers.buckets import OF_OTHERS
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
-from holdfast.locations import CheckpointStorage, FileSystemCheckpointStorage, checkpoint_storage
+from holdfast.locations import FileSystemCheckpointStorage, checkpoint_storage
 from holdfast.locations.adapters import ExclusiveFileSystem, FileSystem
 from holdfast.locations.file_systems import S3fsFileSystem, abort_uploads, pending_uploads
-from holdfast.testing import CheckpointStorageContract, FileSystemContract, s3_operation
+from holdfast.testing import FileSystemContract, s3_operation
 
-__all__ = ["bucket", "used", "watched"]
+__all__ = ["bucket", "s3_bucket", "used", "watched"]
 
 
 # The contracts
 
 
-not_on_moto = pytest.mark.parametrize(
-    "s3_bucket", ["memory", pytest.param("ministack", marks=OF_OTHERS)], indirect=True
-)
-
-
-@not_on_moto
+# That of storages, in which each request takes 5 ms, the integration tests run on MinIO, and this one too.
+@pytest.mark.parametrize("s3_bucket", ["memory"], indirect=True)
 class TestS3fsFileSystem(FileSystemContract):
     has_directories = False
 
@@ -52,8 +48,11 @@ class TestS3fsFileSystem(FileSystemContract):
         return {key.removeprefix(prefix): self.bucket.read(key) for key in self.bucket.keys(prefix)}
 
     def put(self, uri: str, data: bytes) -> None:
-        key = uri.removeprefix(f"fsspec+s3://{self.bucket.name}/")
-        self.bucket.client.put_object(Bucket=self.bucket.name, Key=key, Body=data)
+        self.put_all([uri], data)
+
+    def put_all(self, uris: Iterable[str], data: bytes) -> None:
+        root = f"fsspec+s3://{self.bucket.name}/"
+        put_many(self.bucket, [uri.removeprefix(root) for uri in uris], data)
 
     def test_it_can_not_publish(self, file_system: FileSystem) -> None:
         assert not isinstance(file_system, ExclusiveFileSystem)
@@ -80,25 +79,6 @@ class TestS3fsFileSystem(FileSystemContract):
             self.put(f"{directory}/{name}", b"1")
             uris = {entry.uri for entry in file_system.list(directory)}
             assert f"{directory}/{name}" in uris
-
-
-@pytest.mark.exhaustive  # each request takes 5 ms; of file systems the contract above says the same
-@not_on_moto
-class TestS3fsStorage(CheckpointStorageContract):
-    @pytest.fixture
-    def storage(self, used: S3Bucket, request: pytest.FixtureRequest) -> CheckpointStorage:
-        if "_of_eight_racing_" in request.node.name:
-            pytest.skip("it is for a single writer")
-        self.bucket = used
-        return checkpoint_storage(f"fsspec+s3://{used.name}/data", single_writer=True)
-
-    def files(self, storage: CheckpointStorage) -> set[str]:
-        return {f"fsspec+s3://{self.bucket.name}/{key}" for key in self.bucket.keys("")}
-
-    @pytest.fixture(autouse=True)
-    def no_upload_dangles(self, used: S3Bucket) -> Iterator[None]:
-        yield
-        assert used.uploads() == []
 
 
 def test_without_the_promise_of_a_single_writer_it_is_refused(used: S3Bucket) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from contracts.errors import of_kind
 from contracts.files import write
-from contracts.s3fs_buckets import MIB, NEVER, SECRET, TOKEN, Watched, bucket, watched
+from contracts.s3fs_buckets import MIB, NEVER, SECRET, TOKEN, Watched, bucket, s3_bucket, watched
 
 from holdfast.errors import (
     CheckpointConflictError,
@@ -29,7 +29,7 @@ from holdfast.testing import (
     s3_operation,
 )
 
-__all__ = ["bucket", "watched"]
+__all__ = ["bucket", "s3_bucket", "watched"]
 
 
 CALLS: dict[str, Callable[[Watched, FileSystem], object]] = {

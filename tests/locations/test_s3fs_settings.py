@@ -22,6 +22,12 @@ from holdfast.testing import s3_operation
 __all__ = ["bucket", "used", "watched"]
 
 
+@pytest.fixture
+def s3_bucket(memory_bucket: S3Bucket) -> S3Bucket:
+    """A bucket in memory: what is sent is looked at, and not what a server makes of it."""
+    return memory_bucket
+
+
 def test_a_buckets_own_settings_are_for_it_alone(watched: Watched) -> None:
     watched.use(endpoint_url="http://127.0.0.1:1", retries=NEVER)
     use_s3(settings_of(watched.bucket.server), watched.bucket.name)

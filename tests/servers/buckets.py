@@ -59,6 +59,10 @@ class MemoryBucket(S3Bucket):
     def read(self, key: str) -> bytes:
         return self._store.read(self.name, key)
 
+    def age(self, seconds: float) -> None:
+        """Let all that is in it be that much older."""
+        self._store.age(self.name, seconds)
+
     def put(self, key: str, data: bytes) -> None:
         self._store.put(self.name, key, data)
 
@@ -89,7 +93,7 @@ def faults_before(server: S3Server, *, over_http: bool = False) -> Iterator[Http
 
 def forget_clients(url: str | None) -> None:
     """Close this process's clients of a server that is gone."""
-    connections = s3_client._CONNECTIONS._values
+    connections = s3_client.CONNECTIONS.values
     for settings in [settings for settings in connections if settings.endpoint_url == url]:
         connections.pop(settings).client.close()
 

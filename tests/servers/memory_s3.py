@@ -14,8 +14,8 @@ import hashlib
 import threading
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
@@ -122,6 +122,18 @@ class MemoryS3:
         """Store an object without a request."""
         with self._lock:
             self._buckets[bucket].add(key, _version(data, {}))
+
+    def age(self, bucket: str, seconds: float) -> None:
+        """Let what is in a bucket be that much older."""
+        older = timedelta(seconds=seconds)
+        with self._lock:
+            stored = self._buckets[bucket]
+            for key, versions in stored.objects.items():
+                stored.objects[key] = [
+                    replace(version, modified=version.modified - older) for version in versions
+                ]
+            for upload in stored.uploads.values():
+                upload.begun -= older
 
     def read(self, bucket: str, key: str) -> bytes:
         """The content of an object."""

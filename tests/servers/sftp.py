@@ -22,6 +22,7 @@ class SftpServer:
         password: What lets `USER` in.
 
     Attributes:
+        connections: Those that are open.
         port: TCP port; stays the same after `stop` and `start`.
         logins: How many connections were let in so far.
         passwords: What clients have tried to be let in with.
@@ -35,9 +36,9 @@ class SftpServer:
         self.passwords: list[str] = []
         self.on_call: Callable[[str], object] = lambda call: None
         self.root = root
-        self._password = password
+        self.password = password
         self._key = _new_key()
-        self._connections: set[asyncssh.SSHServerConnection] = set()
+        self.connections: set[asyncssh.SSHServerConnection] = set()
         self._listener: asyncssh.SSHAcceptor | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sftp server")
@@ -119,7 +120,7 @@ class SftpServer:
         await self._drop()
 
     async def _drop(self) -> None:
-        dropped = set(self._connections)
+        dropped = set(self.connections)
         self._abort_connections()
         for connection in dropped:
             await connection.wait_closed()
@@ -128,7 +129,7 @@ class SftpServer:
         await asyncio.gather(*others, return_exceptions=True)
 
     def _abort_connections(self) -> None:
-        for connection in set(self._connections):
+        for connection in set(self.connections):
             connection.abort()
 
 
@@ -142,17 +143,17 @@ class _Login(asyncssh.SSHServer):
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
-        self._server._connections.add(conn)
+        self._server.connections.add(conn)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._server._connections.discard(self._connection)
+        self._server.connections.discard(self._connection)
 
     def password_auth_supported(self) -> bool:
         return True
 
     def validate_password(self, username: str, password: str) -> bool:
         self._server.passwords.append(password)
-        is_valid = (username, password) == (USER, self._server._password)
+        is_valid = (username, password) == (USER, self._server.password)
         self._server.logins += is_valid
         return is_valid
 

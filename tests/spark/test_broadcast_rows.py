@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
+from jobs.inside_spark import temporary_directory_of
 from jobs.job import Job
 from jobs.operators import Groups, Rules
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -41,7 +42,7 @@ def test_all_subtasks_see_the_rules_of_a_batch_before_its_rows(job: Job) -> None
 
 def test_many_rules_are_sent_once_to_each_executor_and_not_kept(job: Job) -> None:
     seen: list[int] = []
-    temporary = cast("str", job.spark.sparkContext._temp_dir)
+    temporary = temporary_directory_of(job.spark)
     before = sorted(os.listdir(temporary))
     operator = job.part(Rules(), "rules", schema=Rules.schema)
 

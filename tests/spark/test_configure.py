@@ -19,7 +19,12 @@ SECRET = "the-secret-of-a-test"
 
 def set_on(builder: SparkSession.Builder) -> dict[str, str]:
     """What a builder has, without our prefix."""
-    return {key.removeprefix(PREFIX): value for key, value in builder._options.items()}
+    return {key.removeprefix(PREFIX): value for key, value in options_of(builder).items()}
+
+
+def options_of(builder: SparkSession.Builder) -> dict[str, str]:
+    """What a builder has; PySpark has no public way to it."""
+    return dict(builder._options)  # noqa: SLF001
 
 
 def refusal(**settings: Any) -> str:
@@ -60,7 +65,7 @@ def test_values_become_what_spark_has() -> None:
         "s3.part-size": "6291456",
         "s3.path-style-access": "false",
     }
-    settings = Settings.parse(builder._options)
+    settings = Settings.parse(options_of(builder))
     assert (settings.num_retained, settings.orphan_grace_s) == (3, 7200.0)
     assert settings.inline_threshold == 64 << 10
 

@@ -51,6 +51,44 @@ def test_a_checkpoint_has_its_time_from_the_clock_of_the_driver(memory_directory
     assert completed.metadata.duration_ms == 2000
 
 
+def test_a_checkpoint_can_have_the_state_of_the_one_before_as_it_is(memory_directory: str) -> None:
+    driver = coordinator(memory_directory, num_retained=1, inline_threshold=100)
+    run_batch(driver, 0)
+    for batch_id in (1, 2):
+        pending = begun(driver, batch_id)
+        assert driver.can_carry_over(pending)
+        completed = driver.carry_over(pending, progress(batch_id))
+    CLEANER.wait()
+    assert completed.checkpoint_id == 3
+    subtasks = completed.metadata.operators["operator"].subtasks.values()
+    assert [subtask.statistics.rows_in for subtask in subtasks if subtask.statistics] == [0, 0]
+    pending = begun(coordinator(memory_directory), 3)
+    states = pending.assigned["operator"].subtasks
+    assert [read(state.managed_operator[0].stream) for state in states] == [
+        b"state of 0",
+        b"state of 1",
+    ]
+
+
+def test_state_in_files_of_a_checkpoint_goes_with_it_and_is_not_carried_over(
+    memory_directory: str,
+) -> None:
+    driver = coordinator(memory_directory, inline_threshold=0)
+    run_batch(driver, 0)
+    pending = begun(driver, 1)
+    assert not driver.can_carry_over(pending)
+    with pytest.raises(InvalidRequestError, match="goes when that goes"):
+        driver.carry_over(pending, progress(1))
+
+
+def test_state_that_was_restored_is_not_carried_over_before_subtasks_had_it(
+    memory_directory: str,
+) -> None:
+    run_batch(coordinator(memory_directory, inline_threshold=100), 0)
+    driver = coordinator(memory_directory, inline_threshold=100, parallelism=3)
+    assert not driver.can_carry_over(begun(driver, 1))
+
+
 def test_union_state_is_spread_when_a_job_starts_and_not_in_each_batch(
     memory_directory: str,
 ) -> None:

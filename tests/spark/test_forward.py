@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from jobs.inside_spark import plan_of
 from jobs.job import Job
 from jobs.operators import AllKinds, CountsLongs, FailsOnce, Groups
 from pyspark.errors import StreamingQueryException
@@ -37,7 +38,7 @@ class Collector:
     def __call__(self, rows: DataFrame, _batch_id: int) -> None:
         for row in rows.collect():
             self.ids.setdefault(row.subtask, []).append(row.id)
-        self.plans.append(rows._jdf.queryExecution().executedPlan().toString())
+        self.plans.append(plan_of(rows))
 
 
 def test_rows_stay_where_they_are(job: Job) -> None:
@@ -128,7 +129,7 @@ def test_a_chain_stays_in_its_partitions(job: Job) -> None:
     plans: list[str] = []
 
     def sink(rows: DataFrame, batch_id: int) -> None:
-        plans.append(rows._jdf.queryExecution().executedPlan().toString())
+        plans.append(plan_of(rows))
         job.write(rows, batch_id)
 
     first, second = (job.part(Groups(3), uid, forward=True) for uid in ("first", "second"))

@@ -204,7 +204,7 @@ def test_a_file_of_the_same_name_and_size_but_other_bytes_is_another_one(
     other = written(a_factory(f"file://{tmp_path}/elsewhere"), BIG[::-1])
     assert isinstance(other, FileStateHandle)
     renamed = FileStateHandle(handle.uri, other.size, other.checksum)
-    assert host.copies()._paths(renamed) == []
+    assert host.copies().paths(renamed) == []
     assert host.read(handle) == BIG
 
 
@@ -262,7 +262,7 @@ def test_copies_of_the_last_two_checkpoints_stay(
     of_another = host.write(factory, BIG, checkpoint_id=1, owner="1")
     for handle in (*handles, of_another):
         handle.discard_state()
-    are_kept = [bool(host.copies()._paths(handle)) for handle in handles]
+    are_kept = [bool(host.copies().paths(handle)) for handle in handles]
     assert are_kept == [False, False, False, True, True]
     assert host.read(of_another) == BIG
 
@@ -284,7 +284,7 @@ def test_the_oldest_go_where_there_are_too_many(
         handles.append(host.write(factory, BIG, owner=str(number)))
         newest = max(host.directory.iterdir(), key=lambda path: path.stat().st_mtime_ns)
         os.utime(newest, (1_700_000_000 + number,) * 2)
-    are_kept = [bool(host.copies()._paths(handle)) for handle in handles]
+    are_kept = [bool(host.copies().paths(handle)) for handle in handles]
     assert are_kept == [False, False, True, True, True]
 
 

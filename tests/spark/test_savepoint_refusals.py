@@ -6,6 +6,7 @@ import uuid
 import zipfile
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -34,7 +35,9 @@ from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.locations.storages import resolve_pointer
 from holdfast.spark import restore_savepoint, roll_back, sessions, take_savepoint
 from holdfast.spark.checkpoint_location import (
+    LoggedBatch,
     Moves,
+    batch_at,
     newest_committed,
     rewritten,
     tree,
@@ -81,13 +84,12 @@ def test_a_query_without_state_of_sparks_is_rolled_back_where_spark_lives(
 
 
 def test_what_a_driver_did_before_the_job_was_claimed_goes_too(stopped: str) -> None:
-    looks = way_back._check_possible
-
-    def goes_on(*arguments: object) -> None:
-        looks(*arguments)  # type: ignore[arg-type]
+    def goes_on(*arguments: Any) -> LoggedBatch:
+        batch = batch_at(*arguments)
         add_batches(stopped, [4])
+        return batch
 
-    with mock.patch.object(way_back, "_check_possible", goes_on):
+    with mock.patch.object(way_back, "batch_at", goes_on):
         roll_back(stopped, checkpoint=2)
     left = all_files(stopped)
     assert {path for path in left if path.endswith(("/4", "/5.delta"))} == set()

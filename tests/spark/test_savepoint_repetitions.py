@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from unittest import mock
 
@@ -26,7 +27,7 @@ from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.coordination import load_latest_checkpoint
-from holdfast.locations.storages import FileSystemCheckpointStorageAccess
+from holdfast.locations.storages import CompletedCheckpoint, FileSystemCheckpointStorageAccess
 from holdfast.spark import (
     RestoredQuery,
     preview_roll_back,
@@ -42,7 +43,6 @@ from holdfast.spark.savepoints import (
     is_attempt,
     materialising,
     restoring,
-    rolling_back,
     unfinished,
 )
 from holdfast.spark.savepoints.unfinished import Change
@@ -81,7 +81,9 @@ def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def meanwhile(module: object, step: str, action: Callable[[], object]) -> "mock._patch[object]":
+def meanwhile(
+    module: object, step: str, action: Callable[[], object]
+) -> AbstractContextManager[object]:
     """Lets something else happen once, right behind a step."""
     real = getattr(module, step)
 
@@ -254,7 +256,7 @@ def test_a_checkpoint_that_was_deleted_since_is_made_again(
 def test_a_roll_back_with_operators_is_not_finished_without_them(
     stopped: str, directory: str
 ) -> None:
-    interrupted(rolling_back, "_discard_later", partial(roll_back, stopped, checkpoint=2))
+    interrupted(CompletedCheckpoint, "discard", partial(roll_back, stopped, checkpoint=2))
     before = all_files(directory)
     for look in (roll_back, preview_roll_back):
         with pytest.raises(InvalidRequestError, match=f"job {QUERY} in {directory}/checkpoints"):
@@ -283,7 +285,7 @@ def test_a_restore_that_an_older_version_has_begun_is_finished(
 
 
 def test_a_roll_back_that_an_older_version_has_begun_is_finished(stopped: str) -> None:
-    interrupted(rolling_back, "_discard_later", partial(roll_back, stopped, checkpoint=2))
+    interrupted(CompletedCheckpoint, "discard", partial(roll_back, stopped, checkpoint=2))
     note = f"{stopped}/{UNFINISHED_FILE}"
     begun = msgspec.json.decode(text_of(note), type=dict[str, object])
     begun |= {"job_id": None, "checkpoint_dir": None}

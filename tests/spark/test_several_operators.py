@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from jobs.inside_spark import count_of_kept_rows
 from jobs.job import Job
 from jobs.operators import AlwaysFails, FailsOnce, Groups, GroupsToldOnDriver
 from pyspark.errors import StreamingQueryException
@@ -81,7 +82,7 @@ def test_persisted_rows_go_to_two_operators_and_the_sink(job: Job) -> None:
     job.run(checkpointed(process, shared, odd, even))
     check_every_row_is_there_once(job, "shared", "odd", "even")
     assert sum(counted) == len(job.ids_fed) - len(job.ids_held("shared"))
-    assert job.spark.sparkContext._jsc.getPersistentRDDs().size() == 0
+    assert count_of_kept_rows(job.spark) == 0
 
 
 def test_what_nobody_reads_is_run_by_the_coordinator(job: Job) -> None:

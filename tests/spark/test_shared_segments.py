@@ -74,7 +74,7 @@ def state_of(checkpoint: CompletedCheckpoint) -> list[dict[str, bytes]]:
 
 
 def kept_by(driver: CheckpointCoordinator) -> list[CompletedCheckpoint]:
-    return load_checkpoints(driver._access)
+    return load_checkpoints(driver.access)
 
 
 def sweep_all(directory: str) -> set[str]:
@@ -151,7 +151,7 @@ class TestAJobThatGoesOn:
 def coordinated_again(directory: str) -> CheckpointCoordinator:
     """A new driver of the job, which goes on from its last checkpoint."""
     driver = coordinator(directory)
-    last = load_checkpoints(driver._access)[-1]
+    last = load_checkpoints(driver.access)[-1]
     begun(driver, last.checkpoint_id)
     return driver
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
+from jobs.inside_spark import count_of_kept_rows
 from jobs.job import Job
 from jobs.operators import Groups
 from pyspark.errors import StreamingQueryException
@@ -93,7 +94,7 @@ def test_persisted_rows_are_released_after_the_batch(spark: SparkSession, job: J
     job.feed(files=2)
     job.run(job.operator(Groups(10), persist=True))
     assert len(job.ids_written()) == 200
-    assert spark.sparkContext._jsc.getPersistentRDDs().size() == 0
+    assert count_of_kept_rows(spark) == 0
 
 
 def takes_partitions_one_by_one(rows: DataFrame) -> list[int]:

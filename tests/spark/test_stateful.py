@@ -4,11 +4,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
 
 import pyarrow.parquet as pq
 import pytest
 from contracts.patience import HANGS_S
+from jobs.inside_spark import temporary_directory_of
 from jobs.job import Job
 from jobs.operators import (
     AlwaysFails,
@@ -259,7 +259,7 @@ def test_state_inside_metadata_may_be_large_in_sum(job: Job) -> None:
 def test_a_large_operator_leaves_no_files_behind(job: Job) -> None:
     function = Groups(70)
     function.model = bytes(2 << 20)  # type: ignore[attr-defined]
-    temporary = Path(cast("str", job.spark.sparkContext._temp_dir))
+    temporary = temporary_directory_of(job.spark)
     before = set(temporary.iterdir())
     job.feed(files=3)
     job.run(job.operator(function))

@@ -45,8 +45,8 @@ def test_a_store_that_stays_away_fails_the_query_and_a_restart_goes_on(
             store.answer(503, nth="every")
 
     with (
-        mock.patch("holdfast.spark.query.coordinator._COMMIT_DEADLINE_S", 0.5),
-        mock.patch("holdfast.spark.query.coordinator._ABORT_DEADLINE_S", 0.5),
+        mock.patch("holdfast.spark.query.coordinator.COMMIT_DEADLINE_S", 0.5),
+        mock.patch("holdfast.spark.query.coordinator.ABORT_DEADLINE_S", 0.5),
         pytest.raises(StreamingQueryException) as failed,
     ):
         job.run(job.operator(Groups(70), sink=sink))

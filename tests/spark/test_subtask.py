@@ -38,9 +38,12 @@ class OneSecondALook(ManualClock):
 
 
 def run(
-    directory: str, function: StatefulFunction, clock: Clock = SYSTEM_CLOCK
+    directory: str,
+    function: StatefulFunction,
+    clock: Clock = SYSTEM_CLOCK,
+    marks: tuple[int, int, int] = (0, 0, 0),
 ) -> tuple[list[int], list[bytes]]:
-    """Run subtask 0 over three rows; the ids that come out, and what it reports."""
+    """Run subtask 0 over three rows with these marks; the ids that come out, and what it reports."""
     storage = FileSystemCheckpointStorage(directory)
     access = storage.create_checkpoint_storage("job")
     access.initialize_base_locations_for_checkpoint()
@@ -62,7 +65,8 @@ def run(
         shipment=Shipment(cloudpickle.dumps(function), (StoredSubtask(),), None),  # type: ignore[no-untyped-call]
         parallelism=1,
         is_dealt=True,
-        max_parallelism=None,
+        key=None,
+        may_refer=True,
         input_schema=Job.arrow_schema,
         output_schema=Job.arrow_schema,
         reports=reported,
@@ -70,7 +74,7 @@ def run(
     rows = pa.record_batch(
         {"id": [-1, 0, 1, 2], "at": [0] * 4, "name": ["a"] * 4},
         schema=Job.arrow_schema,
-    ).append_column("subtask", pa.array([-1, 0, 0, 0], pa.int32()))
+    ).append_column("subtask", pa.array([-1, *marks], pa.int32()))
     ids = [i for batch in runner(iter([rows])) for i in batch["id"].to_pylist()]
     return ids, reported.value
 
@@ -79,6 +83,16 @@ def test_rows_come_out_and_the_state_is_reported(memory_directory: str) -> None:
     ids, reports = run(memory_directory, Groups(2))
     assert ids == [0, 1]
     assert len(reports) == 1
+
+
+def test_rows_that_are_late_are_dropped_and_counted(memory_directory: str) -> None:
+    late = -2  # -(parallelism + subtask + 1)
+    ids, reports = run(memory_directory, Groups(1), marks=(0, late, late))
+    assert ids == [0]
+    [report] = decode_acknowledgements(reports)
+    counted = report.state.statistics
+    assert counted is not None
+    assert (counted.rows_in, counted.rows_late) == (1, 2)
 
 
 def test_how_long_each_step_takes_is_told_by_the_clock_of_the_job(memory_directory: str) -> None:

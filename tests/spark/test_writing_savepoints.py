@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +12,13 @@ import pytest
 from contracts.checkpoints import Checkpoint
 from contracts.elements import list_state
 from contracts.keyed_tables import write_keyed
+from contracts.written_keyed_states import (
+    KEYED_CONTENT,
+    KEYED_NAMES,
+    keyed_checkpoint,
+    keyed_content,
+    restored_keyed,
+)
 from jobs.job import Job
 from jobs.operators import AllKinds, CountsLongs, TellsOfItself
 from pyspark.errors import StreamingQueryException
@@ -19,6 +27,7 @@ from pyspark.sql import functions as F
 
 import holdfast
 from holdfast.backends import ListStateDescriptor, StateRows
+from holdfast.backends.keyed_state import StateTtlConfig, ValueStateDescriptor
 from holdfast.backends.keys import KEY_HASH
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
 from holdfast.spark import (
@@ -258,15 +267,6 @@ def test_the_setting_has_flinks_names() -> None:
             Settings.parse({f"spark.holdfast.{name}": "file:///x"})
 
 
-@pytest.mark.parametrize("rows", [None, pa.table({"value": [1]})], ids=["removed", "written"])
-def test_keyed_state_of_the_base_is_neither_removed_nor_replaced(
-    tmp_path: Path, rows: pa.Table | None
-) -> None:
-    base = write_keyed(f"file://{tmp_path}/job-directory")
-    with pytest.raises(InvalidRequestError, match="state 'totals' of operator 'op' is keyed state"):
-        write_savepoint(tmp_path / "written", {("op", "totals"): rows}, base=base)
-
-
 def test_keyed_state_of_the_base_is_in_the_savepoint(tmp_path: Path) -> None:
     base = write_keyed(f"file://{tmp_path}/job-directory")
     pointer = write_savepoint(
@@ -275,3 +275,106 @@ def test_keyed_state_of_the_base_is_in_the_savepoint(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "job-directory")
     rows = holdfast.read_state(pointer, "op", "totals")
     assert rows["user"].to_pylist() == ["ann", "bob", None, "eve"]
+
+
+class TestKeyedStates:
+    """Keyed states are read as tables, changed, and written to where their keys are."""
+
+    @staticmethod
+    def changed(directory: Path, states: dict[str, Any], base: str | None = None) -> str:
+        named = {("op", name): rows for name, rows in states.items()}
+        return write_savepoint(directory / "written", named, base=base)
+
+    @pytest.mark.parametrize("name", ["totals", "people", "lists", "pages", "_timers/event/timers"])
+    def test_what_was_read_and_written_is_what_a_backend_restores(
+        self, tmp_path: Path, name: str
+    ) -> None:
+        base = keyed_checkpoint(f"file://{tmp_path}/job-directory")
+        before = holdfast.read_state(base, "op", name)
+        pointer = self.changed(tmp_path, {name: before}, base)
+        shutil.rmtree(tmp_path / "job-directory")
+        after = holdfast.read_state(pointer, "op", name)
+        rows = [tuple(sorted(row.items(), key=str)) for row in before.to_pylist()]
+        assert sorted(rows, key=str) == sorted(
+            [tuple(sorted(row.items(), key=str)) for row in after.to_pylist()], key=str
+        )
+        assert keyed_content(pointer) == KEYED_CONTENT
+
+    def test_states_are_changed_removed_and_left_as_they_are(self, tmp_path: Path) -> None:
+        base = keyed_checkpoint(f"file://{tmp_path}/job-directory")
+        totals = pa.table({"user": ["ann", "new", None], "value": [100, 200, 300]})
+        pointer = self.changed(tmp_path, {"totals": totals, "people": None}, base)
+        content = keyed_content(pointer)
+        assert content["totals"] == {"ann": 100, "bob": None, "eve": None, None: 300}
+        assert content["people"] == dict.fromkeys(KEYED_NAMES)
+        assert content["pages"] == KEYED_CONTENT["pages"]
+        assert holdfast.read_state(pointer, "op", "totals", key="new")["value"].to_pylist() == [200]
+
+    def test_a_new_operator_gets_keyed_states_by_descriptors_or_kinds(self, tmp_path: Path) -> None:
+        names = pa.array(KEYED_NAMES)
+        totals = StateRows(
+            pa.table({"user": names, "value": pa.array([1, 2, 3, 4])}),
+            ValueStateDescriptor("totals", pa.int64()),
+        )
+        lists = StateRows(
+            pa.table({"user": names, "value": [[1], [1, 2], [], [3]]}), kind="keyed list"
+        )
+        pointer = write_savepoint(
+            tmp_path / "written",
+            {("op", "totals"): totals, ("op", "lists"): lists},
+            operators={"op": NewOperator(3, 8, key="user")},
+        )
+        content = keyed_content(pointer)
+        assert content["totals"] == dict(zip(KEYED_NAMES, [1, 2, 3, 4], strict=True))
+        assert content["lists"] == dict(zip(KEYED_NAMES, [[1], [1, 2], [], [3]], strict=True))
+
+    def test_a_time_to_live_goes_on_from_the_time_of_the_last_change(self, tmp_path: Path) -> None:
+        ttl = StateTtlConfig(timedelta(seconds=1))
+        rows = pa.table(
+            {
+                "user": ["ann", "bob"],
+                "value": [1, 2],
+                "changed": pa.array([1000, 1500], pa.timestamp("ms", "UTC")),
+            }
+        )
+        descriptor = ValueStateDescriptor("totals", pa.int64(), ttl=ttl)
+        pointer = write_savepoint(
+            tmp_path / "written",
+            {("op", "totals"): StateRows(rows, descriptor)},
+            operators={"op": NewOperator(1, 8, key="user")},
+        )
+        backend = restored_keyed(pointer)
+        backend.advance_time(2000)
+        keys = backend.keys([pa.array(["ann", "bob"])])
+        values = backend.get_state(descriptor).columns.get(keys)
+        by_name = dict(zip(keys.columns[0].to_pylist(), values.to_pylist(), strict=True))
+        assert by_name == {"ann": None, "bob": 2}
+
+    @pytest.mark.parametrize(
+        ("rows", "message"),
+        [
+            (pa.table({"user": ["ann", "ann"], "value": [1, 2]}), "a key twice"),
+            (pa.table({"name": ["ann"], "value": [1]}), "they need"),
+            (pa.table({"user": ["ann"], "value": ["much"]}), "doesn't fit"),
+            (pa.table({"user": [b"\xff"], "value": [1]}), "has to be string"),
+            (
+                StateRows(
+                    pa.table({"user": ["ann"], "value": [1]}),
+                    ValueStateDescriptor("other", pa.int64()),
+                ),
+                "give both one name",
+            ),
+        ],
+    )
+    def test_rows_that_are_none_of_the_state_are_refused(
+        self, tmp_path: Path, rows: Any, message: str
+    ) -> None:
+        base = keyed_checkpoint(f"file://{tmp_path}/job-directory")
+        with pytest.raises(InvalidRequestError, match=message):
+            self.changed(tmp_path, {"totals": rows}, base)
+        assert list((tmp_path / "written").iterdir()) == []
+
+    def test_a_new_operator_without_a_key_gets_none(self, tmp_path: Path) -> None:
+        rows = StateRows(pa.table({"user": ["ann"], "value": [1]}), kind="keyed value")
+        with pytest.raises(InvalidRequestError, match="say by which"):
+            self.changed(tmp_path, {"totals": rows})

@@ -42,12 +42,12 @@ class OnMemory(ExclusiveFileSystemContract):
     def files(self, directory: str) -> dict[str, bytes]:
         return {
             uri.removeprefix(f"{directory}/"): data
-            for uri, (data, _) in list(store._FILES.items())
+            for uri, (data, _) in list(store.FILES.items())
             if uri.startswith(f"{directory}/")
         }
 
     def put(self, uri: str, data: bytes) -> None:
-        store._FILES[uri] = (data, 0)
+        store.FILES[uri] = (data, 0)
 
 
 class TestNothing(OnMemory):
@@ -67,7 +67,7 @@ class TestPublishReplaces(OnMemory):
 class TestPublishLooksFirst(OnMemory):
     class Adapter(MemoryFileSystem):
         def publish(self, uri: str, data: bytes, /) -> None:
-            if uri in store._FILES or uri in store._DIRECTORIES:
+            if uri in store.FILES or uri in store.DIRECTORIES:
                 raise CheckpointConflictError("exists already", uri)
             time.sleep(0.01)
             self.delete([uri])
@@ -80,7 +80,7 @@ class TestPublishTakesTheSameBytesForSuccess(OnMemory):
             try:
                 super().publish(uri, data)
             except CheckpointConflictError:
-                if store._FILES.get(uri, (b"",))[0] != data:
+                if store.FILES.get(uri, (b"",))[0] != data:
                     raise
 
 
@@ -100,7 +100,7 @@ class Stream:
     """Gathers bytes and stores them as they are told to, without a look at the name."""
 
     def __init__(self, uri: str) -> None:
-        if uri.rpartition("/")[0] not in store._DIRECTORIES:
+        if uri.rpartition("/")[0] not in store.DIRECTORIES:
             raise CheckpointNotFoundError("no such directory", uri)
         self.uri = uri
         self.data = bytearray()
@@ -192,7 +192,7 @@ class TestCreateShowsTheName(OnMemory):
     class Adapter(MemoryFileSystem):
         def create(self, uri: str, /) -> FileOutputStream:
             stream = super().create(uri)
-            store._FILES.setdefault(uri, (b"", 0))
+            store.FILES.setdefault(uri, (b"", 0))
             return stream
 
 
@@ -200,7 +200,7 @@ class TestSyncShowsTheFile(OnMemory):
     class Made(Stream):
         def sync(self) -> None:
             super().sync()
-            store._FILES[self.uri] = (bytes(self.data), 0)
+            store.FILES[self.uri] = (bytes(self.data), 0)
 
     Adapter = making(Made)
 
@@ -218,7 +218,7 @@ class TestAbortLeavesAFile(OnMemory):
         def abort(self) -> None:
             if not self.finished:
                 self.finished = True
-                store._FILES[f"{self.uri}.part"] = (bytes(self.data), 0)
+                store.FILES[f"{self.uri}.part"] = (bytes(self.data), 0)
 
     Adapter = making(Made)
 
@@ -310,7 +310,7 @@ class TestListEndsAfterThePage(OnMemory):
 class TestListOfNothingFails(OnMemory):
     class Adapter(MemoryFileSystem):
         def list(self, uri: str, /) -> Iterable[FileStatus]:
-            if uri not in store._DIRECTORIES:
+            if uri not in store.DIRECTORIES:
                 raise CheckpointNotFoundError("no such directory", uri)
             return super().list(uri)
 
@@ -319,14 +319,14 @@ class TestDeleteFailsOnWhatIsMissing(OnMemory):
     class Adapter(MemoryFileSystem):
         def delete(self, uris: Iterable[str], /) -> None:
             for uri in uris:
-                del store._FILES[uri]
+                del store.FILES[uri]
 
 
 class TestDeleteStopsAtWhatIsMissing(OnMemory):
     class Adapter(MemoryFileSystem):
         def delete(self, uris: Iterable[str], /) -> None:
             for uri in uris:
-                if store._FILES.pop(uri, None) is None:
+                if store.FILES.pop(uri, None) is None:
                     return
 
 
@@ -335,14 +335,14 @@ class TestDeleteTakesPatterns(OnMemory):
         def delete(self, uris: Iterable[str], /) -> None:
             for uri in uris:
                 prefix = uri.removesuffix("*")
-                doomed = [file for file in store._FILES if file.startswith(prefix)]
+                doomed = [file for file in store.FILES if file.startswith(prefix)]
                 super().delete(doomed if uri.endswith("*") else [uri])
 
 
 class TestDeleteTreeTakesWhatBeginsTheSame(OnMemory):
     class Adapter(MemoryFileSystem):
         def delete_tree(self, uri: str, /) -> None:
-            for entries in (store._FILES, store._DIRECTORIES):
+            for entries in (store.FILES, store.DIRECTORIES):
                 for entry in [entry for entry in entries if entry.startswith(uri)]:
                     del entries[entry]
 
@@ -356,7 +356,7 @@ class TestDeleteEmptyDirectoryTakesFullOnes(OnMemory):
 class TestPrepareDirectoryMakesOneLevel(OnMemory):
     class Adapter(MemoryFileSystem):
         def prepare_directory(self, uri: str, /) -> None:
-            store._DIRECTORIES[uri] = 0
+            store.DIRECTORIES[uri] = 0
 
 
 # Reading
@@ -397,7 +397,7 @@ class OnFileSystem(CheckpointStorageContract):
         return storage
 
     def files(self, storage: Any) -> set[str]:
-        return {uri for uri in store._FILES if uri.startswith(f"{storage.directory}/job/chk-")}
+        return {uri for uri in store.FILES if uri.startswith(f"{storage.directory}/job/chk-")}
 
 
 class TestDisposeOnFailureTakesAll(OnFileSystem):

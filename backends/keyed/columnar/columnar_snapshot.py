@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 from holdfast.backends.keyed.segments import Manifest, Segment, encode_manifest, finish
 from holdfast.backends.keys import KeyGroupRange
-from holdfast.backends.snapshot import AsyncSnapshot, SnapshotResult, SnapshotStreams
+from holdfast.backends.snapshot import SnapshotResult, SnapshotStreams
 from holdfast.locations.handles import (
     PlaceholderStreamStateHandle,
     SegmentsStateHandle,
     StreamStateHandle,
 )
-from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointedStateScope
 
 
@@ -59,7 +58,7 @@ class ColumnarSnapshotStrategy:
         new: dict[str, StreamStateHandle] = {}
         for name, segment in resources.segments.items():
             with streams.open(CheckpointedStateScope.SHARED) as stream:
-                stream.write(segment.content())
+                segment.write_to(stream)
                 new[name] = finish(streams, stream)
         with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
             stream.write(encode_manifest(resources.manifest))
@@ -71,20 +70,3 @@ class ColumnarSnapshotStrategy:
         }
         key_groups = self.key_groups.start_key_group, self.key_groups.end_key_group
         return SnapshotResult((SegmentsStateHandle(key_groups, {**references, **new}, manifest),))
-
-
-class KeyedStatePart:
-    """Managed keyed state as part of a subtask's snapshot.
-
-    Args:
-        snapshot: The asynchronous part of the backend's snapshot.
-    """
-
-    def __init__(self, snapshot: AsyncSnapshot[SegmentsStateHandle]) -> None:
-        self._snapshot = snapshot
-
-    def run(self) -> StoredSubtask:
-        return StoredSubtask(managed_keyed=self._snapshot.run().handles)
-
-    def cancel(self) -> None:
-        self._snapshot.cancel()

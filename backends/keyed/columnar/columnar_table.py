@@ -8,11 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.backends.keyed.columnar.earliest_timer import earliest_time
 from holdfast.backends.keyed.columnar.lookup import Hits, Level, look_up
 from holdfast.backends.keyed.columns import (
     Column,
     Rows,
     concatenated,
+    fold_values,
     from_arrow,
     take,
     take_or_null,
@@ -27,7 +29,6 @@ from holdfast.backends.keyed.segments import (
     Slice,
     SortedRows,
     TableManifest,
-    fold_values,
     merged,
     migration_of,
     rows_at,
@@ -133,8 +134,9 @@ class ColumnarTable:
         count = sum(piece.rows for piece in self.pieces)
         count += sum(run.rows for run in self.manifest.runs)
         first, end = self.sort_keys
+        layers = self._layers()
         steps = scan(
-            list(self._layers_between(*(np.array([key], np.uint64) for key in self.sort_keys))),
+            lambda *_: layers,
             self.spec,
             rows=count,
             step_rows=step_rows,
@@ -159,6 +161,9 @@ class ColumnarTable:
             if living.any():
                 pieces.append(rows_at(piece, living.nonzero()[0]))
         self.pieces = pieces
+
+    def earliest_time(self) -> int | None:
+        return earliest_time(self._layers(), self.spec, self.sort_keys)
 
     def settle(self) -> SortedRows | None:
         """Make what was written lately one piece, and give it; None if nothing was."""
@@ -188,6 +193,11 @@ class ColumnarTable:
         self.pieces = []
         keys = {(piece.segment, piece.section) for piece in manifest.slices()}
         self._sources = {key: source for key, source in self._sources.items() if key in keys}
+
+    def _layers(self) -> list[Layer]:
+        """All layers, newest first."""
+        edges = np.array(self.sort_keys, np.uint64)
+        return list(self._layers_between(edges[:1], edges[1:]))
 
     def _layers_between(self, first: SortKeys, end: SortKeys) -> Iterator[Layer]:
         """The layers that can have rows in one of the ranges, newest first."""

@@ -7,7 +7,6 @@ from typing import TypeVar
 from holdfast.backends.keyed.columnar.columnar_snapshot import (
     CapturedTables,
     ColumnarSnapshotStrategy,
-    KeyedStatePart,
 )
 from holdfast.backends.keyed.columnar.columnar_table import ColumnarTable
 from holdfast.backends.keyed.columnar.compaction import Compaction, NewSegment
@@ -23,6 +22,7 @@ from holdfast.backends.keyed.segments import (
     read_manifest,
     sort_key_range,
 )
+from holdfast.backends.keyed.snapshot_part import KeyedStatePart
 from holdfast.backends.keyed.table import Migration, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import AsyncSnapshot, SnapshotPart, SnapshotStreams
@@ -40,8 +40,8 @@ class ColumnarStateTables:
     Args:
         key_groups: The key groups of the subtask.
         handles: What it is restored from: no two have rows of one key group.
-        directory: A directory for local copies of segments, which stay when the tables are closed; None
-            keeps them in memory.
+        directory: A directory for local copies of segments, which stay when the tables are closed. What the
+            disk doesn't take is kept in memory; with None, all.
         policy: When rows are merged.
         workspace: What stays open from one batch to the next; None makes a new one.
         may_refer: Whether checkpoints may refer to the segments that were restored. Not if these belong
@@ -103,6 +103,10 @@ class ColumnarStateTables:
         restored = {name: manifest.spec for name, manifest in self._restored.items()}
         return restored | {name: table.spec for name, table in self._tables.items()}
 
+    def drop(self, name: str) -> None:
+        self._tables.pop(name, None)
+        self._restored.pop(name, None)
+
     def advance_time(self, now_ms: int) -> None:
         self._now_ms = now_ms
 
@@ -110,8 +114,6 @@ class ColumnarStateTables:
         """Capture all rows; the part writes them, in any thread.
 
         Raises:
-            StorageFullError: There is no room for local copies; no row is lost.
-            StorageUnavailableError: The directory for local copies can't be written to; no row is lost.
             CheckpointCorruptedError: A segment that was to be merged is damaged.
         """
 

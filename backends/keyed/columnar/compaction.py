@@ -29,6 +29,8 @@ from holdfast.locations.file_systems import BytesLike
 
 _BOTTOM_LEVEL = 99
 _SHARE_OF_NEW_FLUSH = 0.2
+_MOST_OF_BUDGET = 1.25
+"""What a slice may have of its budget: it is measured by rows, and those are not alike."""
 
 
 @dataclass(slots=True)
@@ -106,7 +108,7 @@ class Compaction:
             self._flush += share * (size - self._flush)
         old = self._old
         new_runs = [] if rows is None else [_Run(size, self._policy.level(size, self._flush))]
-        runs = [*new_runs, *(_Run(run.size, run.level, run) for run in old.runs)]
+        runs = [*new_runs, *(_Run(run.size, self._level(run), run) for run in old.runs)]
         window = self._policy.window(
             [run.size for run in runs],
             [run.level for run in runs],
@@ -153,14 +155,15 @@ class Compaction:
         """The old runs; if there is credit, with a slice of the heavy ones merged into the last."""
         old, policy = self._old, self._policy
         heavy = policy.heavy(self._flush)
-        first = next((at for at, run in enumerate(old.runs) if run.level >= heavy), len(old.runs))
+        levels = [self._level(run) for run in old.runs]
+        first = next((at for at, level in enumerate(levels) if level >= heavy), len(levels))
         swept = old.runs[first:]
         if len(swept) < 2:
             return old
         total = sum(run.size for run in swept)
-        credit = old.credit
-        credit += policy.credit(total=total, bottom=swept[-1].size, flush=self._flush)
-        budget = policy.slice_bytes(total)
+        earned = policy.credit(total=total, bottom=swept[-1].size, flush=self._flush)
+        credit = old.credit + earned
+        budget = policy.slice_bytes(total, earned)
         if credit < min(budget, total):
             return msgspec.structs.replace(old, credit=credit)
         least, above = self._table.sort_keys
@@ -196,6 +199,25 @@ class Compaction:
 
     def _end_of_slice(self, runs: Sequence[Run], low: int, budget: float) -> int:
         """The sort key up to which the runs have about that many bytes from `low` on."""
+        high = self._end_by_largest(runs, low, budget)
+        while True:  # other runs may have their rows elsewhere than the largest
+            parts = [
+                (self._table.layer(piece).part(), piece.row_bytes)
+                for run in runs
+                if (within := run.within(low, high)) is not None
+                for piece in within.slices
+            ]
+            size = sum(part.rows * row_bytes for part, row_bytes in parts)
+            if size <= _MOST_OF_BUDGET * budget:
+                return high
+            most, _ = max(parts, key=lambda part: part[0].rows * part[1])
+            row = most.first + int(most.rows * budget / size)
+            high = max(low + 1, int(most.source.sort_keys[row]))
+            if high == low + 1:
+                return high
+
+    def _end_by_largest(self, runs: Sequence[Run], low: int, budget: float) -> int:
+        """The sort key up to which the largest run has its share of so many bytes."""
         largest = max(runs, key=lambda run: run.size)
         left = budget * largest.size / sum(run.size for run in runs)
         within = largest.within(low, END)
@@ -208,6 +230,10 @@ class Compaction:
                 return max(low + 1, int(part.source.sort_keys[row]))
             left -= part.rows * piece.row_bytes
         return self._table.sort_keys[1]
+
+    def _level(self, run: Run) -> int:
+        """The level of a run among flushes as they are now, which may be smaller than when it was made."""
+        return max(run.level, self._policy.level(run.size, self._flush))
 
     def _merge(self, parts: Sequence[Part], *, is_bottom: bool) -> SortedRows:
         return merged_by_chunks(

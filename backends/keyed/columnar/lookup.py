@@ -10,6 +10,9 @@ from holdfast.backends.keyed.columns import Column, Rows, same_rows
 from holdfast.backends.keyed.segments import NEVER, Layer, RowSource, is_expired
 from holdfast.backends.keyed.table import Operation, SortKeys, TableSpec
 
+_NEEDLES_OF_A_HIT = 8
+"""About how many keys are looked for in a newer layer for each one that it has."""
+
 Hits = list[tuple[Rows, list[Column]]]
 """Positions of identities, and the values of the row that each has in a source."""
 
@@ -80,6 +83,7 @@ class _Search:
     def ask(self, layer: Layer, first: int, end: int, *, is_bottom: bool) -> None:
         """Look into a layer for the needles from `first` up to `end`."""
         source = layer.source
+        source.expect(end - first if is_bottom else (end - first) // _NEEDLES_OF_A_HIT)
         where = first_rows(source, self.needles, first, end, with_filter=not is_bottom)
         if where is None:
             return

@@ -1,8 +1,9 @@
 """When runs are merged: pure decisions, by sizes in bytes.
 
 A flush is what a batch changes. Runs are of levels by size, each `fan_in` times the one below. Small levels
-are merged at once when a level is full; from the heavy level on runs are swept into the bottom, slice by
-slice of the sort keys, so that no batch merges more than a slice.
+are merged at once when a level is full, if that is no more than the batch itself justifies; from the heavy
+level on runs are swept into the bottom, slice by slice of the sort keys, so that no batch merges more than a
+slice. What was small among large flushes is heavy among small ones: levels are those of the flushes of now.
 """
 
 import math
@@ -20,7 +21,8 @@ class MergePolicy:
     Attributes:
         fan_in: Runs of a level that become one.
         level_bytes: Most bytes of a run of level 0, if a flush is not larger.
-        tier_bytes: Most bytes that a merge of small levels reads, if that is more than `fan_in` flushes.
+        tier_bytes: Most bytes that a merge of small levels reads, or `fan_in` runs as large as the batch's own
+            flush if that is more.
         least_slice_bytes: Least bytes that a step of the sweep reads.
         most_slice_bytes: Most bytes that a step of the sweep reads.
         turn: The sweep passes all sort keys in so many times sqrt(bottom / flush) batches: that balances
@@ -51,9 +53,15 @@ class MergePolicy:
         turns = self.turn * math.sqrt(max(1.0, bottom / max(flush, 1.0)))
         return total / min(_MOST_TURNS, max(self.fan_in, turns))
 
-    def slice_bytes(self, total: float) -> float:
-        """About how many bytes a step of the sweep reads."""
-        return min(max(total / _SLICES_OF_A_TURN, self.least_slice_bytes), self.most_slice_bytes)
+    def slice_bytes(self, total: float, earned: float) -> float:
+        """About how many bytes a step of the sweep reads.
+
+        Args:
+            total: What is swept.
+            earned: What the batch has added to the credit: with shorter steps the sweep would fall behind.
+        """
+        wanted = max(total / _SLICES_OF_A_TURN, self.least_slice_bytes, earned)
+        return min(wanted, self.most_slice_bytes)
 
     def window(
         self, sizes: Sequence[float], levels: Sequence[int], *, new: float, flush: float
@@ -62,14 +70,14 @@ class MergePolicy:
 
         Args:
             sizes: Of the runs, newest first.
-            levels: Of the runs.
+            levels: Of the runs, by the flushes of now.
             new: Size of the first if it is new, else 0.
             flush: About how many bytes a batch changes.
         """
         count = len(sizes)
         if new and count > 1 and sum(sizes[1:]) <= self.rewrite * new:
             return 0, count
-        most = max(self.tier_bytes, self.fan_in * self._unit(flush))
+        most = max(self.tier_bytes, self.fan_in * self._unit(new))
         for level in range(self.heavy(flush)):
             end = next((at for at in range(count) if levels[at] > level), count)
             full = [at for at in range(end) if levels[at] == level]
@@ -77,6 +85,8 @@ class MergePolicy:
                 continue
             first = full[0] if sum(sizes[full[0] : end]) <= most else full[-self.fan_in]
             total = sum(sizes[first:end])
+            if total > most:  # a larger batch will come, or these runs become heavy
+                return None
             while end < count and sizes[end] <= total and total + sizes[end] <= self.tier_bytes:
                 total += sizes[end]
                 end += 1

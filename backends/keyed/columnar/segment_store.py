@@ -1,6 +1,7 @@
 """The segments of a subtask: local files that are mapped, fetched when they are not there; small ones in memory."""
 
 import errno
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +16,9 @@ from holdfast.errors import (
     StorageUnavailableError,
 )
 from holdfast.locations.file_systems import BytesLike
-from holdfast.locations.handles import ByteStreamStateHandle, StreamStateHandle
+from holdfast.locations.handles import ByteStreamStateHandle, ChecksumBuilder, StreamStateHandle
+
+_log = logging.getLogger(__name__)
 
 IN_MEMORY_BYTES = 20 << 10
 """Segments of at most so many bytes are kept in memory: a file is not worth its while."""
@@ -67,20 +70,17 @@ class SegmentStore:
         return segment
 
     def add(self, name: str, parts: Sequence[BytesLike]) -> None:
-        """Store a new segment.
-
-        Raises:
-            StorageFullError: The disk is full; nothing is left of the segment.
-            StorageUnavailableError: The directory can't be written to.
-        """
+        """Store a new segment; in memory if the disk doesn't take it."""
         size = sum(memoryview(part).nbytes for part in parts)
-        if self._directory is None or size <= IN_MEMORY_BYTES:
+        if size <= IN_MEMORY_BYTES or not self._has_file(name, parts):
             segment = Segment.of_bytes(b"".join(parts), name)
             if size <= IN_MEMORY_BYTES:
                 self._workspace.keep(segment)
         else:
-            self._write(name, parts)
-            segment = Segment.open(self._path(name), name)
+            checksum = ChecksumBuilder()
+            for part in parts:
+                checksum.update(part)
+            segment = Segment.open(self._path(name), name, checksum.finish())
             self._workspace.keep(segment)
         self._segments[name] = segment
 
@@ -110,10 +110,25 @@ class SegmentStore:
         try:
             segment = Segment.open(self._path(name), name)
         except (CheckpointNotFoundError, CheckpointCorruptedError):
-            self._fetch(name, stream)
+            try:
+                self._fetch(name, stream)
+            except (StorageFullError, StorageUnavailableError) as error:
+                _log.warning("there will be no local copy of a segment: %s", error)
+                return load_segment(name, stream)  # if storage was what failed, it fails again
             segment = Segment.open(self._path(name), name)
         self._workspace.keep(segment)
         return segment
+
+    def _has_file(self, name: str, parts: Sequence[BytesLike]) -> bool:
+        """Make a file of a segment, if files are wanted and the disk takes it."""
+        if self._directory is None:
+            return False
+        try:
+            self._write(name, parts)
+        except (StorageFullError, StorageUnavailableError) as error:
+            _log.warning("there will be no local copy of a segment: %s", error)
+            return False
+        return True
 
     def _fetch(self, name: str, stream: StreamStateHandle) -> None:
         """Copy a segment from its storage, verified while it is read."""
@@ -139,9 +154,7 @@ class SegmentStore:
                 raise
             is_full = error.errno in _NO_ROOM
             kind = StorageFullError if is_full else StorageUnavailableError
-            message = (
-                f"segment can't be written ({error.strerror}); the rows before are as they were"
-            )
+            message = f"segment can't be written ({error.strerror})"
             raise kind(message, path) from error
 
     def _path(self, name: str) -> str:

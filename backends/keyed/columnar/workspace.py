@@ -1,5 +1,6 @@
 """What a worker keeps from one batch to the next, of all subtasks that it runs."""
 
+import os
 from collections import OrderedDict
 
 import numpy as np
@@ -14,17 +15,28 @@ _ALIGNMENT = 64
 class Arena:
     """Memory that merges write to, used again by the next snapshot: new pages cost more than merging.
 
+    What a large merge has needed is given back when no other large one comes.
+
     Args:
         most_bytes: Where more is needed, it is new.
     """
 
-    def __init__(self, most_bytes: int = 96 << 20) -> None:
+    def __init__(self, most_bytes: int = 64 << 20) -> None:
         self._most_bytes = most_bytes
         self._buffer = np.empty(0, np.uint8)
         self._end = 0
+        self._needed = 0  # lately: what was needed long ago counts less
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds."""
+        return len(self._buffer)
 
     def reset(self) -> None:
         """Give all of it out again: nobody may use what was given out before."""
+        self._needed = max(self._end, self._needed - self._needed // 16)
+        if self.size > max(_LEAST_BYTES, 4 * self._needed):
+            self._buffer = np.empty(0, np.uint8)
         self._end = 0
 
     def array(self, length: int, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
@@ -69,8 +81,17 @@ class Workspace:
         """Keep a segment open."""
         self._segments[segment.name] = segment
         while len(self._segments) > self._most_segments:
-            self._segments.popitem(last=False)
+            self.forget(next(iter(self._segments)))
 
     def forget(self, name: str) -> None:
         """Let go of a segment, if it is there."""
-        self._segments.pop(name, None)
+        segment = self._segments.pop(name, None)
+        if segment is not None:
+            segment.let_go()
+
+    def forget_deleted(self) -> None:
+        """Let go of segments whose files were deleted: as long as they are mapped they take room on disk."""
+        mapped = [segment for segment in self._segments.values() if os.path.isabs(segment.location)]
+        for segment in mapped:
+            if not os.path.exists(segment.location):
+                self.forget(segment.name)

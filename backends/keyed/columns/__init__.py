@@ -17,14 +17,15 @@ from holdfast.backends.keyed.columns.columns import (
     to_arrow,
     values_of_rows,
 )
-from holdfast.backends.keyed.columns.folding import FoldOverflowError, folded
+from holdfast.backends.keyed.columns.folding import fold_behind, fold_values, folded
 
 __all__ = [
     "Column",
-    "FoldOverflowError",
     "Rows",
     "concatenated",
     "cut",
+    "fold_behind",
+    "fold_values",
     "folded",
     "from_arrow",
     "plain_type",

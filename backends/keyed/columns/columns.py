@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from holdfast.backends.arrow import equal_numbers, equal_rows
+
 Column: TypeAlias = npt.NDArray[Any] | pa.Array
 Rows = npt.NDArray[np.int64]
 """Positions of rows."""
@@ -129,26 +131,9 @@ def same_rows(
 
 def _same(left: Column, right: Column) -> npt.NDArray[np.bool_]:
     if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
-        same: npt.NDArray[np.bool_] = left == right
-        if left.dtype.kind == "f":
-            same |= (left != left) & (right != right)  # noqa: PLR0124  # NaN alone differs from itself
-        return same
+        return equal_numbers(left, right)
     type = left.type if isinstance(left, pa.Array) else cast("pa.Array", right).type
-    left, right = to_arrow(left, type), to_arrow(right, type)
-    try:
-        equal = pc.equal(left, right)
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # nested types
-        return np.fromiter(
-            (a == b for a, b in zip(_values_of(left), _values_of(right), strict=True)),
-            bool,
-            len(left),
-        )
-    if types.is_floating(type):
-        nan = pc.and_(pc.is_nan(left), pc.is_nan(right))
-        equal = pc.or_(equal, nan)
-    if equal.null_count:
-        equal = pc.coalesce(equal, pc.and_(pc.is_null(left), pc.is_null(right)))
-    return cast("npt.NDArray[np.bool_]", equal.to_numpy(zero_copy_only=False))
+    return equal_rows(to_arrow(left, type), to_arrow(right, type))
 
 
 def _values_of(column: Column) -> list[Hashable]:

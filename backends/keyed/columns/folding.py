@@ -1,9 +1,11 @@
 """Operands that become one value, for many rows at once.
 
 A null is no operand: where all operands of a row are null, so is the value. Of floats NaN is the greatest,
-as Spark has it: `max` gives NaN where one is, `min` only where all are.
+as Spark has it: `max` gives NaN where one is, `min` only where all are. Structs are compared field by field;
+there a null is less than any value.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,17 +14,64 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from holdfast.backends.keyed.columns.columns import Column, Rows, held_type, plain_type, to_arrow
-from holdfast.backends.keyed.table import Fold
+from holdfast.backends.keyed.columns.columns import (
+    Column,
+    Rows,
+    from_arrow,
+    held_type,
+    plain_type,
+    to_arrow,
+)
+from holdfast.backends.keyed.table import Flags, Fold, TableSpec
+from holdfast.errors import InvalidRequestError
 
 _HALF = np.int64(0xFFFF_FFFF)
 
 
-class FoldOverflowError(ArithmeticError):
+class _FoldOverflowError(ArithmeticError):
     """A sum is not among the numbers of its type."""
 
 
-def folded(column: Column, type: pa.DataType, bounds: Rows, fold: Fold) -> Column:
+def fold_values(values: Sequence[Column], bounds: Rows, spec: TableSpec) -> list[Column]:
+    """A row of values for each group of a table's operands. Arguments and errors are those of `folded`."""
+    return [
+        folded(column, field.type, bounds, fold, state=spec.name)
+        for column, field, fold in zip(values, spec.values, spec.folds, strict=True)
+    ]
+
+
+def fold_behind(
+    before: Sequence[pa.Array], added: Sequence[pa.Array], is_behind: Flags, spec: TableSpec
+) -> list[pa.Array]:
+    """Rows of a table that are added to rows before them.
+
+    Args:
+        before: The columns of values of the rows before.
+        added: Those of the rows that are added, as many.
+        is_behind: Which rows are folded with those before; the others stay what they are.
+        spec: What the table holds.
+
+    Raises:
+        InvalidRequestError: A sum is too large for its type.
+    """
+    count = len(is_behind)
+    rows = np.arange(2 * count)
+    rows = rows // 2 + rows % 2 * count  # of two columns: before, added, before, added …
+    kept = np.repeat(is_behind, 2)
+    kept[1::2] = True
+    at = pa.array(rows[kept])
+    bounds = np.concatenate([[0], np.cumsum(is_behind.astype(np.int64) + 1)])
+    operands = [
+        from_arrow(pa.concat_arrays([old, new]).take(at))
+        for old, new in zip(before, added, strict=True)
+    ]
+    return [
+        to_arrow(column, field.type)
+        for column, field in zip(fold_values(operands, bounds, spec), spec.values, strict=True)
+    ]
+
+
+def folded(column: Column, type: pa.DataType, bounds: Rows, fold: Fold, *, state: str) -> Column:
     """One value for each group of operands that follow each other.
 
     Args:
@@ -31,11 +80,19 @@ def folded(column: Column, type: pa.DataType, bounds: Rows, fold: Fold) -> Colum
         bounds: Where each group begins; behind the last of them, where it ends. A group without operands
             gives null, or any number.
         fold: How two operands become one.
+        state: The name of the state that they are of, for errors.
 
     Raises:
-        FoldOverflowError: A sum is too large for the type.
+        InvalidRequestError: A sum is too large for the type.
     """
-    type = held_type(type)
+    try:
+        return _folded(column, held_type(type), bounds, fold)
+    except _FoldOverflowError as error:
+        message = f"state {state!r}: {error}; give the state a wider type, or floats"
+        raise InvalidRequestError(message) from error
+
+
+def _folded(column: Column, type: pa.DataType, bounds: Rows, fold: Fold) -> Column:
     if fold == "concatenate":
         return _concatenated(to_arrow(column, type), bounds)
     if isinstance(column, np.ndarray):
@@ -100,7 +157,7 @@ def _sums(numbers: npt.NDArray[Any], starts: Rows, bounds: Rows) -> npt.NDArray[
     under = (high < least >> 32) | ((high == least >> 32) & (low < least & int(_HALF)))
     if (over | under).any():
         message = f"a sum is less than {least} or more than {greatest}"
-        raise FoldOverflowError(message)
+        raise _FoldOverflowError(message)
     return ((high << np.int64(32)) | low).astype(numbers.dtype)
 
 
@@ -122,18 +179,35 @@ def _folded_by_arrow(column: pa.Array, type: pa.DataType, bounds: Rows, fold: Fo
     """Values of types that are no numbers to NumPy: texts, decimals; without nulls."""
     lengths = np.diff(bounds)
     groups = np.repeat(np.arange(len(lengths)), lengths)
-    table = pa.table({"group": groups, "value": column})
     if fold == "sum":
+        table = pa.table({"group": groups, "value": column})
         try:
             sums = table.group_by("group", use_threads=False).aggregate([("value", "sum")])
             at, values = sums["group"].to_numpy(), sums["value_sum"].combine_chunks().cast(type)
         except pa.ArrowInvalid as error:
-            raise FoldOverflowError(str(error)) from error
+            raise _FoldOverflowError(str(error)) from error
     else:
         direction = "ascending" if fold in ("min", "all") else "descending"
-        order = pc.sort_indices(table, [("group", "ascending"), ("value", direction)])
+        keys = [(groups, "ascending"), *((key, direction) for key in _sort_keys(column))]
+        named = {str(index): key for index, (key, _) in enumerate(keys)}
+        directions = [(str(index), known) for index, (_, known) in enumerate(keys)]
+        order = pc.sort_indices(pa.table(named), directions)
         filled = (lengths > 0).nonzero()[0]
         at, values = filled, column.take(order.take(pa.array(bounds.take(filled))))
     where = np.full(len(lengths), -1, np.int64)
     where[at] = np.arange(len(at))
     return values.take(pa.array(where, mask=where < 0))
+
+
+def _sort_keys(column: pa.Array) -> list[pa.Array]:
+    """Columns that are sorted by one after the other: a struct's fields, null first and NaN last."""
+    if not types.is_struct(column.type):
+        return [column]
+    keys = []
+    for field in column.flatten():
+        if field.null_count:
+            keys.append(field.is_valid().cast(pa.int8()))
+        if types.is_floating(field.type):
+            keys.append(pc.is_nan(field).cast(pa.int8()))
+        keys += _sort_keys(field)
+    return keys

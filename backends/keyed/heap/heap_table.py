@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.keyed.columns import FoldOverflowError, folded, from_arrow, to_arrow
+from holdfast.backends.keyed.columns import fold_behind
 from holdfast.backends.keyed.heap.cells import cells_of, column_of
+from holdfast.backends.keyed.heap.sort_index import Identity, SortIndex
 from holdfast.backends.keyed.table import (
     Flags,
     Identities,
@@ -17,9 +18,7 @@ from holdfast.backends.keyed.table import (
     TableRows,
     TableSpec,
 )
-from holdfast.errors import InvalidRequestError
-
-Identity = tuple[Any, ...]
+from holdfast.backends.keyed.timer_order import STEP, time_part
 
 
 class Row(NamedTuple):
@@ -55,6 +54,7 @@ class HeapTable:
         self.now_ms = now_ms
         self._groups: dict[int, Rows] = {}
         self._shared: set[int] = set()
+        self._indices: dict[int, SortIndex] = {}  # of the key groups that were asked for by range
 
     @property
     def spec(self) -> TableSpec:
@@ -89,12 +89,11 @@ class HeapTable:
         cells = [cells_of(column) for column in values]
         sort_keys = identities.sort_keys.tolist()
         for number, (group, identity) in enumerate(self._places(identities)):
-            rows = self._own(group)
             if operations[number] == Operation.DELETE:
-                rows.pop(identity, None)
+                self._remove(group, identity)
             else:
                 row = tuple(column[number] for column in cells)
-                rows[identity] = Row(sort_keys[number], row, self.now_ms)
+                self._put(group, identity, Row(sort_keys[number], row, self.now_ms))
 
     def rows_between(self, first: SortKeys, end: SortKeys) -> TableRows:
         low, high = (
@@ -104,26 +103,46 @@ class HeapTable:
         groups = {
             group for start, last in zip(low, high, strict=True) for group in range(start, last + 1)
         }
-        rows = [
-            (identity, row)
-            for group in groups
-            for identity, row in self._groups.get(group, {}).items()
-            if self._lives(row)
-        ]
-        sort_keys = np.array([row.sort_key for _, row in rows], np.uint64)
-        ranges = first.searchsorted(sort_keys, "right").astype(np.int64) - 1
-        inside = ranges >= 0
-        inside[inside] &= sort_keys[inside] < end[ranges[inside]]
-        return rows_of(self._spec, [rows[index] for index in np.flatnonzero(inside).tolist()])
+        chosen: list[tuple[Identity, Row]] = []
+        for group in sorted(groups & self._groups.keys()):
+            edges = np.array([group << 48, (group + 1) << 48], np.uint64)
+            within = slice(end.searchsorted(edges[0], "right"), first.searchsorted(edges[1]))
+            rows = self._groups[group]
+            for identity in self._index(group).between(first[within], end[within]):
+                row = rows[identity]
+                if self._lives(row):
+                    chosen.append((identity, row))
+        return rows_of(self._spec, chosen)
 
     def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:
         yield from steps_of(self._spec, self.captured(), step_rows)
 
     def forget_up_to(self, time_ms: int) -> None:
+        part = int(time_part(np.array([time_ms]))[0]) + STEP
         for group in list(self._groups):
-            rows = self._own(group)
-            for identity in [identity for identity in rows if identity[-1] <= time_ms]:
-                del rows[identity]
+            edges = np.array([group << 48, (group << 48) + part], np.uint64)
+            for identity in self._index(group).between(edges[:1], edges[1:]):
+                if identity[-1] <= time_ms:
+                    self._remove(group, identity)
+
+    def earliest_time(self) -> int | None:
+        places = {}
+        for group in self._groups:
+            least = self._index(group).least()
+            if least is not None:
+                places[group] = least - (group << 48)
+        if not places:
+            return None
+        step = min(places.values()) // STEP * STEP
+        times: list[int] = []
+        for group, place in places.items():
+            if place < step + STEP:
+                first = (group << 48) + step
+                edges = np.array([first, first + STEP], np.uint64)
+                times += (
+                    identity[-1] for identity in self._index(group).between(edges[:1], edges[1:])
+                )
+        return min(times)
 
     def captured(self) -> list[Rows]:
         """The rows that are there now, without those whose time is over; what changes later doesn't show."""
@@ -137,7 +156,7 @@ class HeapTable:
 
     def everything(self) -> TableRows:
         """All rows, also those whose time is over."""
-        return rows_of(self._spec, (row for rows in self._groups.values() for row in rows.items()))
+        return rows_of(self._spec, by_sort_key(self._groups.values()))
 
     def restore(self, chunks: Iterable[TableRows]) -> None:
         """Take over rows of a checkpoint, as they were."""
@@ -155,12 +174,31 @@ class HeapTable:
                 strict=True,
             )
             for (group, identity), sort_key, row, time_ms in rows:
-                self._own(group)[identity] = Row(sort_key, row, time_ms)
+                self._put(group, identity, Row(sort_key, row, time_ms))
 
     def _places(self, identities: Identities) -> Iterator[tuple[int, Identity]]:
         """The key group and the cells of each identity."""
         groups = (identities.sort_keys >> np.uint64(48)).tolist()
         return zip(groups, zip(*map(cells_of, identities.columns), strict=True), strict=True)
+
+    def _put(self, group: int, identity: Identity, row: Row) -> None:
+        rows = self._own(group)
+        index = self._indices.get(group)
+        if index is not None and identity not in rows:
+            index.add(identity, row.sort_key)
+        rows[identity] = row
+
+    def _remove(self, group: int, identity: Identity) -> None:
+        if self._own(group).pop(identity, None) is not None and group in self._indices:
+            self._indices[group].remove(identity)
+
+    def _index(self, group: int) -> SortIndex:
+        index = self._indices.get(group)
+        if index is None:
+            rows = self._groups[group]
+            index = SortIndex((identity, row.sort_key) for identity, row in rows.items())
+            self._indices[group] = index
+        return index
 
     def _own(self, group: int) -> Rows:
         """The dictionary of a key group, to be changed."""
@@ -179,33 +217,17 @@ class HeapTable:
     ) -> list[pa.Array]:
         """The values, where they are appended behind what is there."""
         present, before = self.get(identities)
-        is_behind = present & appended
-        number = len(present)
-        pairs = np.arange(2 * number)
-        pairs = (
-            pairs // 2 + pairs % 2 * number
-        )  # of two columns: before, appended, before, appended …
-        kept = np.repeat(is_behind, 2)
-        kept[1::2] = True
-        rows = pa.array(pairs[kept])
-        bounds = np.concatenate([[0], np.cumsum(is_behind.astype(np.int64) + 1)])
-        columns = []
-        try:
-            for field, old, new, fold in zip(
-                self._spec.values, before, values, self._spec.folds, strict=True
-            ):
-                operands = pa.concat_arrays([old, new]).take(rows)
-                value = folded(from_arrow(operands), field.type, bounds, fold)
-                columns.append(to_arrow(value, field.type))
-        except FoldOverflowError as error:
-            message = f"state {self._spec.name!r}: {error}; give the state a wider type, or floats"
-            raise InvalidRequestError(message) from error
-        return columns
+        return fold_behind(before, values, present & appended, self._spec)
 
 
-def rows_of(spec: TableSpec, rows: Iterable[tuple[Identity, Row]]) -> TableRows:
-    """Rows by their sort keys, in columns."""
-    ordered = sorted(rows, key=lambda item: item[1].sort_key)
+def by_sort_key(groups: Iterable[Rows]) -> list[tuple[Identity, Row]]:
+    """The rows of key groups by their sort keys."""
+    rows = (item for group in groups for item in group.items())
+    return sorted(rows, key=lambda item: item[1].sort_key)
+
+
+def rows_of(spec: TableSpec, ordered: Sequence[tuple[Identity, Row]]) -> TableRows:
+    """Rows that are given by their sort keys, in columns."""
     columns = [
         column_of([identity[index] for identity, _ in ordered], field.type)
         for index, field in enumerate(spec.id_fields)
@@ -225,12 +247,12 @@ def rows_of(spec: TableSpec, rows: Iterable[tuple[Identity, Row]]) -> TableRows:
 
 def steps_of(spec: TableSpec, groups: list[Rows], step_rows: int) -> Iterator[TableRows]:
     """The rows of key groups in columns: whole key groups, until there are about so many rows."""
-    step: list[tuple[Identity, Row]] = []
+    step: list[Rows] = []
     filled = (rows for rows in groups if rows)
     for rows in sorted(filled, key=lambda rows: next(iter(rows.values())).sort_key):
-        step += rows.items()
-        if len(step) >= step_rows:
-            yield rows_of(spec, step)
+        step.append(rows)
+        if sum(map(len, step)) >= step_rows:
+            yield rows_of(spec, by_sort_key(step))
             step = []
     if step:
-        yield rows_of(spec, step)
+        yield rows_of(spec, by_sort_key(step))

@@ -11,6 +11,7 @@ from holdfast.backends.keyed.segments import (
     read_tables,
     write_tables,
 )
+from holdfast.backends.keyed.snapshot_part import KeyedStatePart
 from holdfast.backends.keyed.table import Migration, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import (
@@ -21,7 +22,6 @@ from holdfast.backends.snapshot import (
 )
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle
-from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointStreamFactory
 
 _STEP_ROWS = 1 << 16
@@ -59,9 +59,8 @@ class HeapStateTables:
             table = HeapTable(restored.spec, 0)
             try:
                 table.restore(restored.rows())
-            except (
-                StateMigrationError
-            ):  # stored in several ways, which a migration must bring together
+            except StateMigrationError:
+                # It was stored in several ways, which a migration must bring together.
                 self._mixed[restored.spec.name] = restored
             else:
                 self._tables[restored.spec.name] = table
@@ -89,6 +88,11 @@ class HeapStateTables:
         mixed = {name: table.spec for name, table in self._mixed.items()}
         return mixed | {name: table.spec for name, table in self._tables.items()}
 
+    def drop(self, name: str) -> None:
+        self._tables.pop(name, None)
+        self._mixed.pop(name, None)
+        self._asked.discard(name)
+
     def advance_time(self, now_ms: int) -> None:
         self._now_ms = now_ms
         for table in self._tables.values():
@@ -105,7 +109,7 @@ class HeapStateTables:
             raise StateMigrationError(message)
         strategy = _Strategy(self._tables, self._key_groups)
         resources = strategy.sync_prepare_resources(checkpoint_id)
-        return _HeapPart(AsyncSnapshot(strategy, resources, SnapshotStreams(factory)))
+        return KeyedStatePart(AsyncSnapshot(strategy, resources, SnapshotStreams(factory)))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Nothing: no snapshot refers to another one."""
@@ -144,19 +148,6 @@ class _Strategy:
             return SnapshotResult()
         tables = ((spec, steps_of(spec, rows, _STEP_ROWS)) for spec, rows in resources.tables)
         return SnapshotResult((write_tables(tables, self.key_groups, streams),))
-
-
-class _HeapPart:
-    """The tables as part of a subtask's snapshot."""
-
-    def __init__(self, snapshot: AsyncSnapshot[SegmentsStateHandle]) -> None:
-        self._snapshot = snapshot
-
-    def run(self) -> StoredSubtask:
-        return StoredSubtask(managed_keyed=self._snapshot.run().handles)
-
-    def cancel(self) -> None:
-        self._snapshot.cancel()
 
 
 def _changed(rows: TableRows, before: TableSpec, change: Migration | None) -> TableRows:

@@ -1,7 +1,9 @@
 """Segments: files of sorted rows that several checkpoints refer to; and rows of several segments as one.
 
     trailer, side_tables    the bytes of a segment around its sections, which are Arrow's
-    segment_writer, segment make a segment, and read it where it lies
+    segment_writer          makes a segment
+    section                 the rows of a table in a segment
+    segment, stored_segment where sections lie: mapped or in memory, or in storage and read by ranges
     stored_specs, manifest  which rows of which segments a subtask's tables are
     rows, merging, ranges   rows of several sections as those of one
     whole_tables            tables written and read whole: all that a heap backend or a savepoint needs
@@ -21,14 +23,14 @@ from holdfast.backends.keyed.segments.manifest import (
 from holdfast.backends.keyed.segments.merging import (
     Part,
     empty_rows,
-    fold_values,
     is_expired,
     merged,
     whole,
 )
 from holdfast.backends.keyed.segments.ranges import Layer, rows_between, scan, table_rows
 from holdfast.backends.keyed.segments.rows import RowSource, SectionRows, SortedRows, rows_at
-from holdfast.backends.keyed.segments.segment import Section, Segment
+from holdfast.backends.keyed.segments.section import Section
+from holdfast.backends.keyed.segments.segment import Segment
 from holdfast.backends.keyed.segments.segment_writer import Needles, SegmentWriter
 from holdfast.backends.keyed.segments.side_tables import Directory, Filter
 from holdfast.backends.keyed.segments.stored_specs import StoredSpec, migration_of
@@ -66,7 +68,6 @@ __all__ = [
     "empty_rows",
     "encode_manifest",
     "finish",
-    "fold_values",
     "is_expired",
     "load_segment",
     "merged",

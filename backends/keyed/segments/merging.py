@@ -16,11 +16,10 @@ import pyarrow.compute as pc
 
 from holdfast.backends.keyed.columns import (
     Column,
-    FoldOverflowError,
     Rows,
     concatenated,
     cut,
-    folded,
+    fold_values,
     from_arrow,
     same_rows,
     take,
@@ -28,7 +27,6 @@ from holdfast.backends.keyed.columns import (
 )
 from holdfast.backends.keyed.segments.rows import Operations, RowSource, SortedRows, Times
 from holdfast.backends.keyed.table import Operation, SortKeys, TableSpec
-from holdfast.errors import InvalidRequestError
 
 _PUT, _APPEND, _DELETE = (np.uint8(operation) for operation in Operation)
 
@@ -264,19 +262,3 @@ def _folded(
 def _turned(group: Rows, bounds: Rows) -> Rows:
     """Positions that turn the rows of each group around."""
     return bounds.take(group) + bounds.take(group + 1) - 1 - np.arange(len(group))
-
-
-def fold_values(values: Sequence[Column], bounds: Rows, spec: TableSpec) -> list[Column]:
-    """One row of values for each group of operands, which lie oldest first between two bounds.
-
-    Raises:
-        InvalidRequestError: A sum is not among the numbers of its type.
-    """
-    try:
-        return [
-            folded(column, field.type, bounds, fold)
-            for column, field, fold in zip(values, spec.values, spec.folds, strict=True)
-        ]
-    except FoldOverflowError as error:
-        message = f"state {spec.name!r}: {error}; give the state a wider type, or floats"
-        raise InvalidRequestError(message) from error

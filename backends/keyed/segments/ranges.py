@@ -1,7 +1,7 @@
 """Rows of ranges of sort keys, merged from all layers of a table."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,7 +87,7 @@ def rows_between(
 
 
 def scan(
-    layers: Sequence[Layer],
+    layers: Callable[[int, int], Iterable[Layer]],
     spec: TableSpec,
     *,
     rows: int,
@@ -99,7 +99,7 @@ def scan(
     """All rows between two sort keys, in steps of equal ranges.
 
     Args:
-        layers: Newest first.
+        layers: Gives the layers that have rows between two sort keys, newest first.
         spec: What the table holds.
         rows: About how many rows there are.
         step_rows: About how many rows come at a time.
@@ -110,9 +110,8 @@ def scan(
     steps = max(1, -(-rows // step_rows))
     edges = [first + (end - first) * step // steps for step in range(steps + 1)]
     for low, high in itertools.pairwise(edges):
-        step = rows_between(
-            layers, spec, np.array([low], np.uint64), np.array([high], np.uint64), now_ms=now_ms
-        )
+        bounds = np.array([low], np.uint64), np.array([high], np.uint64)
+        step = rows_between(layers(low, high), spec, *bounds, now_ms=now_ms)
         if step.rows:
             yield step
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, cast
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.keyed.columns import Column, Rows, cut, from_arrow, take, to_arrow
-from holdfast.backends.keyed.segments.segment import Section
+from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.segments.side_tables import Directory, Filter
 from holdfast.backends.keyed.segments.stored_specs import column_fields
 from holdfast.backends.keyed.table import Migration, SortKeys, TableSpec
@@ -59,6 +60,10 @@ class RowSource(Protocol):
         """The id columns."""
         ...
 
+    def expect(self, needles: int) -> None:
+        """So many rows will be looked up."""
+        ...
+
     def values_at(self, rows: Rows) -> list[Column]:
         """The columns of values at these rows."""
         ...
@@ -83,6 +88,9 @@ class SortedRows:
     @property
     def rows(self) -> int:
         return len(self.sort_keys)
+
+    def expect(self, needles: int) -> None:
+        """Nothing: they are in memory."""
 
     def values_at(self, rows: Rows) -> list[Column]:
         return [take(column, rows) for column in self.values]
@@ -125,7 +133,10 @@ class SectionRows:
         self._migration = migration
         self._fields = column_fields(spec)
         self.rows = section.rows
-        self.sort_keys = section.sort_keys
+
+    @cached_property
+    def sort_keys(self) -> SortKeys:
+        return self._section.sort_keys
 
     @property
     def operations(self) -> Operations | None:
@@ -151,11 +162,34 @@ class SectionRows:
     def ids(self) -> list[Column]:
         return [self._column(field) for field in self._fields[: len(self._spec.id_fields)]]
 
+    def expect(self, needles: int) -> None:
+        self._section.expect(needles)
+
     def values_at(self, rows: Rows) -> list[Column]:
         return self._migrated([take(column, rows) for column in self._values()])
 
     def values_between(self, first: int, end: int) -> list[Column]:
         return self._migrated([cut(column, first, end) for column in self._values()])
+
+    def loaded(self, first: int, sort_keys: SortKeys) -> SortedRows:
+        """The rows from `first` on that have these sort keys; reads no other rows, if that is possible."""
+        end = first + len(sort_keys)
+
+        def columns(fields: Sequence[pa.Field]) -> list[Column]:
+            between = self._section.column_between
+            return [between(field.name, field.type, first, end) for field in fields]
+
+        has_operations = self._section.has(OPERATION_FIELD.name)
+        operations = columns([OPERATION_FIELD])[0] if has_operations else None
+        times = None if self._spec.ttl_ms is None else columns([TIME_FIELD])[0]
+        ids = len(self._spec.id_fields)
+        return SortedRows(
+            sort_keys,
+            cast("Operations | None", operations),
+            cast("Times | None", times),
+            columns(self._fields[:ids]),
+            self._migrated(columns(self._fields[ids:])),
+        )
 
     def _values(self) -> list[Column]:
         return [self._column(field) for field in self._fields[len(self._spec.id_fields) :]]

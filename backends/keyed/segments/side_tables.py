@@ -15,7 +15,7 @@ from holdfast.backends.keyed.table import SortKeys
 LEAST_ROWS = 4096
 """Sections with fewer rows have no side tables: a search by halving is as quick."""
 
-_STEP_ROWS = 1 << 15
+STEP_ROWS = 1 << 15
 """Rows that are counted at a time: they stay in the processor's cache."""
 
 _ROWS_OF_A_BUCKET = 2
@@ -68,8 +68,8 @@ def directory_of(sort_keys: SortKeys) -> Directory | None:
     if prefixes > _MOST_OF_A_ROW * rows:
         return None
     starts = np.zeros(prefixes + 1, np.uint32)
-    for row in range(0, rows, _STEP_ROWS):
-        distances = sort_keys[row : row + _STEP_ROWS] - np.uint64(first)
+    for row in range(0, rows, STEP_ROWS):
+        distances = sort_keys[row : row + STEP_ROWS] - np.uint64(first)
         numbers = (distances >> np.uint64(shift)).view(np.int64)
         least = int(numbers[0])
         counts = np.bincount(numbers - least)
@@ -91,8 +91,8 @@ def filter_of(sort_keys: SortKeys) -> Filter | None:
     if size > _MOST_OF_A_ROW * rows:
         return None
     bits = np.zeros(size, np.uint8)
-    for row in range(0, rows, _STEP_ROWS):
-        prefixes = (sort_keys[row : row + _STEP_ROWS] >> np.uint64(shift)).view(np.int64)
+    for row in range(0, rows, STEP_ROWS):
+        prefixes = (sort_keys[row : row + STEP_ROWS] >> np.uint64(shift)).view(np.int64)
         least = int(prefixes[0]) & ~7
         occurs = np.zeros((int(prefixes[-1]) | 7) + 1 - least, bool)
         occurs[prefixes - least] = True

@@ -1,6 +1,8 @@
 """What a table holds, as a manifest stores it; and the names of its columns in a section."""
 
+from dataclasses import fields
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -26,17 +28,11 @@ class StoredSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def of(cls, spec: TableSpec) -> "StoredSpec":
         """What is stored of a spec."""
-        return cls(
-            name=spec.name,
-            kind=spec.kind,
-            key=_bytes_of(spec.key),
-            values=_bytes_of(spec.values),
-            namespace=_bytes_of(spec.namespace),
-            sub_key=_bytes_of(spec.sub_key),
-            folds=spec.folds,
-            ttl_ms=spec.ttl_ms,
-            is_struct=spec.is_struct,
-        )
+        parts: dict[str, Any] = {}
+        for field in fields(spec):
+            part = getattr(spec, field.name)
+            parts[field.name] = _bytes_of(part) if isinstance(part, pa.Schema) else part
+        return cls(**parts)
 
     def spec(self) -> TableSpec:
         """The spec. Raises `pa.ArrowException`, `ValueError` or `OSError` if it can't be right."""
@@ -48,17 +44,11 @@ def _spec(stored: StoredSpec) -> TableSpec:
     if stored.ttl_ms is not None and not 0 < stored.ttl_ms <= MOST:
         message = f"rows of table {stored.name!r} live for {stored.ttl_ms} ms"
         raise ValueError(message)
-    spec = TableSpec(
-        name=stored.name,
-        kind=stored.kind,
-        key=_schema(stored.key),
-        values=_schema(stored.values),
-        namespace=_schema(stored.namespace),
-        sub_key=_schema(stored.sub_key),
-        folds=stored.folds,
-        ttl_ms=stored.ttl_ms,
-        is_struct=stored.is_struct,
-    )
+    parts = {
+        name: _schema(part) if isinstance(part, bytes) else part
+        for name, part in msgspec.structs.asdict(stored).items()
+    }
+    spec = TableSpec(**parts)
     names = column_names(spec)
     if len(set(names)) < len(names) or not len(spec.key):
         message = f"table {stored.name!r} has columns {names}"

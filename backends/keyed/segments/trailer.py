@@ -15,6 +15,7 @@ The trailer says where all else is, and has the checksum of each block of all by
 """
 
 import struct
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -135,21 +136,23 @@ def encode_trailer(trailer: Trailer) -> bytes:
     return body + _TAIL.pack(crc32c(body), len(body), VERSION, MAGIC)
 
 
-def decode_trailer(segment: memoryview, location: str) -> tuple[Trailer, int]:
+def decode_trailer(
+    size: int, read: Callable[[int, int], memoryview], location: str
+) -> tuple[Trailer, int]:
     """What is in a segment, and where its trailer begins.
 
     Args:
-        segment: All bytes.
+        size: Length of the segment in bytes.
+        read: Gives so many bytes from an offset on.
         location: What to name in errors.
 
     Raises:
         CheckpointCorruptedError: The bytes are no segment, were cut or changed, or have numbers that can't be.
         UnsupportedFormatError: They are of a newer version.
     """
-    size = len(segment)
-    if size < _HEADER.size + _TAIL.size or bytes(segment[: len(MAGIC)]) != MAGIC:
+    if size < _HEADER.size + _TAIL.size or bytes(read(0, len(MAGIC))) != MAGIC:
         raise CheckpointCorruptedError(f"{size} bytes are no segment", location)
-    expected, length, version, magic = _TAIL.unpack_from(segment, size - _TAIL.size)
+    expected, length, version, magic = _TAIL.unpack(read(size - _TAIL.size, _TAIL.size))
     if magic != MAGIC:
         raise CheckpointCorruptedError(f"segment is cut off at {size} bytes", location)
     if version != VERSION:
@@ -160,7 +163,7 @@ def decode_trailer(segment: memoryview, location: str) -> tuple[Trailer, int]:
         raise CheckpointCorruptedError(
             f"trailer of {length} bytes in a segment of {size}", location
         )
-    body = segment[start : start + length]
+    body = read(start, length)
     actual = crc32c(body)
     if actual != expected:
         message = f"trailer has checksum {actual:08x}, expected {expected:08x} (crc32c)"
@@ -173,6 +176,31 @@ def decode_trailer(segment: memoryview, location: str) -> tuple[Trailer, int]:
     if flaw is not None:
         raise CheckpointCorruptedError(f"trailer can't be right: {flaw}", location)
     return trailer, start
+
+
+def flaw_of_blocks(
+    trailer: Trailer, numbers: Sequence[int], blocks: Iterable[memoryview]
+) -> str | None:
+    """What is wrong with the first bad block; None if none is.
+
+    Args:
+        trailer: Has the checksums.
+        numbers: Numbers of the blocks, which count from the segment's beginning.
+        blocks: The bytes of each.
+    """
+    if not numbers:
+        return None
+    expected = np.frombuffer(trailer.blocks, ">u4").take(numbers)
+    actual = np.fromiter(map(crc32c, blocks), np.int64, len(numbers))
+    bad = (expected != actual).nonzero()[0]
+    if not len(bad):
+        return None
+    at = int(bad[0])
+    start = numbers[at] * trailer.block_bytes
+    return (
+        f"block {numbers[at]} (from byte {start} on) has checksum {actual[at]:08x}, "
+        f"expected {expected[at]:08x} (crc32c)"
+    )
 
 
 _DECODER = msgspec.msgpack.Decoder(Trailer)

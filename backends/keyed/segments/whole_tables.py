@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -20,8 +20,9 @@ from holdfast.backends.keyed.segments.manifest import (
 )
 from holdfast.backends.keyed.segments.ranges import Layer, scan, table_rows
 from holdfast.backends.keyed.segments.rows import SectionRows, SortedRows
-from holdfast.backends.keyed.segments.segment import Section, Segment
+from holdfast.backends.keyed.segments.segment import Segment
 from holdfast.backends.keyed.segments.segment_writer import SegmentWriter
+from holdfast.backends.keyed.segments.stored_segment import StoredSegment
 from holdfast.backends.keyed.segments.stored_specs import StoredSpec, migration_of
 from holdfast.backends.keyed.table import Migration, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
@@ -36,7 +37,7 @@ from holdfast.locations.handles import (
 )
 from holdfast.locations.storages import CheckpointedStateScope, CheckpointStateOutputStream
 
-_STEP_ROWS = 1 << 18
+STEP_ROWS = 1 << 18
 """Rows of a section: what is read back is held in memory by sections."""
 
 
@@ -119,7 +120,7 @@ def _write_rows(
 def _steps(chunk: TableRows) -> Iterator[SortedRows]:
     """The rows in steps; those of one sort key stay together."""
     keys = chunk.identities.sort_keys
-    at = np.arange(_STEP_ROWS, len(keys), _STEP_ROWS)
+    at = np.arange(STEP_ROWS, len(keys), STEP_ROWS)
     edges = [0, *np.unique(keys.searchsorted(keys.take(at))).tolist(), len(keys)]
     for first, end in itertools.pairwise(edges):
         if first == end:
@@ -167,21 +168,36 @@ class RestoredTable:
         spec = spec or self.spec
         stored = [stored.spec() for stored in self._manifest.specs]
         migrations = [migration_of(before, spec, migration) for before in stored]
-        layers = [
-            Layer(
-                SectionRows(
-                    self._segments.section(piece), stored[piece.spec], migrations[piece.spec]
-                ),
-                piece.first,
-                piece.end,
-                piece.dead_up_to_ms,
-            )
-            for piece in self._manifest.slices()
-        ]
+
+        def layers(low: int, high: int) -> Iterator[Layer]:
+            for piece in self._manifest.slices():
+                within = piece.within(low, high)
+                if within is not None:
+                    how = stored[piece.spec], migrations[piece.spec]
+                    rows = self._segments.rows(within, *how)
+                    yield Layer(rows, dead_up_to_ms=piece.dead_up_to_ms)
+
         first, end = self._range
-        rows = sum(run.rows for run in self._manifest.runs)
-        steps = scan(layers, spec, rows=rows, step_rows=step_rows, first=first, end=end)
-        return (table_rows(step, spec) for step in steps)
+        steps = scan(layers, spec, rows=self.stored_rows, step_rows=step_rows, first=first, end=end)
+        return self._tables_of(steps, spec)
+
+    def _tables_of(self, steps: Iterable[SortedRows], spec: TableSpec) -> Iterator[TableRows]:
+        try:
+            for step in steps:
+                yield table_rows(step, spec)
+        finally:
+            self._segments.close()
+
+    @property
+    def stored_rows(self) -> int:
+        """About how many rows are stored: a row that was changed or deleted counts until it is merged."""
+        return sum(run.rows for run in self._manifest.runs)
+
+    def between(self, first: int, end: int) -> "RestoredTable":
+        """The rows with `first` <= sort key < `end` alone; no others are read, as far as possible."""
+        low, high = max(first, self._range[0]), min(end, self._range[1])
+        manifest = self._manifest.within(low, high)
+        return replace(self, _manifest=manifest, _range=(low, max(low, high)))
 
 
 def read_tables(
@@ -243,15 +259,27 @@ def load_segment(name: str, handle: StreamStateHandle) -> Segment:
 
 
 class _Segments:
-    """Segments of several handles, each read when it is first needed."""
+    """Segments of several handles, each opened when it is first needed."""
 
     def __init__(self, streams: Mapping[str, StreamStateHandle]) -> None:
         self._streams = streams
-        self._segments: dict[str, Segment] = {}
+        self._segments: dict[str, StoredSegment] = {}
 
-    def section(self, piece: Slice) -> Section:
+    def close(self) -> None:
+        """Close all streams; whoever reads on opens them again."""
+        for segment in self._segments.values():
+            segment.close()
+
+    def rows(self, piece: Slice, spec: TableSpec, migration: Migration | None) -> SortedRows:
+        """The rows of a slice, in memory."""
         segment = self._segments.get(piece.segment)
         if segment is None:
-            segment = load_segment(piece.segment, self._streams[piece.segment])
+            segment = StoredSegment(piece.segment, self._streams[piece.segment])
             self._segments[piece.segment] = segment
-        return segment.section(piece.section)
+        section = segment.section(piece.section)
+        if section.table != spec.name:
+            raise segment.corrupted(f"section {piece.section} is of table {section.table!r}")
+        first, sort_keys = section.keys_between(piece.first, piece.end)
+        if 2 * len(sort_keys) > section.rows:  # a single request instead of one a column
+            section = segment.whole_section(piece.section)
+        return SectionRows(section, spec, migration).loaded(first, sort_keys)

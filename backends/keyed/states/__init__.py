@@ -2,6 +2,7 @@
 
     …_columns           a state by arrays: many keys at once. What it reads and writes is what is stored
     …_state             the same of the current key, on top: pages of Python objects, fetched and written back once
+    state_columns       what states by arrays have in common; `of_current_key`: what those of the current key have
     state_rows          the rows of a state, with values in their form (`value_form`, `list_form`)
     key_context         the current key and namespace, and the pages of the batch
     timers              timers by arrays; `timer_service` has those of the current key
@@ -15,8 +16,9 @@ from holdfast.backends.keyed.states.key_context import KeyContext
 from holdfast.backends.keyed.states.list_columns import ListColumns
 from holdfast.backends.keyed.states.list_form import ListForm
 from holdfast.backends.keyed.states.list_state import KeyedListState
-from holdfast.backends.keyed.states.map_columns import MapColumns
+from holdfast.backends.keyed.states.map_columns import MapColumns, MapEntries
 from holdfast.backends.keyed.states.map_state import MapState
+from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.keyed.states.reducing_columns import (
     CombiningColumns,
     FoldingColumns,
@@ -44,7 +46,9 @@ __all__ = [
     "ListColumns",
     "ListForm",
     "MapColumns",
+    "MapEntries",
     "MapState",
+    "OfCurrentKey",
     "ReducingState",
     "StateRows",
     "TimerService",

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -10,12 +9,13 @@ from holdfast.backends.arrow import Elements, MisfitError, chunks_of
 from holdfast.backends.descriptors import AggregateFunction
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.reducing_columns import FoldingColumns
+from holdfast.backends.keyed.states.state_columns import StateColumns
 from holdfast.backends.keyed.states.state_rows import StateRows, check_length
 from holdfast.backends.keyed.states.value_form import joined
 from holdfast.errors import InvalidRequestError
 
 
-class AverageColumns:
+class AverageColumns(StateColumns):
     """The means of a state, by arrays: sums and counts, which are written without reading.
 
     Args:
@@ -23,7 +23,7 @@ class AverageColumns:
     """
 
     def __init__(self, rows: StateRows) -> None:
-        self.rows = rows
+        super().__init__(rows)
         self.sums = FoldingColumns(rows, ("sum", "count"))
 
     def get(self, keys: Keys) -> pa.DoubleArray:
@@ -51,12 +51,8 @@ class AverageColumns:
             raise InvalidRequestError(message) from None
         self.sums.add(keys, {"sum": numbers})
 
-    def clear(self, keys: Keys) -> None:
-        """Remove the values. Raises `InvalidRequestError` for keys that are not such as the state has."""
-        self.sums.clear(keys)
 
-
-class AggregatingColumns:
+class AggregatingColumns(StateColumns):
     """The results of a state whose function is one of Python: it is called for each value.
 
     Args:
@@ -65,7 +61,7 @@ class AggregatingColumns:
     """
 
     def __init__(self, rows: StateRows, function: AggregateFunction) -> None:
-        self.rows = rows
+        super().__init__(rows)
         self.function = function
 
     def get(self, keys: Keys) -> list[Any]:
@@ -74,14 +70,12 @@ class AggregatingColumns:
         Raises:
             InvalidRequestError: The keys are not such as the state has.
         """
-        self.rows.check(keys)
-        self.rows.settle()
-        present, accumulators = self.rows.get(keys)
-        results: list[Any] = [None] * len(keys)
-        dense = self.rows.form.decoded(accumulators.filter(pa.array(present)))
-        for index, accumulator in zip(np.flatnonzero(present).tolist(), dense, strict=True):
-            results[index] = self.function.get_result(accumulator)
-        return results
+        self.rows.begin(keys)
+        present, stored = self.rows.get(keys)
+        return [
+            None if accumulator is None else self.function.get_result(accumulator)
+            for accumulator in self.rows.form.objects(stored, present)
+        ]
 
     def add(self, keys: Keys, values: Any) -> None:
         """Add a value for each row of the batch to those of its key, in the order of rows.
@@ -101,22 +95,11 @@ class AggregatingColumns:
             message = f"values don't fit state {self.rows.name!r}: None is no value"
             raise InvalidRequestError(message)
         self.rows.settle()
-        form = self.rows.form
-        present, before = self.rows.table.get(keys.identities)
-        accumulators: list[Any] = [None] * len(keys)
-        old = form.decoded(form.values_of(before, present).filter(pa.array(present)))
-        for index, accumulator in zip(np.flatnonzero(present).tolist(), old, strict=True):
-            accumulators[index] = accumulator
+        accumulators = self.rows.objects(keys)
         for index, value in zip(keys.codes.tolist(), objects, strict=True):
             accumulator = accumulators[index]
             if accumulator is None:
                 accumulator = self.function.create_accumulator()
             accumulators[index] = self.function.add(value, accumulator)
         if len(keys):
-            self.rows.put(keys, form.encoded(accumulators))
-
-    def clear(self, keys: Keys) -> None:
-        """Remove the values. Raises `InvalidRequestError` for keys that are not such as the state has."""
-        self.rows.check(keys)
-        self.rows.settle()
-        self.rows.delete(keys)
+            self.rows.put(keys, self.rows.form.encoded(accumulators))

@@ -1,12 +1,14 @@
 """A result of the current key that is made of all added values."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from holdfast.backends.descriptors import AggregateFunction
 from holdfast.backends.keyed.states.aggregating_columns import AggregatingColumns, AverageColumns
-from holdfast.backends.keyed.states.key_context import KeyContext, Pages
+from holdfast.backends.keyed.states.key_context import KeyContext
 from holdfast.backends.keyed.states.object_page import ObjectPage
+from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 
 
 class Average(AggregateFunction):
@@ -30,7 +32,7 @@ class Average(AggregateFunction):
         return {name: accumulator[name] + other[name] for name in ("sum", "count")}
 
 
-class AggregatingState:
+class AggregatingState(OfCurrentKey[ObjectPage, AggregatingColumns | AverageColumns]):
     """A result of each key: here of the current key, in the current namespace if the state has some.
 
     Source:
@@ -43,29 +45,8 @@ class AggregatingState:
         function: AggregateFunction,
         context: KeyContext,
     ) -> None:
-        self._columns = columns
-        self._context = context
+        super().__init__(columns, context, partial(ObjectPage, columns.rows))
         self._function = function
-        rows = columns.rows
-        self._pages: Pages[ObjectPage] = Pages(
-            rows.name,
-            context,
-            rows.table.spec.namespace,
-            rows.hash_of,
-            lambda keys: ObjectPage(rows, keys),
-        )
-        self._page: ObjectPage | None = None
-        rows.settle = self.settle
-
-    @property
-    def name(self) -> str:
-        """The state's name."""
-        return self._columns.rows.name
-
-    @property
-    def columns(self) -> AggregatingColumns | AverageColumns:
-        """The state by arrays: of many keys at once."""
-        return self._columns
 
     def get(self) -> Any:
         """The result of the current key, or None if nothing was added.
@@ -119,22 +100,3 @@ class AggregatingState:
             if before is not None:
                 accumulator = self._function.merge(before, accumulator)
             merged.write(index, accumulator)
-
-    def leave_namespace(self) -> None:
-        """Another namespace is current from now on."""
-        self._page = None
-
-    def settle(self) -> None:
-        """Write back what has changed, and forget what was looked up.
-
-        Raises:
-            InvalidRequestError: An accumulator is of another type than the function says.
-        """
-        self._page = None
-        self._pages.store()
-
-    def _current(self) -> tuple[ObjectPage, int]:
-        _, index = self._context.current()
-        if self._page is None:
-            self._page = self._pages.current()
-        return self._page, index

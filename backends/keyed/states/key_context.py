@@ -1,12 +1,13 @@
 """The keys of the batch, the current key and namespace, and the pages that states have of them."""
 
-from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import pyarrow as pa
 
 from holdfast.backends.arrow import MisfitError, scalar_of
-from holdfast.backends.keyed.keys import Hash, Keys
+from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.states.state_rows import KeyedRows
 from holdfast.errors import InvalidRequestError
 
 Namespace = tuple[Any, ...]
@@ -65,26 +66,17 @@ class Pages(Generic[_Page]):
     """The pages of a state, by namespace: each is made when it is first asked for.
 
     Args:
-        name: The state's name.
+        rows: The rows of the state.
         context: The current key.
-        namespace: The columns of the state's namespaces.
-        hash_of: What hashes namespaces.
         make: Makes a page for keys.
     """
 
-    def __init__(
-        self,
-        name: str,
-        context: KeyContext,
-        namespace: pa.Schema,
-        hash_of: Hash,
-        make: Any,
-    ) -> None:
-        self._name = name
+    def __init__(self, rows: KeyedRows, context: KeyContext, make: Callable[[Keys], _Page]) -> None:
+        self._name = rows.name
+        self._namespace = rows.table.spec.namespace
+        self._hash_of = rows.hash_of
         self._context = context
-        self._namespace = namespace
-        self._hash_of = hash_of
-        self._make = make
+        self._make: Callable[[Keys], _Page] | None = make
         self._pages: dict[Namespace, _Page] = {}
 
     def current(self) -> _Page:
@@ -101,6 +93,8 @@ class Pages(Generic[_Page]):
         """The page of a namespace. Raises `InvalidRequestError` if the state has no such namespaces."""
         page = self._pages.get(namespace)
         if page is None:
+            if self._make is None:
+                self.refuse()
             keys, _ = self._context.current()
             if len(self._namespace):
                 scalars = namespace_of(self._name, namespace, self._namespace)
@@ -113,6 +107,16 @@ class Pages(Generic[_Page]):
         pages, self._pages = self._pages, {}
         for page in pages.values():
             page.store()
+
+    def close(self) -> None:
+        """Forget all pages; no more are made."""
+        self._pages = {}
+        self._make = None
+
+    def refuse(self) -> NoReturn:
+        """Refuse to use the state. Raises `InvalidRequestError`."""
+        message = f"state {self._name!r} was dropped; ask the backend for it again"
+        raise InvalidRequestError(message)
 
 
 def namespace_of(name: str, namespace: Sequence[Any], schema: pa.Schema) -> list[pa.Scalar]:

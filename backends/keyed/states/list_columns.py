@@ -7,19 +7,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements, is_list
+from holdfast.backends.arrow import Elements, is_list, offsets_of
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.list_form import (
     ListForm,
-    offsets_of,
     plain_lists,
 )
+from holdfast.backends.keyed.states.state_columns import StateColumns
 from holdfast.backends.keyed.states.state_rows import StateRows, check_length
 from holdfast.backends.keyed.table import Operation
 from holdfast.errors import InvalidRequestError
 
 
-class ListColumns:
+class ListColumns(StateColumns):
     """The lists of a state, by arrays.
 
     Args:
@@ -29,19 +29,9 @@ class ListColumns:
     """
 
     def __init__(self, rows: StateRows, form: ListForm, now_ms: Callable[[], int]) -> None:
-        self.rows = rows
+        super().__init__(rows)
         self._form = form
         self._now_ms = now_ms
-
-    def get(self, keys: Keys) -> pa.ListArray:
-        """The list of each key; null where there is none.
-
-        Raises:
-            InvalidRequestError: The keys are not such as the state has.
-        """
-        self.rows.check(keys)
-        self.rows.settle()
-        return self.stored(keys)
 
     def append(self, keys: Keys, elements: Elements) -> None:
         """Append an element for each row of the batch to the list of its key, in the order of rows.
@@ -69,12 +59,6 @@ class ListColumns:
         check_length(self.rows.name, len(offsets) - 1, len(keys), "keys")
         self.rows.settle()
         self.store(keys, offsets, elements, np.full(len(keys), Operation.PUT, np.uint8))
-
-    def clear(self, keys: Keys) -> None:
-        """Remove the lists. Raises `InvalidRequestError` for keys that are not such as the state has."""
-        self.rows.check(keys)
-        self.rows.settle()
-        self.rows.delete(keys)
 
     def stored(self, keys: Keys) -> pa.ListArray:
         """The list of each key; null where there is none. Where reading makes times start anew, it does."""

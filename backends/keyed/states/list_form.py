@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from holdfast.backends.arrow import offsets_of
 from holdfast.backends.keyed.states.value_form import ValueForm, joined
 from holdfast.backends.keyed.table import Flags, TableSpec
 from holdfast.backends.serializers import Serializer, migrated_column
@@ -68,12 +68,6 @@ class ListForm(ValueForm):
                 pa.array(offsets, pa.int32()), elements, type=self.type, mask=mask
             ),
         )
-
-
-def offsets_of(lists: pa.Array) -> npt.NDArray[np.int64]:
-    """Where each list begins among the elements of all that are not null, and where the last one ends."""
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def plain_lists(

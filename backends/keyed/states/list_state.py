@@ -1,22 +1,24 @@
 """A list of the current key."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from holdfast.backends.arrow import offsets_of
 from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.states.key_context import KeyContext, Pages
+from holdfast.backends.keyed.states.key_context import KeyContext
 from holdfast.backends.keyed.states.list_columns import ListColumns
-from holdfast.backends.keyed.states.list_form import offsets_of
 from holdfast.backends.keyed.states.object_page import UNREAD
+from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.keyed.table import Operation
 from holdfast.errors import InvalidRequestError
 
 
-class KeyedListState:
+class KeyedListState(OfCurrentKey["ListPage", ListColumns]):
     """A list of each key: here of the current key, in the current namespace if the state has some.
 
     Elements that are only added are written without reading the list.
@@ -26,28 +28,7 @@ class KeyedListState:
     """
 
     def __init__(self, columns: ListColumns, context: KeyContext) -> None:
-        self._columns = columns
-        self._context = context
-        rows = columns.rows
-        self._pages: Pages[ListPage] = Pages(
-            rows.name,
-            context,
-            rows.table.spec.namespace,
-            rows.hash_of,
-            lambda keys: ListPage(columns, keys),
-        )
-        self._page: ListPage | None = None
-        rows.settle = self.settle
-
-    @property
-    def name(self) -> str:
-        """The state's name."""
-        return self._columns.rows.name
-
-    @property
-    def columns(self) -> ListColumns:
-        """The state by arrays: of many keys at once."""
-        return self._columns
+        super().__init__(columns, context, partial(ListPage, columns))
 
     def get(self) -> list[Any]:
         """The elements of the current key, a new list; empty if there are none.
@@ -99,25 +80,6 @@ class KeyedListState:
             moved += page.read(index)
             page.replace(index, [])
         self._pages.of(tuple(target)).add(index, moved)
-
-    def leave_namespace(self) -> None:
-        """Another namespace is current from now on."""
-        self._page = None
-
-    def settle(self) -> None:
-        """Write back what has changed, and forget what was looked up.
-
-        Raises:
-            InvalidRequestError: An element is of another type.
-        """
-        self._page = None
-        self._pages.store()
-
-    def _current(self) -> tuple["ListPage", int]:
-        _, index = self._context.current()
-        if self._page is None:
-            self._page = self._pages.current()
-        return self._page, index
 
     def _checked(self, values: list[Any]) -> list[Any]:
         if any(value is None for value in values):

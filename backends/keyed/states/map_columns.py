@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.arrow import Elements, equal_rows
+from holdfast.backends.arrow import Elements
+from holdfast.backends.keyed.columns import same_rows
 from holdfast.backends.keyed.grouping import Positions
 from holdfast.backends.keyed.keys import SUB_BITS, Keys
 from holdfast.backends.keyed.states.state_rows import StateRows, check_length
@@ -100,14 +101,12 @@ class MapColumns:
         Raises:
             InvalidRequestError: The keys are not such as the state has.
         """
-        self.rows.check(keys)
-        self.rows.settle()
+        self.rows.begin(keys)
         return self.stored(keys)
 
     def clear(self, keys: Keys) -> None:
         """Remove all entries of the keys' maps. Raises what `items` does."""
-        self.rows.check(keys)
-        self.rows.settle()
+        self.rows.begin(keys)
         self.remove_all(keys)
 
     def stored(self, keys: Keys) -> MapEntries:
@@ -162,14 +161,13 @@ class MapColumns:
         todo = np.arange(len(rows))
         row_prefixes = rows.identities.sort_keys >> SUB_BITS
         candidates = prefixes.searchsorted(row_prefixes)
+        own_columns = rows.identities.columns[: len(keys.columns)]
         while len(todo):  # keys of one prefix lie side by side: each is compared in turn
             at = candidates[todo]
             inside = at < len(keys)
             inside[inside] &= prefixes[at[inside]] == row_prefixes[todo[inside]]
             todo, at = todo[inside], at[inside]
-            equal = np.ones(len(todo), np.bool_)
-            for own, other in zip(keys.columns, rows.identities.columns, strict=False):
-                equal &= equal_rows(own.take(pa.array(at)), other.take(pa.array(todo)))
+            equal = same_rows(keys.columns, at, own_columns, todo)
             indices[todo[equal]] = at[equal]
             todo = todo[~equal]
             candidates[todo] += 1

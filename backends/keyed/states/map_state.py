@@ -2,20 +2,22 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.states.key_context import KeyContext, Pages
+from holdfast.backends.keyed.states.key_context import KeyContext
 from holdfast.backends.keyed.states.map_columns import MapColumns
+from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.keyed.table import Operation
 from holdfast.errors import InvalidRequestError
 
 _REMOVED: Any = object()
 
 
-class MapState:
+class MapState(OfCurrentKey["MapPage", MapColumns]):
     """A map of each key: here of the current key, in the current namespace if the state has some.
 
     Who reads a map has the maps of all keys of the batch looked up. For maps of very many entries take
@@ -26,28 +28,7 @@ class MapState:
     """
 
     def __init__(self, columns: MapColumns, context: KeyContext) -> None:
-        self._columns = columns
-        self._context = context
-        rows = columns.rows
-        self._pages: Pages[MapPage] = Pages(
-            rows.name,
-            context,
-            rows.table.spec.namespace,
-            rows.hash_of,
-            lambda keys: MapPage(columns, keys),
-        )
-        self._page: MapPage | None = None
-        rows.settle = self.settle
-
-    @property
-    def name(self) -> str:
-        """The state's name."""
-        return self._columns.rows.name
-
-    @property
-    def columns(self) -> MapColumns:
-        """The state by arrays: of many keys at once."""
-        return self._columns
+        super().__init__(columns, context, partial(MapPage, columns))
 
     def get(self, key: Any) -> Any:
         """The value of an entry, or None.
@@ -112,25 +93,6 @@ class MapState:
         """Remove all entries of the current key. Raises what `items` does."""
         page, index = self._current()
         page.clear(index)
-
-    def leave_namespace(self) -> None:
-        """Another namespace is current from now on."""
-        self._page = None
-
-    def settle(self) -> None:
-        """Write back what has changed, and forget what was looked up.
-
-        Raises:
-            InvalidRequestError: A map key or a value is of another type.
-        """
-        self._page = None
-        self._pages.store()
-
-    def _current(self) -> tuple["MapPage", int]:
-        _, index = self._context.current()
-        if self._page is None:
-            self._page = self._pages.current()
-        return self._page, index
 
     def _checked(self, key: Any) -> Any:
         """The map key as dictionaries can look it up."""

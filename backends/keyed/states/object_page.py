@@ -3,11 +3,9 @@
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.state_rows import StateRows
-from holdfast.backends.keyed.table import Operation
 
 UNREAD: Any = object()
 """Stands for a value that nobody has looked up yet."""
@@ -53,14 +51,7 @@ class ObjectPage:
         present, column, living = self.rows.peek(self.keys)
         if self.rows.is_refreshed_by_reading:
             self.refreshed = living.astype(np.uint8).tobytes()
-        stored: list[Any]
-        if present.all():
-            stored = self.rows.form.decoded(column)
-        else:
-            stored = [None] * len(present)
-            dense = self.rows.form.decoded(column.filter(pa.array(present)))
-            for index, value in zip(np.flatnonzero(present).tolist(), dense, strict=True):
-                stored[index] = value
+        stored = self.rows.form.objects(column, present)
         for index in np.frombuffer(self.changed, np.uint8).nonzero()[0].tolist():
             stored[index] = self.values[index]
         self.values = stored
@@ -72,10 +63,4 @@ class ObjectPage:
         keys, values = self.keys, self.values
         if len(changed) < len(values):
             keys, values = keys.take(changed), [values[index] for index in changed.tolist()]
-        if not any(value is None for value in values):
-            self.rows.put(keys, self.rows.form.encoded(values))
-            return
-        column = self.rows.form.encoded_or_null(values)
-        missing = np.fromiter((value is None for value in values), np.bool_, len(values))
-        operations = np.where(missing, np.uint8(Operation.DELETE), np.uint8(Operation.PUT))
-        self.rows.write(keys, column, operations)
+        self.rows.put_or_delete(keys, self.rows.form.encoded_or_null(values))

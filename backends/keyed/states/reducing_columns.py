@@ -8,8 +8,9 @@ import pyarrow as pa
 
 from holdfast.backends.arrow import Elements, MisfitError, chunks_of
 from holdfast.backends.descriptors import KnownFunction
-from holdfast.backends.keyed.columns import FoldOverflowError, folded, from_arrow, to_arrow
+from holdfast.backends.keyed.columns import fold_behind, folded, from_arrow, to_arrow
 from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.states.state_columns import StateColumns
 from holdfast.backends.keyed.states.state_rows import StateRows, check_length
 from holdfast.backends.keyed.states.value_form import joined
 from holdfast.backends.keyed.table import Fold
@@ -18,7 +19,7 @@ from holdfast.errors import InvalidRequestError
 Combine = Callable[[Any, Any], Any]
 
 
-class FoldingColumns:
+class FoldingColumns(StateColumns):
     """The values of a state that folds by known functions: written without reading.
 
     Args:
@@ -27,19 +28,9 @@ class FoldingColumns:
     """
 
     def __init__(self, rows: StateRows, functions: Sequence[KnownFunction]) -> None:
-        self.rows = rows
+        super().__init__(rows)
         self.functions = tuple(functions)
         self._fields = list(rows.form.schema)
-
-    def get(self, keys: Keys) -> pa.Array:
-        """The value of each key; null where nothing was added.
-
-        Raises:
-            InvalidRequestError: The keys are not such as the state has.
-        """
-        self.rows.check(keys)
-        self.rows.settle()
-        return self.stored(keys)
 
     def add(self, keys: Keys, values: Elements | Mapping[str, Elements] | None = None) -> None:
         """Add a value for each row of the batch to that of its key.
@@ -58,26 +49,15 @@ class FoldingColumns:
         self.rows.settle()
         self.append(keys, columns)
 
-    def clear(self, keys: Keys) -> None:
-        """Remove the values. Raises `InvalidRequestError` for keys that are not such as the state has."""
-        self.rows.check(keys)
-        self.rows.settle()
-        self.rows.delete(keys)
-
-    def stored(self, keys: Keys) -> pa.Array:
-        """The value of each key; null where nothing was added."""
-        _, values = self.rows.get(keys)
-        return values
-
     def append(self, keys: Keys, columns: Sequence[pa.Array]) -> None:
         """Fold a row of operands into the value of each key."""
         if not len(keys):
             return
         form = self.rows.form
         if self.rows.has_ttl:  # a row of several operands has a single time
-            present, before = self.rows.table.get(keys.identities)
-            columns = self._folded_pairs(before, columns, present)
-            self.rows.put(keys, form.values_of(columns))
+            table = self.rows.table
+            present, before = table.get(keys.identities)
+            self.rows.put(keys, form.values_of(fold_behind(before, columns, present, table.spec)))
         else:
             self.rows.append(keys, form.values_of(columns))
 
@@ -94,17 +74,11 @@ class FoldingColumns:
                 columns.append(pa.array(keys.rows.counts, field.type))
                 continue
             check_length(self.rows.name, len(column), len(order), "rows")
-            columns.append(self.fold(column.take(order), bounds, fold_of(function)))
+            operands = from_arrow(column.take(order))
+            fold = fold_of(function)
+            value = folded(operands, field.type, bounds, fold, state=self.rows.name)
+            columns.append(to_arrow(value, field.type))
         return columns
-
-    def fold(self, column: pa.Array, bounds: Any, function: Fold) -> pa.Array:
-        """One value for each group of values that follow each other. Raises `InvalidRequestError`."""
-        try:
-            values = folded(from_arrow(column), column.type, bounds, function)
-        except FoldOverflowError as error:
-            message = f"state {self.rows.name!r}: {error}; give the state a wider type, or floats"
-            raise InvalidRequestError(message) from error
-        return to_arrow(values, column.type)
 
     def _columns_of(self, values: Elements | Mapping[str, Elements] | None) -> list[pa.Array]:
         """The columns of values that were given; what stands for counted columns doesn't matter."""
@@ -140,24 +114,8 @@ class FoldingColumns:
             )
             raise InvalidRequestError(message) from None
 
-    def _folded_pairs(
-        self, before: Sequence[pa.Array], added: Sequence[pa.Array], present: Any
-    ) -> list[pa.Array]:
-        """What was there, with what is added behind it."""
-        number = len(present)
-        pairs = np.arange(2 * number)
-        pairs = pairs // 2 + pairs % 2 * number  # before, added, before, added …
-        kept = np.repeat(present, 2)
-        kept[1::2] = True
-        at = pa.array(pairs[kept])
-        bounds = np.concatenate([[0], np.cumsum(present.astype(np.int64) + 1)])
-        return [
-            self.fold(pa.concat_arrays([old, new]).take(at), bounds, fold_of(function))
-            for old, new, function in zip(before, added, self.functions, strict=True)
-        ]
 
-
-class CombiningColumns:
+class CombiningColumns(StateColumns):
     """The values of a state that are made one by a function of Python: it is called for each value.
 
     Args:
@@ -166,18 +124,8 @@ class CombiningColumns:
     """
 
     def __init__(self, rows: StateRows, combine: Combine) -> None:
-        self.rows = rows
+        super().__init__(rows)
         self.combine = combine
-
-    def get(self, keys: Keys) -> pa.Array:
-        """The value of each key; null where nothing was added.
-
-        Raises:
-            InvalidRequestError: The keys are not such as the state has.
-        """
-        self.rows.check(keys)
-        self.rows.settle()
-        return self.stored(keys)
 
     def add(self, keys: Keys, values: Elements) -> None:
         """Add a value for each row of the batch to that of its key, in the order of rows.
@@ -191,27 +139,12 @@ class CombiningColumns:
         encoded = form.encoded(values)
         check_length(self.rows.name, len(encoded), len(keys.rows.order), "rows")
         self.rows.settle()
-        present, before = self.rows.table.get(keys.identities)
-        results: list[Any] = [None] * len(keys)
-        old = form.decoded(form.values_of(before, present).filter(pa.array(present)))
-        for index, value in zip(np.flatnonzero(present).tolist(), old, strict=True):
-            results[index] = value
+        results = self.rows.objects(keys)
         for index, value in zip(keys.codes.tolist(), form.decoded(encoded), strict=True):
             earlier = results[index]
             results[index] = value if earlier is None else self.combine(earlier, value)
         if len(keys):
             self.rows.put(keys, form.encoded(results))
-
-    def clear(self, keys: Keys) -> None:
-        """Remove the values. Raises `InvalidRequestError` for keys that are not such as the state has."""
-        self.rows.check(keys)
-        self.rows.settle()
-        self.rows.delete(keys)
-
-    def stored(self, keys: Keys) -> pa.Array:
-        """The value of each key; null where nothing was added."""
-        _, values = self.rows.get(keys)
-        return values
 
 
 def fold_of(function: KnownFunction) -> Fold:

@@ -1,19 +1,21 @@
 """A value of the current key that all added values are made one with."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from holdfast.backends.descriptors import KnownFunction
 from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.states.key_context import KeyContext, Pages
+from holdfast.backends.keyed.states.key_context import KeyContext
 from holdfast.backends.keyed.states.object_page import UNREAD, ObjectPage
+from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.keyed.states.reducing_columns import CombiningColumns, FoldingColumns
 from holdfast.backends.keyed.states.scalar_folds import Combine, combination_of, field_of
 
 
-class ReducingState:
+class ReducingState(OfCurrentKey["FoldingPage", FoldingColumns | CombiningColumns]):
     """A value of each key: here of the current key, in the current namespace if the state has some.
 
     By known functions values that are only added are written without reading.
@@ -28,30 +30,11 @@ class ReducingState:
         function: KnownFunction | Mapping[str, KnownFunction] | Combine,
         context: KeyContext,
     ) -> None:
-        self._columns = columns
-        self._context = context
-        self._function = function
-        self._combine = function if callable(function) else combination_of(function)
-        rows = columns.rows
-        self._pages: Pages[FoldingPage] = Pages(
-            rows.name,
-            context,
-            rows.table.spec.namespace,
-            rows.hash_of,
-            lambda keys: FoldingPage(columns, self._combine, keys),
+        combine = (
+            function if callable(function) else combination_of(function, columns.rows.form.type)
         )
-        self._page: FoldingPage | None = None
-        rows.settle = self.settle
-
-    @property
-    def name(self) -> str:
-        """The state's name."""
-        return self._columns.rows.name
-
-    @property
-    def columns(self) -> FoldingColumns | CombiningColumns:
-        """The state by arrays: of many keys at once."""
-        return self._columns
+        super().__init__(columns, context, partial(FoldingPage, columns, combine))
+        self._function = function
 
     def get(self) -> Any:
         """The value of the current key, or None if nothing was added.
@@ -96,25 +79,6 @@ class ReducingState:
             if value is not None:
                 page.write(index, None)
                 self._pages.of(tuple(target)).add(index, value)
-
-    def leave_namespace(self) -> None:
-        """Another namespace is current from now on."""
-        self._page = None
-
-    def settle(self) -> None:
-        """Write back what has changed, and forget what was looked up.
-
-        Raises:
-            InvalidRequestError: A value is of another type.
-        """
-        self._page = None
-        self._pages.store()
-
-    def _current(self) -> tuple["FoldingPage", int]:
-        _, index = self._context.current()
-        if self._page is None:
-            self._page = self._pages.current()
-        return self._page, index
 
     def _operand(self, value: Any) -> Any:
         """What a value is folded as: 1 where values are counted."""

@@ -3,18 +3,31 @@
 import math
 import operator
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
+
+import pyarrow as pa
 
 from holdfast.backends.descriptors import KnownFunction
 
 Combine = Callable[[Any, Any], Any]
 
 
-def combination_of(function: KnownFunction | Mapping[str, KnownFunction]) -> Combine:
-    """What makes one value of two by a known function, or by one for each field of a struct."""
+def combination_of(
+    function: KnownFunction | Mapping[str, KnownFunction], type_: pa.DataType
+) -> Combine:
+    """What makes one value of two by a known function, or by one for each field of a struct.
+
+    Args:
+        function: The function, or functions by the names of fields.
+        type_: Type of the values.
+    """
     if isinstance(function, str):
         return _COMBINATIONS[function]
-    combinations = {name: _COMBINATIONS[known] for name, known in function.items()}
+    combinations = {
+        name: _combination_of_field(known, type_.field(name).type)
+        for name, known in function.items()
+    }
 
     def combine(value: Any, other: Any) -> Any:
         fields = {
@@ -24,6 +37,21 @@ def combination_of(function: KnownFunction | Mapping[str, KnownFunction]) -> Com
         return fields if isinstance(value, Mapping) else type(value)(**fields)
 
     return combine
+
+
+def _combination_of_field(function: KnownFunction, type_: pa.DataType) -> Combine:
+    if not pa.types.is_struct(type_):
+        return _COMBINATIONS[function]
+    pick = min if function == "min" else max
+    return lambda value, other: pick(value, other, key=partial(_rank, type_))
+
+
+def _rank(type_: pa.DataType, value: Any) -> Any:
+    """What a struct is compared by: its fields in turn, null first and NaN last."""
+    if pa.types.is_struct(type_):
+        fields = [(field.type, field_of(value, field.name)) for field in type_]
+        return [(0,) if inner is None else (1, _rank(kind, inner)) for kind, inner in fields]
+    return (1, 0.0) if _is_nan(value) else (0, value)
 
 
 def field_of(value: Any, name: str) -> Any:

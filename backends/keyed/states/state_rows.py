@@ -1,6 +1,7 @@
 """The rows of a state, as all kinds of state use them: values in and out of its table."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,11 @@ class KeyedRows:
     def name(self) -> str:
         """The state's name."""
         return self.table.spec.name
+
+    def begin(self, keys: Keys) -> None:
+        """Check keys, and write back what was changed by the current key. Raises what `check` does."""
+        self.check(keys)
+        self.settle()
 
     def check(self, keys: Keys) -> None:
         """Refuse keys that this state can't have.
@@ -111,6 +117,11 @@ class StateRows(KeyedRows):
             living, _ = self.table.get(identities.identities)
         return present, self.form.values_of(columns, present), living
 
+    def objects(self, identities: Keys) -> list[Any]:
+        """The values that are there as Python objects, None where there is none; no time starts anew."""
+        present, columns = self.table.get(identities.identities)
+        return self.form.objects(self.form.values_of(columns, present), present)
+
     def put(self, identities: Keys, values: pa.Array, chosen: Flags | None = None) -> None:
         """Put values; of all identities, or of those that are chosen."""
         self._write(identities, values, Operation.PUT, chosen)
@@ -126,6 +137,15 @@ class StateRows(KeyedRows):
         if len(identities):
             columns = self.form.nothing(len(identities))
             self.table.write(identities.identities, columns, Operation.DELETE)
+
+    def put_or_delete(self, identities: Keys, values: pa.Array) -> None:
+        """Put the values that are there, and remove the rows of those that are null."""
+        if not values.null_count:
+            self.put(identities, values)
+            return
+        missing = values.is_null().to_numpy(zero_copy_only=False)
+        operations = np.where(missing, np.uint8(Operation.DELETE), np.uint8(Operation.PUT))
+        self.write(identities, values, operations)
 
     def write(self, identities: Keys, values: pa.Array, operations: npt.NDArray[np.uint8]) -> None:
         """Write a row of each identity. Values where the operation is DELETE don't matter."""

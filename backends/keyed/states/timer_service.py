@@ -1,14 +1,17 @@
 """Timers of the current key."""
 
+from functools import partial
+
 import numpy as np
 
 from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.states.key_context import KeyContext, Pages
+from holdfast.backends.keyed.states.key_context import KeyContext
+from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.keyed.states.timers import FiredTimers, Timers
 from holdfast.backends.keyed.table import Operation
 
 
-class TimerService:
+class TimerService(OfCurrentKey["TimerPage", Timers]):
     """Timers of each key: here of the current key, in the current namespace if there are some.
 
     Source:
@@ -17,28 +20,7 @@ class TimerService:
     """
 
     def __init__(self, columns: Timers, context: KeyContext) -> None:
-        self._columns = columns
-        self._context = context
-        rows = columns.rows
-        self._pages: Pages[TimerPage] = Pages(
-            rows.name,
-            context,
-            rows.table.spec.namespace,
-            rows.hash_of,
-            lambda keys: TimerPage(columns, keys),
-        )
-        self._page: TimerPage | None = None
-        rows.settle = self.settle
-
-    @property
-    def name(self) -> str:
-        """The state's name."""
-        return self._columns.rows.name
-
-    @property
-    def columns(self) -> Timers:
-        """The timers by arrays: of many keys at once."""
-        return self._columns
+        super().__init__(columns, context, partial(TimerPage, columns))
 
     def register(self, time_ms: int) -> None:
         """Register a timer of the current key; once is enough.
@@ -58,20 +40,13 @@ class TimerService:
         """The timers of all keys of this time and before, in order of time; they are gone afterwards."""
         return self._columns.fire(until_ms)
 
-    def leave_namespace(self) -> None:
-        """Another namespace is current from now on."""
-        self._page = None
+    def due(self, until_ms: int) -> FiredTimers:
+        """The same timers, which are there until they are deleted."""
+        return self._columns.due(until_ms)
 
-    def settle(self) -> None:
-        """Write back what was registered and deleted."""
-        self._page = None
-        self._pages.store()
-
-    def _current(self) -> tuple["TimerPage", int]:
-        _, index = self._context.current()
-        if self._page is None:
-            self._page = self._pages.current()
-        return self._page, index
+    def earliest(self) -> int | None:
+        """The time of the earliest timer of all keys that is left; None if none is."""
+        return self._columns.earliest()
 
 
 class TimerPage:

@@ -51,6 +51,8 @@ class Timers:
 
     def __init__(self, rows: KeyedRows, key_groups: KeyGroupRange) -> None:
         self.rows = rows
+        self._earliest: int | None = None
+        self._is_earliest_known = False
         groups = np.arange(key_groups.start_key_group, key_groups.end_key_group + 1)
         self._groups = groups.astype(_U) << _GROUP_BITS
 
@@ -80,17 +82,41 @@ class Timers:
 
         A timer that is registered afterwards for such a time is among the next that fire.
         """
+        fired = self.due(until_ms)
+        if len(fired):
+            self.rows.table.forget_up_to(until_ms)
+            self._is_earliest_known = False
+        return fired
+
+    def due(self, until_ms: int) -> FiredTimers:
+        """The timers of this time and before, in order of time; they are there until they are deleted.
+
+        Who deletes each after its turn has what Spark has: those that fire are known when the first one does.
+        """
+        spec = self.rows.table.spec
+        earliest = self.earliest()
+        if earliest is None or earliest > until_ms:
+            columns = [pa.array([], field.type) for field in (*spec.key, *spec.namespace)]
+            times = np.empty(0, np.int64)
+        else:
+            end = time_part(np.array([until_ms], np.int64))[0] | _U((1 << 16) - 1)
+            rows = self.rows.table.rows_between(self._groups, (self._groups | end) + _U(1))
+            times = rows.identities.columns[-1].to_numpy()
+            due = np.flatnonzero(times <= until_ms)
+            due = due[np.argsort(times[due], kind="stable")]
+            at = pa.array(due)
+            columns = [column.take(at) for column in rows.identities.columns[:-1]]
+            times = times[due]
+        width = len(spec.key)
+        return FiredTimers(tuple(columns[:width]), tuple(columns[width:]), times)
+
+    def earliest(self) -> int | None:
+        """The time of the earliest timer that is left; None if none is."""
         self.rows.settle()
-        end = time_part(np.array([until_ms], np.int64))[0] | _U((1 << 16) - 1)
-        rows = self.rows.table.rows_between(self._groups, (self._groups | end) + _U(1))
-        self.rows.table.forget_up_to(until_ms)
-        times = rows.identities.columns[-1].to_numpy()
-        due = np.flatnonzero(times <= until_ms)
-        due = due[np.argsort(times[due], kind="stable")]
-        at = pa.array(due)
-        columns = [column.take(at) for column in rows.identities.columns[:-1]]
-        width = len(self.rows.table.spec.key)
-        return FiredTimers(tuple(columns[:width]), tuple(columns[width:]), times[due])
+        if not self._is_earliest_known:
+            self._earliest = self.rows.table.earliest_time()
+            self._is_earliest_known = True
+        return self._earliest
 
     def store(
         self, keys: Keys, indices: Positions, times_ms: npt.NDArray[np.int64], operation: Operation
@@ -100,13 +126,14 @@ class Timers:
         base = keys.sort_keys[indices]
         low = base >> (_GROUP_BITS - _HASH_BITS) & _U((1 << 16) - 1)
         sort_keys = (base & ~_LAST) | time_part(times_ms) | low
-        groups = grouped(sort_keys, [at, pa.array(times_ms)])
+        groups = grouped(sort_keys, [at, pa.array(times_ms)], digits=4)
         firsts = groups.firsts
         if len(firsts):
             chosen = pa.array(indices[firsts])
             columns = [column.take(chosen) for column in keys.columns]
             identities = Identities(sort_keys[firsts], (*columns, pa.array(times_ms[firsts])))
             self.rows.table.write(identities, (), operation)
+            self._note(int(times_ms.min()), operation)
 
     def _write(
         self,
@@ -126,3 +153,13 @@ class Timers:
         check_length(self.rows.name, len(times), len(at), "rows")
         self.rows.settle()
         self.store(keys, at, times.astype(np.int64), operation)
+
+    def _note(self, time_ms: int, operation: Operation) -> None:
+        """Keep in mind which timer is the earliest, after the first of some were written."""
+        if not self._is_earliest_known:
+            return
+        earliest = self._earliest
+        if operation is Operation.PUT:
+            self._earliest = time_ms if earliest is None else min(earliest, time_ms)
+        elif earliest is not None and time_ms <= earliest:
+            self._is_earliest_known = False

@@ -7,11 +7,11 @@ import pyarrow as pa
 
 from holdfast.backends.arrow import Elements
 from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.states.state_columns import StateColumns
 from holdfast.backends.keyed.states.state_rows import StateRows, check_length
-from holdfast.backends.keyed.table import Operation
 
 
-class ValueColumns:
+class ValueColumns(StateColumns):
     """The values of a state, by arrays.
 
     Args:
@@ -20,7 +20,7 @@ class ValueColumns:
     """
 
     def __init__(self, rows: StateRows, default: Any = None) -> None:
-        self.rows = rows
+        super().__init__(rows)
         self.default = default
 
     def get(self, keys: Keys) -> pa.Array:
@@ -29,9 +29,7 @@ class ValueColumns:
         Raises:
             InvalidRequestError: The keys are not such as the state has.
         """
-        self.rows.check(keys)
-        self.rows.settle()
-        values = self.stored(keys)
+        values = super().get(keys)
         if self.default is None or not values.null_count:
             return values
         default = self.rows.form.encoded([self.default])
@@ -55,24 +53,4 @@ class ValueColumns:
         array = self.rows.form.encoded_or_null(values)
         check_length(self.rows.name, len(array), len(keys), "keys")
         self.rows.settle()
-        self.store(keys, array)
-
-    def clear(self, keys: Keys) -> None:
-        """Remove the values. Raises `InvalidRequestError` for keys that are not such as the state has."""
-        self.rows.check(keys)
-        self.rows.settle()
-        self.rows.delete(keys)
-
-    def stored(self, keys: Keys) -> pa.Array:
-        """The value of each key as it is stored; null where there is none."""
-        _, values = self.rows.get(keys)
-        return values
-
-    def store(self, keys: Keys, values: pa.Array) -> None:
-        """Put the values that are there, and remove those that are null."""
-        if not values.null_count:
-            self.rows.put(keys, values)
-            return
-        missing = values.is_null().to_numpy(zero_copy_only=False)
-        operations = np.where(missing, np.uint8(Operation.DELETE), np.uint8(Operation.PUT))
-        self.rows.write(keys, values, operations)
+        self.rows.put_or_delete(keys, array)

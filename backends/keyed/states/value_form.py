@@ -69,16 +69,25 @@ class ValueForm:
                 return self.encoded(values)
             present = values.is_valid().to_numpy(zero_copy_only=False)
             return self._spread(self.encoded(values.drop_null()), present)
-        if isinstance(values, list | tuple):
+        if isinstance(values, list | tuple) and type(None) in set(map(type, values)):
             present = np.fromiter((value is not None for value in values), np.bool_, len(values))
-            if not present.all():
-                dense = [value for value in values if value is not None]
-                return self._spread(self.encoded(dense), present)
+            dense = [value for value in values if value is not None]
+            return self._spread(self.encoded(dense), present)
         return self.encoded(values)
 
     def decoded(self, values: pa.Array) -> list[Any]:
         """Values as Python objects, none of which is null."""
         return self.serializer.decode(pa.chunked_array([values], values.type))
+
+    def objects(self, values: pa.Array, present: Flags) -> list[Any]:
+        """Values as Python objects; None where they are not present."""
+        if present.all():
+            return self.decoded(values)
+        objects: list[Any] = [None] * len(present)
+        dense = self.decoded(values.filter(pa.array(present)))
+        for index, value in zip(np.flatnonzero(present).tolist(), dense, strict=True):
+            objects[index] = value
+        return objects
 
     def migrated(self, stored: TableSpec, columns: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
         """Columns of values that were stored in another form.

@@ -1,13 +1,15 @@
 """A value of the current key."""
 
+from functools import partial
 from typing import Any
 
-from holdfast.backends.keyed.states.key_context import KeyContext, Pages
+from holdfast.backends.keyed.states.key_context import KeyContext
 from holdfast.backends.keyed.states.object_page import UNREAD, ObjectPage
+from holdfast.backends.keyed.states.of_current_key import OfCurrentKey
 from holdfast.backends.keyed.states.value_columns import ValueColumns
 
 
-class ValueState:
+class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
     """A value of each key: here of the current key, in the current namespace if the state has some.
 
     Values are looked up once for all keys of the batch, and written back once; objects that are given to the
@@ -18,30 +20,9 @@ class ValueState:
     """
 
     def __init__(self, columns: ValueColumns, context: KeyContext) -> None:
-        self._columns = columns
-        self._context = context
-        rows = columns.rows
+        super().__init__(columns, context, partial(ObjectPage, columns.rows))
         self._default = columns.default
-        self._pages: Pages[ObjectPage] = Pages(
-            rows.name,
-            context,
-            rows.table.spec.namespace,
-            rows.hash_of,
-            lambda keys: ObjectPage(rows, keys),
-        )
-        self._page: ObjectPage | None = None
-        self._is_refreshed = rows.is_refreshed_by_reading
-        rows.settle = self.settle
-
-    @property
-    def name(self) -> str:
-        """The state's name."""
-        return self._columns.rows.name
-
-    @property
-    def columns(self) -> ValueColumns:
-        """The state by arrays: of many keys at once."""
-        return self._columns
+        self._is_refreshed = columns.rows.is_refreshed_by_reading
 
     def value(self) -> Any:
         """The value of the current key; a copy of the default, or None, if there is none.
@@ -83,16 +64,3 @@ class ValueState:
     def clear(self) -> None:
         """Remove the value of the current key. Raises `InvalidRequestError` if no key is current."""
         self.update(None)
-
-    def leave_namespace(self) -> None:
-        """Another namespace is current from now on."""
-        self._page = None
-
-    def settle(self) -> None:
-        """Write back what has changed, and forget what was looked up.
-
-        Raises:
-            InvalidRequestError: A value is of another type.
-        """
-        self._page = None
-        self._pages.store()

@@ -20,7 +20,7 @@ _NEXT_PAGE = {
     },
 }
 
-_CLIENTS: ProcessCache[S3Settings, "S3fsClient"] = ProcessCache()
+CLIENTS: ProcessCache[S3Settings, "S3fsClient"] = ProcessCache()
 
 
 def s3fs_client_for(settings: S3Settings) -> "S3fsClient":
@@ -29,7 +29,7 @@ def s3fs_client_for(settings: S3Settings) -> "S3fsClient":
     Raises:
         InvalidRequestError: s3fs is missing, or can't do what the settings want.
     """
-    return _CLIENTS.get(settings, lambda: S3fsClient(settings))
+    return CLIENTS.get(settings, lambda: S3fsClient(settings))
 
 
 class S3fsClient:

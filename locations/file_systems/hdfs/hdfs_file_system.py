@@ -13,7 +13,12 @@ from holdfast.errors import (
     OutcomeUnknownError,
     StorageUnavailableError,
 )
-from holdfast.locations.file_systems.hdfs.hdfs_client import HdfsClient, client_for, options_of
+from holdfast.locations.file_systems.hdfs.hdfs_client import (
+    HdfsClient,
+    HdfsPatience,
+    client_for,
+    options_of,
+)
 from holdfast.locations.file_systems.hdfs.hdfs_errors import java_class, translated, was_refused
 from holdfast.locations.file_systems.hdfs.hdfs_input_stream import HdfsInputStream
 from holdfast.locations.file_systems.hdfs.hdfs_output_stream import HdfsOutputStream
@@ -41,12 +46,18 @@ class HdfsFileSystem:
         options: Hadoop's options that win over those in its files.
         retries: When the beginning and the end of a stream that fail are given up; whole calls are
             repeated by `file_system_for`, as for every store.
+        patience: How long a single call or write may take.
     """
 
     def __init__(
-        self, options: Mapping[str, str] | None = None, *, retries: RetryPolicy | None = None
+        self,
+        options: Mapping[str, str] | None = None,
+        *,
+        retries: RetryPolicy | None = None,
+        patience: HdfsPatience | None = None,
     ) -> None:
         self._options = options_of(options or {})
+        self._patience = patience or HdfsPatience()
         self._retrier = Retrier(retries or RetryPolicy())
 
     def prepare_directory(self, uri: str, /) -> None:
@@ -61,7 +72,7 @@ class HdfsFileSystem:
             raise InvalidRequestError(message, uri) from error
 
     def create(self, uri: str, /) -> FileOutputStream:
-        stream = client_for(uri, self._options, for_streams=True)
+        stream = client_for(uri, self._options, self._patience, for_streams=True)
         path = uripath.local_path(uri)
         return HdfsOutputStream(
             uri,
@@ -143,7 +154,7 @@ class HdfsFileSystem:
             self._retrier.call("delete", lambda: self._delete(uri))
 
     def _client(self, uri: str) -> HdfsClient:
-        return client_for(uri, self._options)
+        return client_for(uri, self._options, self._patience)
 
     def _rename(self, source: str, target: str) -> None:
         paths = (uripath.local_path(source), uripath.local_path(target))

@@ -31,18 +31,6 @@ files. Hadoop's least block has as many bytes."""
 _PIECE_BYTES = 4 << 20
 """hdfs-native copies what it is given, all at once."""
 
-_WRITE_S = 120.0
-"""For a piece; its pipeline may lose a DataNode meanwhile, which takes a minute to notice."""
-
-_END_S = 60.0
-"""For the last sync, and for closing."""
-
-_HEAD_S = 15.0
-"""For the head, which can be sent again. When a DataNode dies hdfs-native 0.14 may wait for ever in a
-sync, so this must leave time for others."""
-
-_FREE_S = 2.0
-
 
 def _is_refused(error: BaseException) -> bool:
     return isinstance(error, StorageUnavailableError) and was_refused(error)
@@ -58,7 +46,7 @@ class HdfsOutputStream:
         uri: Its normalized URI, for errors.
         path: Its path.
         calls: The client that makes single calls.
-        stream: The client that writes.
+        stream: The client that writes, and says how long that may take.
         retrier: Repeats what a stream can repeat: its creation, its head, and its end.
         cleanup: Repeats the deletion of a file that is given up.
     """
@@ -79,6 +67,7 @@ class HdfsOutputStream:
         self._path = path
         self._calls = calls
         self._stream = stream
+        self._patience = stream.patience
         self._retrier = retrier
         self._cleanup = cleanup
         self._lock = threading.Lock()  # held for moments only
@@ -110,7 +99,7 @@ class HdfsOutputStream:
                 self._send_head()
             while left:
                 piece = bytes(left[: self._room()])  # views it would take byte by byte
-                self._send(piece)
+                self._send(piece, self._patience.write_s)
                 left = left[len(piece) :]
 
     def sync(self) -> None:
@@ -121,7 +110,7 @@ class HdfsOutputStream:
         with self._writing():
             try:
                 self._sync_all()
-                self._bounded(self._writer.close, _END_S)
+                self._bounded(self._writer.close, self._patience.end_s)
             except StorageUnavailableError as error:
                 if self._head is not None or isinstance(error, StorageFullError):
                     raise
@@ -184,8 +173,8 @@ class HdfsOutputStream:
             self._create()
         self._length = self._synced_length = 0
         try:
-            self._send(head, _HEAD_S)
-            self._sync(_HEAD_S)
+            self._send(head, self._patience.head_s)
+            self._sync(self._patience.head_s)
         except StorageUnavailableError:
             writer, self._writer = self._writer, None
             with suppress(CheckpointError):
@@ -207,7 +196,7 @@ class HdfsOutputStream:
         with translated(self._uri):
             return self._stream.run(lambda raw: raw.get_file_info(self._path))
 
-    def _send(self, piece: bytes, seconds: float = _WRITE_S) -> None:
+    def _send(self, piece: bytes, seconds: float) -> None:
         self._bounded(lambda: self._writer.write(piece), seconds)
         self._length += len(piece)
 
@@ -216,12 +205,12 @@ class HdfsOutputStream:
             self._send_head()
         self._sync()
 
-    def _sync(self, seconds: float = _END_S) -> None:
+    def _sync(self, seconds: float | None = None) -> None:
         """Have the DataNodes write to their disks; closing alone leaves it in their memories."""
         if not self._can_sync or self._length == self._synced_length:
             return
         try:
-            self._bounded(self._writer.hsync, seconds)
+            self._bounded(self._writer.hsync, self._patience.end_s if seconds is None else seconds)
         except CheckpointError as error:
             if "not supported for erasure-coded" not in str(error.__cause__):
                 raise
@@ -305,4 +294,4 @@ class HdfsOutputStream:
         """
         if writer is not None:
             with suppress(CheckpointError):
-                self._bounded(writer.close, _FREE_S)
+                self._bounded(writer.close, self._patience.free_s)

@@ -21,10 +21,6 @@ from holdfast.locations.file_systems.s3.s3_object import ALGORITHMS, OWNER, S3Ob
 
 _log = logging.getLogger(__name__)
 
-_MOST_PARTS = 10_000
-_GROWS_EVERY = 1_000
-"""Parts after which they double: 8 MiB parts reach 8 TiB then, beyond S3's own limit."""
-
 
 class MultipartUpload:
     """Parts on their way, a few at a time."""
@@ -66,9 +62,9 @@ class MultipartUpload:
 
     def send(self, part: bytearray) -> None:
         """Send the next part; waits while as many as may be are on their way."""
-        count = len(self._parts)
-        if count == _MOST_PARTS:
-            raise InvalidRequestError(f"file has more than {_MOST_PARTS} parts", self._target.uri)
+        count, most = len(self._parts), self._target.settings.MOST_PARTS
+        if count == most:
+            raise InvalidRequestError(f"file has more than {most} parts", self._target.uri)
         self._room.acquire()
         try:
             self._check()
@@ -80,10 +76,10 @@ class MultipartUpload:
             raise
         self._parts.append(sent)
         self._size += len(part)
-        if len(self._parts) % _GROWS_EVERY == 0:
+        if len(self._parts) % self._target.settings.PARTS_OF_A_SIZE == 0:
             self._part_bytes *= 2
         # It doesn't know this upload: a circle of references would keep the buffers for long.
-        sent.add_done_callback(partial(_note, self._room, self._failures))
+        sent.add_done_callback(partial(note_end, self._room, self._failures))
 
     def _buffer(self) -> bytearray:
         """Room for a part: that of a part which was sent, if there is any, since new room costs time and memory."""
@@ -158,8 +154,8 @@ class MultipartUpload:
     def _check(self) -> None:
         if self._is_aborted:
             raise StreamClosedError("stream was discarded", self._target.uri)
-        if failures := self._failures:
-            raise failures[0]
+        if self._failures:  # in no variable of its own: the traceback would make a circle of it
+            raise self._failures[0]
 
     def _abort_once(self) -> None:
         try:
@@ -194,9 +190,10 @@ class MultipartUpload:
         return {"PartNumber": number, "ETag": answer["ETag"], **checksum}
 
 
-def _note(
+def note_end(
     room: threading.Semaphore, failures: list[BaseException], part: Future[dict[str, Any]]
 ) -> None:
+    """Give a part's room back, and note why the part failed if it did."""
     room.release()
     if not part.cancelled() and (failure := part.exception()) is not None:
         failures.append(failure)

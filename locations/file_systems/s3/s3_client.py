@@ -11,7 +11,7 @@ from holdfast.locations.file_systems.s3.s3_settings import S3Settings
 
 _SIGNATURE = "holdfast-s3v4-part"
 
-_CONNECTIONS: ProcessCache[S3Settings, "Connection"] = ProcessCache()
+CONNECTIONS: ProcessCache[S3Settings, "Connection"] = ProcessCache()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def connection_for(settings: S3Settings) -> Connection:
         InvalidRequestError: boto3 is missing, or refuses the settings.
     """
     # Making a client is not safe for threads, using one is.
-    return _CONNECTIONS.get(settings, lambda: _make(settings))
+    return CONNECTIONS.get(settings, lambda: _make(settings))
 
 
 def client_options(settings: S3Settings) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from holdfast.locations.file_systems.port import BytesLike
 from holdfast.locations.file_systems.positioned import PositionedInputStream
 from holdfast.locations.file_systems.s3.s3_object import S3Object
 
-_SKIPPED_BYTES = 256 << 10
+SKIPPED_BYTES = 256 << 10
 """A gap up to this is read and thrown away, rather than asked for anew."""
 
 
@@ -71,7 +71,7 @@ class S3InputStream(PositionedInputStream):
 
     def _go_to_position(self) -> None:
         gap = self._position - self._body_position
-        if self._body is not None and 0 <= gap <= _SKIPPED_BYTES:
+        if self._body is not None and 0 <= gap <= SKIPPED_BYTES:
             while gap and (skipped := self._read(gap)):
                 gap -= len(skipped)
             self._body_position = self._position - gap

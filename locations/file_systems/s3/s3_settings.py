@@ -1,12 +1,12 @@
 """How to reach an S3 store: values only."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from holdfast.errors import InvalidRequestError
 
 _CHECKSUMS = ("crc32c", "crc32", "off")
 _STATE_FILES = ("auto", "boto3", "obstore")
-_LEAST_PART_BYTES = 5 << 20  # S3's own bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,12 @@ class S3Settings:
             `obstore`, `boto3`, or `auto` for obstore where it is installed. All else is boto3's.
     """
 
+    # Bounds of S3's own, and how parts stay below them: 8 MiB parts that double after so many
+    # reach 8 TiB, beyond S3's limit. Tests make them small.
+    LEAST_PART_BYTES: ClassVar[int] = 5 << 20
+    MOST_PARTS: ClassVar[int] = 10_000
+    PARTS_OF_A_SIZE: ClassVar[int] = 1_000
+
     endpoint_url: str | None = None
     region: str | None = None
     path_style: bool = False
@@ -65,8 +71,9 @@ class S3Settings:
             known = ", ".join(_STATE_FILES)
             message = f"state_files is {self.state_files!r}; it must be one of {known}"
             raise InvalidRequestError(message)
-        if self.part_bytes < _LEAST_PART_BYTES:
-            message = f"part of {self.part_bytes} bytes is too small; S3 takes {_LEAST_PART_BYTES}"
+        least = self.LEAST_PART_BYTES
+        if self.part_bytes < least:
+            message = f"part of {self.part_bytes} bytes is too small; S3 takes {least}"
             raise InvalidRequestError(message)
         if self.concurrency < 1:
             raise InvalidRequestError(f"concurrency is {self.concurrency}; it must be at least 1")

@@ -24,7 +24,7 @@ from holdfast.locations.file_systems.s3.s3_settings import S3Settings
 
 _log = logging.getLogger(__name__)
 
-_HEAD_BYTES = 4 << 20
+HEAD_BYTES = 4 << 20
 """What it reads of an object. Most have no more, and of the others boto3 reads the rest faster."""
 
 # botocore renews credentials ten minutes before they end, obstore asks for those that end in five.
@@ -50,7 +50,7 @@ _CHANGED_NOTHING = {
 }
 
 # object_store takes these from the environment, where they may stand for other programs.
-_FOREIGN = (
+FOREIGN = (
     "AWS_CHECKSUM_ALGORITHM",
     "AWS_CONDITIONAL_PUT",
     "AWS_S3_EXPRESS",
@@ -121,7 +121,7 @@ class ObstoreBucket:
             )
         except Exception as error:  # noqa: BLE001  # what it was, boto3 will find out
             _note_failure("write", key, error)
-            return Outcome.NOT_DONE if _changed_nothing(error) else Outcome.UNKNOWN
+            return Outcome.NOT_DONE if surely_changed_nothing(error) else Outcome.UNKNOWN
         return Outcome.DONE
 
     def head(self, key: str) -> "ObjectHead | None":
@@ -133,7 +133,7 @@ class ObstoreBucket:
         from obstore import get  # noqa: PLC0415  # optional
 
         try:
-            result = get(self._store, key, options={"range": (0, _HEAD_BYTES)})
+            result = get(self._store, key, options={"range": (0, HEAD_BYTES)})
             etag = result.meta["e_tag"]
             if not etag:
                 raise ValueError("answer is no object")  # noqa: TRY301  # to be noted as the others
@@ -171,7 +171,7 @@ def _made(settings: S3Settings, connection: Connection, bucket: str) -> ObstoreB
             message = "state files are to go through obstore: pip install 'holdfast[s3,obstore]'"
             raise InvalidRequestError(message) from error
         return None
-    foreign = [name for name in _FOREIGN if name in os.environ]
+    foreign = [name for name in FOREIGN if name in os.environ]
     if foreign:
         _log.warning("obstore would heed %s; boto3 is used instead", ", ".join(foreign))
         return None
@@ -185,7 +185,7 @@ def _made(settings: S3Settings, connection: Connection, bucket: str) -> ObstoreB
 
 
 def _options(settings: S3Settings, connection: Connection, bucket: str) -> dict[str, Any]:
-    endpoint, is_path_style = _endpoint(connection.client, bucket)
+    endpoint, is_path_style = endpoint_of(connection.client, bucket)
     client: dict[str, Any] = {
         "allow_http": True,
         "connect_timeout": timedelta(seconds=settings.connect_timeout_s),
@@ -201,7 +201,7 @@ def _options(settings: S3Settings, connection: Connection, bucket: str) -> dict[
         "endpoint": endpoint,
         "region": connection.client.meta.region_name,
         "virtual_hosted_style_request": not is_path_style,
-        "credential_provider": _Credentials(connection.credentials),
+        "credential_provider": Credentials(connection.credentials),
         "request_payer": settings.requester_pays,
         "skip_signature": False,
         "unsigned_payload": False,
@@ -214,7 +214,7 @@ def _options(settings: S3Settings, connection: Connection, bucket: str) -> dict[
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _endpoint(client: Any, bucket: str) -> tuple[str, bool]:
+def endpoint_of(client: Any, bucket: str) -> tuple[str, bool]:
     """Where botocore sends a request about the bucket, and whether the path names it."""
     endpoint = client.meta.endpoint_url.rstrip("/")
     url = client.generate_presigned_url("get_object", {"Bucket": bucket, "Key": "key"})
@@ -224,7 +224,7 @@ def _endpoint(client: Any, bucket: str) -> tuple[str, bool]:
     return f"{scheme}://{bucket}.{host}", False
 
 
-class _Credentials:
+class Credentials:
     """The credentials that botocore finds, asked for anew before they end."""
 
     def __init__(self, credentials: Any) -> None:
@@ -242,7 +242,7 @@ class _Credentials:
         }
 
 
-def _changed_nothing(error: Exception) -> bool:
+def surely_changed_nothing(error: Exception) -> bool:
     """Whether a request was surely not performed; what can't be told counts as unknown."""
     if type(error).__name__ in _CHANGED_NOTHING:
         return True

@@ -16,12 +16,13 @@ class ProcessCache(Generic[_Key, _Value]):
     There is one for each kind of value, for as long as the process lives.
 
     Attributes:
+        values: What this process has made and not dropped.
         lost_values: Whether this process was forked from one that had values. Some libraries can't be
             used again in such a process.
     """
 
     def __init__(self) -> None:
-        self._values: dict[_Key, _Value] = {}
+        self.values: dict[_Key, _Value] = {}
         self._making = threading.Lock()
         self.lost_values = False
         os.register_at_fork(after_in_child=self._forget_parent)
@@ -32,22 +33,22 @@ class ProcessCache(Generic[_Key, _Value]):
         What `make` raises comes out, and the next call tries again.
         """
         try:
-            return self._values[key]
+            return self.values[key]
         except KeyError:
             pass
         with self._making:
-            if key not in self._values:
-                self._values[key] = make()
-            return self._values[key]
+            if key not in self.values:
+                self.values[key] = make()
+            return self.values[key]
 
     def drop(self, key: _Key) -> None:
         """Forget the value of a key, if there is one: the next `get` makes it anew."""
-        self._values.pop(key, None)
+        self.values.pop(key, None)
 
     def _forget_parent(self) -> None:
-        for value in self._values.values():
+        for value in self.values.values():
             # Its threads are not in this process: to free it could wait for them for ever.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
-        self.lost_values = self.lost_values or bool(self._values)
-        self._values = {}
+        self.lost_values = self.lost_values or bool(self.values)
+        self.values = {}
         self._making = threading.Lock()  # whoever held the old one is not in this process

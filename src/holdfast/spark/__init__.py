@@ -1,11 +1,14 @@
 """Runs operators with state in PySpark's Structured Streaming; savepoints, and settings of queries."""
 
 from holdfast.backends.keys import subtask_of_key
+from holdfast.spark.by_key import keyed
 from holdfast.spark.data_source import read_state
+from holdfast.spark.moving import import_spark_state
 from holdfast.spark.operators import (
     Broadcast,
     BroadcastProcessFunction,
     CheckpointedSink,
+    KeyedProcessFunction,
     Sink,
     StatefulFunction,
 )
@@ -30,6 +33,7 @@ __all__ = [
     "Broadcast",
     "BroadcastProcessFunction",
     "CheckpointedSink",
+    "KeyedProcessFunction",
     "NewOperator",
     "RestoredQuery",
     "RollBackPoint",
@@ -44,6 +48,8 @@ __all__ = [
     "checkpointed",
     "configure",
     "copy_savepoint",
+    "import_spark_state",
+    "keyed",
     "preview_roll_back",
     "progress_of",
     "read_state",

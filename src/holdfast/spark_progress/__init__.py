@@ -5,7 +5,14 @@ The driver writes it; commands and savepoints read it. `progress` and `spark_fil
 `tables` shows checkpoints of queries as Arrow tables. Start with `progress`.
 """
 
-from holdfast.spark_progress.progress import SPARK, SparkProgress, plan_of, progress_of
+from holdfast.spark_progress.progress import (
+    SPARK,
+    SparkProgress,
+    logged_times,
+    plan_of,
+    progress_of,
+    sources_of,
+)
 from holdfast.spark_progress.spark_comparison import SparkFilesComparison, compare_spark_files
 from holdfast.spark_progress.spark_files import SPARK_FILES, SparkFile, SparkFiles, spark_files_of
 from holdfast.spark_progress.streams import (
@@ -27,8 +34,10 @@ __all__ = [
     "compare_spark_files",
     "copy_savepoint",
     "directories_of",
+    "logged_times",
     "plan_of",
     "progress_of",
+    "sources_of",
     "spark_files_of",
     "verify_checkpoints",
     "with_copied_files",

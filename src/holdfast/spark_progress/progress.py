@@ -1,10 +1,11 @@
 """Spark's side of a checkpoint: MessagePack in `_metadata`, under the coordinator state `spark`.
 
 {"query_id": str, "run_id": str, "batch_id": int, "offsets": str, "checkpoint_location": str,
-"spark_version": str}
+"spark_version": str, "watermark": int}
 """
 
 import json
+from typing import Any
 
 import msgspec
 
@@ -15,7 +16,7 @@ from holdfast.locations.metadata import CheckpointMetadata
 SPARK = "spark"
 
 
-class SparkProgress(msgspec.Struct, frozen=True, kw_only=True):
+class SparkProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Spark's side of a checkpoint, kept in `_metadata` under `spark`.
 
     Attributes:
@@ -25,6 +26,8 @@ class SparkProgress(msgspec.Struct, frozen=True, kw_only=True):
         offsets: Spark's offset log entry of that batch, as it stands in its file.
         checkpoint_location: Spark's own checkpoint directory.
         spark_version: Version of Spark that ran the batch.
+        watermark: The watermark that the batch was run with, in milliseconds since 1970. It can be above
+            Spark's own, in `offsets`, if the query began with a savepoint.
     """
 
     query_id: str
@@ -33,6 +36,13 @@ class SparkProgress(msgspec.Struct, frozen=True, kw_only=True):
     offsets: str
     checkpoint_location: str
     spark_version: str
+    watermark: int = 0
+
+    @property
+    def times(self) -> tuple[int, int]:
+        """The time and the watermark of the batch, in milliseconds since 1970."""
+        batch_time, watermark = logged_times(self.offsets)
+        return batch_time, max(watermark, self.watermark)
 
 
 def progress_of(metadata: CheckpointMetadata) -> SparkProgress:
@@ -56,11 +66,30 @@ def progress_of(metadata: CheckpointMetadata) -> SparkProgress:
         raise CheckpointCorruptedError(message) from error
 
 
+def logged_times(offsets: str) -> tuple[int, int]:
+    """The time and the watermark of a batch by its offset log entry, in milliseconds since 1970.
+
+    Both are 0 where the entry has none.
+    """
+    settings = _settings_and_sources(offsets)[0]
+    return settings.get("batchTimestampMs", 0), settings.get("batchWatermarkMs", 0)
+
+
+def sources_of(offsets: str) -> list[str]:
+    """Where each source of a batch is to be read up to, by its offset log entry, in the order of the plan."""
+    return _settings_and_sources(offsets)[1]
+
+
 def plan_of(offsets: str) -> str:
     """What tells a batch from any other batch of that number: the offsets of sources, and the time.
 
-    The time is needed because offsets of files are only counts. An entry has a line for its version, a
-    line for the time and settings, and a line for each source.
+    The time is needed because offsets of files are only counts.
     """
+    settings, sources = _settings_and_sources(offsets)
+    return f"{settings.get('batchTimestampMs')} {' '.join(sources)}"
+
+
+def _settings_and_sources(offsets: str) -> tuple[dict[str, Any], list[str]]:
+    """An entry has a line for its version, a line for times and settings, and a line for each source."""
     settings, *sources = offsets.splitlines()[1:] or ["{}"]
-    return f"{json.loads(settings).get('batchTimestampMs')} {' '.join(sources)}"
+    return json.loads(settings), sources

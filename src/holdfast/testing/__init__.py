@@ -17,8 +17,12 @@ Before a real server: `http_faults`, a proxy that fails, delays or changes chose
 `at_every_step`, which lets another thread act at each line of a call.
 `ManualClock` moves when it is told to, for whatever takes a clock.
 
-Importing it needs pytest.
+For users of keyed streams: `ProcessorTester`, which tests PySpark's `StatefulProcessor` classes over our state.
+
+Importing it needs pytest; `ProcessorTester` needs PySpark.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from holdfast.testing.contracts import (
     CheckpointStorageContract,
@@ -42,6 +46,9 @@ from holdfast.testing.interleaving import Interleaved, at_every_step
 from holdfast.testing.manual_clock import ManualClock
 from holdfast.testing.values import metadata_of
 
+if TYPE_CHECKING:
+    from holdfast.spark.processors import ProcessorTester
+
 __all__ = [
     "ANY_CALL",
     "S3_OPERATIONS",
@@ -57,6 +64,7 @@ __all__ = [
     "KeyedStatesContract",
     "ManualClock",
     "Nth",
+    "ProcessorTester",
     "StateTablesContract",
     "at_every_step",
     "counting_file_system",
@@ -66,3 +74,13 @@ __all__ = [
     "s3_operation",
     "s3_operation_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs PySpark is imported when it is asked for: tests of stores do without."""
+    if name == "ProcessorTester":
+        from holdfast.spark.processors import ProcessorTester  # noqa: PLC0415
+
+        return ProcessorTester
+    message = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(message)

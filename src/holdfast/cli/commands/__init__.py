@@ -9,6 +9,7 @@ from holdfast.cli.commands import (
     completion,
     copy,
     diff,
+    importing,
     listing,
     report,
     restore,
@@ -31,6 +32,7 @@ COMMANDS = (
     savepoint,
     restore,
     rollback,
+    importing,
     settings,
     completion,
 )

@@ -38,6 +38,7 @@ def add_to(commands: "Commands") -> None:
             holdfast cat file:///data/holdfast/job/chk-12
             holdfast cat s3://bucket/savepoints/savepoint-job-5f2d operator totals --limit 10
             holdfast cat file:///data/holdfast/job/chk-12 operator --raw keyed --json
+            holdfast cat file:///data/holdfast/job/chk-12 operator totals --key user=ann
         """,
     )
     command.add_argument("pointer", help=POINTER_HELP)
@@ -50,6 +51,13 @@ def add_to(commands: "Commands") -> None:
     )
     command.add_argument(
         "--kind", help="the state's kind, where operator state and keyed state have one name"
+    )
+    command.add_argument(
+        "--key",
+        action="append",
+        type=_named_value,
+        metavar="NAME=VALUE",
+        help="only the rows of this key, without reading others; once for each of its columns",
     )
     command.add_argument("--subtask", type=int, metavar="N", help="only what this subtask has")
     command.add_argument(
@@ -93,7 +101,7 @@ def cat_command(options: argparse.Namespace) -> int:
         if limit is not None and count > limit:
             say(f"there are more than these {limit} rows; --limit shows more of them")
     if is_there and not count:
-        say("it is empty")
+        say("it is empty" if options.key is None else "nothing is kept for that key")
     return 0 if is_there else 1
 
 
@@ -113,6 +121,7 @@ def _asked_for(
         options.state,
         raw=options.raw,
         kind=options.kind,
+        key=None if options.key is None else dict(options.key),
     )
     # A broadcast state is the same in every subtask; one copy of it is read.
     is_any = options.subtask is None or not readable.has_subtasks
@@ -137,7 +146,8 @@ def _rows(batches: "Iterable[pa.RecordBatch]") -> Iterator[dict[str, Any]]:
 
 def _is_listing(options: argparse.Namespace) -> bool:
     """Whether no state is named."""
-    return options.operator is None and options.raw is None and options.kind is None
+    asked = (options.operator, options.raw, options.kind, options.key)
+    return all(argument is None for argument in asked)
 
 
 def _state_cell(name: str, value: Any) -> str:
@@ -155,6 +165,13 @@ def _element_cell(_: str, value: Any) -> str:
 
 def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _named_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 def _count(text: str) -> int:

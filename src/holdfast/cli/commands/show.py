@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.cli.command import Commands
 
 _MILLISECONDS = ("restore_ms", "process_ms", "sync_ms", "async_ms")
-_MEASURED = ("rows_in", "rows_out", "state_bytes", *_MILLISECONDS)
+_MEASURED = ("rows_in", "rows_out", "rows_late", "state_bytes", *_MILLISECONDS)
 
 
 def add_to(commands: "Commands") -> None:

@@ -35,6 +35,7 @@ class Subtask:
         subtask: Its index.
         stored_bytes: Length of its state, in files and inline.
         rows_in: Rows given to the operator.
+        rows_late: Rows dropped before it because they came too late.
         rows_out: Rows that it gave on.
         restore_ms: Time to read the state that it began with, milliseconds.
         process_ms: Time in the operator's own code, milliseconds.
@@ -45,6 +46,7 @@ class Subtask:
     subtask: int
     stored_bytes: int
     rows_in: int | None
+    rows_late: int | None
     rows_out: int | None
     restore_ms: float | None
     process_ms: float | None
@@ -80,6 +82,7 @@ class Checkpoint:
         total_bytes: The same.
         metadata_bytes: Length of `_metadata`, which is among the new bytes.
         rows_in: Of all operators together; None if nobody has counted.
+        rows_late: The same.
         rows_out: The same.
         operators: By uid, sorted.
     """
@@ -96,6 +99,7 @@ class Checkpoint:
     total_bytes: int
     metadata_bytes: int
     rows_in: int | None
+    rows_late: int | None
     rows_out: int | None
     operators: list[ReportedOperator]
 
@@ -302,6 +306,7 @@ def _checkpoint(completed: CompletedCheckpoint) -> Checkpoint:
         total_bytes=size.total_bytes,
         metadata_bytes=completed.metadata_bytes,
         rows_in=_total(subtask.rows_in for subtask in subtasks),
+        rows_late=_total(subtask.rows_late for subtask in subtasks),
         rows_out=_total(subtask.rows_out for subtask in subtasks),
         operators=operators,
     )
@@ -344,6 +349,7 @@ def _subtask(index: int, state: StoredSubtask) -> Subtask:
         subtask=index,
         stored_bytes=state.stored_bytes,
         rows_in=did.rows_in if did else None,
+        rows_late=did.rows_late if did else None,
         rows_out=did.rows_out if did else None,
         restore_ms=did.restore_ms if did else None,
         process_ms=did.process_ms if did else None,

@@ -50,7 +50,7 @@ def operator_view(operator: ReportedOperator, checkpoints: Sequence[Checkpoint])
     in_order = (
         sorted(subtasks, key=lambda subtask: -subtask.stored_bytes) if is_by_size else subtasks
     )
-    columns = ("stored_bytes", "rows_in", "rows_out", "process_ms", "snapshot_ms")
+    columns = ("stored_bytes", "rows_in", "rows_late", "rows_out", "process_ms", "snapshot_ms")
     return OperatorView(
         operator=operator,
         checkpoints=len(alike),
@@ -76,6 +76,7 @@ def _totals(operator: ReportedOperator, alike: Sequence[ReportedOperator]) -> li
             subtask=index,
             stored_bytes=own[index].stored_bytes if index in own else 0,
             rows_in=_sum(part.rows_in for part in did[index]),
+            rows_late=_sum(part.rows_late for part in did[index]),
             rows_out=_sum(part.rows_out for part in did[index]),
             restore_ms=_sum(part.restore_ms for part in did[index]),
             process_ms=_sum(part.process_ms for part in did[index]),

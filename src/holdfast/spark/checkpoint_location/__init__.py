@@ -34,7 +34,7 @@ from holdfast.spark.checkpoint_location.logs import (
 )
 from holdfast.spark.checkpoint_location.metadata_file import METADATA, query_id_of, with_query_id
 from holdfast.spark.checkpoint_location.places import check_apart, is_within
-from holdfast.spark.checkpoint_location.rewriting import Moves, has_paths, rewritten
+from holdfast.spark.checkpoint_location.rewriting import Moves, for_spark, has_paths, rewritten
 from holdfast.spark.checkpoint_location.selection import UNFINISHED_FILE, beyond, select
 from holdfast.spark.checkpoint_location.small_files import (
     delete,
@@ -65,6 +65,7 @@ __all__ = [
     "decode_offsets",
     "delete",
     "encode_link",
+    "for_spark",
     "has_link",
     "has_paths",
     "inferred_settings",

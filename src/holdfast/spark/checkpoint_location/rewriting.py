@@ -102,14 +102,19 @@ def _with_schemas_in(line: str, checkpoint_location: str, path: str) -> str:
     for store in described.get("stateStoreInfo", []):
         old = store.get(_SCHEMA_PATHS) or []
         store[_SCHEMA_PATHS] = [
-            _SCHEMA.sub(lambda match: _for_spark(checkpoint_location, match[0]) + match[1], schema)
+            _SCHEMA.sub(lambda match: for_spark(checkpoint_location, match[0]) + match[1], schema)
             for schema in old
         ]
     return msgspec.json.encode(described).decode()
 
 
-def _for_spark(checkpoint_location: str, old: str) -> str:
-    """The URI as Spark can open it, which has not all schemes that Holdfast has."""
+def for_spark(checkpoint_location: str, old: str = "") -> str:
+    """The URI as Spark can open it, which has not all schemes that Holdfast has.
+
+    Args:
+        checkpoint_location: The URI.
+        old: A URI that Spark wrote itself, whose scheme for S3 it has.
+    """
     location = checkpoint_location.removeprefix("fsspec+")
     scheme, separator, rest = location.partition("://")
     if scheme not in _S3:

@@ -5,11 +5,20 @@ from inspect import signature
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from holdfast.backends.arrow import (
+    children_of,
+    fields_of,
+    is_bytes,
+    is_text,
+    paths_in,
+    plain_array,
+    plain_type,
+    with_children,
+)
 from holdfast.errors import InvalidRequestError
 
 _MOST_DIGITS = 38
@@ -52,19 +61,20 @@ def for_spark(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
 
 def _held(type: pa.DataType, at: str) -> pa.DataType:
     """The Arrow type that Spark has for a type."""
-    if isinstance(type, pa.BaseExtensionType):
-        return _held(type.storage_type, at)
-    if types.is_dictionary(type):
-        return _held(type.value_type, at)
+    type = plain_type(type)
+    fields = fields_of(type)
+    inner = [
+        _held(field.type, path) for field, path in zip(fields, paths_in(type, at), strict=True)
+    ]
     if types.is_struct(type):
-        names = [field.name for field in type]
+        names = [field.name for field in fields]
         if len(set(names)) < len(names):
             raise InvalidRequestError(f"{at} has two fields of one name, which Spark has not")
-        return pa.struct([(field.name, _held(field.type, f"{at}.{field.name}")) for field in type])
+        return pa.struct(list(zip(names, inner, strict=True)))
     if types.is_map(type):
-        return pa.map_(_held(type.key_type, f"{at}[key]"), _held(type.item_type, f"{at}[value]"))
-    if _is_list(type):
-        return pa.list_(_held(type.value_type, f"{at}[]"))
+        return pa.map_(*inner)
+    if fields:
+        return pa.list_(*inner)
     for is_kind, held in _HELD:
         if is_kind(type):
             return held(type)
@@ -72,37 +82,11 @@ def _held(type: pa.DataType, at: str) -> pa.DataType:
     raise InvalidRequestError(message)
 
 
-def _is_list(type: pa.DataType) -> bool:
-    return any(
-        is_kind(type)
-        for is_kind in (
-            types.is_list,
-            types.is_large_list,
-            types.is_fixed_size_list,
-            types.is_list_view,
-            types.is_large_list_view,
-        )
-    )
-
-
 def _is_decimal(type: pa.DataType) -> bool:
     return bool(
         types.is_decimal(type)
         and type.precision <= _MOST_DIGITS
         and 0 <= type.scale <= type.precision
-    )
-
-
-def _is_text(type: pa.DataType) -> bool:
-    return bool(types.is_string(type) or types.is_large_string(type) or types.is_string_view(type))
-
-
-def _is_bytes(type: pa.DataType) -> bool:
-    return bool(
-        types.is_binary(type)
-        or types.is_large_binary(type)
-        or types.is_binary_view(type)
-        or types.is_fixed_size_binary(type)
     )
 
 
@@ -120,8 +104,9 @@ _HELD: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], pa.Dat
     (types.is_date, _always(pa.date32())),
     (types.is_time, _always(pa.time64("us"))),
     (types.is_duration, _always(pa.duration("us"))),
-    (_is_text, _always(pa.string())),
-    (_is_bytes, _always(pa.binary())),
+    (is_text, _always(pa.string())),
+    (is_bytes, _always(pa.binary())),
+    (types.is_fixed_size_binary, _always(pa.binary())),
     (_is_decimal, lambda kind: pa.decimal128(kind.precision, kind.scale)),
     *(
         (is_kind, lambda kind: kind)
@@ -139,34 +124,11 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """The array as the wanted type, inside and out."""
     if array.type.equals(wanted):
         return array
-    if isinstance(array, pa.ExtensionArray):
-        return _cast(array.storage, wanted)
-    if types.is_dictionary(array.type):
-        return _cast(array.dictionary_decode(), wanted)
-    mask = array.is_null() if array.null_count else None
-    if types.is_struct(wanted):
-        columns = [_cast(array.field(i), wanted.field(i).type) for i in range(wanted.num_fields)]
-        if not columns:
-            return pa.array([{}] * len(array), wanted, mask=mask)
-        return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=mask)
-    if types.is_map(wanted):
-        array = pa.concat_arrays([array])  # a slice's offsets would not begin at 0
-        return pa.MapArray.from_arrays(
-            array.offsets,
-            _cast(array.keys, wanted.key_type),
-            _cast(array.items, wanted.item_type),
-            type=wanted,
-            mask=mask,
-        )
-    if types.is_list(wanted):
-        return _list_cast(array, wanted, mask)
-    return array.cast(wanted)
-
-
-def _list_cast(array: pa.Array, wanted: pa.ListType, mask: pa.Array | None) -> pa.Array:
-    lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int32())
-    zero = pa.array([0], pa.int32())
-    offsets = pa.concat_arrays([zero, pc.cumulative_sum(lengths)])
-    return pa.ListArray.from_arrays(
-        offsets, _cast(array.flatten(), wanted.value_type), type=wanted, mask=mask
-    )
+    array = plain_array(array)
+    if not types.is_nested(wanted):
+        return array.cast(wanted)
+    inner = [
+        _cast(values, field.type)
+        for values, field in zip(children_of(array), fields_of(wanted), strict=True)
+    ]
+    return with_children(array, inner, wanted)

@@ -88,6 +88,10 @@ class ClassicEngine:
     def needs_rows(self, query: RunningQuery) -> bool:
         return self._has_watermark(query) or self._has_own_state(query)
 
+    def is_empty(self, rows: DataFrame) -> bool:
+        # Operators with state have partitions also if they have no rows.
+        return bool(cast("Any", rows)._jdf.queryExecution().toRdd().getNumPartitions() == 0)
+
     def reports(self) -> Accumulator[list[bytes]]:
         return self.session.sparkContext.accumulator([], _Lists())
 

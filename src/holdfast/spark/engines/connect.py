@@ -10,7 +10,7 @@ from typing import Protocol
 from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import CheckpointError, CheckpointNotFoundError, InvalidRequestError
 from holdfast.locations.file_systems import retry_deadline
@@ -116,6 +116,11 @@ class ConnectEngine:
     def needs_rows(self, query: RunningQuery) -> bool:
         del query
         return True  # to find out takes longer than to run a batch once more now and then
+
+    def is_empty(self, rows: DataFrame) -> bool:
+        return (
+            rows.count() == 0
+        )  # all of it is computed; nobody tells how many partitions there are
 
     def reports(self) -> None:
         """Spark Connect has no accumulators."""

@@ -98,6 +98,13 @@ class Engine(Protocol):
         """
         ...
 
+    def is_empty(self, rows: DataFrame) -> bool:
+        """Whether a batch for which sources had nothing new has no rows, from Spark's own operators either.
+
+        If it has none, what Spark itself keeps of the batch was computed.
+        """
+        ...
+
     def reports(self) -> Reports | None:
         """New `Reports` for an operator; None where there are no `jobs` to tell whose reports they are."""
         ...

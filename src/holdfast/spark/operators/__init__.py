@@ -5,7 +5,9 @@ deals its rows. `query/` runs them, `subtask/` runs the function. Start with `fu
 """
 
 from holdfast.spark.operators.functions import BroadcastProcessFunction, StatefulFunction
+from holdfast.spark.operators.keyed_process_function import KeyedProcessFunction
 from holdfast.spark.operators.operator import Broadcast, Operator, Sink, check_can_be_called
+from holdfast.spark.operators.output_rows import OutputRows, Row
 from holdfast.spark.operators.routing import Routing, arrow_schema, settled_table
 from holdfast.spark.operators.sinks import (
     CheckpointedSink,
@@ -19,8 +21,11 @@ __all__ = [
     "Broadcast",
     "BroadcastProcessFunction",
     "CheckpointedSink",
+    "KeyedProcessFunction",
     "Operator",
+    "OutputRows",
     "Routing",
+    "Row",
     "Sink",
     "StatefulFunction",
     "arrow_schema",

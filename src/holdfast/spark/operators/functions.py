@@ -4,6 +4,7 @@ import copyreg
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterator
+from typing import Literal
 
 import pyarrow as pa
 
@@ -15,7 +16,20 @@ copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 
 class StatefulFunction(CheckpointedFunction):
-    """An operator with state. One fresh copy runs in each subtask for each micro-batch."""
+    """An operator with state. One fresh copy runs in each subtask for each micro-batch.
+
+    Attributes:
+        time_mode: The time of its timers, for which batches without rows have to come: `none` if it has no
+            timers, `processing` for the time of batches, `event` for the watermark. In event time it isn't
+            given rows that are late.
+        keeps_late_rows: Whether it is given rows that are late in event time, too, and tells them by
+            `context.times.late_watermark` itself.
+        late_rows: How many rows of the batch it has dropped itself, because they were late.
+    """
+
+    time_mode: Literal["none", "processing", "event"] = "none"
+    keeps_late_rows: bool = False
+    late_rows: int = 0
 
     @abstractmethod
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -10,6 +10,9 @@ from holdfast.backends.assignment import OperatorSettings
 from holdfast.backends.keys import KEY_HASH, MAX_PARALLELISM
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.operators.functions import BroadcastProcessFunction, StatefulFunction
+from holdfast.spark.operators.keyed_process_function import KeyedProcessFunction
+
+TIME_MODES = ("none", "processing", "event")
 
 Sink = Callable[[DataFrame, int], object]
 """Takes an operator's output rows and the batch id, and writes them somewhere."""
@@ -22,20 +25,27 @@ Broadcast = Callable[[SparkSession, int], DataFrame]
 class Operator:
     """An operator as the user describes it to `stateful`, which says what the attributes mean.
 
+    Attributes:
+        prepare: What is done with the rows of a batch before they are dealt; None for nothing.
+        begin: What is done behind that in the operator's first batch; None for nothing.
+
     Raises:
         InvalidRequestError: An attribute can't be used.
     """
 
     function: StatefulFunction
-    sink: Sink | None
     uid: str
     parallelism: int
-    max_parallelism: int | None
-    key: tuple[str, ...]
-    broadcast: Broadcast | None
-    schema: StructType | str | None
-    persist: bool
+    sink: Sink | None = None
+    max_parallelism: int | None = None
+    key: tuple[str, ...] = ()
+    broadcast: Broadcast | None = None
+    schema: StructType | str | None = None
+    persist: bool = False
     forward: bool = False
+    event_time: str | None = None
+    prepare: Callable[[DataFrame], DataFrame] | None = None
+    begin: Callable[[DataFrame], DataFrame] | None = None
 
     def __post_init__(self) -> None:
         self._check_function()
@@ -50,18 +60,10 @@ class Operator:
             if type(getattr(self, name)) is not bool:
                 message = f"{name} is {getattr(self, name)!r}; it must be True or False"
                 raise InvalidRequestError(message)
-        if not all(isinstance(column, str) and column for column in self.key):
-            message = f"key is {self.key!r}; it must be the name of a column, or several of them"
-            raise InvalidRequestError(message)
-        if self.forward and self.key:
-            message = (
-                f"operator {self.uid!r} has a key, by which rows are dealt, and forward=True, which "
-                "leaves them where they are; give one of them up"
-            )
-            raise InvalidRequestError(message)
+        self._check_key()
         self._check_schema()
-        takes_broadcast = isinstance(self.function, BroadcastProcessFunction)
-        if self.broadcast is not None and not (takes_broadcast and callable(self.broadcast)):
+        self._check_time()
+        if self.broadcast is not None and not (self.takes_broadcast and callable(self.broadcast)):
             message = (
                 f"broadcast of operator {self.uid!r} must be a function of a session and a batch "
                 "id, and the operator a BroadcastProcessFunction"
@@ -75,6 +77,46 @@ class Operator:
         if not isinstance(self.function, StatefulFunction):
             name = type(self.function).__name__
             message = f"{name} is no StatefulFunction; derive the operator from it"
+            raise InvalidRequestError(message)
+
+    def _check_time(self) -> None:
+        mode = self.function.time_mode
+        if mode not in TIME_MODES:
+            message = (
+                f"time_mode of operator {self.uid!r} is {mode!r}; it must be one of {TIME_MODES}"
+            )
+            raise InvalidRequestError(message)
+        if self.event_time is None:
+            return
+        if not isinstance(self.event_time, str) or not self.event_time:
+            message = f"event_time is {self.event_time!r}; it must be the name of a column"
+            raise InvalidRequestError(message)
+        if not self.drops_late_rows:
+            message = (
+                f"operator {self.uid!r} is given event_time, by which late rows are dropped, and doesn't "
+                "want them dropped: its function is not in event time, or keeps late rows; leave "
+                "event_time out"
+            )
+            raise InvalidRequestError(message)
+
+    def _check_key(self) -> None:
+        if not all(isinstance(column, str) and column for column in self.key):
+            message = f"key is {self.key!r}; it must be the name of a column, or several of them"
+            raise InvalidRequestError(message)
+        if len(set(self.key)) < len(self.key):
+            message = f"key is {self.key!r}, with a column twice; name each column once"
+            raise InvalidRequestError(message)
+        if isinstance(self.function, KeyedProcessFunction) and not self.key:
+            message = (
+                f"operator {self.uid!r} is a KeyedProcessFunction, which is called for each key; name the "
+                "key's columns: stateful(..., key=...)"
+            )
+            raise InvalidRequestError(message)
+        if self.forward and self.key:
+            message = (
+                f"operator {self.uid!r} has a key, by which rows are dealt, and forward=True, which "
+                "leaves them where they are; give one of them up"
+            )
             raise InvalidRequestError(message)
 
     def _check_schema(self) -> None:
@@ -106,6 +148,16 @@ class Operator:
         return _traits(self) == _traits(other)
 
     @property
+    def takes_broadcast(self) -> bool:
+        """Whether its subtasks see a second, small stream."""
+        return isinstance(self.function, BroadcastProcessFunction)
+
+    @property
+    def drops_late_rows(self) -> bool:
+        """Whether rows that are late don't come to the function."""
+        return self.function.time_mode == "event" and not self.function.keeps_late_rows
+
+    @property
     def key_hash(self) -> str:
         """The name of the function that takes keys to key groups; empty if rows have no key."""
         return KEY_HASH if self.key else ""
@@ -128,4 +180,5 @@ def _traits(operator: Operator) -> tuple[object, ...]:
         operator.key,
         operator.persist,
         operator.forward,
+        operator.event_time,
     )

@@ -8,7 +8,10 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from holdfast.backends.arrow import mapped_type
+from holdfast.backends.keys import key_hash
 from holdfast.errors import InvalidRequestError
+from holdfast.spark.event_time import LateRows
 from holdfast.spark.operators.operator import Operator
 
 # A bigint, for rows are likely to have others of that type: Spark's JVM writes rows with three kinds
@@ -18,7 +21,6 @@ _RESERVED = "__holdfast_"
 
 # Numbers begin anew, at a multiple of 2**33, in each partition: its id spreads their first rows.
 _NUMBER = "((monotonically_increasing_id() + spark_partition_id()) & 2147483647)"
-_PARTITION = f"cast(if({_SUBTASK} < 0, -{_SUBTASK} - 1, {_SUBTASK}) as int)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +29,28 @@ class Routing:
 
     Each subtask gets a partition of rows, with a last column that marks whose a row is. Rows of subtask i
     have i. A row without data has -(i + 1): it is there because Spark runs nothing at all over a partition
-    that its optimizers know to be empty, but a subtask has state to carry on.
+    that its optimizers know to be empty, but a subtask has state to carry on. A row that is late has
+    -(parallelism + i + 1): the subtask drops it, for there it can be counted without a job of its own.
 
     Attributes:
         parallelism: Number of subtasks.
         subtask: Computes the subtask that a row belongs to.
         partition: Computes from its mark the partition that a row goes to.
-        key_types: Spark's types of the key's columns.
+        key: The key's columns in Arrow; no column if rows are dealt evenly.
+        key_types: Spark's types of these.
         input_schema: The rows in Arrow, without the mark.
         marks: The rows without data.
+        late_rows: Says which rows are late; None if none are.
     """
 
     parallelism: int
     subtask: Column
     partition: Column
+    key: pa.Schema
     key_types: tuple[str, ...]
     input_schema: pa.Schema
     marks: DataFrame
+    late_rows: LateRows | None
 
     @classmethod
     def of(cls, rows: DataFrame, operator: Operator, max_parallelism: int) -> Self:
@@ -62,10 +69,12 @@ class Routing:
             )
             raise InvalidRequestError(message)
         subtask = F.expr(f"{_NUMBER} % {parallelism}")
+        key = pa.schema([input_schema.field(column) for column in operator.key])
         if operator.key:
             # Key groups as in Flink; the hash is Spark's own, for it is computed in the JVM.
             key_group = F.pmod(_hashed(rows, operator), F.lit(max_parallelism))
             subtask = F.call_function("div", key_group * parallelism, F.lit(max_parallelism))
+            _check_has_state(key, uid=operator.uid)
         nulls = [F.lit(None).cast(column.dataType).alias(column.name) for column in rows.schema]
         mark = F.expr(f"-id - 1 as {_SUBTASK}")
         marks = rows.sparkSession.range(0, parallelism, 1, 1).select(*nulls, mark)
@@ -73,24 +82,38 @@ class Routing:
         return cls(
             parallelism=parallelism,
             subtask=subtask,
-            partition=F.expr(_PARTITION),
+            partition=F.expr(
+                f"cast(if({_SUBTASK} < 0, (-{_SUBTASK} - 1) % {parallelism}, {_SUBTASK}) as int)"
+            ),
+            key=key,
             key_types=key_types,
             input_schema=input_schema,
             marks=marks,
+            late_rows=(
+                LateRows.of(rows, operator.event_time, uid=operator.uid)
+                if operator.drops_late_rows
+                else None
+            ),
         )
 
-    @staticmethod
-    def marked(rows: DataFrame) -> DataFrame:
+    def marked(self, rows: DataFrame, late_watermark: int) -> DataFrame:
         """The rows where they are, each marked with its partition as its subtask."""
-        return rows.withColumn(_SUBTASK, F.spark_partition_id().cast("bigint"))
+        return self._marked(rows, F.spark_partition_id().cast("bigint"), late_watermark)
 
-    def dealt(self, rows: DataFrame) -> DataFrame:
+    def dealt(self, rows: DataFrame, late_watermark: int) -> DataFrame:
         """The rows and the marks, where they belong."""
         return (
-            rows.withColumn(_SUBTASK, self.subtask)
+            self._marked(rows, self.subtask, late_watermark)
             .union(self.marks)
             .repartitionById(self.parallelism, self.partition)
         )
+
+    def _marked(self, rows: DataFrame, subtask: Column, late_watermark: int) -> DataFrame:
+        if self.late_rows is not None:
+            # -(parallelism + i + 1) for late rows. What numbers rows may stand there only once.
+            late = self.late_rows.before(late_watermark).cast("bigint")
+            subtask = subtask * (1 - 2 * late) - late * (self.parallelism + 1)
+        return rows.withColumn(_SUBTASK, subtask)
 
 
 def _hashed(rows: DataFrame, operator: Operator) -> Column:
@@ -118,6 +141,19 @@ def _hashed(rows: DataFrame, operator: Operator) -> Column:
             )
             raise InvalidRequestError(message) from error
     return F.hash(*(F.col(f"`{column}`") for column in operator.key))
+
+
+def _check_has_state(key: pa.Schema, *, uid: str) -> None:
+    """Refuse keys that state can't be looked up by. Raises `InvalidRequestError`."""
+    for field in key:
+        try:
+            key_hash([pa.array([], field.type)])
+        except InvalidRequestError as error:
+            message = (
+                f"column {field.name!r} of the key of operator {uid!r} has the Arrow type {field.type}, by "
+                f"which no state can be kept ({error.args[0]}); cast it to another type, such as a string"
+            )
+            raise InvalidRequestError(message) from None
 
 
 def settled_table(frame: DataFrame, *, uid: str) -> pa.Table:
@@ -172,24 +208,13 @@ def _check_columns(names: list[str], *, uid: str) -> None:
 
 
 def _settled_schema(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(column.name, _settled(column.type)) for column in schema])
+    return pa.schema([(column.name, mapped_type(column.type, _settled)) for column in schema])
 
 
 def _settled(type: pa.DataType) -> pa.DataType:
-    """The type without what depends on the session's settings."""
+    """The type without what depends on the session's settings; what is inside of it is not looked at."""
     if pa.types.is_timestamp(type) and type.tz is not None:
         return pa.timestamp(type.unit, "UTC")
     if pa.types.is_large_string(type):
         return pa.string()
-    if pa.types.is_large_binary(type):
-        return pa.binary()
-    if pa.types.is_struct(type):
-        return pa.struct([child.with_type(_settled(child.type)) for child in type])
-    if pa.types.is_list(type):
-        return pa.list_(type.value_field.with_type(_settled(type.value_type)))
-    if pa.types.is_map(type):
-        return pa.map_(
-            type.key_field.with_type(_settled(type.key_type)),
-            type.item_field.with_type(_settled(type.item_type)),
-        )
-    return type
+    return pa.binary() if pa.types.is_large_binary(type) else type

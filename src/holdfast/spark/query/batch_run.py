@@ -10,6 +10,8 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from holdfast.backends.api import BatchTimes
+from holdfast.backends.subtask import OperatorKey
 from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 from holdfast.spark.engines import Engine, Jobs
 from holdfast.spark.operators import BroadcastProcessFunction, Operator, Routing, settled_table
@@ -61,6 +63,7 @@ class BatchRun:
         pending: The checkpoint that the batch is to complete.
         operators: The query's operators by uid.
         job: Where the query's state is kept.
+        times: The times of the batch.
     """
 
     def __init__(
@@ -71,12 +74,14 @@ class BatchRun:
         pending: PendingCheckpoint,
         operators: Mapping[str, RunningOperator],
         job: JobStorage,
+        times: BatchTimes,
     ) -> None:
         self._engine = engine
         self._jobs = engine.jobs(run_id)
         self._pending = pending
         self._operators = operators
         self._job = job
+        self._times = times
         self._applied: dict[str, AppliedOperator] = {}
         self._kept: dict[str, DataFrame] = {}  # outputs that were computed at once
         self._cleanup = ExitStack()
@@ -116,6 +121,10 @@ class BatchRun:
             )
             raise InvalidRequestError(message)
         rows = readable(rows, f"rows of operator {uid!r}")
+        if operator.prepare is not None:
+            rows = operator.prepare(rows)
+        if operator.begin is not None and uid in self._pending.new:
+            rows = operator.begin(rows)
         output = self._output(running, rows, broadcast)
         if self._jobs is None:
             # If a block is lost from now on, reading it fails: rows are never computed anew.
@@ -142,7 +151,7 @@ class BatchRun:
         assigned = self._pending.assigned[operator.uid]
         shape = running.shape(rows, assigned.max_parallelism)
         self._check_key_types(operator, shape.routing.key_types)
-        forwarded = self._forwarded(operator, rows) if operator.forward else None
+        forwarded = self._forwarded(operator, rows, shape.routing) if operator.forward else None
         shipment = Shipment(
             _pickled(operator), assigned.subtasks, self._broadcast_rows(operator, broadcast)
         )
@@ -155,22 +164,27 @@ class BatchRun:
             shipment=self._cleanup.enter_context(self._engine.shipped(shipment, uid=operator.uid)),
             parallelism=operator.parallelism,
             is_dealt=forwarded is None,
-            max_parallelism=assigned.max_parallelism if operator.key else None,
+            key=OperatorKey(shape.routing.key, assigned.max_parallelism) if operator.key else None,
+            may_refer=self._pending.may_refer[operator.uid],
             input_schema=shape.routing.input_schema,
             output_schema=shape.output_schema,
             reports=running.reports,
+            times=self._times,
         )
         schema = shape.spark_schema
         if running.reports is None:
             schema = StructType([*schema, StructField(COLUMN, BinaryType())])
-        routed = shape.routing.dealt(rows) if forwarded is None else forwarded
+        routed = forwarded
+        if routed is None:
+            routed = shape.routing.dealt(rows, self._times.late_watermark)
         return routed.mapInArrow(runner, schema)
 
-    def _forwarded(self, operator: Operator, rows: DataFrame) -> DataFrame | None:
+    def _forwarded(self, operator: Operator, rows: DataFrame, routing: Routing) -> DataFrame | None:
         """The rows where they are, a partition for each subtask; None if they have to be dealt."""
         if self._jobs is None:
             return None
-        marked = Routing.marked(rows)
+        late_watermark = self._times.late_watermark
+        marked = routing.marked(rows, late_watermark)
         partitions = self._jobs.partitions(marked)
         if partitions == operator.parallelism:
             return marked
@@ -178,7 +192,7 @@ class BatchRun:
             return None
         if any(self._jobs.come_from(rows, uid) for uid in self._applied):
             return None  # put together, rows of that operator would move away from its subtasks
-        return Routing.marked(rows.coalesce(operator.parallelism))
+        return routing.marked(rows.coalesce(operator.parallelism), late_watermark)
 
     def _check_key_types(self, operator: Operator, key_types: tuple[str, ...]) -> None:
         """Refuse a key of other types than before: equal numbers of different types have different hashes."""

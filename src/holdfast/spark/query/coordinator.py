@@ -15,10 +15,11 @@ from holdfast.locations.coordination import (
     are_own,
     complete_checkpoint,
     load_latest_checkpoint,
+    outlives_checkpoint,
     without_placeholders,
 )
 from holdfast.locations.file_systems import retry_deadline
-from holdfast.locations.metadata import CheckpointMetadata
+from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, SubtaskStatistics
 from holdfast.locations.storages import (
     CheckpointStorageAccess,
     CompletedCheckpoint,
@@ -30,15 +31,19 @@ from holdfast.spark.operators import CheckpointedSink, Operator
 from holdfast.spark.query.continuation import Continuation, check_same_rows, was_completed
 from holdfast.spark.query.held_checkpoints import is_retained
 from holdfast.spark.query.pending_checkpoint import PendingCheckpoint
-from holdfast.spark.query.restored_state import assigned_operators, known_key_types
+from holdfast.spark.query.restored_state import (
+    assigned_operators,
+    known_key_types,
+    progress_behind,
+)
 from holdfast.spark.query.writing_program import writer
 from holdfast.spark.subtask import Acknowledgement, operator_state
 from holdfast.spark_progress import SPARK, SparkProgress
 
 _log = logging.getLogger(__name__)
 
-_COMMIT_DEADLINE_S = 60.0
-_ABORT_DEADLINE_S = 10.0
+COMMIT_DEADLINE_S = 60.0
+ABORT_DEADLINE_S = 10.0
 
 
 class CheckpointCoordinator:
@@ -47,6 +52,9 @@ class CheckpointCoordinator:
     With the first batch it claims the job, and looks up in storage which checkpoints the job has; after
     that it goes by its own commits. A driver that had the job before learns at its next batch or commit,
     at the latest, that it has lost the job.
+
+    Attributes:
+        access: The job's storage.
 
     Args:
         access: The job's storage.
@@ -78,7 +86,7 @@ class CheckpointCoordinator:
         cleaner: CheckpointsCleaner,
         clock: Clock,
     ) -> None:
-        self._access = access
+        self.access = access
         self._job_id = job_id
         self._operators = operators
         self._continuation = Continuation(
@@ -124,7 +132,7 @@ class CheckpointCoordinator:
         started_s = self._clock.monotonic_s()
         if self._ownership is None:
             # Not before it is sure that this query can go on: it stops the one that runs the job.
-            last = load_latest_checkpoint(self._access)
+            last = load_latest_checkpoint(self.access)
             if last is not None:
                 self._continuation.check(last)
             was_completed(batch_id, last, job_id=self._job_id)
@@ -145,7 +153,7 @@ class CheckpointCoordinator:
         restored = last or self._savepoint
         # From the batch, not counted: two drivers on one job meet at the same file then.
         checkpoint_id = batch_id + 1
-        location = self._access.initialize_location_for_checkpoint(checkpoint_id)
+        location = self.access.initialize_location_for_checkpoint(checkpoint_id)
         assigned = assigned_operators(self._operators, restored, is_ours=self._is_ours)
         return PendingCheckpoint(
             checkpoint_id=checkpoint_id,
@@ -153,18 +161,20 @@ class CheckpointCoordinator:
             location=location,
             restored_checkpoint_id=restored.checkpoint_id if restored else None,
             assigned=assigned,
+            new=frozenset(assigned.keys() - (restored.metadata.operators if restored else {})),
             may_refer={
                 uid: are_own(operator.subtasks, uripath.parent(location.external_pointer))
                 for uid, operator in assigned.items()
             },
             key_types=known_key_types(self._operators, restored),
+            progress=progress_behind(restored),
             commit_token=uuid.uuid4().hex,
             started_s=started_s,
         )
 
     def _take_over(self) -> None:
         """Claim the job, and go on from the checkpoints that it has at that moment."""
-        ownership = self._access.claim_job()
+        ownership = self.access.claim_job()
         completed = list(ownership.completed.values())
         if completed:
             self._continuation.check(completed[-1])
@@ -209,9 +219,6 @@ class CheckpointCoordinator:
             OutcomeUnknownError: The store did not say whether it was committed; nothing may be deleted.
             StorageUnavailableError: The checkpoint was not committed.
         """
-        ownership = self._ownership
-        if ownership is None:
-            raise InvalidRequestError("no checkpoint was begun")
         operators = {
             uid: without_placeholders(
                 uid,
@@ -226,6 +233,48 @@ class CheckpointCoordinator:
             )
             for uid, operator in self._operators.items()
         }
+        return self._publish(pending, operators, progress, sink_states)
+
+    def can_carry_over(self, pending: PendingCheckpoint) -> bool:
+        """Whether a checkpoint may have the state of the one before as it is, without a subtask that reports it.
+
+        What was restored by this run may have been spread anew, and files in the directory of a checkpoint go
+        with that.
+        """
+        last = self.latest
+        if last is None or not self._is_ours:
+            return False
+        job_directory = uripath.parent(pending.location.external_pointer)
+        states = (last.metadata.operators[uid] for uid in self._operators)
+        return all(outlives_checkpoint(state, job_directory) for state in states)
+
+    def carry_over(
+        self, pending: PendingCheckpoint, progress: SparkProgress
+    ) -> CompletedCheckpoint:
+        """Commit a checkpoint with the state of the one before; `can_carry_over` says whether that is possible.
+
+        Raises:
+            InvalidRequestError: It is not possible.
+            CheckpointConflictError: As for `complete`, and so the next two.
+            OutcomeUnknownError: As there.
+            StorageUnavailableError: As there.
+        """
+        last = self.latest
+        if last is None or not self.can_carry_over(pending):
+            raise InvalidRequestError("the state of the last checkpoint goes when that goes")
+        operators = {uid: _without_work(last.metadata.operators[uid]) for uid in self._operators}
+        return self._publish(pending, operators, progress, {})
+
+    def _publish(
+        self,
+        pending: PendingCheckpoint,
+        operators: dict[str, StoredOperator],
+        progress: SparkProgress,
+        sink_states: Mapping[str, bytes],
+    ) -> CompletedCheckpoint:
+        ownership = self._ownership
+        if ownership is None:
+            raise InvalidRequestError("no checkpoint was begun")
         metadata = CheckpointMetadata(
             job_id=self._job_id,
             checkpoint_id=pending.checkpoint_id,
@@ -237,7 +286,7 @@ class CheckpointCoordinator:
             coordinator_states={SPARK: msgspec.msgpack.encode(progress), **sink_states},
             epoch=ownership.epoch,
         )
-        with retry_deadline(_COMMIT_DEADLINE_S):
+        with retry_deadline(COMMIT_DEADLINE_S):
             completed = self._commit(pending, metadata, ownership)
         self._store.add(completed, lets_go=not is_retained(self._job_id))
         self._is_ours = True
@@ -265,7 +314,7 @@ class CheckpointCoordinator:
         """
         is_sure = False
         try:
-            with retry_deadline(_ABORT_DEADLINE_S):
+            with retry_deadline(ABORT_DEADLINE_S):
                 if self._exists(pending):
                     return False
                 is_sure = True
@@ -279,10 +328,20 @@ class CheckpointCoordinator:
 
     def _exists(self, pending: PendingCheckpoint) -> bool:
         """Whether it was completed before whatever failed."""
-        location = self._access.completed_checkpoints().get(pending.checkpoint_id)
+        location = self.access.completed_checkpoints().get(pending.checkpoint_id)
         if location is None:
             return False
         return load_checkpoint(location).metadata.commit_token == pending.commit_token
+
+
+def _without_work(stored: StoredOperator) -> StoredOperator:
+    """The same state, of subtasks that did nothing."""
+    idle = SubtaskStatistics(0, 0, 0, 0, 0, 0, 0)
+    subtasks = {
+        index: msgspec.structs.replace(state, statistics=idle)
+        for index, state in stored.subtasks.items()
+    }
+    return msgspec.structs.replace(stored, subtasks=subtasks)
 
 
 def _log_completed(completed: CompletedCheckpoint, batch_id: int) -> None:
@@ -296,7 +355,7 @@ def _log_completed(completed: CompletedCheckpoint, batch_id: int) -> None:
     _log.info(
         "completed checkpoint %d of job %s (batch %d) in %.0f ms: %d rows in, %d rows out, "
         "%d bytes of state, %d bytes of metadata; slowest subtask %.0f ms to restore, "
-        "%.0f ms to process, %.0f ms to store",
+        "%.0f ms to process, %.0f ms to store; %d rows came too late and were dropped",
         metadata.checkpoint_id,
         metadata.job_id,
         batch_id,
@@ -308,4 +367,5 @@ def _log_completed(completed: CompletedCheckpoint, batch_id: int) -> None:
         max((each.restore_ms for each in statistics), default=0),
         max((each.process_ms for each in statistics), default=0),
         max((each.sync_ms + each.async_ms for each in statistics), default=0),
+        sum(each.rows_late for each in statistics),
     )

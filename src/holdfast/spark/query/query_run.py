@@ -9,12 +9,23 @@ from typing import Self
 import pyspark
 from pyspark.sql import DataFrame
 
+from holdfast.backends.api import BatchTimes
 from holdfast.common import Clock
-from holdfast.errors import OutcomeUnknownError
+from holdfast.errors import CheckpointNotFoundError, OutcomeUnknownError
 from holdfast.locations.coordination import sweep
 from holdfast.redaction import shown
 from holdfast.spark.checkpoint_location import LINK_FILE, Link, check_apart, encode_link
 from holdfast.spark.engines import Engine, RunningQuery, guard_against_other_plans
+from holdfast.spark.event_time import (
+    NO_TIMERS,
+    NextTimers,
+    WakeUps,
+    due,
+    earliest,
+    is_due,
+    times_of_batch,
+    wakes_only,
+)
 from holdfast.spark.operators import (
     CheckpointedSink,
     Operator,
@@ -31,7 +42,7 @@ from holdfast.spark.query.pending_checkpoint import PendingCheckpoint
 from holdfast.spark.query.running_operator import RunningOperator
 from holdfast.spark.settings import Settings
 from holdfast.spark.subtask import Acknowledgement, JobStorage
-from holdfast.spark_progress import SparkProgress
+from holdfast.spark_progress import SparkProgress, sources_of
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +59,9 @@ class QueryRun:
         job: Where the job's state is kept.
         coordinator: Drives the checkpoints.
         link: What leads from Spark's checkpoint directory to them.
+        wake_ups: Asks Spark for batches when timers are due; None if they wait for the next rows.
         has_begun: Whether there was a batch.
+        next_timers: The earliest timers that the last batch has left; None if nobody knows.
     """
 
     run_id: str
@@ -58,7 +71,9 @@ class QueryRun:
     job: JobStorage
     coordinator: CheckpointCoordinator
     link: Link
+    wake_ups: WakeUps | None
     has_begun: bool = False
+    next_timers: NextTimers | None = None
 
     @classmethod
     def start(
@@ -68,6 +83,7 @@ class QueryRun:
         engine: Engine,
         query: RunningQuery,
         *,
+        wake_ups: WakeUps | None,
         clock: Clock,
     ) -> Self:
         """Read the settings; storage is not touched yet, but for the job's directories.
@@ -118,6 +134,7 @@ class QueryRun:
                 job_id=job_id,
                 storage=settings.checkpoint_storage,
             ),
+            wake_ups=wake_ups,
         )
 
     def take(self, rows: DataFrame, batch_id: int, engine: Engine, query: RunningQuery) -> None:
@@ -128,12 +145,15 @@ class QueryRun:
             self._begin(engine, query)
             if engine.needs_rows(query):
                 compute(rows)  # what Spark itself keeps of the batch is still to be committed
+            if self.wake_ups is not None:
+                self.wake_ups.ask(0)  # which timers are left, only the next batch can tell
             return
         try:
             self._begin(engine, query)
             # Not behind the sink's jobs, of which Spark has much to note then.
-            offsets = offsets_of(batch_id) or ""
-            acknowledgements = self._run(engine, rows, pending)
+            offsets = _logged(offsets_of(batch_id), batch_id, query)
+            times = times_of_batch(offsets, pending.progress)
+            rows_came = self._rows_came(offsets, pending)
             progress = SparkProgress(
                 query_id=query.query_id,
                 run_id=query.run_id,
@@ -141,9 +161,19 @@ class QueryRun:
                 offsets=offsets,
                 checkpoint_location=shown(query.checkpoint_location),
                 spark_version=pyspark.__version__,
+                watermark=times.watermark,
             )
-            states = snapshot_sinks(self.sinks, pending.checkpoint_id)
-            self.coordinator.complete(pending, acknowledgements, progress, states)
+            if not rows_came and self._has_nothing_to_do(pending, times) and engine.is_empty(rows):
+                self.coordinator.carry_over(pending, progress)
+            else:
+                acknowledgements = self._run(engine, rows, pending, times)
+                states = snapshot_sinks(self.sinks, pending.checkpoint_id)
+                self.coordinator.complete(pending, acknowledgements, progress, states)
+                self.next_timers = earliest(
+                    report.next_timers
+                    for reports in acknowledgements.values()
+                    for report in reports
+                )
         except OutcomeUnknownError:
             raise  # it may exist: nothing is deleted
         except BaseException:
@@ -151,9 +181,35 @@ class QueryRun:
                 self._notify("notify_checkpoint_aborted", pending.checkpoint_id)
             raise
         self._notify("notify_checkpoint_complete", pending.checkpoint_id)
+        if self.wake_ups is not None:
+            self.wake_ups.ask(due(*(self.next_timers or NO_TIMERS), times, rows_came=rows_came))
+
+    def _rows_came(self, offsets: str, pending: PendingCheckpoint) -> bool:
+        """Whether Spark may have planned the batch for rows, and not only because it was asked for."""
+        if self.wake_ups is None:
+            return True
+        sources = sources_of(offsets)
+        self.wake_ups.check_beside(sources)
+        before = pending.progress
+        # The sources of a savepoint, with which the query began, are others.
+        is_next = before is not None and before.batch_id == pending.batch_id - 1
+        return not wakes_only(sources, sources_of(before.offsets) if before and is_next else None)
+
+    def _has_nothing_to_do(self, pending: PendingCheckpoint, times: BatchTimes) -> bool:
+        """Whether a batch without rows would leave state and output as they are.
+
+        What rules and sinks with a state of their own do with it, only they know.
+        """
+        return (
+            self.next_timers is not None
+            and not is_due(*self.next_timers, times)
+            and not self.sinks
+            and not any(running.operator.takes_broadcast for running in self.operators.values())
+            and self.coordinator.can_carry_over(pending)
+        )
 
     def _run(
-        self, engine: Engine, rows: DataFrame, pending: PendingCheckpoint
+        self, engine: Engine, rows: DataFrame, pending: PendingCheckpoint, times: BatchTimes
     ) -> dict[str, list[Acknowledgement]]:
         """Let the user's function run its jobs; the acknowledgements come back through them."""
         with BatchRun(
@@ -162,6 +218,7 @@ class QueryRun:
             pending=pending,
             operators=self.operators,
             job=self.job,
+            times=times,
         ) as batch:
             self.process(rows, pending.batch_id)
             return batch.finish()
@@ -194,6 +251,17 @@ class QueryRun:
                 told(checkpoint_id)
             except Exception:  # noqa: BLE001  # user code: anything
                 _log.exception("%s failed in %s", type(listener).__name__, method)
+
+
+def _logged(offsets: str | None, batch_id: int, query: RunningQuery) -> str:
+    """Spark's offset log entry of a batch that runs."""
+    if offsets is None:
+        message = (
+            f"Spark's offset log has no entry of batch {batch_id}, which runs: something deletes files of "
+            "its checkpointLocation"
+        )
+        raise CheckpointNotFoundError(message, query.checkpoint_location)
+    return offsets
 
 
 def _sweep_of(settings: Settings, job_id: str) -> Callable[[], object] | None:

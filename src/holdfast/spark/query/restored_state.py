@@ -6,6 +6,7 @@ from holdfast.backends.assignment import AssignedOperator, assign
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark.operators import Operator
+from holdfast.spark_progress import SPARK, SparkProgress, progress_of
 
 
 def assigned_operators(
@@ -28,6 +29,13 @@ def assigned_operators(
         {uid: operator.settings for uid, operator in operators.items()},
         allow_non_restored_state=True,  # it was checked, with Spark's way out
     )
+
+
+def progress_behind(last: CompletedCheckpoint | None) -> SparkProgress | None:
+    """Spark's side of a checkpoint; None of a savepoint that was written from tables alone."""
+    if last is None or SPARK not in last.metadata.coordinator_states:
+        return None
+    return progress_of(last.metadata)
 
 
 def known_key_types(

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.engines import Engine, RunningQuery, engine_of
+from holdfast.spark.event_time import WakeUps
 from holdfast.spark.operators import (
     Broadcast,
     Operator,
@@ -33,6 +34,8 @@ def stateful(
     schema: StructType | str | None = None,
     persist: bool = False,
     forward: bool = False,
+    event_time: str | None = None,
+    wake_ups: WakeUps | None = None,
 ) -> "StatefulOperator":
     """Make an operator with state of a function; pass the result to `foreachBatch`.
 
@@ -67,6 +70,10 @@ def stateful(
             subtasks, some are put together; with fewer, behind a shuffle, or with Spark Connect
             they are dealt. A subtask whose partition has no rows can't yield any, and the sink must
             not `coalesce` the rows then, nor put others in front of them: the batch fails.
+        event_time: The column by which rows are late, a timestamp or a window, if the function's `time_mode`
+            is `event`. By default the column that `withWatermark` was given, which a column computed from
+            it no longer is.
+        wake_ups: Has batches come when timers are due and no rows are there; see `WakeUps`.
 
     Raises:
         InvalidRequestError: An argument can't be used. Settings are read, and refused, in the
@@ -84,11 +91,15 @@ def stateful(
             schema=schema,
             persist=persist,
             forward=forward,
-        )
+            event_time=event_time,
+        ),
+        wake_ups,
     )
 
 
-def checkpointed(process: Sink, *operators: "StatefulOperator") -> "StatefulQuery":
+def checkpointed(
+    process: Sink, *operators: "StatefulOperator", wake_ups: WakeUps | None = None
+) -> "StatefulQuery":
     """Make a query of several operators; pass the result to `foreachBatch`.
 
     One checkpoint holds the state of all of them.
@@ -98,10 +109,13 @@ def checkpointed(process: Sink, *operators: "StatefulOperator") -> "StatefulQuer
             (`StatefulOperator.apply`), to rows as it likes, and writes what comes out. The rows of
             an operator are to be read in one action; if several things are made of them, the
             operator needs `persist=True`.
-        operators: All that it applies. They have no sinks of their own.
+        operators: All that it applies. They have neither sinks nor wake-ups of their own.
+        wake_ups: Has batches come when timers of some operator are due and no rows are there. In a batch
+            that came for that alone, and in which no timer is due after all, the function isn't called.
 
     Raises:
-        InvalidRequestError: There is no operator, two have the same uid, or some operator has a sink.
+        InvalidRequestError: There is no operator, two have the same uid, or some operator has a sink or
+            wake-ups.
     """
     check_can_be_called("function", process)
     by_uid: dict[str, Operator] = {}
@@ -116,10 +130,15 @@ def checkpointed(process: Sink, *operators: "StatefulOperator") -> "StatefulQuer
         if operator.sink is not None:
             message = f"operator {operator.uid!r} has a sink; here the function writes its rows"
             raise InvalidRequestError(message)
+        if given._query.wake_ups is not None:  # noqa: SLF001  # of this module
+            message = (
+                f"operator {operator.uid!r} has wake_ups; give them to checkpointed(...) instead"
+            )
+            raise InvalidRequestError(message)
         by_uid[operator.uid] = operator
     if not by_uid:
         raise InvalidRequestError("no operator was given; name all that the function applies")
-    return StatefulQuery(process, by_uid)
+    return StatefulQuery(process, by_uid, wake_ups)
 
 
 class StatefulOperator:
@@ -128,9 +147,9 @@ class StatefulOperator:
     Pass it to `foreachBatch` as it is, or `apply` it in a function made by `checkpointed`.
     """
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Operator, wake_ups: WakeUps | None = None) -> None:
         self._operator = operator
-        self._query = StatefulQuery(self._run_alone, {operator.uid: operator})
+        self._query = StatefulQuery(self._run_alone, {operator.uid: operator}, wake_ups)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         self._query(batch, batch_id)
@@ -162,24 +181,29 @@ class StatefulQuery:
     """A function for `foreachBatch` that makes a checkpoint of each batch.
 
     Spark calls it once a micro-batch, from the thread of the query. It may serve several queries,
-    unless a sink has a state of its own.
+    unless a sink has a state of its own, or there are wake-ups.
     """
 
     def __init__(
-        self, process: Sink, operators: dict[str, Operator], clock: Clock = SYSTEM_CLOCK
+        self,
+        process: Sink,
+        operators: dict[str, Operator],
+        wake_ups: WakeUps | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._process = process
         self._operators = operators
+        self.wake_ups = wake_ups
         self._clock = clock
         self._lock = threading.Lock()
         self._runs: dict[str, QueryRun] = {}  # by query
         self._home: SparkSession | None = None
         self._kept_engine: Engine | None = None
 
-    def __getstate__(self) -> tuple[Sink, dict[str, Operator], Clock]:
-        return self._process, self._operators, self._clock
+    def __getstate__(self) -> tuple[Sink, dict[str, Operator], WakeUps | None, Clock]:
+        return self._process, self._operators, self.wake_ups, self._clock
 
-    def __setstate__(self, state: tuple[Sink, dict[str, Operator], Clock]) -> None:
+    def __setstate__(self, state: tuple[Sink, dict[str, Operator], WakeUps | None, Clock]) -> None:
         StatefulQuery.__init__(self, *state)
         # Spark Connect pickles it to the process that runs the batches. Only now the active session
         # is the client's own, which knows of the query; later it is the query's copy.
@@ -203,7 +227,14 @@ class StatefulQuery:
         with self._lock:
             run = self._runs.get(query.query_id)
         if run is None or run.run_id != query.run_id:
-            run = QueryRun.start(self._process, self._operators, engine, query, clock=self._clock)
+            run = QueryRun.start(
+                self._process,
+                self._operators,
+                engine,
+                query,
+                wake_ups=self.wake_ups,
+                clock=self._clock,
+            )
             with self._lock:
                 self._check_alone(run, query)
                 self._runs[query.query_id] = run
@@ -217,11 +248,19 @@ class StatefulQuery:
             raise
 
     def _check_alone(self, run: QueryRun, query: RunningQuery) -> None:
-        """Refuse to serve another query where a sink has a state, which is that of one query."""
-        if run.sinks and self._runs.keys() - {query.query_id}:
+        """Refuse to serve another query where what belongs to a single query is given."""
+        if not self._runs.keys() - {query.query_id}:
+            return
+        if run.sinks:
             message = (
                 "a sink with a state of its own serves one query, and this one has served another; "
                 "make a sink, and what calls it, for each query"
+            )
+            raise InvalidRequestError(message)
+        if run.wake_ups is not None:
+            message = (
+                "wake_ups serve one query, and these have served another; make a WakeUps(), and what is "
+                "given it, for each query"
             )
             raise InvalidRequestError(message)
 

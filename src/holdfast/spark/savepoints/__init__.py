@@ -1,6 +1,7 @@
 """Savepoints of whole queries: Spark's own state and progress, and the state of operators.
 
-`taking`, `restoring`, `rolling_back`, `previewing` and `writing` have the public functions. They look a query
+`taking`, `restoring`, `rolling_back`, `previewing` and `writing` have the public functions; `exchanged_state` is for
+`moving/`. They look a query
 up by its `QueryAddress`, and go on with the `StoredQuery` that it leads to (`stored_query`). A savepoint is
 made by `query_copy`; `unfinished`, `attempts` and `done_restore` are the notes that a restore and a roll back
 leave in a checkpointLocation. Spark's files they know by `checkpoint_location/`.
@@ -9,6 +10,7 @@ leave in a checkpointLocation. Spark's files they know by `checkpoint_location/`
 from holdfast.spark.savepoints.attempts import is_attempt
 from holdfast.spark.savepoints.base import Copier
 from holdfast.spark.savepoints.done_restore import RESTORED_FILE
+from holdfast.spark.savepoints.exchanged_state import QueryToExchange
 from holdfast.spark.savepoints.new_operator import NewOperator
 from holdfast.spark.savepoints.previewing import (
     RollBackPoint,
@@ -25,6 +27,7 @@ __all__ = [
     "RESTORED_FILE",
     "Copier",
     "NewOperator",
+    "QueryToExchange",
     "RestoredQuery",
     "RollBackPoint",
     "RollBackPreview",

@@ -75,13 +75,7 @@ def operators_of(
     operators |= {uid: operator.without_state() for uid, operator in new.items()}
     for (uid, name), rows in states.items():
         stored = states_of(uid, known[uid]) if uid in known else []
-        names = {state.name for state in stored if not state.is_keyed}
-        if name not in names and name in {state.name for state in stored}:
-            message = (
-                f"state {name!r} of operator {uid!r} is keyed state, which can't be written or removed "
-                "here; leave it out, and it is in the savepoint as it is in the base"
-            )
-            raise InvalidRequestError(message)
+        names = {state.name for state in stored}
         if rows is None and name not in names:
             message = f"state {name!r} of operator {uid!r} is not in the base, and can't be removed"
             raise InvalidRequestError(message)

@@ -199,6 +199,11 @@ def _copied_state(
             writer=writer(),
             epoch=0,
         )
+    return progress_alone(stored, batch, created_ms)
+
+
+def progress_alone(stored: StoredQuery, batch: LoggedBatch, created_ms: int) -> CheckpointMetadata:
+    """Metadata with how far a query has come, and without the state of operators."""
     progress = SparkProgress(
         query_id=stored.query_id,
         run_id=stored.streaming_query.runId if stored.streaming_query is not None else "",

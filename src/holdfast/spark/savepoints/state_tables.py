@@ -10,11 +10,14 @@ from pyspark.sql import DataFrame
 
 from holdfast.backends.inspection import (
     StateRows,
+    is_keyed,
     states_of,
+    without_tables,
+    write_keyed_states,
     write_states,
 )
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.handles import OperatorStateHandle
+from holdfast.locations.handles import OperatorStateHandle, SegmentsStateHandle
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import CheckpointStorageLocation
 
@@ -40,8 +43,9 @@ class StateTables:
 
     def without(self, uid: str, operator: StoredOperator) -> StoredOperator:
         """The operator without the states that are replaced or removed, and without files of those alone."""
-        gone = self._names(uid)
-        if not gone:
+        keyed = self._keyed_names(uid, operator)
+        gone = self._names(uid) - keyed
+        if not gone | keyed:
             return operator
 
         def left(subtask: StoredSubtask) -> StoredSubtask:
@@ -53,7 +57,15 @@ class StateTables:
                 for handle in subtask.managed_operator
             )
             kept = tuple(handle for handle in handles if handle.states)
-            return msgspec.structs.replace(subtask, managed_operator=kept)
+            tables = (
+                without_tables(handle, keyed) if isinstance(handle, SegmentsStateHandle) else handle
+                for handle in subtask.managed_keyed
+            )
+            return msgspec.structs.replace(
+                subtask,
+                managed_operator=kept,
+                managed_keyed=tuple(handle for handle in tables if handle is not None),
+            )
 
         subtasks = {index: left(subtask) for index, subtask in operator.subtasks.items()}
         return msgspec.structs.replace(operator, subtasks=subtasks)
@@ -79,24 +91,46 @@ class StateTables:
         }
         if not given:
             return operator
-        replaced = {
-            state.name: state.readable()
-            for state in states_of(uid, before)
-            if state.name in given and not state.is_keyed
-        }
-        handles = write_states(
-            given,
-            location,
-            parallelism=operator.parallelism,
-            replaced=replaced,
-            keeps_places=bool(operator.key),
-        )
+        stored = states_of(uid, before)
+        keyed = {name: given.pop(name) for name in self._keyed_names(uid, before) & given.keys()}
         subtasks = dict(operator.subtasks)
-        for index, handle in handles.items():
-            known = subtasks.get(index, StoredSubtask())
-            managed = (*known.managed_operator, handle)
-            subtasks[index] = msgspec.structs.replace(known, managed_operator=managed)
+        if given:
+            replaced = {
+                state.name: state.readable()
+                for state in stored
+                if state.name in given and not state.is_keyed
+            }
+            handles = write_states(
+                given,
+                location,
+                parallelism=operator.parallelism,
+                replaced=replaced,
+                keeps_places=bool(operator.key),
+            )
+            for index, handle in handles.items():
+                known = subtasks.get(index, StoredSubtask())
+                managed = (*known.managed_operator, handle)
+                subtasks[index] = msgspec.structs.replace(known, managed_operator=managed)
+        if keyed:
+            segments = write_keyed_states(
+                keyed,
+                location,
+                parallelism=operator.parallelism,
+                max_parallelism=operator.max_parallelism,
+                key=operator.key,
+                stored=stored,
+            )
+            for index, tables in segments.items():
+                known = subtasks.get(index, StoredSubtask())
+                of_keys = (*known.managed_keyed, tables)
+                subtasks[index] = msgspec.structs.replace(known, managed_keyed=of_keys)
         return msgspec.structs.replace(operator, subtasks=subtasks)
+
+    def _keyed_names(self, uid: str, operator: StoredOperator) -> set[str]:
+        """The names of keyed states that are written, replaced or removed."""
+        names = self._names(uid)
+        stored = states_of(uid, operator) if names else []
+        return {name for name in names if is_keyed(name, self.tables[uid, name], stored)}
 
     def _names(self, uid: str) -> set[str]:
         return {name for operator, name in self.tables if operator == uid}

@@ -178,7 +178,8 @@ class Settings:
         key="state.local-recovery",
         kind="`auto`, `true` or `false`",
         meaning="Whether executors keep copies of state files on local disk, for the tasks of later "
-        "batches; `auto` is yes, unless the checkpoint directory is a `file:` URI.",
+        "batches; `auto` is yes, unless the checkpoint directory is a `file:` URI. Keyed state has copies with "
+        "`auto` there, too: they are the checkpoint's own files if these are on the same disk.",
         flink="execution.state-recovery.from-local",
         parse=_recovery,
     )
@@ -229,11 +230,13 @@ class Settings:
         """How much state may stay on executors."""
         is_near = (self.checkpoint_dir or "").lower().startswith("file:")
         has_files = self.checkpoint_storage == "filesystem"
+        is_wanted = self.local_recovery != "false"
         copies = self.local_recovery == "true" or (
             self.local_recovery == "auto" and has_files and not is_near
         )
         return WarmSettings(
             local_bytes=self.local_recovery_bytes if copies else 0,
+            segment_bytes=self.local_recovery_bytes if has_files and is_wanted else 0,
             worker_bytes=self.worker_memory,
         )
 

@@ -24,6 +24,8 @@ class Acknowledgement(msgspec.Struct, frozen=True):
             of that batch once more.
         stage_id: Spark's number of the task's stage. All subtasks of one pass over the rows are in
             one stage, if one job makes the pass.
+        next_timers: The earliest timers of event time and of processing time that are left, in
+            milliseconds since 1970; None where there is none.
     """
 
     subtask: int
@@ -31,6 +33,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     state: StoredSubtask
     checkpoint_id: int
     stage_id: int = -1
+    next_timers: tuple[int | None, int | None] = (None, None)
 
     def encode(self) -> bytes:
         """The bytes that travel to the driver."""

@@ -9,14 +9,16 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
+from holdfast.backends.api import BatchTimes
 from holdfast.backends.arrow import MisfitError, cast_rows
 from holdfast.backends.keys import KeyGroupRange, key_group_range
-from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
+from holdfast.backends.subtask import OperatorKey
+from holdfast.errors import CheckpointCorruptedError, CheckpointDeclinedError, InvalidRequestError
 from holdfast.locations.metadata import SubtaskStatistics
 from holdfast.locations.storages import CheckpointStorageLocationReference
 from holdfast.spark.operators import BroadcastProcessFunction, StatefulFunction
 from holdfast.spark.subtask.acknowledgements import COLUMN, Acknowledgement
-from holdfast.spark.subtask.input_rows import InputRows, marked_subtask, without_marks
+from holdfast.spark.subtask.input_rows import InputRows, marked_subtask
 from holdfast.spark.subtask.shipment import JobStorage, Shipment
 from holdfast.spark.warm_state import WarmState
 
@@ -48,7 +50,7 @@ class SubtaskRunner:
 
     Rows come with a column behind those of `input_schema`, a mark: the number i of the subtask that they
     belong to. Each subtask also gets a row without data, marked by -(i + 1), so that it learns its number
-    if it has no other rows. Spark's partition id can't tell the number: it changes when the sink coalesces.
+    if it has no other rows. Rows that are late are marked by -(parallelism + i + 1), and dropped. Spark's partition id can't tell the number: it changes when the sink coalesces.
     Rows that were not dealt come without such a row, since nobody could put it into each partition: there
     a partition without rows goes by Spark's id, and yields nothing. If that number is wrong, some subtask
     reports twice, and another doesn't report, so that the batch fails.
@@ -62,11 +64,13 @@ class SubtaskRunner:
         shipment: The function, states and broadcast rows, which can be large.
         parallelism: Number of the operator's subtasks.
         is_dealt: Whether each subtask gets a row without data.
-        max_parallelism: Number of its key groups; None if rows aren't dealt by key.
+        key: By what rows are dealt; None if they aren't dealt by key.
+        may_refer: Whether the checkpoint may refer to shared files of the state that is restored.
         input_schema: Schema of the rows that come.
         output_schema: Schema of the rows that the operator yields.
         reports: Takes the acknowledgement of each subtask that comes to its end, over all jobs of
             the sink. If None, acknowledgements are rows of the output, in a column of their own.
+        times: The times of the batch.
     """
 
     uid: str
@@ -77,10 +81,12 @@ class SubtaskRunner:
     shipment: "Shipment | Broadcast[Shipment]"
     parallelism: int
     is_dealt: bool
-    max_parallelism: int | None
+    key: OperatorKey | None
+    may_refer: bool
     input_schema: pa.Schema
     output_schema: pa.Schema
     reports: Reports | None
+    times: BatchTimes = BatchTimes(0, 0, 0)  # noqa: RUF009  # frozen
 
     @property
     def __name__(self) -> str:
@@ -90,10 +96,11 @@ class SubtaskRunner:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is not None:
-            rows = InputRows(map(without_marks, chain([first], batches)), self.input_schema)
-            yield from self._run(marked_subtask(first), rows)
+            rows = InputRows(chain([first], batches), self.input_schema, self.parallelism)
+            yield from self._run(marked_subtask(first, self.parallelism), rows)
         elif not self.is_dealt:
-            for batch in self._run(self._partition(), InputRows(iter(()), self.input_schema)):
+            rows = InputRows(iter(()), self.input_schema, self.parallelism)
+            for batch in self._run(self._partition(), rows):
                 if batch.num_rows:
                     message = (
                         f"operator {self.uid!r} yields rows where its partition has none; with "
@@ -116,6 +123,21 @@ class SubtaskRunner:
         return partition
 
     def _run(self, subtask: int, rows: InputRows) -> Iterator[pa.RecordBatch]:
+        warm = WarmState(
+            self.job.warm,
+            job_id=self.job.job_id,
+            uid=self.uid,
+            subtask=subtask,
+            checkpoint_id=self.checkpoint_id,
+            clock=self.job.clock,
+        )
+        try:
+            yield from self._run_over(subtask, rows, warm)
+        except CheckpointCorruptedError:
+            warm.distrust()
+            raise
+
+    def _run_over(self, subtask: int, rows: InputRows, warm: WarmState) -> Iterator[pa.RecordBatch]:
         self.job.stores.use()
         factory = self.job.storage.create_checkpoint_storage(
             self.job.job_id
@@ -126,15 +148,15 @@ class SubtaskRunner:
         shipment = self.shipment if isinstance(self.shipment, Shipment) else self.shipment.value
         state, broadcast_rows = shipment.assigned[subtask], shipment.broadcast_rows
         function: StatefulFunction = cloudpickle.loads(shipment.function)
-        warm = WarmState(
-            self.job.warm,
-            job_id=self.job.job_id,
+        handler = warm.restore(
+            function,
+            state,
             uid=self.uid,
-            subtask=subtask,
-            checkpoint_id=self.checkpoint_id,
-            clock=clock,
+            key=self.key,
+            key_groups=self._key_groups(subtask),
+            may_refer=self.may_refer,
+            now_ms=self.times.batch_time,
         )
-        handler = warm.restore(function, state, uid=self.uid, key_groups=self._key_groups(subtask))
         restored = clock.monotonic_s()
         handler.initialize_state(
             warm.behind_copies(state),
@@ -143,6 +165,8 @@ class SubtaskRunner:
             parallelism=self.parallelism,
             input_schema=self.input_schema,
             broadcast_schema=None if broadcast_rows is None else broadcast_rows.schema,
+            output_schema=self.output_schema,
+            times=self.times,
         )
         if isinstance(function, BroadcastProcessFunction):
             function.process_broadcast(broadcast_rows)
@@ -156,6 +180,7 @@ class SubtaskRunner:
                 "the rest would be lost"
             )
             raise CheckpointDeclinedError(message)
+        next_timers = handler.next_timers
         processed = clock.monotonic_s()
         snapshot = handler.snapshot_state(
             self.checkpoint_id, warm.beside_copies(factory), compression=self.job.compression
@@ -163,6 +188,7 @@ class SubtaskRunner:
         captured = clock.monotonic_s()
         state = snapshot.run()
         warm.keep(state, snapshot.written)
+        handler.close()
         written = clock.monotonic_s()
 
         statistics = SubtaskStatistics(
@@ -174,11 +200,14 @@ class SubtaskRunner:
             sync_ms=1000 * (captured - processed),
             async_ms=1000 * (written - captured),
             restored_from=warm.source,
+            rows_late=rows.late + function.late_rows,
         )
         state = msgspec.structs.replace(state, statistics=statistics)
         task = TaskContext.get()
         attempt, stage = (task.taskAttemptId(), task.stageId()) if task else (-1, -1)
-        report = Acknowledgement(subtask, attempt, state, self.checkpoint_id, stage).encode()
+        report = Acknowledgement(
+            subtask, attempt, state, self.checkpoint_id, stage, next_timers
+        ).encode()
         if self.reports is None:
             yield self._row_of(report)
         else:
@@ -186,9 +215,9 @@ class SubtaskRunner:
 
     def _key_groups(self, subtask: int) -> KeyGroupRange | None:
         """The key groups of the subtask; None if rows aren't dealt by key."""
-        if self.max_parallelism is None:
+        if self.key is None:
             return None
-        return key_group_range(self.max_parallelism, self.parallelism, subtask)
+        return key_group_range(self.key.max_parallelism, self.parallelism, subtask)
 
     def _batches(self, yielded: object) -> Iterator[pa.RecordBatch]:
         """What the operator yields, tables cut into batches."""

@@ -73,12 +73,12 @@ class LocalCopies:
         return stream
 
     def beside(self, factory: CheckpointStreamFactory) -> CheckpointStreamFactory:
-        """The factory, whose streams leave copies of the files that they write."""
+        """The factory, whose streams leave copies of the files that they write, if these are of one checkpoint alone."""
         return _CopyingStreamFactory(factory, self)
 
     def open(self, handle: FileStateHandle) -> BinaryIO:
         """The bytes of a file, from a copy if there is a sound one; errors are those of the file alone."""
-        for path in self._paths(handle):
+        for path in self.paths(handle):
             try:
                 reader = _checked_reader(path, handle)
             except FileNotFoundError:
@@ -135,7 +135,7 @@ class LocalCopies:
         stream.close()
         return reader
 
-    def _paths(self, handle: FileStateHandle) -> list[str]:
+    def paths(self, handle: FileStateHandle) -> list[str]:
         """The copies of a file; several, if several subtasks have read it at the same time."""
         name = _name(handle)
         files = (path for path, _ in self._files())
@@ -200,6 +200,8 @@ class _CopyingStreamFactory:
         self, scope: CheckpointedStateScope, /
     ) -> CheckpointStateOutputStream:
         stream = self.factory.create_checkpoint_state_output_stream(scope)
+        if scope is CheckpointedStateScope.SHARED:
+            return stream  # segments, which have copies of their own
         copy = self.copies.new_copy()
         checkpoint_id = self.copies.checkpoint_id
         return CopiedOutputStream(

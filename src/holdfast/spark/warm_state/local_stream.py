@@ -8,12 +8,13 @@ from holdfast.errors import StorageFullError, StreamClosedError
 from holdfast.locations.file_systems import BytesLike
 from holdfast.locations.storages import MAX_INLINE_THRESHOLD_BYTES, DiscardedUnlessKept
 
-_SUFFIX = ".inprogress"
+UNFINISHED = ".inprogress"
+"""Ends the names of files in the making."""
 
 
 def is_unfinished(name: str) -> bool:
     """Whether a file of that name is, or was, being written."""
-    return name.endswith(_SUFFIX)
+    return name.endswith(UNFINISHED)
 
 
 class LocalOutputStream(DiscardedUnlessKept):
@@ -27,7 +28,7 @@ class LocalOutputStream(DiscardedUnlessKept):
     """
 
     def __init__(self, directory: str, *, max_bytes: int) -> None:
-        self.path = os.path.join(directory, f"{uuid.uuid4().hex}{_SUFFIX}")
+        self.path = os.path.join(directory, f"{uuid.uuid4().hex}{UNFINISHED}")
         self._directory = directory
         self._max_bytes = max_bytes
         self._size = 0

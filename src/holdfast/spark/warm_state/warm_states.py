@@ -7,21 +7,29 @@ or a batch that was never committed.
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, BinaryIO
 
 import msgspec
 
+from holdfast.backends.keyed import ColumnarStateTables, Workspace
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.sections import WrittenStates
-from holdfast.backends.subtask import OperatorStateHandler
-from holdfast.common import Clock
-from holdfast.locations.handles import FileStateHandle, OperatorStateHandle
+from holdfast.backends.subtask import ManagedKeyedState, OperatorKey, OperatorStateHandler
+from holdfast.common import Clock, ProcessCache
+from holdfast.locations.handles import (
+    FileStateHandle,
+    OperatorStateHandle,
+    SegmentsStateHandle,
+    StreamStateHandle,
+)
 from holdfast.locations.metadata import StoredSubtask
 from holdfast.locations.storages import CheckpointStreamFactory
 from holdfast.spark.warm_state.local_copies import LocalCopies, owner_of
 from holdfast.spark.warm_state.local_directory import local_directory
+from holdfast.spark.warm_state.local_segments import LocalSegments
 
 _log = logging.getLogger(__name__)
 
@@ -32,10 +40,12 @@ class WarmSettings:
 
     Attributes:
         local_bytes: Most bytes of copies in an executor's directory.
+        segment_bytes: Most bytes of copies of keyed state's segments there.
         worker_bytes: Most bytes of memory that states keep in one Python worker.
     """
 
     local_bytes: int = 0
+    segment_bytes: int = 0
     worker_bytes: int = 0
 
 
@@ -81,6 +91,19 @@ class WorkerMemory:
 
 _MEMORY = WorkerMemory()
 
+_SEGMENTS: ProcessCache[None, Workspace] = ProcessCache()
+"""The segments that this process has open."""
+
+
+class _NotedStateHandle(FileStateHandle, frozen=True, kw_only=True):
+    """A file's handle inside of a task, which tells when it is read; never stored."""
+
+    note: Callable[[], object]
+
+    def open_input_stream(self) -> BinaryIO:
+        self.note()
+        return super().open_input_stream()
+
 
 class WarmState:
     """Warm state as one task uses it, from restoring its state to leaving it for the next task.
@@ -107,9 +130,21 @@ class WarmState:
         self._max_bytes = settings.worker_bytes
         self._owner = owner_of(job_id, uid, subtask)
         self._sources: set[str] = set()
-        directory = local_directory(os.environ, clock) if settings.local_bytes else None
+        self._names: frozenset[str] = frozenset()  # of the segments that were restored
         self._copies: LocalCopies | None = None
-        if directory is not None:
+        self._segments: LocalSegments | None = None
+        wanted = max(settings.local_bytes, settings.segment_bytes)
+        directory = local_directory(os.environ, clock) if wanted else None
+        if directory is not None and settings.segment_bytes:
+            self._segments = LocalSegments(
+                root=os.path.join(directory, "segments"),
+                operator=owner_of(job_id, uid),
+                subtask=subtask,
+                checkpoint_id=checkpoint_id,
+                max_bytes=settings.segment_bytes,
+                clock=clock,
+            )
+        if directory is not None and settings.local_bytes:
             self._copies = LocalCopies(
                 directory=directory,
                 owner=self._owner,
@@ -125,25 +160,87 @@ class WarmState:
         state: StoredSubtask,
         *,
         uid: str,
+        key: OperatorKey | None = None,
         key_groups: KeyGroupRange | None = None,
+        may_refer: bool = True,
+        now_ms: int = 0,
     ) -> OperatorStateHandler:
-        """A handler with the state. Errors are those of `OperatorStateHandler.restore`."""
+        """A handler with the state. Errors are those of `OperatorStateHandler.restore`.
+
+        Args:
+            function: The user's code.
+            state: What its subtask is restored from.
+            uid: The operator, for errors.
+            key: The operator's key; None if it has none.
+            key_groups: The subtask's key groups; None if the operator has no key.
+            may_refer: Whether the checkpoint may refer to shared files of the state.
+            now_ms: The time of the batch, milliseconds since 1970.
+        """
         to_read = state
         written = _MEMORY.take(self._owner, state.managed_operator)
         if written is not None:
             self._sources.add("worker")
             to_read = msgspec.structs.replace(state, managed_operator=())
+        shared = to_read.shared_streams()
         if self._copies is None and any(
-            isinstance(stream, FileStateHandle) for stream in to_read.streams()
+            isinstance(stream, FileStateHandle) and stream not in shared.values()
+            for stream in to_read.streams()
         ):
             self._sources.add("storage")
+        self._names = frozenset(shared)
+        files = {
+            name: stream.uri
+            for name, stream in shared.items()
+            if isinstance(stream, FileStateHandle)
+        }
+        if self._segments is not None and files:
+            self._segments.link(files.items())
+            self._sources.add("local")  # unless some has to be fetched
+        state = self.behind_copies(state)
+        keyed_state = None
+        if key is not None and key_groups is not None:
+            keyed_state = ManagedKeyedState(
+                key,
+                key_groups,
+                state.managed_keyed,
+                now_ms=now_ms,
+                open_tables=partial(
+                    ColumnarStateTables,
+                    directory=self._segments.directory if self._segments else None,
+                    workspace=_SEGMENTS.get(None, Workspace) if self._max_bytes else None,
+                    may_refer=may_refer,
+                ),
+            )
         return OperatorStateHandler.restore(
-            function, self.behind_copies(state), uid=uid, key_groups=key_groups, written=written
+            function,
+            state,
+            uid=uid,
+            key_groups=key_groups,
+            keyed_state=keyed_state,
+            written=written,
         )
 
     def behind_copies(self, state: StoredSubtask) -> StoredSubtask:
-        """The state, read from copies where there are some."""
-        return state.with_streams(self._copies.behind) if self._copies else state
+        """The state, read from copies where there are some; segments have copies of their own."""
+        behind = state.with_streams(self._copies.behind) if self._copies else state
+        keyed = (
+            msgspec.structs.replace(handle, segments=self._noted(stored.segments))
+            if isinstance(handle, SegmentsStateHandle) and isinstance(stored, SegmentsStateHandle)
+            else handle
+            for handle, stored in zip(behind.managed_keyed, state.managed_keyed, strict=True)
+        )
+        return msgspec.structs.replace(behind, managed_keyed=tuple(keyed))
+
+    def _noted(self, segments: Mapping[str, StreamStateHandle]) -> dict[str, StreamStateHandle]:
+        """The segments, which tell when they are fetched from storage."""
+        return {
+            name: _NotedStateHandle(
+                stream.uri, stream.size, stream.checksum, note=partial(self._sources.add, "storage")
+            )
+            if isinstance(stream, FileStateHandle)
+            else stream
+            for name, stream in segments.items()
+        }
 
     def beside_copies(self, factory: CheckpointStreamFactory) -> CheckpointStreamFactory:
         """The factory, leaving copies of the files that are written through it."""
@@ -158,6 +255,15 @@ class WarmState:
         ]
         if written is not None and len(files) == 1:
             _MEMORY.keep(self._owner, files[0], written, max_bytes=self._max_bytes)
+        if self._segments is not None:
+            self._segments.keep(self._names | state.shared_streams().keys())
+            _SEGMENTS.get(None, Workspace).forget_deleted()
+
+    def distrust(self) -> None:
+        """Let go of the segments that were restored, of which some has a damaged copy here. Never raises."""
+        _SEGMENTS.drop(None)
+        if self._segments is not None:
+            self._segments.forget(self._names)
 
     @property
     def source(self) -> str:

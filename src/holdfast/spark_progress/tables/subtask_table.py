@@ -29,6 +29,7 @@ _SUBTASKS = pa.schema(
         ("sync_ms", pa.float64()),
         ("async_ms", pa.float64()),
         ("restored_from", pa.string()),
+        ("rows_late", pa.int64()),
     ]
 )
 

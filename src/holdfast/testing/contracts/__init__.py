@@ -10,10 +10,7 @@ pytest.register_assert_rewrite(
         for module in (
             "exclusive_file_systems",
             "file_systems",
-            "keyed_checkpoints",
-            "keyed_states",
             "races",
-            "state_tables",
             "storages",
             "writes",
         )
@@ -22,9 +19,12 @@ pytest.register_assert_rewrite(
 
 from holdfast.testing.contracts.exclusive_file_systems import ExclusiveFileSystemContract  # noqa: E402
 from holdfast.testing.contracts.file_systems import FileSystemContract  # noqa: E402
-from holdfast.testing.contracts.keyed_checkpoints import KeyedCheckpoints, parts_of  # noqa: E402
-from holdfast.testing.contracts.keyed_states import KeyedStatesContract  # noqa: E402
-from holdfast.testing.contracts.state_tables import StateTablesContract  # noqa: E402
+from holdfast.testing.contracts.keyed import (  # noqa: E402
+    KeyedCheckpoints,
+    KeyedStatesContract,
+    StateTablesContract,
+    parts_of,
+)
 from holdfast.testing.contracts.storages import CheckpointStorageContract  # noqa: E402
 from holdfast.testing.contracts.writes import Write, both_writes  # noqa: E402
 

@@ -25,10 +25,9 @@ from holdfast.backends.keyed import (
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle
-from holdfast.testing.contracts.keyed_checkpoints import KeyedCheckpoints, parts_of
+from holdfast.testing.contracts.keyed.keyed_checkpoints import KeyedCheckpoints, parts_of
+from holdfast.testing.contracts.keyed.keyed_suite import ALL, GROUPS, KeyedSuite
 
-GROUPS = 16
-ALL = KeyGroupRange(0, GROUPS - 1)
 KEY = pa.schema([("k", pa.string())])
 NUMBER = TableSpec("n", "value", KEY, pa.schema([("value", pa.int64())]))
 PUT, APPEND, DELETE = Operation
@@ -118,17 +117,11 @@ def rows_of(chunks: Sequence[TableRows]) -> dict[Any, Any]:
     return dict(pairs)
 
 
-class StateTablesContract:
+class StateTablesContract(KeyedSuite):
     """What every `StateTables` must do.
 
     Subclass it in a test file, under a name that pytest collects, and provide `tables_of`.
     """
-
-    def tables_of(
-        self, key_groups: KeyGroupRange, handles: Sequence[SegmentsStateHandle] = ()
-    ) -> StateTables:
-        """New tables of the key groups, restored from handles."""
-        raise NotImplementedError
 
     @pytest.fixture
     def tables(self) -> Iterator[StateTables]:
@@ -137,12 +130,6 @@ class StateTablesContract:
         yield tables
         tables.close()
         tables.close()
-
-    @pytest.fixture
-    def checkpoints(self) -> Iterator[KeyedCheckpoints]:
-        checkpoints = KeyedCheckpoints()
-        yield checkpoints
-        checkpoints.delete()
 
     @pytest.mark.parametrize("collide", [False, True])
     def test_a_row_is_what_was_put_last(self, tables: StateTables, *, collide: bool) -> None:
@@ -328,17 +315,22 @@ class StateTablesContract:
             table.write(Identities(sort_keys, (texts, pa.array(wanted))), ())
 
         register(times)
+        assert table.earliest_time() == 5
         table.forget_up_to(1000)
+        assert table.earliest_time() == 1001
         assert set(rows_of(list(table.scan()))) == {1001, 90_000}
         register(times[:1])
+        assert table.earliest_time() == 5
         assert set(rows_of(list(table.scan()))) == {5, 1001, 90_000}
         checkpoints.run(tables.snapshot(1, checkpoints.location(1)))
         table.forget_up_to(5)
+        assert table.earliest_time() == 1001
         handles = checkpoints.run(tables.snapshot(2, checkpoints.location(2)))
         register(times[:1])
         assert set(rows_of(list(table.scan()))) == {5, 1001, 90_000}
         restored = self.tables_of(ALL, handles).table(spec)
         assert set(rows_of(list(restored.scan()))) == {1001, 90_000}
+        assert restored.earliest_time() == 1001
 
     def test_a_snapshot_has_what_was_there_when_it_was_taken(
         self, tables: StateTables, checkpoints: KeyedCheckpoints
@@ -415,6 +407,30 @@ class StateTablesContract:
             assert restored.specs()["n"] == NUMBER
             handles = checkpoints.run(restored.snapshot(number, checkpoints.location(number)))
         assert values_of(self.tables_of(ALL, handles).table(NUMBER), keys_of(["a"])) == {"a": 1}
+
+    def test_a_table_that_is_dropped_is_in_no_later_snapshot(
+        self, tables: StateTables, checkpoints: KeyedCheckpoints
+    ) -> None:
+        put(tables.table(NUMBER), {"a": 1})
+        put(tables.table(replace(NUMBER, name="other")), {"a": 2})
+        before = tables.snapshot(1, checkpoints.location(1))
+        tables.drop("n")
+        tables.drop("unknown")
+        assert tables.specs().keys() == {"other"}
+        handles = checkpoints.run(before)
+        tables.notify_checkpoint_complete(1)
+        texts = replace(NUMBER, kind="list", values=pa.schema([("value", pa.string())]))
+        keys = keys_of(["a"])
+        assert values_of(tables.table(texts), keys) == {}
+        after = checkpoints.run(tables.snapshot(2, checkpoints.location(2)))
+        tables.notify_checkpoint_complete(2)
+        assert values_of(self.tables_of(ALL, handles).table(NUMBER), keys) == {"a": 1}
+        restored = self.tables_of(ALL, after)
+        assert values_of(restored.table(texts), keys) == {}
+        restored = self.tables_of(ALL, handles)  # and not asked for
+        restored.drop("n")
+        assert restored.specs().keys() == {"other"}
+        assert values_of(restored.table(NUMBER), keys) == {}
 
     @pytest.mark.parametrize("counts", [(1, 3, 16, 2), (5, 2, 1), (2, 7, 3)])
     def test_each_subtask_has_the_rows_of_its_key_groups_at_any_parallelism(

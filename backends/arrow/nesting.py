@@ -1,0 +1,151 @@
+"""Nested types and arrays, taken apart and put together: who walks them need not know which kinds there are.
+
+Inside of a struct are its fields, inside of a map its keys and its items, inside of a list of any kind its items.
+Inside of all other types there is nothing; the values of a dictionary and the storage of an extension are seen by
+`plain_type` and `plain_array`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from holdfast.backends.arrow.kinds import is_list, is_list_view
+
+
+def fields_of(type: pa.DataType) -> list[pa.Field]:
+    """The fields that are directly inside of a type."""
+    if not type.num_fields:
+        return []
+    if types.is_struct(type):
+        return list(type)
+    if types.is_map(type):
+        return [type.key_field, type.item_field]
+    return [type.value_field] if is_list(type) or is_list_view(type) else []
+
+
+def paths_in(type: pa.DataType, path: str) -> list[str]:
+    """The paths of the fields that are directly inside of a type, such as `lines[].price`.
+
+    Args:
+        type: The type.
+        path: Its own path; empty for an outermost type.
+    """
+    if types.is_struct(type):
+        return [path_below(path, field.name) for field in type]
+    if types.is_map(type):
+        return [f"{path}[key]", f"{path}[item]"]
+    return [f"{path}[]" for _ in fields_of(type)]
+
+
+def path_below(path: str, name: str) -> str:
+    """The path of a field of a struct."""
+    return f"{path}.{name}" if path else name
+
+
+def types_in(type: pa.DataType) -> Iterator[pa.DataType]:
+    """The type, and all types that it is made of."""
+    yield type
+    plain = plain_type(type)
+    if plain is not type:
+        yield from types_in(plain)
+    for field in fields_of(type):
+        yield from types_in(field.type)
+
+
+def mapped_type(type: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The type with each type changed that is inside of it and has nothing inside itself."""
+    if not fields_of(type):
+        return change(type)
+    fields = [field.with_type(mapped_type(field.type, change)) for field in fields_of(type)]
+    if types.is_struct(type):
+        return pa.struct(fields)
+    if types.is_map(type):
+        return pa.map_(*fields, keys_sorted=type.keys_sorted)
+    make = next(make for is_kind, make in _LISTS if is_kind(type))
+    return make(type, *fields)
+
+
+def plain_type(type: pa.DataType) -> pa.DataType:
+    """Type of the values of a dictionary or of an extension; any other type itself."""
+    if isinstance(type, pa.BaseExtensionType):
+        return plain_type(type.storage_type)
+    return plain_type(type.value_type) if types.is_dictionary(type) else type
+
+
+def plain_array(array: pa.Array) -> pa.Array:
+    """The array as one of its `plain_type`."""
+    if isinstance(array, pa.ExtensionArray):
+        return plain_array(array.storage)
+    if not types.is_dictionary(array.type):
+        return array
+    if not len(array.dictionary):  # indices inside of what is missing lead nowhere
+        return pa.nulls(len(array), plain_type(array.type))
+    return plain_array(array.dictionary_decode())
+
+
+def children_of(array: pa.Array) -> list[pa.Array]:
+    """The arrays that are directly inside of an array, without what only other slices of it have.
+
+    Those of a struct are as long as it is. Those of a list leave out the items of lists that are null.
+    """
+    type = array.type
+    if types.is_struct(type):
+        return [array.field(index) for index in range(type.num_fields)]
+    if types.is_map(type):
+        first, end = _map_offsets(array)[[0, -1]]
+        return [values.slice(first, end - first) for values in (array.keys, array.items)]
+    return [array.flatten()] if fields_of(type) else []
+
+
+def with_children(array: pa.Array, children: Sequence[pa.Array], type: pa.DataType) -> pa.Array:
+    """The array with other arrays inside: null where it is null, and with as many items.
+
+    Args:
+        array: A nested array.
+        children: As many as `children_of` has, and as long; of a struct others, too.
+        type: Type of the result: a struct, a map, or a list or large list.
+    """
+    mask = array.is_null() if array.null_count else None
+    if types.is_struct(type):
+        if not children:
+            return pa.array([{}] * len(array), type, mask=mask)
+        return pa.StructArray.from_arrays(children, fields=list(type), mask=mask)
+    is_large = types.is_large_list(type)
+    offsets = pa.array(offsets_of(array), pa.int64() if is_large else pa.int32())
+    if types.is_map(type):
+        return pa.MapArray.from_arrays(offsets, *children, type=type, mask=mask)
+    make = pa.LargeListArray if is_large else pa.ListArray
+    return make.from_arrays(offsets, *children, type=type, mask=mask)
+
+
+def offsets_of(array: pa.Array) -> npt.NDArray[np.int64]:
+    """Where each list or map begins in `children_of` the array, and where the last one ends."""
+    if types.is_map(array.type):
+        ends = _map_offsets(array).astype(np.int64)
+        ends -= ends[0]
+        return ends
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
+def _map_offsets(array: pa.MapArray) -> npt.NDArray[np.int32]:
+    """Where each map begins and the last one ends, among those of all slices."""
+    if not len(array):  # it may lack the only offset
+        return np.zeros(1, np.int32)
+    offsets: npt.NDArray[np.int32] = array.offsets.to_numpy()
+    return offsets
+
+
+_LISTS: tuple[
+    tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, pa.Field], pa.DataType]], ...
+] = (
+    (types.is_list, lambda _, item: pa.list_(item)),
+    (types.is_large_list, lambda _, item: pa.large_list(item)),
+    (types.is_fixed_size_list, lambda whole, item: pa.list_(item, whole.list_size)),
+    (types.is_list_view, lambda _, item: pa.list_view(item)),
+    (types.is_large_list_view, lambda _, item: pa.large_list_view(item)),
+)

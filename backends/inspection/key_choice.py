@@ -1,0 +1,54 @@
+"""A single key of a keyed state: named by its columns, and looked up without reading the rest."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.backends.inspection.catalogue import StoredState
+from holdfast.backends.inspection.keyed_parts import Table
+from holdfast.backends.inspection.state_parts import ReadableState
+from holdfast.errors import InvalidRequestError
+
+
+def of_key(
+    readable: ReadableState, state: StoredState, key: Any, max_parallelism: int
+) -> ReadableState:
+    """The rows of one key of a state.
+
+    Args:
+        readable: The state.
+        state: What it is called.
+        key: Values by the names of the key's columns, or the value alone where the key has one column.
+        max_parallelism: Number of key groups of the job.
+
+    Raises:
+        InvalidRequestError: The state has no keys, or its key has other columns or types.
+    """
+    tables = [part for part in readable.parts if isinstance(part, Table)]
+    if not tables or len(tables) < len(readable.parts):
+        message = f"state {state.label!r} of operator {state.operator!r} is {state.kind}: it has no keys to look up"
+        raise InvalidRequestError(message)
+    columns = _columns(state.label, tables[0].table.spec.key, key)
+    chosen = (table.of_key(columns, max_parallelism) for table in tables)
+    return replace(readable, parts=tuple(table for table in chosen if table is not None))
+
+
+def _columns(state: str, schema: pa.Schema, key: Any) -> tuple[pa.Array, ...]:
+    values = key if isinstance(key, Mapping) else {schema.names[0]: key}
+    if set(values) != set(schema.names) or (not isinstance(key, Mapping) and len(schema) > 1):
+        given = sorted(values) if isinstance(key, Mapping) else "a single value"
+        message = f"state {state!r} has the key columns {schema.names}, and {given} was given: give each its value"
+        raise InvalidRequestError(message)
+    return tuple(_column(state, field, values[field.name]) for field in schema)
+
+
+def _column(state: str, field: pa.Field, value: Any) -> pa.Array:
+    try:
+        if isinstance(value, str) and not pa.types.is_string(field.type):
+            return pa.array([value], pa.string()).cast(field.type)  # from a command line
+        return pa.array([value], field.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        message = f"key column {field.name!r} of state {state!r} is of type {field.type}; what was given is no such value"
+        raise InvalidRequestError(message) from None

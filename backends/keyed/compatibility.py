@@ -1,0 +1,75 @@
+"""What a state may be asked for as: what it was stored as, and what it was asked for as before. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.backends.keyed.table import TableSpec
+from holdfast.backends.keys import xxhash64
+from holdfast.backends.serializers import Serializer
+from holdfast.errors import InvalidRequestError, StateMigrationError
+
+
+def shown(schema: pa.Schema) -> str:
+    """Columns in words."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema) or "of no column"
+
+
+def check_hashable(what: str, schema: pa.Schema) -> None:
+    """Refuse columns that can't be hashed. Raises `InvalidRequestError`."""
+    for field in schema:
+        try:
+            xxhash64([pa.array([], field.type)])
+        except InvalidRequestError as error:
+            raise InvalidRequestError(f"{what}, {field.name!r}: {error.args[0]}") from None
+
+
+def check_key(stored: TableSpec, key: pa.Schema) -> None:
+    """Refuse a state that was stored with another key. Raises `StateMigrationError`."""
+    if not stored.key.equals(key):
+        message = (
+            f"state {stored.name!r} was stored with the key {shown(stored.key)}, but the key is "
+            f"{shown(key)} now; keys can't be migrated: take the key that it was stored with, or "
+            "begin with a new operator uid"
+        )
+        raise StateMigrationError(message)
+
+
+def check_kind(stored: TableSpec, spec: TableSpec) -> None:
+    """Refuse what a stored state can't become. Raises `StateMigrationError`."""
+    before: str = stored.kind
+    now: str = spec.kind
+    if before == now:
+        before, now = (
+            f"{known.kind} state with namespaces {shown(known.namespace)}, map keys "
+            f"{shown(known.sub_key)} and folds {list(known.folds)}"
+            for known in (stored, spec)
+        )
+    if before != now:
+        message = (
+            f"state {spec.name!r} was stored as a {before}, but is asked for as a {now}; give the state "
+            "that is asked for another name"
+        )
+        raise StateMigrationError(message)
+
+
+def check_same(name: str, before: Sequence[Any], asked: Sequence[Any]) -> None:
+    """Refuse a state that was asked for as something else before. Raises `StateMigrationError`."""
+    if before != asked:
+        message = (
+            f"state {name!r} was asked for as {_described(before)} before, and as {_described(asked)} "
+            "now; give one of them another name"
+        )
+        raise StateMigrationError(message)
+
+
+def _described(asked: Sequence[Any]) -> str:
+    """A state that was asked for, in words."""
+    words = []
+    for part in asked:
+        if isinstance(part, pa.Schema):
+            words += [f"namespaces {shown(part)}"] if len(part) else []
+        elif part is not None:
+            words.append(part.name if isinstance(part, Serializer) else str(part))
+    return ", ".join(words)

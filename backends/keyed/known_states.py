@@ -1,0 +1,273 @@
+"""The states of a backend by name: each is made once of its descriptor, over a table."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar, cast
+
+import pyarrow as pa
+
+from holdfast.backends.descriptors import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    KnownFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from holdfast.backends.keyed.compatibility import check_hashable, check_kind, check_same
+from holdfast.backends.keyed.keys import Hash
+from holdfast.backends.keyed.states import (
+    TIME,
+    AggregatingColumns,
+    AggregatingState,
+    Average,
+    AverageColumns,
+    CombiningColumns,
+    FoldingColumns,
+    KeyContext,
+    KeyedListState,
+    KeyedRows,
+    ListColumns,
+    ListForm,
+    MapColumns,
+    MapState,
+    OfCurrentKey,
+    ReducingState,
+    StateRows,
+    Timers,
+    TimerService,
+    ValueColumns,
+    ValueForm,
+    ValueState,
+    fold_of,
+)
+from holdfast.backends.keyed.table import Fold, StateKind, StateTables, TableSpec
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.serializers import column
+from holdfast.errors import InvalidRequestError
+
+TIMERS = "_timers/"
+"""Begins the names of timers, which no other state may have."""
+
+_NO_COLUMNS = pa.schema([])
+_State = TypeVar("_State", bound=OfCurrentKey[Any, Any])
+
+
+class KnownStates:
+    """The states of a subtask that were asked for, and what is asked for next.
+
+    Args:
+        tables: Where rows lie.
+        key: The key's columns.
+        key_groups: The key groups that the subtask has.
+        hash_of: What hashes namespaces and map keys.
+        context: The current key.
+
+    Attributes:
+        now_ms: The time of the batch, milliseconds.
+    """
+
+    def __init__(
+        self,
+        tables: StateTables,
+        key: pa.Schema,
+        key_groups: KeyGroupRange,
+        hash_of: Hash,
+        context: KeyContext,
+    ) -> None:
+        self.now_ms = 0
+        self._tables = tables
+        self._key = key
+        self._key_groups = key_groups
+        self._hash_of = hash_of
+        self._context = context
+        self._states: dict[str, tuple[tuple[Any, ...], Any]] = {}
+
+    def __iter__(self) -> Iterator[OfCurrentKey[Any, Any]]:
+        """The states that were asked for."""
+        return (state for _, state in self._states.values())
+
+    def names(self) -> frozenset[str]:
+        """Names of all states, restored ones included; timers are none."""
+        names = {*self._tables.specs(), *self._states}
+        return frozenset(name for name in names if not name.startswith(TIMERS))
+
+    def value_state(self, descriptor: ValueStateDescriptor, namespace: pa.Schema) -> ValueState:
+        """The value state of that name."""
+        form = ValueForm(descriptor.name, descriptor.serializer)
+
+        def make() -> ValueState:
+            rows = self._rows("value", form, namespace, descriptor.ttl)
+            default = None if rows.has_ttl else descriptor.default
+            return ValueState(ValueColumns(rows, default), self._context)
+
+        asked = ("value", form.serializer, namespace, descriptor.ttl)
+        return self._state(descriptor.name, namespace, asked, make)
+
+    def list_state(self, descriptor: ListStateDescriptor, namespace: pa.Schema) -> KeyedListState:
+        """The list state of that name."""
+        ttl = descriptor.ttl
+        has_times = ttl is not None and ttl.ttl_ms is not None
+        form = ListForm(descriptor.name, descriptor.serializer, has_times=has_times)
+
+        def make() -> KeyedListState:
+            rows = self._rows("list", form, namespace, ttl, folds=("concatenate",))
+            return KeyedListState(ListColumns(rows, form, lambda: self.now_ms), self._context)
+
+        asked = ("list", form.serializer, namespace, ttl)
+        return self._state(descriptor.name, namespace, asked, make)
+
+    def map_state(self, descriptor: MapStateDescriptor, namespace: pa.Schema) -> MapState:
+        """The map state of that name."""
+        name = descriptor.name
+        form = ValueForm(name, descriptor.value_serializer)
+        serializer = descriptor.key_serializer
+        sub_key = pa.schema([column("key", serializer.storage_type, serializer.stored)])
+
+        def make() -> MapState:
+            check_hashable(f"state {name!r}: the map key", sub_key)
+            rows = self._rows("map", form, namespace, descriptor.ttl, sub_key=sub_key)
+            return MapState(MapColumns(rows, ValueForm(name, serializer)), self._context)
+
+        asked = ("map", serializer, form.serializer, namespace, descriptor.ttl)
+        return self._state(name, namespace, asked, make)
+
+    def reducing_state(
+        self, descriptor: ReducingStateDescriptor, namespace: pa.Schema
+    ) -> ReducingState:
+        """The reducing state of that name."""
+        form = ValueForm(descriptor.name, descriptor.serializer)
+        function = descriptor.function
+        functions: tuple[KnownFunction, ...] = ()
+        if isinstance(function, Mapping):
+            functions = tuple(function[field.name] for field in form.schema)
+        elif isinstance(function, str):
+            functions = (function,)
+
+        def make() -> ReducingState:
+            folds = tuple(map(fold_of, functions))
+            rows = self._rows("reducing", form, namespace, descriptor.ttl, folds=folds)
+            columns: FoldingColumns | CombiningColumns
+            if callable(function):
+                columns = CombiningColumns(rows, function)
+            else:
+                columns = FoldingColumns(rows, functions)
+            return ReducingState(columns, function, self._context)
+
+        known = functions or "a function"
+        asked = ("reducing", known, form.serializer, namespace, descriptor.ttl)
+        return self._state(descriptor.name, namespace, asked, make)
+
+    def aggregating_state(
+        self, descriptor: AggregatingStateDescriptor, namespace: pa.Schema
+    ) -> AggregatingState:
+        """The aggregating state of that name."""
+        form = ValueForm(descriptor.name, descriptor.serializer)
+        function = descriptor.function
+        is_known = not isinstance(function, AggregateFunction)
+
+        def make() -> AggregatingState:
+            folds: tuple[Fold, ...] = ("sum", "sum") if is_known else ()
+            rows = self._rows("aggregating", form, namespace, descriptor.ttl, folds=folds)
+            if isinstance(function, AggregateFunction):
+                columns = AggregatingColumns(rows, function)
+                return AggregatingState(columns, function, self._context)
+            return AggregatingState(AverageColumns(rows), Average(), self._context)
+
+        known = function if is_known else "a function"
+        asked = ("aggregating", known, form.serializer, namespace, descriptor.ttl)
+        return self._state(descriptor.name, namespace, asked, make)
+
+    def timers(self, name: str, namespace: pa.Schema) -> TimerService:
+        """The timers of that name, which begins as those of timers do."""
+
+        def make() -> TimerService:
+            spec = TableSpec(name, "timers", self._key, _NO_COLUMNS, namespace, TIME)
+            self._check_stored(spec)
+            rows = KeyedRows(self._tables.table(spec), self._key_groups, self._hash_of)
+            return TimerService(Timers(rows, self._key_groups), self._context)
+
+        return self._state(name, namespace, ("timers", namespace), make)
+
+    def earliest_timer(self, prefix: str) -> int | None:
+        """The time of the earliest timer whose name begins so, whether it was asked for or not; None if none is left."""
+        times = [
+            self.timers(name, spec.namespace).earliest()
+            for name, spec in self._tables.specs().items()
+            if name.startswith(prefix)
+        ]
+        return min((time for time in times if time is not None), default=None)
+
+    def drop(self, name: str) -> None:
+        """Remove a state and its table; timers are none."""
+        if not name.startswith(TIMERS):
+            _, state = self._states.pop(name, (None, None))
+            if state is not None:
+                state.drop()
+            self._tables.drop(name)
+
+    def settle(self) -> None:
+        """Write back what was changed by the current key. Raises `InvalidRequestError`."""
+        for state in self:
+            state.settle()
+
+    def close(self) -> None:
+        """Forget all states."""
+        self._states.clear()
+
+    def _state(
+        self,
+        name: str,
+        namespace: pa.Schema,
+        asked: tuple[Any, ...],
+        make: Callable[[], _State],
+    ) -> _State:
+        """A state that was asked for before, or a new one."""
+        known = self._states.get(name)
+        if known is not None:
+            before, state = known
+            check_same(name, before, asked)
+            return cast("_State", state)
+        if asked[0] != "timers" and name.startswith(TIMERS):
+            raise InvalidRequestError(f"state name {name!r} begins as those of timers do")
+        check_hashable(f"state {name!r}: the namespace", namespace)
+        made = make()
+        self._states[name] = (asked, made)
+        return made
+
+    def _rows(
+        self,
+        kind: StateKind,
+        form: ValueForm,
+        namespace: pa.Schema,
+        ttl: StateTtlConfig | None,
+        *,
+        sub_key: pa.Schema = _NO_COLUMNS,
+        folds: tuple[Fold, ...] = (),
+    ) -> StateRows:
+        """The rows of a state with values, restored or new."""
+        spec = TableSpec(
+            name=form.name,
+            kind=kind,
+            key=self._key,
+            values=form.schema,
+            namespace=namespace,
+            sub_key=sub_key,
+            folds=folds,
+            ttl_ms=None if ttl is None else ttl.ttl_ms,
+            is_struct=form.is_struct,
+        )
+        stored = self._check_stored(spec)
+        if stored is not None and not stored.values.equals(spec.values, check_metadata=True):
+            # Here it fails when the state is asked for, not when the first row is read.
+            form.migrated(stored, [pa.array([], field.type) for field in stored.values])
+        table = self._tables.table(spec, form.migrated)
+        return StateRows(table, form, self._key_groups, self._hash_of, ttl)
+
+    def _check_stored(self, spec: TableSpec) -> TableSpec | None:
+        """What the state was stored with; None of a new one. Raises `StateMigrationError`."""
+        stored = self._tables.specs().get(spec.name)
+        if stored is not None:
+            check_kind(stored, spec)
+        return stored

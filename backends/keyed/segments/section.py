@@ -1,0 +1,221 @@
+"""Rows of one table in a segment: their columns, read by need."""
+
+from typing import Protocol, cast
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.backends.keyed.columns import Column, cut, from_arrow, plain_type
+from holdfast.backends.keyed.segments.side_tables import Directory, Filter
+from holdfast.backends.keyed.segments.trailer import (
+    ARROW_KIND,
+    TEXT_KINDS,
+    ColumnPlace,
+    SectionPlace,
+    column_kind,
+)
+from holdfast.backends.keyed.table import SortKeys
+from holdfast.errors import CheckpointCorruptedError
+
+_LEAST_ROWS = 16384
+"""Of sections with fewer rows nothing is said beforehand: they are read at once anyway."""
+
+_ROWS_OF_A_READ = 8192
+"""Rows that are read for each one that is wanted, in a row, take no longer than some pages here and there."""
+
+
+class SectionBytes(Protocol):
+    """The segment that a section lies in."""
+
+    def verified(self, offset: int, length: int, /) -> pa.Buffer:
+        """So many bytes. Raises `CheckpointCorruptedError` if a block that they lie in is damaged."""
+        ...
+
+    def expect(self, *, most: bool) -> None:
+        """Most pages of a section will be touched, or some."""
+        ...
+
+    def corrupted(self, message: str, /) -> CheckpointCorruptedError:
+        """An error that names the segment."""
+        ...
+
+
+class Section:
+    """Sorted rows of one table. Every column is verified when it is first asked for.
+
+    Args:
+        segment: Where the rows lie.
+        place: Where in it.
+    """
+
+    def __init__(self, segment: SectionBytes, place: SectionPlace) -> None:
+        self._segment = segment
+        self._place = place
+        self._columns: dict[str, Column] = {}
+        self._by_name = {column.name: column for column in place.columns}
+        self._batch: pa.RecordBatch | None = None
+        self._directory: Directory | None = None
+        self._filter: Filter | None = None
+        self.rows = place.rows
+
+    @property
+    def sort_keys(self) -> SortKeys:
+        """The sort key of each row."""
+        return cast("SortKeys", self.column("hi", pa.uint64()))
+
+    @property
+    def table(self) -> str:
+        """The table that the rows are of."""
+        return self._place.table
+
+    @property
+    def length(self) -> int:
+        """Length in bytes, without side tables."""
+        return self._place.place[1]
+
+    def has(self, name: str) -> bool:
+        """Whether there is a column of that name."""
+        return name in self._by_name
+
+    @property
+    def directory(self) -> Directory | None:
+        """Where rows begin, by prefix; None if there is none."""
+        place = self._place.directory
+        if self._directory is None and place is not None:
+            starts = np.frombuffer(self._segment.verified(*place.place), "<u4")
+            self._directory = Directory(starts, place.shift, place.first)
+        return self._directory
+
+    @property
+    def filter(self) -> Filter | None:
+        """Which prefixes occur; None if there is none."""
+        place = self._place.filter
+        if self._filter is None and place is not None:
+            bits = np.frombuffer(self._segment.verified(*place.place), np.uint8)
+            self._filter = Filter(bits, place.shift, place.first_byte)
+        return self._filter
+
+    def expect(self, needles: int) -> None:
+        """So many rows will be looked up: see `Segment.expect`."""
+        if self.rows >= _LEAST_ROWS:
+            self._segment.expect(most=needles * _ROWS_OF_A_READ > self.rows)
+
+    def column(self, name: str, type: pa.DataType) -> Column:
+        """A column by its name.
+
+        Args:
+            name: The name.
+            type: What the column is of.
+
+        Raises:
+            CheckpointCorruptedError: A block is damaged, or the column is not there or of another type.
+        """
+        column = self._columns.get(name)
+        if column is None:
+            column = self._columns[name] = self.column_between(name, type, 0, self.rows)
+        return column
+
+    def keys_between(self, first: int, end: int) -> tuple[int, SortKeys]:
+        """The first row with `first` <= sort key < `end`, and the sort keys of all such rows.
+
+        Where there is a directory, few others are read than what it leads to.
+        """
+        low, high = self._rows_near(first, end)
+        keys = cast("SortKeys", self.column_between("hi", pa.uint64(), low, high))
+        start, stop = np.searchsorted(keys, np.array([first, end], np.uint64)).tolist()
+        return low + start, keys[start:stop]
+
+    def column_between(self, name: str, type: pa.DataType, first: int, end: int) -> Column:
+        """The rows from `first` up to `end` of a column; reads no others, if that is possible.
+
+        Args:
+            name: The column's name.
+            type: What the column is of.
+            first: A row.
+            end: The row behind the last one.
+
+        Raises:
+            CheckpointCorruptedError: A block is damaged, or the column is not there or of another type.
+        """
+        place = self._by_name.get(name)
+        if place is None:
+            raise self._segment.corrupted(
+                f"a section of table {self.table!r} has no column {name!r}"
+            )
+        if first == end:
+            return from_arrow(pa.array([], type))
+        if place.kind == ARROW_KIND:
+            return cut(self._read_by_arrow(name, type), first, end)
+        if place.kind != column_kind(type, plain_type(type)):
+            raise self._segment.corrupted(
+                f"column {name!r} of table {self.table!r} is {place.kind}, expected {type}"
+            )
+        if place.kind in TEXT_KINDS:
+            return self._texts(place, type, first, end)
+        width = np.dtype(place.kind).itemsize
+        start, _ = place.buffers[0]
+        buffer = self._segment.verified(start + first * width, (end - first) * width)
+        return np.frombuffer(buffer, place.kind, end - first)
+
+    def _texts(self, place: ColumnPlace, type: pa.DataType, first: int, end: int) -> pa.Array:
+        width = TEXT_KINDS[place.kind]
+        (at_offsets, _), (at_bytes, length) = place.buffers
+        buffer = self._segment.verified(at_offsets + first * width, (end - first + 1) * width)
+        offsets = np.frombuffer(buffer, f"<i{width}", end - first + 1)
+        low, high = int(offsets[0]), int(offsets[-1])
+        is_wrong = low < 0 or high > length or (low and not first)
+        if is_wrong or (offsets[1:] < offsets[:-1]).any():
+            raise self._segment.corrupted(f"offsets of column {place.name!r} don't ascend")
+        if low:
+            buffer = pa.py_buffer(offsets - offsets.dtype.type(low))
+        text = self._segment.verified(at_bytes + low, high - low)
+        return pa.Array.from_buffers(type, end - first, [None, buffer, text])
+
+    def _rows_near(self, first: int, end: int) -> tuple[int, int]:
+        """Rows among which are all with a sort key of the range."""
+        place = self._place.directory
+        if place is None:
+            return 0, self.rows
+        offset, length = place.place
+        last = length // 4 - 1  # behind the last prefix
+
+        def row_of(prefix: int) -> int:
+            if not 0 < prefix < last:
+                return 0 if prefix <= 0 else self.rows
+            row = np.frombuffer(self._segment.verified(offset + 4 * prefix, 4), "<u4")
+            return min(int(row[0]), self.rows)
+
+        low = row_of((first - place.first) >> place.shift)
+        high = row_of(((end - 1 - place.first) >> place.shift) + 1)
+        return low, max(low, high)
+
+    def _read_by_arrow(self, name: str, type: pa.DataType) -> Column:
+        if self._batch is None:
+            try:
+                self._batch = _only_batch(self._segment.verified(*self._place.place))
+            except (pa.ArrowException, OSError, ValueError) as error:
+                message = f"a section of table {self.table!r} can't be decoded ({error})"
+                raise self._segment.corrupted(message) from error
+        index = self._batch.schema.get_field_index(name)
+        if index < 0 or self._batch.num_rows != self.rows:
+            raise self._segment.corrupted(
+                f"a section of table {self.table!r} has other columns or rows"
+            )
+        array = self._batch.column(index)
+        if not array.type.equals(type):
+            raise self._segment.corrupted(
+                f"column {name!r} of table {self.table!r} is {array.type}, expected {type}"
+            )
+        try:
+            array.validate(full=True)  # else a wrong length is memory of somebody else
+        except pa.ArrowInvalid as error:
+            raise self._segment.corrupted(f"column {name!r} can't be right ({error})") from error
+        return from_arrow(array)
+
+
+def _only_batch(section: pa.Buffer) -> pa.RecordBatch:
+    with pa.ipc.open_file(section) as reader:
+        if reader.num_record_batches != 1:
+            message = f"{reader.num_record_batches} record batches"
+            raise ValueError(message)
+        return reader.get_batch(0)

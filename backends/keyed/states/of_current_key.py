@@ -1,0 +1,76 @@
+"""What states of the current key have in common, of whatever kind they are."""
+
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.states.key_context import KeyContext, Page, Pages
+from holdfast.backends.keyed.states.state_rows import KeyedRows
+
+
+class OfManyKeys(Protocol):
+    """A state by arrays."""
+
+    @property
+    def rows(self) -> KeyedRows:
+        """Where it lies."""
+        ...
+
+
+_Page = TypeVar("_Page", bound=Page)
+_Columns = TypeVar("_Columns", bound=OfManyKeys)
+
+
+class OfCurrentKey(Generic[_Page, _Columns]):
+    """A state of the current key, in the current namespace if it has some, on top of the state by arrays.
+
+    Args:
+        columns: The state by arrays.
+        context: The current key.
+        page: Makes what the state has of the keys of a batch.
+    """
+
+    def __init__(
+        self, columns: _Columns, context: KeyContext, page: Callable[[Keys], _Page]
+    ) -> None:
+        self._columns = columns
+        self._context = context
+        self._pages = Pages(columns.rows, context, page)
+        self._page: _Page | None = None
+        columns.rows.settle = self.settle
+
+    @property
+    def name(self) -> str:
+        """The state's name."""
+        return self._columns.rows.name
+
+    @property
+    def columns(self) -> _Columns:
+        """The state by arrays: of many keys at once."""
+        return self._columns
+
+    def leave_namespace(self) -> None:
+        """Another namespace is current from now on."""
+        self._page = None
+
+    def settle(self) -> None:
+        """Write back what has changed, and forget what was looked up.
+
+        Raises:
+            InvalidRequestError: What was given to the state is of another type.
+        """
+        self._page = None
+        self._pages.store()
+
+    def drop(self) -> None:
+        """Forget what has changed: the state's table is gone, and who uses the state from now on is refused."""
+        self._page = None
+        self._pages.close()
+        self._columns.rows.settle = self._pages.refuse
+
+    def _current(self) -> tuple[_Page, int]:
+        """The page of the current namespace, and the current key. Raises `InvalidRequestError` if none is."""
+        _, index = self._context.current()
+        if self._page is None:
+            self._page = self._pages.current()
+        return self._page, index

@@ -1,0 +1,196 @@
+"""Columns of what becomes a struct in Arrow: classes, tuples of a certain length, and dicts whose keys are named."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
+from typing import Any, get_origin
+
+import msgspec
+import pyarrow as pa
+from msgspec import inspect
+
+from holdfast.backends.arrow import children_of
+from holdfast.backends.serializers.constructors import constructor_of
+from holdfast.backends.serializers.leaf_columns import TagColumn
+from holdfast.backends.serializers.object_column import ObjectColumn, UnlikeError
+
+
+class StructColumn(ObjectColumn):
+    """Objects as a struct.
+
+    Args:
+        kind: Class of the objects.
+        columns: Columns of the fields.
+    """
+
+    def __init__(self, kind: type, columns: Mapping[str, ObjectColumn]) -> None:
+        fields = [column.field(name) for name, column in columns.items()]
+        super().__init__(pa.struct(fields), kind, tuple(columns.values()))
+
+    @abstractmethod
+    def _values(self, objects: list[Any]) -> Iterable[list[Any]]:
+        """The fields' values, field by field."""
+
+    @abstractmethod
+    def _made(self, values: list[list[Any]]) -> Iterable[Any]:
+        """The objects, of their fields' values."""
+
+    def write(self, objects: list[Any], *, checked: bool) -> pa.Array:
+        if not checked:
+            self.check_kinds(objects)
+        mask = self.mask(objects)
+        present = objects if mask is None else [each for each in objects if each is not None]
+        arrays = [
+            part.write(values, checked=checked)
+            for part, values in zip(self.parts, self._values(present), strict=True)
+        ]
+        array = pa.StructArray.from_arrays(arrays, fields=list(self.type))
+        if mask is None:
+            return array
+        rows = iter(range(len(present)))
+        return array.take(
+            pa.array([None if each is None else next(rows) for each in objects], pa.int64())
+        )
+
+    def read(self, array: pa.Array) -> list[Any]:
+        arrays = children_of(array.drop_null())
+        values = [part.read(inner) for part, inner in zip(self.parts, arrays, strict=True)]
+        made = self._made(values)
+        if not array.null_count:
+            return list(made)
+        made = iter(made)
+        return [next(made) if is_valid else None for is_valid in array.is_valid().to_pylist()]
+
+
+class TupleColumn(StructColumn):
+    """Tuples of a certain length, with items of certain types."""
+
+    def __init__(self, items: Iterable[ObjectColumn]) -> None:
+        super().__init__(tuple, {f"_{number}": item for number, item in enumerate(items, 1)})
+
+    def _values(self, objects: list[Any]) -> Iterable[list[Any]]:
+        if any(len(each) != len(self.parts) for each in objects):
+            raise UnlikeError
+        return map(list, zip(*objects, strict=True)) if objects else [[] for _ in self.parts]
+
+    def _made(self, values: list[list[Any]]) -> Iterable[Any]:
+        return zip(*values, strict=True)
+
+
+class TypedDictColumn(StructColumn):
+    """Dicts with certain keys, some of which may not be there."""
+
+    def __init__(
+        self, described: inspect.TypedDictType, columns: Mapping[str, ObjectColumn]
+    ) -> None:
+        super().__init__(dict, columns)
+        self.kinds = frozenset()  # msgspec has to look at the keys
+        self._names = list(columns)
+        self._optional = {field.name for field in described.fields if not field.required}
+
+    def _values(self, objects: list[Any]) -> Iterable[list[Any]]:
+        return ([row.get(name) for row in objects] for name in self._names)
+
+    def _made(self, values: list[list[Any]]) -> Iterable[Any]:
+        rows = (dict(zip(self._names, row, strict=True)) for row in zip(*values, strict=True))
+        if not self._optional:
+            return rows
+        return (
+            {
+                name: value
+                for name, value in row.items()
+                if value is not None or name not in self._optional
+            }
+            for row in rows
+        )
+
+
+class ClassColumn(StructColumn):
+    """Structs of msgspec, dataclasses and named tuples.
+
+    Args:
+        described: What `msgspec.inspect.type_info` says of the class.
+        columns: Columns of its fields, by the names under which these are stored.
+    """
+
+    def __init__(self, described: Any, columns: Mapping[str, ObjectColumn]) -> None:
+        cls: Any = get_origin(described.cls) or described.cls
+        self._tag = getattr(described, "tag", None)
+        tag = {} if self._tag is None else {described.tag_field: TagColumn(self._tag)}
+        super().__init__(cls, {**columns, **tag})
+        self.has_classes = True
+        self.is_closed = getattr(described, "forbid_unknown_fields", False)
+        if hasattr(cls, "__post_init__"):
+            self.kinds = frozenset()  # what it makes of the fields shows only once it has
+        self._class = cls
+        self._make = constructor_of(described)
+        self._names = [field.name for field in described.fields]
+        self._unset = [field.default is msgspec.UNSET for field in described.fields]
+        self._values_of = _values_of(described)
+        self._columns = list(columns.values())
+        self._inner = [
+            (index, column) for index, column in enumerate(self._columns) if column.has_classes
+        ]
+        self._row_class: Any = None
+        types = [column.row_type for column in self._columns]
+        if self.kinds and not any(self._unset) and None not in types:
+            names = (f"_{number}" for number in range(len(types)))
+            # The garbage collector need not look at rows: nothing in a row can lead back to it.
+            self.row_type = self._row_class = msgspec.defstruct(
+                "Row", list(zip(names, types, strict=True)), array_like=True, frozen=True, gc=False
+            )
+
+    def row(self, value: Any) -> Any:
+        if type(value) is not self._class:
+            if value is None and self.may_be_none:
+                return None
+            raise UnlikeError
+        values = self._values_of(value)
+        if not self._inner:
+            return values
+        row = list(values)
+        for index, column in self._inner:
+            row[index] = column.row(row[index])
+        return row
+
+    def of_row(self, row: Any) -> Any:
+        if row is None:
+            return None
+        values = msgspec.structs.astuple(row)
+        return self._make(
+            *[column.of_row(part) for column, part in zip(self._columns, values, strict=True)]
+        )
+
+    def _values(self, objects: list[Any]) -> Iterable[list[Any]]:
+        is_rows = bool(objects) and type(objects[0]) is self._row_class
+        names = self._row_class.__struct_fields__ if is_rows else self._names
+        for name, may_be_unset in zip(names, self._unset, strict=True):
+            values = list(map(attrgetter(name), objects))
+            yield _replaced(values, msgspec.UNSET, None) if may_be_unset else values
+        if self._tag is not None:
+            yield [self._tag] * len(objects)
+
+    def _made(self, values: list[list[Any]]) -> Iterable[Any]:
+        return map(
+            self._make,
+            *(
+                _replaced(part, None, msgspec.UNSET) if may_be_unset else part
+                for part, may_be_unset in zip(
+                    values, self._unset, strict=False
+                )  # a tag is left out
+            ),
+        )
+
+
+def _replaced(values: list[Any], old: Any, new: Any) -> list[Any]:
+    return [new if value is old else value for value in values]
+
+
+def _values_of(described: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """What gives the values of an object's fields."""
+    names = [field.name for field in described.fields]
+    if isinstance(described, inspect.StructType):
+        return msgspec.structs.astuple
+    if len(names) == 1:
+        return lambda value: (getattr(value, names[0]),)
+    return attrgetter(*names)

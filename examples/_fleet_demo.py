@@ -1,0 +1,81 @@
+"""The demo's second job: it keeps state by key, and has to say what a plain query over all flights says."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.console import Console
+from rich.table import Table
+
+from examples._account import Account, retained_checkpoints, table_of
+from examples._check import run_differences
+from examples._display import Display
+from examples._fleet_check import expected_results, fleet_differences, read_results
+from examples._flights import in_order_of_departure, read_flights, write_stream
+from examples._places import FLEET, Places
+from examples._progress import Progress
+from examples._runs import run_to_the_end
+from examples.fleet_job import GROUNDED_AFTER, SESSION_GAP
+
+N_FILES = 12
+"""Files of the stream. Each is a micro-batch, and behind them comes another for timers."""
+_AIRCRAFT_SHOWN = 4
+
+
+def demonstrate_fleet(root: Path, store: str | None, console: Console) -> list[str]:
+    """Make the stream, run the job over it, kill it, print; returns what is wrong, as sentences."""
+    started = time.monotonic()
+    places = Places(root / FLEET.name, FLEET, store)
+    source = read_flights()
+    write_stream(in_order_of_departure(source), places, N_FILES)
+    console.print(
+        f"the same flights in {N_FILES} files are the stream of the second job, which keeps"
+    )
+    console.print("delays, sessions and timers of each aircraft: keyed state", end="\n\n")
+    with Display(console, batches=N_FILES + 1) as display:
+        runs = run_to_the_end(places, display.on_batch, display.on_run)
+    results = read_results(places)
+    console.print(_aircraft(results))
+    Account(
+        results={
+            "flights in": f"{len(source):,}",
+            "delays": f"of {len(results['delays']):,} aircraft on routes",
+            "sessions": f"{len(results['sessions']):,}, with {SESSION_GAP.days} days between them",
+            "timers": f"{len(results['grounded']):,} reports of aircraft that have not flown for "
+            f"{GROUNDED_AFTER.days} days",
+            "batches": f"{Progress(places).next_batch()}",
+        },
+        runs=runs,
+        retained=retained_checkpoints(places),
+        seconds=time.monotonic() - started,
+    ).print_on(console)
+    return [*fleet_differences(expected_results(source), results), *run_differences(runs)]
+
+
+def _aircraft(results: Mapping[str, pa.Table]) -> Table:
+    """The busiest aircraft of those that were reported, and what the job has written of them."""
+    table = table_of("Some aircraft")
+    table.add_column("aircraft")
+    table.add_column("busiest route")
+    for heading in ("flights", "mean delay", "greatest", "sessions", "reports"):
+        table.add_column(heading, justify="right")
+    table.add_column("last one from")
+    delays = results["delays"].sort_by([("flights", "descending")])
+    reported = pc.unique(results["grounded"]["tailnum"])
+    busiest = delays.filter(pc.is_in(delays["tailnum"], reported))
+    for route in busiest.slice(0, _AIRCRAFT_SHOWN).to_pylist():
+        of_aircraft = pc.field("tailnum") == route["tailnum"]
+        reports = results["grounded"].filter(of_aircraft)
+        table.add_row(
+            route["tailnum"],
+            f"{route['origin']} to {route['dest']}",
+            f"{route['flights']}",
+            f"{route['mean']:.1f} min",
+            f"{route['greatest']} min",
+            f"{len(results['sessions'].filter(of_aircraft))}",
+            f"{len(reports)}",
+            f"{pc.max(reports['last_flight']).as_py():%d %B}",
+        )
+    return table

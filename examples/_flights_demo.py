@@ -1,0 +1,74 @@
+"""The demo's first job: flights go out in files of one size. Each has to be there once."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from rich.console import Console
+
+from examples._account import Account, retained_checkpoints
+from examples._check import (
+    OutputFile,
+    blind_spots,
+    file_differences,
+    output_files,
+    read_output,
+    row_differences,
+    run_differences,
+)
+from examples._display import Display
+from examples._flights import in_order_of_departure, read_flights, write_stream
+from examples._places import FLIGHTS, Places
+from examples._progress import Progress
+from examples._runs import Run, run_to_the_end
+from examples.flights_job import ROWS_PER_FILE
+
+N_FILES = 40
+"""Files of the stream, each of which is a micro-batch."""
+
+
+def demonstrate_flights(root: Path, store: str | None, console: Console) -> list[str]:
+    """Make the stream, run the job over it, kill it, print; returns what is wrong, as sentences."""
+    started = time.monotonic()
+    places = Places(root / FLIGHTS.name, FLIGHTS, store)
+    source = read_flights()
+    write_stream(in_order_of_departure(source), places, N_FILES, hold_back=True)
+    console.print(
+        f"{len(source):,} flights in {N_FILES} files are the stream of the first job, which"
+    )
+    console.print(f"puts them into files of {ROWS_PER_FILE:,}: operator state", end="\n\n")
+    with Display(console, batches=N_FILES) as display:
+        runs = run_to_the_end(places, display.on_batch, display.on_run)
+    batches = Progress(places).next_batch()
+    files = output_files(places.outputs[0])
+    output = read_output(files)
+    full = sum(file.rows == ROWS_PER_FILE for file in files)
+    Account(
+        results={
+            "rows in": f"{len(source):,}",
+            "rows out": f"{len(output):,}",
+            "files": f"{len(files)}: {full} of exactly {ROWS_PER_FILE:,} rows, "
+            f"{len(files) - full} with the rest",
+            "batches": f"{batches}",
+        },
+        runs=runs,
+        retained=retained_checkpoints(places),
+        seconds=time.monotonic() - started,
+    ).print_on(console)
+    wrong = differences(source, output, files, runs)
+    if batches != N_FILES:
+        wrong.append(f"Spark has noted {batches} batches, not {N_FILES}")
+    return wrong
+
+
+def differences(
+    source: pa.Table, output: pa.Table, files: Sequence[OutputFile], runs: Sequence[Run]
+) -> list[str]:
+    """All that is not as it has to be, as sentences."""
+    return [
+        *blind_spots(source, "dep_delay"),
+        *row_differences(source, output),
+        *file_differences(files, rows_per_file=ROWS_PER_FILE, last_batch=N_FILES - 1),
+        *run_differences(runs),
+    ]

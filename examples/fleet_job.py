@@ -1,0 +1,81 @@
+"""A streaming job that keeps state by key: what it learns of each aircraft from the flights.
+
+    python -m examples.fleet_job --source DIR --dir DIR [--checkpoints URI] [--master URL]
+
+Three operators share the flights, and one checkpoint:
+
+    delays      flights, mean and greatest delay of each aircraft on each route, when they change
+    sessions    times in which an aircraft is in use: flights not more than three days apart
+    grounded    reports of aircraft that have not flown for two weeks, by timers
+
+It reads what is in the source directory, one file a micro-batch, and ends. Started again, it goes
+on where it was, also if it was killed.
+"""
+
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+
+from pyspark.sql import DataFrame
+
+from examples._job_start import flights, options_of, places_of, session
+from examples._places import FLEET
+from examples.grounded import Grounded
+from holdfast.spark import aggregates, checkpointed, keyed, windows
+from holdfast.spark.by_key import WakeUps
+
+PARALLELISM = 2
+SESSION_GAP = timedelta(days=3)
+GROUNDED_AFTER = timedelta(days=14)
+# Flights come in the order in which they left, some nearly a day behind their schedule.
+WATERMARK_DELAY = timedelta(days=2)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job to the end of the source."""
+    options = options_of(FLEET, __doc__).parse_args(arguments)
+    places = places_of(FLEET, options)
+    spark = session(places, options.master)
+    flown = (
+        flights(spark, options.source)
+        .where("dep_time is not null")  # not cancelled
+        .withWatermark("time_hour", f"{WATERMARK_DELAY.days} days")
+    )
+    by_route = keyed(
+        flown, ["tailnum", "origin", "dest"], uid="delays", parallelism=PARALLELISM
+    ).agg(
+        flights=aggregates.count(),
+        mean=aggregates.avg("dep_delay"),
+        greatest=aggregates.max("dep_delay"),
+    )
+    in_use = (
+        keyed(flown, "tailnum", uid="sessions", parallelism=PARALLELISM)
+        .window(windows.session(SESSION_GAP), time="time_hour")
+        .agg(flights=aggregates.count(), miles=aggregates.sum("distance"))
+    )
+    grounded = keyed(flown, "tailnum", uid="grounded", parallelism=PARALLELISM).process(
+        Grounded(GROUNDED_AFTER), "tailnum string, last_flight timestamp"
+    )
+    operators = [by_route.operator, in_use.operator, grounded.operator]
+
+    def process(batch: DataFrame, batch_id: int) -> None:
+        for operator, output in zip(operators, places.outputs, strict=True):
+            # A batch that is repeated after a crash replaces what it wrote before it.
+            rows = operator.apply(batch)
+            rows.write.mode("overwrite").parquet(f"file://{output}/batch={batch_id}")
+
+    wake_ups = WakeUps()  # batches for timers, when the source has no more files
+    query = (
+        wake_ups.beside(flown)
+        .writeStream.foreachBatch(checkpointed(process, *operators, wake_ups=wake_ups))
+        .option("checkpointLocation", f"file://{places.spark_checkpoints}")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""Known aggregates of each key: combined by Spark's JVM, folded into state, given out where they have changed.
+
+    descriptions   count, sum, …: what users write
+    combining      on the driver: what the operator takes of a batch, one row a key where that pays
+    single_rows    on executors: accumulators of rows that were not combined
+    accumulators   what is stored of aggregates, and what they come to; `windows/` uses it, too
+    aggregation    the operator: folds rows into state, yields what has changed
+
+Start with `descriptions`.
+"""
+
+from holdfast.spark.aggregates.accumulators import Accumulators
+from holdfast.spark.aggregates.aggregation import Aggregation
+from holdfast.spark.aggregates.combining import Panes, aggregated, operands_of
+from holdfast.spark.aggregates.descriptions import (
+    Aggregate,
+    avg,
+    check_aggregates,
+    collect,
+    count,
+    first,
+    last,
+    max,  # noqa: A004  # as in pyspark.sql.functions
+    min,  # noqa: A004
+    sum,  # noqa: A004
+)
+
+__all__ = [
+    "Accumulators",
+    "Aggregate",
+    "Aggregation",
+    "Panes",
+    "aggregated",
+    "avg",
+    "check_aggregates",
+    "collect",
+    "count",
+    "first",
+    "last",
+    "max",
+    "min",
+    "operands_of",
+    "sum",
+]

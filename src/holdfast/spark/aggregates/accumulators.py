@@ -1,0 +1,117 @@
+"""What is stored of aggregates: a struct of accumulators, whose fields fold by known functions."""
+
+import decimal
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.backends.descriptors import (
+    KnownFunction,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+)
+from holdfast.spark.aggregates.descriptions import Aggregate, check_columns, operand
+from holdfast.spark.aggregates.single_rows import accumulators_of_rows
+
+_MOST_DIGITS = 38
+_MORE_DIGITS = 4
+"""So many more digits behind the point has Spark's mean of decimals."""
+
+
+class Accumulators:
+    """The accumulators of some aggregates.
+
+    Args:
+        aggregates: The aggregates by name.
+        schema: Schema of the rows that come: operands that Spark has combined, or else the columns that are aggregated.
+
+    Raises:
+        InvalidRequestError: The rows lack a column, or an aggregate is not of its type.
+    """
+
+    def __init__(self, aggregates: Mapping[str, Aggregate], schema: pa.Schema) -> None:
+        self._aggregates = dict(aggregates)
+        self._functions: dict[str, KnownFunction] = {}
+        for name, aggregate in aggregates.items():
+            self._functions |= aggregate.accumulators(name)
+        self._are_combined = all(operand(name) in schema.names for name in self._functions)
+        if not self._are_combined:
+            check_columns(aggregates, schema.names)
+        columns = self._columns(_no_rows(schema))
+        self._type = pa.struct([(name, columns[name].type) for name in self._functions])
+
+    def descriptor(self, name: str, ttl: StateTtlConfig | None = None) -> ReducingStateDescriptor:
+        """The state that has them.
+
+        Raises:
+            InvalidRequestError: An aggregate is not of values of its type.
+        """
+        return ReducingStateDescriptor(name, self._functions, self._type, ttl=ttl)
+
+    def operands(self, rows: pa.RecordBatch) -> pa.StructArray:
+        """The rows as values that the state takes."""
+        columns = self._columns(rows)
+        return pa.StructArray.from_arrays(
+            [columns[name] for name in self._functions], fields=list(self._type)
+        )
+
+    def _columns(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
+        """The accumulators of each row, by their names."""
+        if self._are_combined:
+            combined = {name: rows.column(operand(name)) for name in self._functions}
+            return {name: _of_plain_type(column) for name, column in combined.items()}
+        columns: dict[str, pa.Array] = {}
+        for name, aggregate in self._aggregates.items():
+            values = accumulators_of_rows(aggregate, rows)
+            columns |= dict(zip(aggregate.accumulators(name), values, strict=True))
+        return columns
+
+    def results(self, accumulators: pa.StructArray) -> dict[str, pa.Array]:
+        """What the aggregates come to, by name. None of the accumulators is null."""
+        columns = dict(zip(self._functions, accumulators.flatten(), strict=True))
+        return {
+            name: _result(aggregate, [columns[column] for column in aggregate.accumulators(name)])
+            for name, aggregate in self._aggregates.items()
+        }
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _of_plain_type(column: pa.Array) -> pa.Array:
+    """The column without what Spark adds to the types of lists and structs: names of elements, and where no null is."""
+    kind = column.type
+    if pa.types.is_list(kind):
+        plain = pa.list_(kind.value_type)
+    elif pa.types.is_struct(kind):
+        plain = pa.struct([(field.name, field.type) for field in kind])
+    else:
+        return column
+    return column if plain == kind else column.cast(plain)
+
+
+def _result(aggregate: Aggregate, columns: list[pa.Array]) -> pa.Array:
+    if aggregate.by is not None:
+        return pc.struct_field(columns[0], "value")
+    if aggregate.kind != "avg":
+        return columns[0]
+    total, count = columns
+    if pa.types.is_decimal(total.type):
+        return _mean_of_decimals(total, count)
+    return pc.divide(total, count.cast(pa.float64()))  # where the count is 0, the sum is null
+
+
+def _mean_of_decimals(total: pa.Array, count: pa.Array) -> pa.Array:
+    """Means with as many digits as Spark gives, rounded half up."""
+    scale = min(total.type.scale + _MORE_DIGITS, _MOST_DIGITS)
+    step = decimal.Decimal(1).scaleb(-scale)
+    context = decimal.Context(prec=2 * _MOST_DIGITS, rounding=decimal.ROUND_HALF_UP)
+    means = [
+        None
+        if numerator is None
+        else context.divide(numerator, divisor).quantize(step, context=context)
+        for numerator, divisor in zip(total.to_pylist(), count.to_pylist(), strict=True)
+    ]
+    return pa.array(means, pa.decimal128(_MOST_DIGITS, scale))

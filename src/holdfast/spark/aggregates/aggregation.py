@@ -1,0 +1,71 @@
+"""The operator that keeps aggregates of each key and yields those that a batch has changed."""
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from holdfast.backends.api import FunctionInitializationContext
+from holdfast.backends.descriptors import StateTtlConfig
+from holdfast.backends.keyed import Keys
+from holdfast.spark.aggregates.accumulators import Accumulators
+from holdfast.spark.aggregates.descriptions import Aggregate
+from holdfast.spark.operators import StatefulFunction
+
+ROWS_AT_ONCE = 1 << 20
+"""So many rows are gathered before they are folded: few large steps are faster than many small ones."""
+
+
+class Aggregation(StatefulFunction):
+    """Folds rows into the aggregates of each key, and yields the keys of the batch with their new values.
+
+    Rows come as `operands_of` makes them, combined or single. The operator needs a key.
+
+    Args:
+        aggregates: The aggregates by name.
+        ttl: How long the aggregates of a key live after its last row; None for ever.
+    """
+
+    def __init__(
+        self, aggregates: Mapping[str, Aggregate], *, ttl: StateTtlConfig | None = None
+    ) -> None:
+        self._aggregates = dict(aggregates)
+        self._ttl = ttl
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        self._store = context.keyed_state_store
+        self._accumulators = Accumulators(self._aggregates, context.input_schema)
+        self._state = self._store.get_reducing_state(
+            self._accumulators.descriptor("aggregates", self._ttl)
+        )
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        changed: list[Keys] = []
+        for rows in _gathered(batches):
+            keys = self._store.keys(rows)
+            self._state.columns.add(keys, self._accumulators.operands(rows))
+            changed.append(keys)
+        if not changed:
+            return
+        keys = changed[0]
+        if len(changed) > 1:
+            columns = zip(*(some.columns for some in changed), strict=True)
+            keys = self._store.keys([pa.concat_arrays(column) for column in columns])
+        results = self._accumulators.results(self._state.columns.get(keys))
+        yield pa.RecordBatch.from_arrays(
+            [*keys.columns, *results.values()], names=[*self._store.key.names, *results]
+        )
+
+
+def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows in few large batches, none of which is empty."""
+    gathered: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if batch.num_rows:
+            gathered.append(batch)
+            rows += batch.num_rows
+        if rows >= ROWS_AT_ONCE:
+            yield pa.concat_batches(gathered)
+            gathered, rows = [], 0
+    if gathered:
+        yield pa.concat_batches(gathered)

@@ -1,0 +1,150 @@
+"""Rows of a batch become what the operators fold into state, in Spark's JVM.
+
+Either rows are combined there: a row of each key then, with a column for each accumulator. Or they stay single, with no
+other columns than those that are aggregated. Whatever the operator gets, it comes to the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DecimalType
+
+from holdfast.spark.aggregates.descriptions import (
+    Aggregate,
+    check_aggregates,
+    check_columns,
+    columns_of,
+    operand,
+)
+
+_PANE = "__holdfast_pane"
+
+
+@dataclass(frozen=True, slots=True)
+class Panes:
+    """Pieces of time of one length: rows of a pane belong to the same windows.
+
+    Attributes:
+        time: The column of event time. Rows without a time are left out.
+        length_ms: How long a pane is, milliseconds; None to keep each row's own time.
+        offset_ms: Where panes begin, from 1970 on.
+    """
+
+    time: str
+    length_ms: int | None = None
+    offset_ms: int = 0
+
+    @property
+    def start(self) -> Column:
+        """The start of a row's pane, or its own time."""
+        time = _column(self.time)
+        if self.length_ms is None:
+            return time
+        length, offset = (f"{number} milliseconds" for number in (self.length_ms, self.offset_ms))
+        return F.window(time, length, startTime=offset)["start"]
+
+
+def operands_of(
+    rows: DataFrame,
+    key: Sequence[str],
+    aggregates: Mapping[str, Aggregate],
+    *,
+    combine: bool = False,
+    panes: Panes | None = None,
+    also: Sequence[str] = (),
+) -> DataFrame:
+    """What the operators take of a batch.
+
+    Args:
+        rows: The rows.
+        key: The key's columns.
+        aggregates: The aggregates by name.
+        combine: Whether Spark makes one row of all rows of a key, and of a pane if there are some. It costs a
+            shuffle more, of few rows if there are few keys.
+        panes: For windows: there is a column of event time as well.
+        also: Other columns to keep, and to group by if rows are combined.
+
+    Raises:
+        InvalidRequestError: Names collide, or something is no aggregate, or rows lack a column.
+    """
+    by = [*also, *key]
+    times = [panes.time] if panes is not None else []
+    check_aggregates(aggregates, [*by, *times])
+    check_columns(aggregates, rows.columns)
+    if panes is not None:
+        rows = rows.where(_column(panes.time).isNotNull())
+    if not combine:
+        names = dict.fromkeys([*by, *times, *columns_of(aggregates)])
+        return rows.select(*map(_column, names))
+    groups = list(map(_column, by))
+    if panes is not None:
+        # Aggregates may be of the time itself, so that it keeps its name until they are made.
+        rows = rows.withColumn(_PANE, panes.start)
+        groups.append(F.col(_PANE))
+    types = {field.name: field.dataType for field in rows.schema}
+    combined = rows.groupBy(*groups).agg(
+        *(
+            expression.alias(operand(accumulator))
+            for name, aggregate in aggregates.items()
+            for accumulator, expression in _combined(name, aggregate, types).items()
+        )
+    )
+    return combined if panes is None else combined.withColumnRenamed(_PANE, panes.time)
+
+
+def aggregated(
+    rows: DataFrame, key: Sequence[str], aggregates: Mapping[str, Aggregate]
+) -> DataFrame:
+    """What Spark alone makes of the rows: its schema is that of results.
+
+    Raises:
+        InvalidRequestError: Names collide, or something is no aggregate.
+    """
+    check_aggregates(aggregates, key)
+    results = [_native(aggregate).alias(name) for name, aggregate in aggregates.items()]
+    return rows.groupBy(*map(_column, key)).agg(*results)
+
+
+def _native(aggregate: Aggregate) -> Column:
+    if aggregate.column is None:
+        return F.count(F.lit(1))
+    column = _column(aggregate.column)
+    if aggregate.by is not None:
+        return _extreme(aggregate, column)["value"]
+    functions = {
+        "count": F.count,
+        "sum": F.sum,
+        "min": F.min,
+        "max": F.max,
+        "avg": F.avg,
+        "collect": F.collect_list,
+    }
+    return functions[aggregate.kind](column)
+
+
+def _combined(name: str, aggregate: Aggregate, types: Mapping[str, DataType]) -> dict[str, Column]:
+    """What combines rows, by the names of accumulators."""
+    if aggregate.kind == "avg":
+        assert aggregate.column is not None  # `avg` asks for it
+        column = _column(aggregate.column)
+        is_decimal = isinstance(types.get(aggregate.column), DecimalType)
+        summand = column if is_decimal else column.cast("double")
+        return dict(
+            zip(aggregate.accumulators(name), (F.sum(summand), F.count(column)), strict=True)
+        )
+    if aggregate.by is not None:
+        return {name: _extreme(aggregate, _column(aggregate.column or ""))}
+    return {name: _native(aggregate)}
+
+
+def _extreme(aggregate: Aggregate, column: Column) -> Column:
+    by = _column(aggregate.by or "")
+    pair = F.when(by.isNotNull(), F.struct(by.alias("by"), column.alias("value")))
+    return F.min(pair) if aggregate.kind == "first" else F.max(pair)
+
+
+def _column(name: str) -> Column:
+    quoted = name.replace("`", "``")
+    return F.col(f"`{quoted}`")

@@ -1,0 +1,147 @@
+"""What users write: the aggregates of an operator, by the names of the columns that they become."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from holdfast.backends.descriptors import KnownFunction
+from holdfast.errors import InvalidRequestError
+
+Kind = Literal["count", "sum", "min", "max", "avg", "first", "last", "collect"]
+
+_FUNCTIONS: dict[Kind, KnownFunction] = {
+    "count": "sum",
+    "sum": "sum",
+    "min": "min",
+    "max": "max",
+    "first": "min",
+    "last": "max",
+    "collect": "concatenate",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """An aggregate of a column; made by `count`, `sum` and the like.
+
+    Attributes:
+        kind: What becomes of the values.
+        column: The column; None for all rows.
+        by: The column that says which value is the first or the last.
+    """
+
+    kind: Kind
+    column: str | None = None
+    by: str | None = None
+
+    def accumulators(self, name: str) -> dict[str, KnownFunction]:
+        """What is stored for the aggregate: columns, and how two values of each become one.
+
+        Args:
+            name: The aggregate's name.
+        """
+        if self.kind == "avg":
+            return {f"{name}_sum": "sum", f"{name}_count": "sum"}
+        return {name: _FUNCTIONS[self.kind]}
+
+
+def operand(accumulator: str) -> str:
+    """The column of combined operands that goes into an accumulator."""
+    return f"{accumulator}__operand"
+
+
+def count(column: str | None = None) -> Aggregate:
+    """How many rows there are; with a column, how many have a value in it."""
+    return Aggregate("count", column)
+
+
+def sum(column: str) -> Aggregate:  # as in pyspark.sql.functions
+    """The sum of a column: of whole numbers a bigint, of decimals ten digits wider. An error if it doesn't fit."""
+    return Aggregate("sum", column)
+
+
+def min(column: str) -> Aggregate:
+    """The least value of a column; NaN is the greatest."""
+    return Aggregate("min", column)
+
+
+def max(column: str) -> Aggregate:
+    """The greatest value of a column; NaN is the greatest."""
+    return Aggregate("max", column)
+
+
+def avg(column: str) -> Aggregate:
+    """The mean of a column: a double, of decimals a decimal with four more digits."""
+    return Aggregate("avg", column)
+
+
+def first(column: str, *, by: str) -> Aggregate:
+    """The value of a column in the row that is first by another one, such as a time.
+
+    Rows without a value of `by` don't count. Where several rows are first, the least value is taken, so that
+    the order in which rows arrive doesn't matter.
+    """
+    return Aggregate("first", column, by)
+
+
+def last(column: str, *, by: str) -> Aggregate:
+    """The value of a column in the row that is last by another one. All else is as for `first`: here the greatest is taken."""
+    return Aggregate("last", column, by)
+
+
+def collect(column: str) -> Aggregate:
+    """A list of all values of a column that are not null, in no particular order. It grows with each value."""
+    return Aggregate("collect", column)
+
+
+def check_aggregates(aggregates: Mapping[str, Aggregate], others: Collection[str]) -> None:
+    """Refuse what are no aggregates, and names that collide.
+
+    Args:
+        aggregates: The aggregates by name.
+        others: Names of the other columns of results.
+
+    Raises:
+        InvalidRequestError: There are none, or one is none, or two columns would have one name.
+    """
+    if not aggregates:
+        raise InvalidRequestError("there are no aggregates; give some, such as orders=count()")
+    for name, aggregate in aggregates.items():
+        if not isinstance(aggregate, Aggregate):
+            message = (
+                f"aggregate {name!r} is a {type(aggregate).__name__}; make it by the functions of "
+                "holdfast.spark.aggregates, such as sum('amount')"
+            )
+            raise InvalidRequestError(message)
+    names = [*others, *aggregates]
+    stored = [*others]
+    for name, aggregate in aggregates.items():
+        stored += aggregate.accumulators(name)
+    for columns in (names, stored):
+        lower = [name.lower() for name in columns]
+        repeated = sorted({name for name in lower if lower.count(name) > 1})
+        if repeated:
+            message = (
+                f"aggregates would make several columns {repeated}, beside {[*others]}; the mean of a "
+                "column is stored as its sum and count: give an aggregate another name"
+            )
+            raise InvalidRequestError(message)
+
+
+def columns_of(aggregates: Mapping[str, Aggregate]) -> list[str]:
+    """The columns that are aggregated, none of them twice."""
+    columns = [
+        column
+        for aggregate in aggregates.values()
+        for column in (aggregate.column, aggregate.by)
+        if column is not None
+    ]
+    return list(dict.fromkeys(columns))
+
+
+def check_columns(aggregates: Mapping[str, Aggregate], names: Collection[str]) -> None:
+    """Refuse rows that lack a column. Raises `InvalidRequestError`."""
+    missing = [column for column in columns_of(aggregates) if column not in names]
+    if missing:
+        message = f"rows have no columns {missing}, which are aggregated; they have {[*names]}"
+        raise InvalidRequestError(message)

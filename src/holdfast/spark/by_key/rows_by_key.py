@@ -1,0 +1,267 @@
+"""Rows of a stream by key, and what can keep state of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, Literal
+
+from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StructField, StructType
+
+from holdfast.backends.descriptors import StateTtlConfig
+from holdfast.errors import InvalidRequestError
+from holdfast.spark.aggregates import Aggregate, Aggregation, Panes, aggregated, operands_of
+from holdfast.spark.by_key.initial_state import InitialState
+from holdfast.spark.by_key.keyed_output import KeyedOutput
+from holdfast.spark.event_time import LateRows, WakeUps
+from holdfast.spark.operators import Operator, Sink, StatefulFunction
+from holdfast.spark.processors import ProcessorFunction
+from holdfast.spark.query import StatefulOperator
+from holdfast.spark.windows import (
+    END,
+    START,
+    WindowAssigner,
+    WindowedAggregation,
+    WindowedFunction,
+    WindowFunction,
+)
+
+Emit = Literal["append", "update"]
+
+
+def keyed(
+    rows: DataFrame,
+    key: str | Sequence[str],
+    *,
+    uid: str,
+    parallelism: int,
+    max_parallelism: int | None = None,
+) -> "KeyedRows":
+    """The rows of a stream by key, where `rows.groupBy(key)` is Spark's own.
+
+    Args:
+        rows: A stream; a DataFrame of the same columns will do where only the operator is used.
+        key: The key's column, or columns, by name.
+        uid: Names the operator's state in checkpoints; keep it for the life of the job.
+        parallelism: Number of subtasks; it may change when the query is started again.
+        max_parallelism: Number of key groups, as for `stateful`.
+
+    Raises:
+        InvalidRequestError: A column isn't there, or an argument can't be used.
+    """
+    columns = (key,) if isinstance(key, str) else tuple(key)
+    missing = [name for name in columns if name not in rows.columns]
+    if missing or not columns:
+        message = f"the key is {columns!r}; it must be names of columns, which are {rows.columns}"
+        raise InvalidRequestError(message)
+    return KeyedRows(rows, columns, uid, parallelism, max_parallelism)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRows:
+    """Rows of a stream by key, made by `keyed`."""
+
+    rows: DataFrame
+    key: tuple[str, ...]
+    uid: str
+    parallelism: int
+    max_parallelism: int | None
+
+    def transformWithState(  # noqa: N802, PLR0917  # Spark's name and arguments
+        self,
+        statefulProcessor: StatefulProcessor,  # noqa: N803
+        outputStructType: StructType | str,  # noqa: N803
+        outputMode: str,  # noqa: N803
+        timeMode: str,  # noqa: N803
+        initialState: GroupedData | DataFrame | None = None,  # noqa: N803
+        eventTimeColumnName: str = "",  # noqa: N803
+    ) -> KeyedOutput:
+        """Run a processor of PySpark over the rows; it is given and gives `Row`s.
+
+        Arguments are those of `GroupedData.transformWithState`. The rows of `initialState` are read in the operator's
+        first batch alone; a DataFrame with columns of the key's names will do. `eventTimeColumnName` must be empty, since no
+        operator of Spark's is behind this one.
+
+        Raises:
+            InvalidRequestError: An argument can't be used, or the time mode is EventTime and the rows have no
+                watermark.
+            StatefulProcessorError: The processor declares what Spark refuses, too.
+        """
+        function = ProcessorFunction(
+            statefulProcessor, outputStructType, outputMode, timeMode, flavour="row"
+        )
+        return self._processed(function, initialState, eventTimeColumnName)
+
+    def transformWithStateInPandas(  # noqa: N802, PLR0917  # Spark's name and arguments
+        self,
+        statefulProcessor: StatefulProcessor,  # noqa: N803
+        outputStructType: StructType | str,  # noqa: N803
+        outputMode: str,  # noqa: N803
+        timeMode: str,  # noqa: N803
+        initialState: GroupedData | DataFrame | None = None,  # noqa: N803
+        eventTimeColumnName: str = "",  # noqa: N803
+    ) -> KeyedOutput:
+        """Run a processor of PySpark over the rows; it is given and gives frames of pandas.
+
+        All else is as for `transformWithState`.
+        """
+        function = ProcessorFunction(
+            statefulProcessor, outputStructType, outputMode, timeMode, flavour="pandas"
+        )
+        return self._processed(function, initialState, eventTimeColumnName)
+
+    def process(
+        self,
+        function: StatefulFunction,
+        schema: StructType | str | None = None,
+        *,
+        event_time: str | None = None,
+    ) -> KeyedOutput:
+        """Run a function with keyed state over the rows, such as a `KeyedProcessFunction`.
+
+        Args:
+            function: The function.
+            schema: Spark schema of the rows that it yields; None for that of the input.
+            event_time: The column by which rows are late, as for `stateful`.
+
+        Raises:
+            InvalidRequestError: An argument can't be used.
+        """
+        return _output(self, function, schema, event_time=event_time)
+
+    def agg(
+        self,
+        *,
+        combine: bool = False,
+        ttl: StateTtlConfig | None = None,
+        **aggregates: Aggregate,
+    ) -> KeyedOutput:
+        """Keep aggregates of each key, and yield those that a batch has changed.
+
+        Args:
+            combine: Whether Spark makes one row of all rows of a key in a batch before they go to their
+                subtasks. It costs a shuffle more, and is of use if keys have very many rows in a batch.
+            ttl: How long the aggregates of a key live after its last row; None for ever.
+            aggregates: The aggregates, made by functions of `holdfast.spark.aggregates`, by the names of the
+                columns that they become.
+
+        Raises:
+            InvalidRequestError: Names collide, or a column isn't there.
+        """
+        schema = aggregated(self.rows, self.key, aggregates).schema
+        prepare = partial(operands_of, key=self.key, aggregates=aggregates, combine=combine)
+        return _output(self, Aggregation(aggregates, ttl=ttl), schema, prepare=prepare)
+
+    def window(
+        self,
+        windows: WindowAssigner,
+        *,
+        time: str,
+        allowed_lateness: timedelta = timedelta(0),
+        emit: Emit = "append",
+    ) -> "WindowedRows":
+        """The rows by windows of event time; they need a watermark.
+
+        Args:
+            windows: Made by functions of `holdfast.spark.windows`.
+            time: The column of event time.
+            allowed_lateness: How long a window is kept for late rows once it is complete.
+            emit: "append" gives a window out when the watermark has passed it; "update" in each batch that has
+                rows of it.
+        """
+        return WindowedRows(self, windows, time, allowed_lateness, emit)
+
+    def _processed(
+        self,
+        function: ProcessorFunction,
+        initial_state: GroupedData | DataFrame | None,
+        event_time_column: str,
+    ) -> KeyedOutput:
+        if event_time_column:
+            message = (
+                f"eventTimeColumnName is {event_time_column!r}; it names the event time for an operator of Spark's "
+                "behind this one, and there is none: the rows go to the function of foreachBatch. Leave it empty"
+            )
+            raise InvalidRequestError(message)
+        begin = None
+        if initial_state is not None:
+            initial = InitialState.of(initial_state, self.rows, self.key)
+            begin = partial(initial.beside, key=self.key)
+        return _output(self, function, function.output_schema, begin=begin)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedRows:
+    """Rows of a stream by key and window, made by `KeyedRows.window`."""
+
+    keyed: KeyedRows
+    windows: WindowAssigner
+    time: str
+    allowed_lateness: timedelta
+    emit: Emit
+
+    def agg(self, **aggregates: Aggregate) -> KeyedOutput:
+        """Keep aggregates of each key and window; columns are the key, window_start, window_end, and they.
+
+        Raises:
+            InvalidRequestError: Names collide, or a column isn't there.
+        """
+        keyed_rows = self.keyed
+        panes = Panes(self.time)
+        prepare = partial(operands_of, key=keyed_rows.key, aggregates=aggregates, panes=panes)
+        columns = aggregated(keyed_rows.rows, keyed_rows.key, aggregates).schema.fields
+        width = len(keyed_rows.key)
+        time = keyed_rows.rows.schema[self.time].dataType
+        bounds = [StructField(START, time), StructField(END, time)]
+        schema = StructType([*columns[:width], *bounds, *columns[width:]])
+        return _output(
+            keyed_rows,
+            WindowedAggregation(aggregates, self.windows, **self._options()),
+            schema,
+            prepare=prepare,
+        )
+
+    def apply(self, function: WindowFunction, schema: StructType | str) -> KeyedOutput:
+        """Call a function for each key and window with all of its rows, which are kept until then.
+
+        Args:
+            function: Takes the key, the window and its rows.
+            schema: Spark schema of the rows that it gives.
+        """
+        return _output(
+            self.keyed, WindowedFunction(function, self.windows, **self._options()), schema
+        )
+
+    def _options(self) -> dict[str, Any]:
+        return {"time": self.time, "allowed_lateness": self.allowed_lateness, "emit": self.emit}
+
+
+def _output(
+    keyed_rows: KeyedRows,
+    function: StatefulFunction,
+    schema: StructType | str | None,
+    *,
+    event_time: str | None = None,
+    prepare: Callable[[DataFrame], DataFrame] | None = None,
+    begin: Callable[[DataFrame], DataFrame] | None = None,
+) -> KeyedOutput:
+    operator = Operator(
+        function=function,
+        uid=keyed_rows.uid,
+        parallelism=keyed_rows.parallelism,
+        max_parallelism=keyed_rows.max_parallelism,
+        key=keyed_rows.key,
+        schema=schema,
+        event_time=event_time,
+        prepare=prepare,
+        begin=begin,
+    )
+    if operator.drops_late_rows:
+        LateRows.of(keyed_rows.rows, event_time, uid=keyed_rows.uid)  # for its errors
+
+    def make(sink: Sink | None, wake_ups: WakeUps | None) -> StatefulOperator:
+        return StatefulOperator(replace(operator, sink=sink), wake_ups)
+
+    return KeyedOutput(keyed_rows.rows, has_timers=function.time_mode != "none", make=make)

@@ -1,0 +1,18 @@
+"""The times of a batch, by Spark's log of it and by the checkpoint before."""
+
+from holdfast.backends.api import BatchTimes
+from holdfast.spark_progress import SparkProgress, logged_times
+
+
+def times_of_batch(offsets: str, last: SparkProgress | None) -> BatchTimes:
+    """The times of a batch. All operators of a query share them, and a repeated batch has the same.
+
+    Args:
+        offsets: Spark's offset log entry of the batch, which is written before the batch runs.
+        last: Spark's side of the checkpoint that the batch goes on from; None without one. Under a new
+            checkpointLocation Spark's watermark begins at 0; state that comes from a savepoint has seen a
+            higher one, which holds until Spark's has passed it.
+    """
+    batch_time, watermark = logged_times(offsets)
+    before = 0 if last is None else last.times[1]
+    return BatchTimes(batch_time, max(watermark, before), before)

@@ -1,0 +1,129 @@
+"""An operator that is called key by key, with timers."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any, final
+
+import pyarrow as pa
+
+from holdfast.backends.api import FunctionInitializationContext
+from holdfast.backends.keyed import TimerService
+from holdfast.spark.operators.functions import StatefulFunction
+from holdfast.spark.operators.output_rows import OutputRows, Row
+from holdfast.spark.operators.turns_of_keys import TimeDomain, TurnsOfKeys
+
+
+class KeyedProcessFunction(StatefulFunction):
+    """An operator that is called once for each key of a micro-batch, and for each timer whose time has come.
+
+    States are those of the current key: `open` gets them, `process_key` and `on_timer` use them. What these
+    two return is run through before the next key has its turn. None is no rows; else rows of the output, which
+    is the input's unless `stateful` was told another: tuples in the order of its columns, mappings by their
+    names, or rows of Arrow.
+
+    A timer belongs to a key and a time: registered twice, it fires once. Timers need a `time_mode`: with
+    `processing` there are timers of processing time, with `event` timers of both kinds. They fire when all
+    keys with rows have had their turn: those of event time up to the watermark, then those of processing
+    time up to the time of the batch, ascending. What is registered while they fire has its turn in the next
+    batch, however early its time; a timer that is due fires, even if it is deleted then.
+
+    Source:
+        Flink, KeyedProcessFunction. Timers fire as those of Spark's StatefulProcessor do.
+    """
+
+    _context: FunctionInitializationContext
+    _turns: TurnsOfKeys
+
+    def open(self, context: FunctionInitializationContext) -> None:
+        """Get the states, from `context.keyed_state_store`; called before any data."""
+
+    @abstractmethod
+    def process_key(self, key: Any, rows: pa.RecordBatch) -> Iterable[Row] | None:
+        """Take in the rows of a key; called once for each key of the batch.
+
+        Args:
+            key: The key's values as a named tuple, also where it has one column. Keys come in an order of
+                their own, which is the same for the same rows.
+            rows: All rows of the key, in the order in which they came, with all columns of the input.
+        """
+
+    def on_timer(self, key: Any, time_ms: int, domain: TimeDomain) -> Iterable[Row] | None:
+        """Do what is to be done when a timer fires; its key may have no rows in the batch, and no state.
+
+        Args:
+            key: As in `process_key`.
+            time_ms: The time that the timer was registered for, milliseconds since 1970.
+            domain: Which time it goes by.
+        """
+
+    @final
+    def register_event_time_timer(self, time_ms: int) -> None:
+        """Let `on_timer` be called for the current key once the watermark is at this time.
+
+        Args:
+            time_ms: Milliseconds since 1970. A time that has passed is due in this batch.
+
+        Raises:
+            InvalidRequestError: `time_mode` is not `event`, or the time is no whole number.
+        """
+        self._turns.register("event", time_ms)
+
+    @final
+    def register_processing_time_timer(self, time_ms: int) -> None:
+        """Let `on_timer` be called for the current key in the first batch of this time or a later one.
+
+        Args:
+            time_ms: Milliseconds since 1970. A time that has passed is due in this batch.
+
+        Raises:
+            InvalidRequestError: `time_mode` is `none`, or the time is no whole number.
+        """
+        self._turns.register("processing", time_ms)
+
+    @final
+    def delete_event_time_timer(self, time_ms: int) -> None:
+        """Delete a timer of the current key, if there is one. Raises what registering it does."""
+        self._turns.delete("event", time_ms)
+
+    @final
+    def delete_processing_time_timer(self, time_ms: int) -> None:
+        """Delete a timer of the current key, if there is one. Raises what registering it does."""
+        self._turns.delete("processing", time_ms)
+
+    @final
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        states = context.keyed_state_store
+        timers: dict[TimeDomain, TimerService] = {}
+        if self.time_mode == "event":
+            timers["event"] = states.event_time_timers()
+        if self.time_mode != "none":
+            timers["processing"] = states.processing_time_timers()
+        self._context = context
+        self._turns = TurnsOfKeys(states, timers)
+        self.open(context)
+
+    @final
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = self._context
+        output = OutputRows(context.output_schema or context.input_schema)
+        table = pa.Table.from_batches(batches, context.input_schema)
+        for returned in self._results(table):
+            if returned is not None:
+                output.add(returned)
+                if output.are_enough:
+                    yield from output.take()
+        self._turns.end()
+        yield from output.take()
+
+    def _results(self, table: pa.Table) -> Iterator[Iterable[Row] | None]:
+        """What the calls return: one for each key with rows, then one for each timer that is due."""
+        context, turns = self._context, self._turns
+        for batch in table.combine_chunks().to_batches():
+            for key, rows in turns.of_rows(batch):
+                yield self.process_key(key, rows)
+        until_ms: dict[TimeDomain, int] = {
+            "event": context.watermark,
+            "processing": context.batch_time,
+        }
+        for key, time_ms, domain in turns.of_timers(until_ms):
+            yield self.on_timer(key, time_ms, domain)

@@ -1,0 +1,109 @@
+"""Rows that user code gives one by one or a few at a time, gathered into batches of Arrow."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from holdfast.backends.arrow import MisfitError, cast_rows, nullable
+from holdfast.errors import InvalidRequestError
+
+Row: TypeAlias = tuple[Any, ...] | Mapping[str, Any] | pa.RecordBatch | pa.Table
+"""A row: a tuple in the order of the output's columns, or a mapping by their names. Or rows of Arrow."""
+
+_ENOUGH_ROWS = 1 << 13
+
+
+class OutputRows:
+    """Rows in the order in which they were given.
+
+    Args:
+        schema: The output's columns.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._names = schema.names
+        self._width = len(schema)
+        self._tuples: list[tuple[Any, ...]] = []
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0  # of the batches
+
+    @property
+    def are_enough(self) -> bool:
+        """Whether there are rows for a batch of some size."""
+        return self._rows + len(self._tuples) >= _ENOUGH_ROWS
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Gather rows.
+
+        Raises:
+            InvalidRequestError: They are no rows of these columns.
+        """
+        if isinstance(rows, str | Mapping | pa.RecordBatch | pa.Table) or not isinstance(
+            rows, Iterable
+        ):
+            message = f"{type(rows).__name__} was returned instead of rows; yield each row, or return a list"
+            raise InvalidRequestError(message)
+        width, names = self._width, self._names
+        for row in rows:
+            if isinstance(row, tuple):
+                if len(row) != width:
+                    message = f"a row of {len(row)} values was yielded, and the output has columns {names}"
+                    raise InvalidRequestError(message)
+                self._tuples.append(row)
+            elif isinstance(row, Mapping):
+                if len(row) != width or any(name not in row for name in names):
+                    message = (
+                        f"a row with {list(row)} was yielded, and the output has columns {names}"
+                    )
+                    raise InvalidRequestError(message)
+                self._tuples.append(tuple([row[name] for name in names]))
+            elif isinstance(row, pa.RecordBatch):
+                self._add_batch(row)
+            elif isinstance(row, pa.Table):
+                for batch in row.to_batches():
+                    self._add_batch(batch)
+            else:
+                message = (
+                    f"{type(row).__name__} was yielded; a row is a tuple or a dict, and several rows are "
+                    "a pyarrow.RecordBatch or pyarrow.Table"
+                )
+                raise InvalidRequestError(message)
+
+    def take(self) -> list[pa.RecordBatch]:
+        """All rows that were gathered, in batches; they are not kept any longer.
+
+        Raises:
+            InvalidRequestError: A value doesn't fit its column.
+        """
+        self._pack()
+        batches, self._batches, self._rows = self._batches, [], 0
+        if len(batches) < 2:
+            return batches
+        rows = pa.Table.from_batches(batches, self._schema).combine_chunks()
+        return list(rows.to_batches())
+
+    def _add_batch(self, batch: pa.RecordBatch) -> None:
+        self._pack()
+        try:
+            self._batches.append(cast_rows(batch, self._schema))
+        except MisfitError as error:
+            message = f"rows were yielded that don't fit the output: {error}"
+            raise InvalidRequestError(message) from None
+        self._rows += batch.num_rows
+
+    def _pack(self) -> None:
+        """Make a batch of the tuples."""
+        tuples, self._tuples = self._tuples, []
+        if not tuples:
+            return
+        arrays = []
+        for values, field in zip(zip(*tuples, strict=True), self._schema, strict=True):
+            try:
+                arrays.append(nullable(values, field.type))
+            except MisfitError as error:
+                message = f"rows were yielded that don't fit column {field.name!r}: {error}"
+                raise InvalidRequestError(message) from None
+        self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._rows += len(tuples)

@@ -1,0 +1,134 @@
+"""The turns that keys and timers take in a micro-batch: one key is current at a time."""
+
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import index
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.backends.keyed import KeyedStateBackend, TimerService
+from holdfast.errors import InvalidRequestError
+
+TimeDomain = Literal["event", "processing"]
+"""Which time a timer goes by."""
+
+_Timer = tuple[int, int, TimeDomain]
+"""The index of its key among those of the batch, its time in milliseconds, and what that goes by."""
+
+
+class TurnsOfKeys:
+    """Makes the keys of a batch the current one in turn, then those whose timers are due.
+
+    Args:
+        states: The subtask's keyed states.
+        timers: The timers, by what they go by; none where the operator has no such timers.
+    """
+
+    def __init__(
+        self, states: KeyedStateBackend, timers: Mapping[TimeDomain, TimerService]
+    ) -> None:
+        self._states = states
+        self._timers = timers
+        self._make = _tuples_named(states.key.names)
+        self._index = 0
+        self._turn = 0
+        self._due: list[_Timer] = []  # while they fire
+        self._turns: dict[_Timer, int] | None = None
+
+    def of_rows(self, rows: pa.RecordBatch) -> Iterator[tuple[Any, pa.RecordBatch]]:
+        """Each key of the rows, which is current until the next is asked for, and its rows."""
+        keys = self._states.keys(rows)
+        grouping = keys.rows
+        ordered = rows.take(pa.array(grouping.order))
+        bounds = [*grouping.starts.tolist(), rows.num_rows]
+        set_current_key = self._states.set_current_key
+        self._states.begin_batch(keys)
+        for number, values in enumerate(zip(*_values(keys.columns), strict=True)):
+            set_current_key(number)
+            start = bounds[number]
+            yield self._make(values), ordered.slice(start, bounds[number + 1] - start)
+
+    def of_timers(
+        self, until_ms: Mapping[TimeDomain, int]
+    ) -> Iterator[tuple[Any, int, TimeDomain]]:
+        """Each timer that is due now: its key, which is current until the next is asked for, and its time.
+
+        Args:
+            until_ms: Up to which time timers are due.
+        """
+        fired = [
+            (domain, service.fire(until_ms[domain])) for domain, service in self._timers.items()
+        ]
+        if not any(len(timers) for _, timers in fired):
+            return
+        columns = zip(*(timers.key for _, timers in fired), strict=True)
+        keys = self._states.keys([pa.concat_arrays(column) for column in columns])
+        times = np.concatenate([timers.times_ms for _, timers in fired])
+        domains = [domain for domain, timers in fired for _ in range(len(timers))]
+        self._due = list(zip(keys.codes.tolist(), times.tolist(), domains, strict=True))
+        made = list(map(self._make, zip(*_values(keys.columns), strict=True)))
+        self._states.begin_batch(keys)
+        for turn, (number, time_ms, domain) in enumerate(self._due):
+            self._turn, self._index = turn, number
+            self._states.set_current_key(number)
+            yield made[number], time_ms, domain
+        self._due, self._turns = [], None
+
+    def end(self) -> None:
+        """Write back what the turns have changed. Raises `InvalidRequestError` if a value is none of its state's."""
+        self._states.end_batch()
+
+    def register(self, domain: TimeDomain, time_ms: int) -> None:
+        """Register a timer of the current key, unless it is there: it may be one whose turn is now, or to come.
+
+        Raises:
+            InvalidRequestError: The operator has no such timers, or the time is no whole number of 64 bits.
+        """
+        service, time_ms = self._service(domain), _checked(time_ms)
+        if not self._is_to_come((self._index, time_ms, domain)):
+            service.register(time_ms)
+
+    def delete(self, domain: TimeDomain, time_ms: int) -> None:
+        """Delete a timer of the current key, if it is there and not due. Raises what `register` does."""
+        self._service(domain).delete(_checked(time_ms))
+
+    def _is_to_come(self, timer: _Timer) -> bool:
+        """Whether a timer is among those that fire, and not through with its turn."""
+        if not self._due:
+            return False
+        if self._turns is None:
+            self._turns = {due: turn for turn, due in enumerate(self._due)}
+        return self._turns.get(timer, -1) >= self._turn
+
+    def _service(self, domain: TimeDomain) -> TimerService:
+        service = self._timers.get(domain)
+        if service is None:
+            message = (
+                f"timers of {domain} time need the time_mode {domain!r} of the function's class, so that "
+                "batches come for them"
+            )
+            raise InvalidRequestError(message)
+        return service
+
+
+def _tuples_named(names: list[str]) -> Callable[[Iterable[Any]], tuple[Any, ...]]:
+    """Makes named tuples; a field whose name is none of Python's is called by its number."""
+    kind: Any = namedtuple("Key", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
+    return kind._make
+
+
+def _values(columns: tuple[pa.Array, ...]) -> list[list[Any]]:
+    return [column.to_pylist() for column in columns]
+
+
+def _checked(time_ms: int) -> int:
+    try:
+        milliseconds = index(time_ms)
+    except TypeError:
+        milliseconds = None
+    if milliseconds is None or not -(1 << 63) <= milliseconds < 1 << 63:
+        message = f"a timer's time is a whole number of milliseconds since 1970 in 64 bits, not {time_ms!r}"
+        raise InvalidRequestError(message)
+    return milliseconds

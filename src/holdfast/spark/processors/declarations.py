@@ -1,0 +1,153 @@
+"""What a processor declares in `init`: its state variables, checked as Spark does."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.errors import PySparkException
+from pyspark.sql.types import DataType, StructType
+
+from holdfast.spark.processors import errors
+
+Kind = Literal["value", "list", "map"]
+Schema = StructType | str
+
+_INVALID_NAME = re.compile(r"\s.*|.*\s|default|", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A state variable.
+
+    Attributes:
+        name: Its name.
+        kind: Which kind of state it is.
+        schema: The fields of its values.
+        key_schema: The fields of a map's keys; None for other kinds.
+        ttl_ms: How long values, elements or entries live, milliseconds; None for ever.
+    """
+
+    name: str
+    kind: Kind
+    schema: StructType
+    key_schema: StructType | None = None
+    ttl_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a processor declared, all in all.
+
+    Attributes:
+        variables: Its variables.
+        given_up: Those that it declared, and then deleted.
+    """
+
+    variables: tuple[Declaration, ...]
+    given_up: tuple[Declaration, ...]
+
+
+class Declarations:
+    """Takes down what a processor declares.
+
+    Args:
+        time_mode: The query's time mode, in lower case.
+        parse: Makes a schema of a text.
+
+    Attributes:
+        variables: The variables by name.
+        given_up: Those that were declared and then deleted.
+        deleted: Names of variables whose state is to be deleted before the batch's rows are processed.
+    """
+
+    def __init__(self, time_mode: str, parse: Callable[[str], StructType]) -> None:
+        self._time_mode = time_mode
+        self._parse = parse
+        self.variables: dict[str, Declaration] = {}
+        self.given_up: list[Declaration] = []
+        self.deleted: list[str] = []
+
+    def declare(
+        self,
+        kind: Kind,
+        name: str,
+        schema: Schema,
+        ttl_ms: int | None,
+        key_schema: Schema | None = None,
+    ) -> Declaration:
+        """Take down a variable.
+
+        Raises:
+            StatefulProcessorError: It can't be declared; Spark's class and words.
+            TypeError: The time to live is no whole number.
+        """
+        doing = f"initializing {kind} state"
+        parsed_key = None if key_schema is None else self._parsed(key_schema)
+        parsed = self._parsed(schema)
+        if not isinstance(name, str):
+            message = f"the name of a state is {name!r}, and must be a string"
+            raise TypeError(message)
+        if name.startswith("$") or _INVALID_NAME.fullmatch(name):
+            raise errors.invalid_name(doing, name)
+        before = self.variables.get(name)
+        if before is not None:
+            raise errors.duplicate_variable(doing, name, kind, before.kind)
+        if ttl_ms is not None:
+            self._check_ttl(doing, name, ttl_ms)
+        declaration = Declaration(name, kind, parsed, parsed_key, ttl_ms or None)
+        self.variables[name] = declaration
+        return declaration
+
+    @property
+    def result(self) -> Declared:
+        """What was declared, all in all."""
+        return Declared(tuple(self.variables.values()), tuple(self.given_up))
+
+    def delete(self, name: str) -> None:
+        """Take down that a variable's state is to be deleted."""
+        declaration = self.variables.pop(name, None)
+        if declaration is not None:
+            self.given_up.append(declaration)
+        if name not in self.deleted:
+            self.deleted.append(name)
+
+    def _check_ttl(self, doing: str, name: str, ttl_ms: int) -> None:
+        if isinstance(ttl_ms, bool) or not isinstance(ttl_ms, int):
+            message = (
+                f"the time to live of state {name!r} is {ttl_ms!r}, and must be a whole number"
+            )
+            raise TypeError(message)
+        if ttl_ms < 0:
+            raise errors.invalid_ttl(doing, name, ttl_ms)
+        if ttl_ms and self._time_mode != "processingtime":
+            mode = {"none": "NoTime", "eventtime": "EventTime"}[self._time_mode]
+            raise errors.ttl_in_wrong_mode(doing, name, mode)
+
+    def _parsed(self, schema: Schema) -> StructType:
+        parsed = self._parse(schema) if isinstance(schema, str) else schema
+        if not isinstance(parsed, StructType):
+            raise errors.not_a_struct(parsed)
+        return parsed
+
+
+class SchemaParser:
+    """Parses schemas by Spark, and remembers them, so that they are known where there is no session.
+
+    Attributes:
+        parsed: What was parsed, by the text.
+    """
+
+    def __init__(self) -> None:
+        self.parsed: dict[str, StructType] = {}
+
+    def __call__(self, text: str) -> StructType:
+        if text not in self.parsed:
+            try:
+                parsed = DataType.fromDDL(text)
+            except PySparkException as error:
+                raise errors.invalid_schema(text, error) from error
+            if not isinstance(parsed, StructType):
+                raise errors.not_a_struct(text)
+            self.parsed[text] = parsed
+        return self.parsed[text]

@@ -1,0 +1,270 @@
+"""Processors tested without a stream: key by key, with the time in the test's hands, over our real state."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.errors import IllegalArgumentException, PySparkAssertionError, PySparkValueError
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from holdfast.backends.keyed import ColumnarStateTables, KeyedStateBackend
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.errors import InvalidRequestError
+from holdfast.spark.processors.column_objects import objects_of
+from holdfast.spark.processors.handle import Variable
+from holdfast.spark.processors.modes import check_output_mode, checked_time_mode
+from holdfast.spark.processors.processor_run import ProcessorRun, declared_by
+
+_GROUPS = 128
+
+
+class ProcessorTester:
+    """Tests a `StatefulProcessor` of PySpark, with the methods of Spark's own `TwsTester`, which PySpark 4.1 hasn't.
+
+    Where that one keeps values in dictionaries, this one has the state that processors have on Holdfast: schemas count,
+    times to live are kept, and what Spark refuses is refused. Each call is a micro-batch with a copy of the processor of its
+    own, so that what it keeps outside of its state is gone with the next call, as in a query.
+
+    Rows are handed over as they are given; they need not have the key's column. Keys are a value, or a tuple where the key has
+    several columns; all have the types of the first. Schemas given as text need an active session.
+
+    Args:
+        processor: The processor; it is neither changed nor used itself.
+        initialStateRow: Initial state, pairs of a key and a row.
+        initialStatePandas: The same for processors of pandas, pairs of a key and a frame.
+        timeMode: None, ProcessingTime or EventTime.
+        outputMode: Append or Update.
+        eventTimeExtractor: Takes a row to its event time in milliseconds, for time mode EventTime: rows at the watermark and
+            before are dropped, as late.
+        keyColumns: The names of the key's columns, which timers see.
+
+    Raises:
+        StatefulProcessorError: The processor declares what Spark refuses, too.
+        PySparkValueError: The time mode is EventTime, and there is no `eventTimeExtractor`.
+    """
+
+    def __init__(  # noqa: PLR0917  # Spark's
+        self,
+        processor: StatefulProcessor,
+        initialStateRow: Iterable[tuple[Any, Row]] | None = None,  # Spark's names
+        initialStatePandas: Iterable[tuple[Any, Any]] | None = None,
+        timeMode: str = "None",
+        outputMode: str = "Append",
+        eventTimeExtractor: Callable[[Any], int] | None = None,
+        *,
+        keyColumns: Sequence[str] = ("key",),
+    ) -> None:
+        check_output_mode(outputMode)
+        self._mode = checked_time_mode(timeMode)
+        self._event_time = eventTimeExtractor
+        if self._mode == "eventtime" and eventTimeExtractor is None:
+            raise PySparkValueError(
+                errorClass="ARGUMENT_REQUIRED",
+                messageParameters={
+                    "arg_name": "eventTimeExtractor",
+                    "condition": "timeMode is EventTime",
+                },
+            )
+        self._columns = list(keyColumns)
+        self._pickled: bytes = cloudpickle.dumps(processor)  # type: ignore[no-untyped-call]
+        self._declared, self._schemas = declared_by(cloudpickle.loads(self._pickled), self._mode)
+        self._backend: KeyedStateBackend | None = None
+        self._processing_time_ms = 0
+        self._watermark_ms = 0
+        self._uses_pandas = initialStatePandas is not None
+        for key, state in initialStateRow or initialStatePandas or ():
+            with self._current(key) as run:
+                run.initial_state(_parts(key), [state])
+
+    def test(self, key: Any, input: list[Row]) -> list[Row]:
+        """Give a key rows; timers don't fire.
+
+        Returns:
+            The rows that the processor gives.
+        """
+        self._uses_pandas = False
+        rows = input
+        if self._mode == "eventtime" and self._event_time is not None:
+            rows = [row for row in input if self._event_time(row) > self._watermark_ms]
+        if input and not rows:
+            return []  # Spark doesn't call a processor for a key of late rows alone
+        with self._current(key) as run:
+            return list(run.input_rows(_parts(key), iter(rows)))
+
+    def testInPandas(self, key: Any, input: Any) -> Any:
+        """The same for processors of pandas: takes a frame, and gives a frame."""
+        self._uses_pandas = True
+        frame = input
+        if self._mode == "eventtime" and len(frame):
+            times = frame.apply(self._event_time, axis=1)
+            frame = frame[times > self._watermark_ms].reset_index(drop=True)
+            if not len(frame):
+                return self._given([])
+        with self._current(key) as run:
+            return self._given(list(run.input_rows(_parts(key), iter([frame]))))
+
+    def setProcessingTime(self, currentTimeMs: int) -> Any:
+        """Let the processing time pass, and timers fire.
+
+        Returns:
+            What the processor gives, rows or a frame.
+
+        Raises:
+            PySparkValueError: The time mode is another one.
+            IllegalArgumentException: The time doesn't move forward.
+        """
+        self._check_mode("setProcessingTime", "ProcessingTime")
+        if currentTimeMs <= self._processing_time_ms:
+            message = (
+                f"Processing time must move forward. Current: {self._processing_time_ms} ms, provided: "
+                f"{currentTimeMs} ms."
+            )
+            raise IllegalArgumentException(message)
+        self._processing_time_ms = currentTimeMs
+        return self._fired()
+
+    def setWatermark(self, currentWatermarkMs: int) -> Any:
+        """Let the watermark rise, and timers fire. All else is as for `setProcessingTime`."""
+        self._check_mode("setWatermark", "EventTime")
+        if currentWatermarkMs <= self._watermark_ms:
+            message = (
+                f"Watermark must move forward. Current: {self._watermark_ms} ms, provided: "
+                f"{currentWatermarkMs} ms."
+            )
+            raise IllegalArgumentException(message)
+        self._watermark_ms = currentWatermarkMs
+        return self._fired()
+
+    def updateValueState(self, stateName: str, key: Any, value: tuple[Any, ...]) -> None:
+        """Set the value of a key."""
+        with self._variable("value", stateName, key) as state:
+            state.update(value)
+
+    def peekValueState(self, stateName: str, key: Any) -> tuple[Any, ...] | None:
+        """The value of a key, or None."""
+        with self._variable("value", stateName, key) as state:
+            value: tuple[Any, ...] | None = state.get()
+            return value
+
+    def updateListState(self, stateName: str, key: Any, value: list[tuple[Any, ...]]) -> None:
+        """Set the list of a key."""
+        with self._variable("list", stateName, key) as state:
+            state.put(value) if value else state.clear()
+
+    def peekListState(self, stateName: str, key: Any) -> list[tuple[Any, ...]]:
+        """The list of a key."""
+        with self._variable("list", stateName, key) as state:
+            return list(state.get())
+
+    def updateMapState(self, stateName: str, key: Any, value: dict[Any, Any]) -> None:
+        """Set the map of a key."""
+        with self._variable("map", stateName, key) as state:
+            state.clear()
+            for map_key, each in value.items():
+                state.updateValue(map_key, each)
+
+    def peekMapState(self, stateName: str, key: Any) -> dict[Any, Any]:
+        """The map of a key."""
+        with self._variable("map", stateName, key) as state:
+            return dict(state.iterator())
+
+    def deleteState(self, stateName: str, key: Any) -> None:
+        """Remove what a key has. Raises `PySparkAssertionError` if there is no such state."""
+        kinds = {each.name: each.kind for each in self._declared.variables}
+        if stateName not in kinds:
+            raise PySparkAssertionError(errorClass="STATE_NOT_EXISTS", messageParameters={})
+        with self._variable(kinds[stateName], stateName, key) as state:
+            state.clear()
+
+    @contextmanager
+    def _batch(self, backend: KeyedStateBackend) -> Iterator[ProcessorRun]:
+        """A micro-batch."""
+        backend.advance_time(self._processing_time_ms)
+        run = ProcessorRun(
+            cloudpickle.loads(self._pickled),
+            backend,
+            self._declared,
+            self._schemas,
+            time_mode=self._mode,
+            batch_time=self._processing_time_ms,
+            watermark=self._watermark_ms,
+            key_values=objects_of,
+        )
+        run.open()
+        yield run
+        run.close()
+
+    @contextmanager
+    def _current(self, key: Any) -> Iterator[ProcessorRun]:
+        """A micro-batch in which a key is current."""
+        parts = _parts(key)
+        backend = self._backend_of(parts)
+        columns = [
+            _column(part, field.type) for part, field in zip(parts, backend.key, strict=True)
+        ]
+        with self._batch(backend) as run:
+            run.begin(backend.keys(columns), np.zeros(1, np.int64))
+            run.current.take_turn(0)
+            yield run
+            run.settle()
+
+    @contextmanager
+    def _variable(self, kind: str, name: str, key: Any) -> Iterator[Any]:
+        """A state variable of a key."""
+        if not any(each.name == name and each.kind == kind for each in self._declared.variables):
+            message = f"State {name} has not been initialized."
+            raise AssertionError(message)
+        with self._current(key) as run:
+            variable: Variable = run.handle.variables[name]
+            yield variable
+
+    def _fired(self) -> Any:
+        if self._backend is None:
+            return self._given([])
+        with self._batch(self._backend) as run:
+            return self._given(list(run.expired_timers()))
+
+    def _given(self, given: list[Any]) -> Any:
+        if not self._uses_pandas:
+            return given
+        import pandas as pd  # noqa: PLC0415  # only for processors of pandas
+
+        return pd.concat(given, ignore_index=True) if given else pd.DataFrame()
+
+    def _backend_of(self, parts: tuple[Any, ...]) -> KeyedStateBackend:
+        """The states; the first key says of which types keys are."""
+        if self._backend is None:
+            names = self._columns
+            if len(names) != len(parts):
+                names = [f"{names[0]}_{number}" for number in range(1, len(parts) + 1)]
+            types = [pa.string() if part is None else pa.array([part]).type for part in parts]
+            groups = KeyGroupRange(0, _GROUPS - 1)
+            key = pa.schema(list(zip(names, types, strict=True)))
+            self._backend = KeyedStateBackend(ColumnarStateTables(groups), key, _GROUPS, groups)
+        if len(parts) != len(self._backend.key):
+            message = f"keys have {len(self._backend.key)} columns here, and {parts!r} was given"
+            raise InvalidRequestError(message)
+        return self._backend
+
+    def _check_mode(self, operation: str, mode: str) -> None:
+        if self._mode != mode.lower():
+            raise PySparkValueError(
+                errorClass="UNSUPPORTED_OPERATION",
+                messageParameters={"operation": f"{operation} with TimeMode other than {mode}"},
+            )
+
+
+def _parts(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def _column(part: Any, kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array([part], kind)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        message = f"keys are of type {kind} here, as the first was, and {part!r} was given"
+        raise InvalidRequestError(message) from error

@@ -1,0 +1,135 @@
+"""Timers of the current key as Spark has them: by the backend's, but those that fire are there until their turn is over."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from operator import index
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.backends.keyed import KeyedStateBackend, Operation, TimerService
+from holdfast.spark.processors import errors
+from holdfast.spark.processors.current_key import CurrentKey, inverse
+
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+
+
+class ProcessorTimers:
+    """The timers of a processor.
+
+    Args:
+        backend: Where states and timers are.
+        service: The timers of the processor's time mode; None if there are none in its mode.
+        current: The current key.
+    """
+
+    def __init__(
+        self,
+        backend: KeyedStateBackend | None,
+        service: TimerService | None,
+        current: CurrentKey,
+    ) -> None:
+        self._backend = backend
+        self._service = service
+        self._current = current
+        self._changes: dict[tuple[int, int], Operation] = {}
+        self._stored: dict[int, set[int]] | None = None
+        self._firing: dict[int, set[int]] = {}
+
+    def register(self, time_ms: Any) -> None:
+        """Register a timer of the current key."""
+        time = _checked(time_ms)
+        self._changes[self._number("register timer", "register_timer"), time] = Operation.PUT
+
+    def delete(self, time_ms: Any) -> None:
+        """Delete a timer of the current key, if it is there."""
+        time = _checked(time_ms)
+        self._changes[self._number("deleting timer", "delete_timer"), time] = Operation.DELETE
+
+    def all(self) -> Iterator[int]:
+        """The times of the current key's timers, ascending; as they are when the first is asked for."""
+        self._number("listing timers", "list_timers")
+        return self._listed()
+
+    def begin(self, firing: dict[int, set[int]] | None = None) -> None:
+        """Begin a phase.
+
+        Args:
+            firing: Times of the timers that fire in it, by the number of their key.
+        """
+        self._firing = firing or {}
+        self._stored = None
+
+    def fired(self, time_ms: int) -> None:
+        """The turn of a timer of the current key is over: it is gone, even if it was registered again."""
+        number = self._current.number
+        assert number is not None
+        self._firing[number].discard(time_ms)
+        self._changes.pop((number, time_ms), None)
+
+    def store(self) -> None:
+        """Write back what has changed."""
+        changes, self._changes = self._changes, {}
+        self._stored = None
+        if not changes or self._service is None:
+            return
+        keys, numbers = self._current.keys_of()
+        positions = inverse(numbers)
+        timers = np.array(list(changes), np.int64)
+        operations = np.fromiter(changes.values(), np.uint8, len(changes))
+        for operation in (Operation.DELETE, Operation.PUT):
+            chosen = timers[operations == operation]
+            if len(chosen):
+                columns = self._service.columns
+                columns.store(keys, positions[chosen[:, 0]], chosen[:, 1], operation)
+
+    def _listed(self) -> Iterator[int]:
+        number = self._number("listing timers", "list_timers")
+        if self._stored is None:
+            self._stored = self._load()
+        times = self._stored.get(number, set()) | self._firing.get(number, set())
+        for (owner, time), operation in self._changes.items():
+            if owner == number:
+                (times.add if operation is Operation.PUT else times.discard)(time)
+        yield from sorted(times)
+
+    def _number(self, doing: str, operation: str) -> int:
+        """The number of the current key."""
+        handle_state, number = self._current.handle_state, self._current.number
+        if self._service is None and handle_state != "PRE_INIT":
+            raise errors.invalid_time_mode(doing, operation)
+        if number is None:
+            raise errors.invalid_handle_state(doing, operation, handle_state)
+        return number
+
+    def _load(self) -> dict[int, set[int]]:
+        """The stored timers of all keys of the phase: those of a key lie among the others of their time."""
+        assert self._service is not None
+        assert self._backend is not None
+        keys, numbers = self._current.keys_of()
+        times: dict[int, set[int]] = defaultdict(set)
+        for rows in self._service.columns.rows.table.scan():
+            *columns, due = rows.identities.columns
+            both = [
+                pa.concat_arrays([own, other])
+                for own, other in zip(keys.columns, columns, strict=True)
+            ]
+            codes = self._backend.keys(both).codes
+            owner = np.full(codes.max(initial=-1) + 1, -1, np.int64)
+            owner[codes[: len(keys)]] = numbers
+            owners = owner[codes[len(keys) :]]
+            known = np.flatnonzero(owners >= 0)
+            for number, time in zip(
+                owners[known].tolist(), due.to_numpy()[known].tolist(), strict=True
+            ):
+                times[number].add(time)
+        return times
+
+
+def _checked(time_ms: Any) -> int:
+    time = index(time_ms)  # a TypeError for what is no whole number
+    if not _LEAST <= time <= _MOST:
+        message = f"Value out of range: {time}"
+        raise ValueError(message)
+    return time

@@ -1,0 +1,306 @@
+"""The operators: rows go into windows, and windows that are complete or have changed come out."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Literal, Required, TypedDict, Unpack
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.backends.api import FunctionInitializationContext
+from holdfast.backends.descriptors import ReducingStateDescriptor
+from holdfast.errors import InvalidRequestError
+from holdfast.spark.aggregates import Accumulators, Aggregate, check_aggregates
+from holdfast.spark.operators import OutputRows, Row, StatefulFunction
+from holdfast.spark.windows.assigning import (
+    FixedWindows,
+    Times,
+    Window,
+    WindowAssigner,
+    milliseconds,
+)
+from holdfast.spark.windows.fixed import FixedSpans
+from holdfast.spark.windows.sessions import SessionSpans
+from holdfast.spark.windows.spans import Assigned, Spans, Windows
+
+START, END = "window_start", "window_end"
+"""The columns that results have of their window."""
+
+_MICROSECONDS = pa.timestamp("us")
+
+Emit = Literal["append", "update"]
+WindowFunction = Callable[[tuple[Any, ...], Window, pa.Table], Iterable[Row] | None]
+"""Takes a key, a window and its rows in order of time, and gives rows of the output.
+
+They are tuples in the order of its columns, mappings by their names, or rows of Arrow; None is no rows.
+"""
+
+
+class WindowOptions(TypedDict, total=False):
+    """What all operators with windows are told. Their documentation says what it means."""
+
+    time: Required[str]
+    allowed_lateness: timedelta
+    emit: Emit
+
+
+class _Windowed(StatefulFunction):
+    """Keeps something of each window, and gives it out.
+
+    A row is late, and dropped, if all of its windows are over: a window is over when the watermark has come to its
+    last millisecond and the allowed lateness behind it. Rows without a time are in no window.
+    In a batch rows come first, at the watermark of the batch before, then windows are complete by its own.
+
+    Args:
+        windows: Which windows there are.
+        time: The column of event time.
+        allowed_lateness: How long windows are kept when they are complete. Rows that come meanwhile are
+            given out with their windows at once, in the mode "append".
+        emit: "append" gives a window out when the watermark has passed it; "update" in each batch that has
+            rows of it.
+
+    Attributes:
+        late_rows: How many rows of the batch were late; of those that were combined before, each counts as one.
+
+    Source:
+        Flink, WindowOperator and EventTimeTrigger.
+    """
+
+    time_mode = "event"
+    keeps_late_rows = True  # a late row may belong to a window that isn't over
+
+    def __init__(self, windows: WindowAssigner, **options: Unpack[WindowOptions]) -> None:
+        emit = options.get("emit", "append")
+        allowed_lateness = options.get("allowed_lateness", timedelta(0))
+        if emit not in ("append", "update"):
+            raise InvalidRequestError(f"emit is {emit!r}; it must be 'append' or 'update'")
+        self._assigner = windows
+        self._time = options["time"]
+        self._lateness_ms = (
+            milliseconds("allowed lateness", allowed_lateness) if allowed_lateness else 0
+        )
+        self._emit = emit
+        self.late_rows = 0
+
+    @abstractmethod
+    def _descriptor(self, schema: pa.Schema) -> ReducingStateDescriptor:
+        """What is kept of each window."""
+
+    @abstractmethod
+    def _operands(self, rows: pa.RecordBatch) -> pa.Array:
+        """What each row adds to that."""
+
+    @abstractmethod
+    def _results(self, windows: pa.RecordBatch, kept: pa.StructArray) -> Iterator[pa.RecordBatch]:
+        """What is given out.
+
+        Args:
+            windows: Keys with the start and the end of a window, in order of time.
+            kept: What is kept of each of them.
+        """
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        self._check(context.input_schema)
+        self._store = context.keyed_state_store
+        self._batch = context.times
+        self._output = context.output_schema or context.input_schema
+        namespace = (
+            FixedSpans.namespace
+            if isinstance(self._assigner, FixedWindows)
+            else SessionSpans.namespace
+        )
+        self._state = self._store.get_reducing_state(
+            self._descriptor(context.input_schema), namespace
+        ).columns
+        self._timers = self._store.event_time_timers("windows", namespace).columns
+        self._windows: Windows
+        if isinstance(self._assigner, FixedWindows):
+            self._windows = FixedSpans(self._assigner)
+        else:
+            self._windows = SessionSpans(
+                self._assigner, self._store, self._state, self._timers, self._lateness_ms
+            )
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        given = [batch for batch in batches if batch.num_rows]
+        due = []
+        if given:
+            due.append(self._add(pa.concat_batches(given)))
+        complete, over = self._fire()
+        if self._emit == "append":
+            due.append(complete)
+        yield from self._given_out([spans for spans in due if len(spans)])
+        if len(over):
+            self._state.clear(over.keys)
+            self._windows.forget(over)
+
+    def _add(self, rows: pa.RecordBatch) -> Spans:
+        """Take rows in. Returns the windows that are given out because of them."""
+        rows = rows.filter(pc.is_valid(rows.column(self._time)))
+        times_ms = _milliseconds(rows.column(self._time))
+        keys = self._store.keys(rows)
+        late_ms = self._batch.late_watermark
+        assigned = self._windows.assign(keys, times_ms, late_ms - self._lateness_ms + 1)
+        self.late_rows += self._late(times_ms, assigned)
+        spans = assigned.spans
+        if len(spans):
+            operands = self._operands(rows).take(pa.array(assigned.rows))
+            self._state.add(spans.keys, operands)
+        every = np.arange(len(spans))
+        last_ms = spans.ends_ms - 1
+        if self._emit == "update":
+            self._timers.register(spans.keys, last_ms + self._lateness_ms, every)
+            return spans
+        is_complete = last_ms <= late_ms
+        self._timers.register(spans.keys, last_ms[~is_complete], every[~is_complete])
+        if self._lateness_ms:
+            self._timers.register(spans.keys, last_ms + self._lateness_ms, every)
+        return spans.take(is_complete)
+
+    def _late(self, times_ms: Times, assigned: Assigned) -> int:
+        is_left_out = np.ones(len(times_ms), np.bool_)
+        is_left_out[assigned.rows] = False
+        is_old = times_ms + self._lateness_ms <= self._batch.late_watermark
+        return int((is_left_out & is_old).sum())
+
+    def _fire(self) -> tuple[Spans, Spans]:
+        """The windows that are complete by the batch's watermark, and those that are over."""
+        fired = self._timers.fire(self._batch.watermark)
+        known = self._windows.known(self._store.keys(list(fired.key)), list(fired.namespace))
+        spans = known.spans
+        last_ms = spans.ends_ms - 1
+        at = spans.keys.codes
+        behind_ms = fired.times_ms[known.rows] - last_ms[at]
+        is_complete, is_over = (np.zeros(len(spans), np.bool_) for _ in range(2))
+        is_complete[at[behind_ms == 0]] = True
+        is_over[at[behind_ms == self._lateness_ms]] = True
+        return spans.take(is_complete), spans.take(is_over)
+
+    def _given_out(self, due: list[Spans]) -> Iterator[pa.RecordBatch]:
+        """The results of windows, none of them twice, in order of time."""
+        if not due:
+            return
+        columns = [
+            pa.concat_arrays(parts)
+            for parts in zip(*(spans.keys.columns for spans in due), strict=True)
+        ]
+        starts = np.concatenate([spans.starts_ms for spans in due])
+        ends = np.concatenate([spans.ends_ms for spans in due])
+        width = due[0].keys.width
+        keys = self._store.keys(columns[:width])
+        windows = keys.with_columns(keys.codes, columns[width:])
+        firsts = windows.rows.firsts
+        order = np.lexsort((starts[firsts], ends[firsts]))
+        kept = self._state.get(windows).take(pa.array(order))
+        bounds = [
+            pa.array(1000 * times_ms[firsts][order], _MICROSECONDS).cast(self._time_type)
+            for times_ms in (starts, ends)
+        ]
+        shown = [column.take(pa.array(order)) for column in windows.columns[:width]]
+        names = [*self._store.key.names, START, END]
+        yield from self._results(pa.RecordBatch.from_arrays([*shown, *bounds], names=names), kept)
+
+    def _check(self, schema: pa.Schema) -> None:
+        if self._time not in schema.names:
+            message = f"rows have no column {self._time!r} of event time; they have {schema.names}"
+            raise InvalidRequestError(message)
+        kind = schema.field(self._time).type
+        if not pa.types.is_timestamp(kind):
+            message = f"column {self._time!r} of event time is {kind}; it must be a timestamp"
+            raise InvalidRequestError(message)
+        self._time_type = pa.timestamp("us", kind.tz)
+
+
+class WindowedAggregation(_Windowed):
+    """Aggregates of each window, of rows as `operands_of` makes them; results have no column of time but the window's.
+
+    Args:
+        aggregates: The aggregates by name.
+        windows: Which windows there are.
+        options: `time`, the column of event time; `allowed_lateness`, how long behind the watermark windows
+            are kept, none by default; `emit`, which is "append" to give out windows that are complete, or "update"
+            to do so in each batch that has rows of them.
+    """
+
+    def __init__(
+        self,
+        aggregates: Mapping[str, Aggregate],
+        windows: WindowAssigner,
+        **options: Unpack[WindowOptions],
+    ) -> None:
+        super().__init__(windows, **options)
+        self._aggregates = dict(aggregates)
+
+    def _descriptor(self, schema: pa.Schema) -> ReducingStateDescriptor:
+        check_aggregates(self._aggregates, [*self._store.key.names, START, END])
+        self._accumulators = Accumulators(self._aggregates, schema)
+        return self._accumulators.descriptor("windows")
+
+    def _operands(self, rows: pa.RecordBatch) -> pa.Array:
+        return self._accumulators.operands(rows)
+
+    def _results(self, windows: pa.RecordBatch, kept: pa.StructArray) -> Iterator[pa.RecordBatch]:
+        results = self._accumulators.results(kept)
+        yield pa.RecordBatch.from_arrays(
+            [*windows.columns, *results.values()], names=[*windows.schema.names, *results]
+        )
+
+
+class WindowedFunction(_Windowed):
+    """Calls a function for each window, with all of its rows, which are kept until the window is over.
+
+    Args:
+        function: What is called.
+        windows: Which windows there are.
+        options: `time`, the column of event time; `allowed_lateness`, how long behind the watermark windows
+            are kept, none by default; `emit`, which is "append" to give out windows that are complete, or "update"
+            to do so in each batch that has rows of them.
+    """
+
+    def __init__(
+        self, function: WindowFunction, windows: WindowAssigner, **options: Unpack[WindowOptions]
+    ) -> None:
+        super().__init__(windows, **options)
+        self._function = function
+
+    def _descriptor(self, schema: pa.Schema) -> ReducingStateDescriptor:
+        self._rows_type = pa.list_(pa.struct(list(schema)))
+        return ReducingStateDescriptor(
+            "windows", {"rows": "concatenate"}, pa.struct([("rows", self._rows_type)])
+        )
+
+    def _operands(self, rows: pa.RecordBatch) -> pa.Array:
+        offsets = pa.array(np.arange(rows.num_rows + 1, dtype=np.int32))
+        lists = pa.ListArray.from_arrays(offsets, rows.to_struct_array(), type=self._rows_type)
+        return pa.StructArray.from_arrays([lists], names=["rows"])
+
+    def _results(self, windows: pa.RecordBatch, kept: pa.StructArray) -> Iterator[pa.RecordBatch]:
+        (lists,) = kept.flatten()
+        lengths = pc.list_value_length(lists).to_numpy()
+        rows = pa.Table.from_struct_array(lists.flatten())
+        owners = np.repeat(np.arange(len(lengths)), lengths)
+        by = pa.table({"window": owners, "time": rows.column(self._time)})
+        rows = rows.take(pc.sort_indices(by, [("window", "ascending"), ("time", "ascending")]))
+        ends = np.cumsum(lengths)
+        *key, starts_at, ends_at = (column.to_pylist() for column in windows.columns)
+        output = OutputRows(self._output)
+        for index, (first, count) in enumerate(zip(ends - lengths, lengths, strict=True)):
+            returned = self._function(
+                tuple(column[index] for column in key),
+                Window(starts_at[index], ends_at[index]),
+                rows.slice(first, count),
+            )
+            if returned is not None:
+                output.add(returned)
+                if output.are_enough:
+                    yield from output.take()
+        yield from output.take()
+
+
+def _milliseconds(column: pa.Array) -> Times:
+    """Times in milliseconds since 1970, rounded down."""
+    micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_numpy()
+    times_ms: Times = np.floor_divide(micros, 1000)
+    return times_ms

@@ -1,0 +1,199 @@
+"""Keeps session windows: those of a key that meet become one.
+
+A session is known by a number: where the first batch that had rows of it saw it begin. The number stays when the
+session grows, so what is kept of it need not be moved. When sessions meet, all goes to the least of their numbers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.backends.descriptors import MapStateDescriptor
+from holdfast.backends.keyed import KeyedStateBackend, Keys
+from holdfast.spark.windows.assigning import SessionWindows, Times
+from holdfast.spark.windows.spans import (
+    Assigned,
+    Spans,
+    TimersOfWindows,
+    WindowState,
+    in_namespaces,
+)
+
+_Indices = npt.NDArray[np.int64]
+_Flags = npt.NDArray[np.bool_]
+
+_SPAN = pa.struct([("start", pa.int64()), ("end", pa.int64())])
+_NO_NUMBER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class _Sessions:
+    """Sessions of keys.
+
+    Attributes:
+        codes: The index of each one's key.
+        starts: Where each begins, milliseconds.
+        ends: Where each ends, milliseconds.
+        numbers: The number of each.
+    """
+
+    codes: _Indices
+    starts: Times
+    ends: Times
+    numbers: Times
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def take(self, chosen: _Flags | _Indices) -> "_Sessions":
+        return _Sessions(
+            self.codes[chosen], self.starts[chosen], self.ends[chosen], self.numbers[chosen]
+        )
+
+
+class SessionSpans:
+    """Session windows.
+
+    Args:
+        windows: Which ones.
+        store: Where the sessions of each key are kept.
+        state: What is kept of each session; it is moved when sessions are merged.
+        timers: The timers of sessions.
+        lateness_ms: How long after the end of a session its last timer is.
+    """
+
+    namespace = pa.schema([("session", pa.int64())])
+
+    def __init__(
+        self,
+        windows: SessionWindows,
+        store: KeyedStateBackend,
+        state: WindowState,
+        timers: TimersOfWindows,
+        lateness_ms: int,
+    ) -> None:
+        self._gap_ms = windows.gap_ms
+        self._store = store
+        self._state = state
+        self._timers = timers
+        self._lateness_ms = lateness_ms
+        self._sessions = store.get_map_state(
+            MapStateDescriptor("sessions", pa.int64(), _SPAN)
+        ).columns
+
+    def assign(self, keys: Keys, times_ms: Times, over_ms: int) -> Assigned:
+        rows = _Sessions(
+            keys.codes, times_ms, times_ms + self._gap_ms, np.full(len(times_ms), _NO_NUMBER)
+        )
+        before = self._sessions_of(keys)
+        merged, at = _merged(rows, before)
+        at_of_rows, at_of_before = at[: len(rows)], at[len(rows) :]
+        has_rows = np.zeros(len(merged), np.bool_)
+        has_rows[at_of_rows] = True
+        is_known = np.zeros(len(merged), np.bool_)
+        is_known[at_of_before] = True
+        lives = is_known | (merged.ends > over_ms)
+
+        after = merged.take(at_of_before)
+        is_same = (before.starts == after.starts) & (before.ends == after.ends)
+        is_moved = before.numbers != after.numbers
+        self._delete_timers(keys, before.take(is_moved | (before.ends != after.ends)))
+        self._move(keys, before.take(is_moved), after.numbers[is_moved])
+        has_changed = lives & has_rows
+        has_changed[at_of_before[is_same & ~is_moved]] = False
+        self._put(keys, merged.take(has_changed))
+
+        living = np.flatnonzero(lives[at_of_rows])
+        sessions = merged.take(at_of_rows[living])
+        return Assigned(living, _spans(keys, sessions))
+
+    def known(self, keys: Keys, namespace: Sequence[pa.Array]) -> Assigned:
+        (numbers,) = namespace
+        bounds = self._sessions.get(keys, numbers)
+        rows = np.flatnonzero(bounds.is_valid().to_numpy(zero_copy_only=False))
+        starts, ends = _columns_of(bounds.drop_null())
+        sessions = _Sessions(keys.codes[rows], starts, ends, numbers.to_numpy()[rows])
+        return Assigned(rows, _spans(keys, sessions))
+
+    def forget(self, spans: Spans) -> None:
+        *columns, numbers = spans.keys.columns
+        self._sessions.remove(self._store.keys(columns), numbers)
+
+    def _sessions_of(self, keys: Keys) -> _Sessions:
+        known = self._sessions.items(keys)
+        starts, ends = _columns_of(known.values)
+        return _Sessions(known.indices, starts, ends, known.map_keys.to_numpy())
+
+    def _put(self, keys: Keys, sessions: _Sessions) -> None:
+        if len(sessions):
+            bounds = pa.StructArray.from_arrays(
+                [pa.array(sessions.starts), pa.array(sessions.ends)], fields=list(_SPAN)
+            )
+            self._sessions.put(keys, pa.array(sessions.numbers), bounds, sessions.codes)
+
+    def _move(self, keys: Keys, sessions: _Sessions, numbers: Times) -> None:
+        """Add what is kept of sessions to that of others, which have these numbers."""
+        if len(sessions):
+            self._sessions.remove(keys, pa.array(sessions.numbers), sessions.codes)
+            sources = in_namespaces(keys, sessions.codes, [sessions.numbers])
+            firsts = sources.rows.firsts
+            targets = in_namespaces(keys, sessions.codes[firsts], [numbers[firsts]])
+            values = self._state.get(sources)
+            self._state.clear(sources)
+            self._state.add(targets, values)
+
+    def _delete_timers(self, keys: Keys, sessions: _Sessions) -> None:
+        if len(sessions):
+            windows = in_namespaces(keys, sessions.codes, [sessions.numbers])
+            last_ms = sessions.ends - 1
+            for times_ms in {0, self._lateness_ms}:
+                self._timers.delete(windows, last_ms + times_ms, windows.codes)
+
+
+def _merged(rows: _Sessions, before: _Sessions) -> tuple[_Sessions, _Indices]:
+    """What becomes of rows and sessions when those of a key that meet are merged.
+
+    Returns:
+        The sessions, by key and time, and for each of the rows and sessions given the index of the one that
+        it is part of. A session that has no number yet has its start for one.
+    """
+    codes = np.concatenate([rows.codes, before.codes])
+    starts = np.concatenate([rows.starts, before.starts])
+    ends = np.concatenate([rows.ends, before.ends])
+    numbers = np.concatenate([rows.numbers, before.numbers])
+    if not len(codes):
+        return rows, np.empty(0, np.int64)
+    order = np.lexsort((starts, codes))
+    codes, starts, ends, numbers = codes[order], starts[order], ends[order], numbers[order]
+    # The greatest end so far, of each key: codes ascend, so that a key's first end is above all before it.
+    distinct, rank = np.unique(ends, return_inverse=True)
+    greatest = np.maximum.accumulate(codes * len(distinct) + rank)
+    furthest = distinct[greatest - codes * len(distinct)]
+    begins = np.ones(len(codes), np.bool_)
+    begins[1:] = (codes[1:] != codes[:-1]) | (starts[1:] > furthest[:-1])
+    firsts = np.flatnonzero(begins)
+    number = np.minimum.reduceat(numbers, firsts)
+    sessions = _Sessions(
+        codes[firsts],
+        starts[firsts],
+        np.maximum.reduceat(ends, firsts),
+        np.where(number == _NO_NUMBER, starts[firsts], number),
+    )
+    at = np.empty(len(order), np.int64)
+    at[order] = np.cumsum(begins) - 1
+    return sessions, at
+
+
+def _spans(keys: Keys, sessions: _Sessions) -> Spans:
+    """The distinct windows of sessions, of which some may be there several times."""
+    windows = in_namespaces(keys, sessions.codes, [sessions.numbers])
+    firsts = windows.rows.firsts
+    return Spans(windows, sessions.starts[firsts], sessions.ends[firsts])
+
+
+def _columns_of(spans: pa.StructArray) -> tuple[Times, Times]:
+    start, end = spans.flatten()
+    return start.to_numpy(), end.to_numpy()

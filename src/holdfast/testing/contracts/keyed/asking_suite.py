@@ -1,0 +1,149 @@
+"""What states are asked for as, and what they were stored as."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast.backends.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from holdfast.backends.keyed import KeyedStateBackend
+from holdfast.errors import InvalidRequestError, StateMigrationError
+from holdfast.testing.contracts.keyed.keyed_checkpoints import KeyedCheckpoints
+from holdfast.testing.contracts.keyed.keyed_suite import ALL, GROUPS
+from holdfast.testing.contracts.keyed.state_suite import (
+    ROW,
+    TTL,
+    WINDOW,
+    StateSuite,
+)
+
+
+class AskingSuite(StateSuite):
+    """What asking for states must do."""
+
+    def test_a_state_is_the_same_object_each_time_and_of_the_same_type(
+        self, backend: KeyedStateBackend
+    ) -> None:
+        state = backend.get_state(ValueStateDescriptor("s", int))
+        assert backend.get_state(ValueStateDescriptor("s", pa.int64())) is state
+        calls: list[Callable[[], object]] = [
+            lambda: backend.get_state(ValueStateDescriptor("s", str)),
+            lambda: backend.get_state(ValueStateDescriptor("s", int, ttl=TTL)),
+            lambda: backend.get_state(ValueStateDescriptor("s", int), WINDOW),
+            lambda: backend.get_list_state(ListStateDescriptor("s", int)),
+            lambda: backend.get_map_state(MapStateDescriptor("s", int, int)),
+            lambda: backend.get_reducing_state(ReducingStateDescriptor("s", "sum", int)),
+            lambda: backend.get_aggregating_state(AggregatingStateDescriptor("s", "avg")),
+        ]
+        for call in calls:
+            with pytest.raises(StateMigrationError, match="state 's' was asked for as value"):
+                call()
+        with pytest.raises(InvalidRequestError, match="timers"):
+            backend.get_state(ValueStateDescriptor("_timers/event/timers", int))
+
+    def test_values_are_migrated_and_what_cannot_be_is_refused_when_it_is_asked_for(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
+    ) -> None:
+        keys = self.keys(backend, "a", "b")
+        backend.get_state(ValueStateDescriptor("v", pa.int32())).columns.put(keys, [1, None])
+        backend.get_state(ValueStateDescriptor("row", ROW)).columns.put(
+            keys, [{"n": 1, "total": 2.0}, {"n": 2, "total": None}]
+        )
+        backend.get_list_state(ListStateDescriptor("l", pa.int32())).columns.append(keys, [1, 2])
+        backend.get_list_state(ListStateDescriptor("t", pa.int32(), ttl=TTL)).columns.append(
+            keys, [1, 2]
+        )
+        backend.get_map_state(MapStateDescriptor("m", str, pa.int32())).columns.put(
+            keys, ["x", "x"], [1, 2]
+        )
+        backend.get_reducing_state(ReducingStateDescriptor("r", "sum", pa.int32())).columns.add(
+            keys, [1, 2]
+        )
+        handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
+        other = self.restored(handles)
+        assert other.state_names() == {"v", "row", "l", "t", "m", "r"}
+        refused: list[Callable[[], object]] = [
+            lambda: other.get_state(ValueStateDescriptor("v", pa.int16())),
+            lambda: other.get_state(ValueStateDescriptor("row", int)),
+            lambda: other.get_list_state(ListStateDescriptor("v", pa.int32())),
+            lambda: other.get_list_state(ListStateDescriptor("l", str)),
+            lambda: other.get_map_state(MapStateDescriptor("m", int, pa.int32())),
+            lambda: other.get_map_state(MapStateDescriptor("m", str, str)),
+            lambda: other.get_reducing_state(ReducingStateDescriptor("r", "min", pa.int32())),
+            lambda: other.get_state(ValueStateDescriptor("v", pa.int32()), WINDOW),
+        ]
+        for call in refused:
+            with pytest.raises(StateMigrationError, match=r"state '\w+' (is|was) stored"):
+                call()
+        more = pa.schema([*ROW, ("more", pa.string())])
+        migrated: list[Any] = [
+            other.get_state(ValueStateDescriptor("v", int)).columns,
+            other.get_state(ValueStateDescriptor("row", more, defaults={"more": "x"})).columns,
+            other.get_list_state(ListStateDescriptor("l", int)).columns,
+            other.get_list_state(ListStateDescriptor("t", int, ttl=TTL)).columns,
+            other.get_reducing_state(ReducingStateDescriptor("r", "sum", int)).columns,
+        ]
+        entries = other.get_map_state(MapStateDescriptor("m", str, int)).columns
+        expected = [
+            [1, None],
+            [{"n": 1, "total": 2.0, "more": "x"}, {"n": 2, "total": None, "more": "x"}],
+            None,
+            None,
+            None,
+        ]
+        for _ in range(2):
+            for state, values in zip(migrated, expected, strict=True):
+                rows = state.get(keys).to_pylist()
+                codes = keys.codes.tolist()
+                lists = [[1], [2]] if isinstance(rows[0], list) else [1, 2]
+                assert rows == (values or [lists[codes.index(index)] for index in range(2)])
+            assert entries.get(keys, ["x", "x"]).to_pylist() == [1, 2]
+            checkpoints.run(other.snapshot(2, checkpoints.location(2)))
+
+    def test_a_state_that_is_dropped_is_empty_when_it_is_asked_for_again(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
+    ) -> None:
+        state = backend.get_state(ValueStateDescriptor("v", int))
+        keys = self.keys(backend, "a", "b")
+        state.columns.put(keys, [1, 2])
+        self.current(backend)
+        state.update(5)
+        backend.drop_state("v")
+        backend.drop_state("unknown")
+        assert backend.state_names() == frozenset()
+        calls: list[Callable[[], object]] = [
+            state.value,
+            lambda: state.update(1),
+            lambda: state.columns.get(keys),
+            lambda: state.columns.put(keys, [1, 2]),
+        ]
+        for call in calls:
+            with pytest.raises(InvalidRequestError, match="state 'v' was dropped"):
+                call()
+        texts = backend.get_list_state(ListStateDescriptor("v", str))
+        assert texts.get() == []
+        texts.add("x")
+        restored = self.restored(checkpoints.run(backend.snapshot(1, checkpoints.location(1))))
+        restored.drop_state("v")
+        self.current(restored)
+        assert restored.get_state(ValueStateDescriptor("v", int)).value() is None
+
+    def test_other_keys_are_refused(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
+    ) -> None:
+        keys = self.keys(backend, "a")
+        backend.get_state(ValueStateDescriptor("v", int)).columns.put(keys, [1])
+        handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
+        for key in (pa.schema([("user", pa.large_string())]), pa.schema([("other", pa.string())])):
+            with pytest.raises(StateMigrationError, match="keys can't be migrated"):
+                KeyedStateBackend(self.tables_of(ALL, handles), key, GROUPS)
+        for wrong in (pa.schema([]), pa.schema([("k", pa.uint64())])):
+            with pytest.raises(InvalidRequestError, match="key"):
+                KeyedStateBackend(self.tables_of(ALL), wrong, GROUPS)

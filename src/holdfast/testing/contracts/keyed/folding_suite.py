@@ -1,0 +1,187 @@
+"""Values and results that all added values are made one with."""
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast.backends.descriptors import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    ReducingStateDescriptor,
+)
+from holdfast.backends.keyed import KeyedStateBackend
+from holdfast.errors import InvalidRequestError
+from holdfast.testing.contracts.keyed.state_suite import (
+    ROW,
+    TTL,
+    StateSuite,
+    by_user,
+)
+
+
+class Words(AggregateFunction):
+    """Counts the words of texts; the accumulator is changed where it is."""
+
+    @property
+    def accumulator_type(self) -> Any:
+        return pa.map_(pa.string(), pa.int64())
+
+    def create_accumulator(self) -> Any:
+        return []
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        accumulator[:] = (Counter(dict(accumulator)) + Counter(value.split())).items()
+        return accumulator
+
+    def get_result(self, accumulator: Any) -> Any:
+        return dict(accumulator)
+
+    def merge(self, accumulator: Any, other: Any) -> Any:
+        return list((Counter(dict(accumulator)) + Counter(dict(other))).items())
+
+
+class FoldingSuite(StateSuite):
+    """What reducing and aggregating states must do."""
+
+    def test_columns_are_folded_by_known_functions(self, backend: KeyedStateBackend) -> None:
+        keys = self.keys(backend, "a", "b", "a", "a")
+        functions: dict[Any, tuple[Any, Any, Any]] = {
+            "sum": (int, [1, 2, 3, 4], {"a": 16, "b": 4}),
+            "count": (int, [9, 9, 9, 9], {"a": 6, "b": 2}),
+            "min": (float, [3.0, 2.0, 1.0, 5.0], {"a": 1.0, "b": 2.0}),
+            "max": (str, ["x", "y", "z", ""], {"a": "z", "b": "y"}),
+            "any": (bool, [False, False, True, False], {"a": True, "b": False}),
+            "all": (bool, [True, True, False, True], {"a": False, "b": True}),
+            "concatenate": (
+                pa.list_(pa.int64()),
+                [[1], [2], [], [3, 4]],
+                {"a": [1, 3, 4, 1, 3, 4], "b": [2, 2]},
+            ),
+        }
+        for function, (type, values, expected) in functions.items():
+            for ttl in (None, TTL):
+                name = f"{function} {ttl}"
+                state = backend.get_reducing_state(
+                    ReducingStateDescriptor(name, function, type, ttl=ttl)
+                )
+                assert by_user(keys, state.columns.get(keys)) == {"a": None, "b": None}
+                for _ in range(2):
+                    state.columns.add(keys, values)
+                assert by_user(keys, state.columns.get(keys)) == expected, name
+                one_by_one = backend.get_reducing_state(
+                    ReducingStateDescriptor(f"{name} by key", function, type, ttl=ttl)
+                )
+                for reads in (False, True):
+                    backend.begin_batch(keys)
+                    for code, value in zip(keys.codes.tolist(), values, strict=True):
+                        backend.set_current_key(code)
+                        one_by_one.add(value)
+                        assert not reads or one_by_one.get() is not None
+                assert by_user(keys, one_by_one.columns.get(keys)) == expected, name
+                state.columns.clear(keys)
+                assert state.columns.get(keys).null_count == 2
+
+    def test_fields_of_a_struct_are_folded_each_by_its_function(
+        self, backend: KeyedStateBackend
+    ) -> None:
+        descriptor = ReducingStateDescriptor("r", {"n": "count", "total": "sum"}, ROW)
+        state = backend.get_reducing_state(descriptor)
+        keys = self.keys(backend, "a", "b", "a")
+        state.columns.add(keys, {"total": pa.array([1.0, 2.0, 3.0])})
+        batch = pa.record_batch({"n": [7, 7, 7], "total": [1.0, 2.0, 3.0]}, ROW)
+        state.columns.add(keys, batch)
+        self.current(backend)
+        state.add({"n": 0, "total": 0.5})
+        assert state.get() == {"n": 5, "total": 8.5}
+        assert by_user(keys, state.columns.get(keys)) == {
+            "a": {"n": 5, "total": 8.5},
+            "b": {"n": 2, "total": 4.0},
+        }
+        for wrong in ({"n": [1, 2, 3]}, {"total": [1.0, 2.0, 3.0], "more": [1, 2, 3]}):
+            with pytest.raises(InvalidRequestError, match="state 'r' adds columns"):
+                state.columns.add(keys, wrong)
+
+    def test_structs_in_a_struct_are_compared_field_by_field(
+        self, backend: KeyedStateBackend
+    ) -> None:
+        pair = pa.struct([("by", pa.float64()), ("value", pa.string())])
+        row = pa.schema([("first", pair), ("last", pair)])
+        functions: dict[str, Any] = {"first": "min", "last": "max"}
+        ascending = [
+            None,  # no operand at all
+            {"by": None, "value": "z"},
+            {"by": -1.0, "value": None},
+            {"by": -1.0, "value": "a"},
+            {"by": 2.0, "value": "b"},
+            {"by": float("nan"), "value": "a"},
+            {"by": float("nan"), "value": "c"},
+        ]
+        keys = self.keys(backend, *"abababa")
+        expected = [
+            ("a", {"first": ascending[2], "last": ascending[6]}),
+            ("b", {"first": ascending[1], "last": ascending[5]}),
+        ]
+        by_array = backend.get_reducing_state(ReducingStateDescriptor("r", functions, row)).columns
+        for values in (ascending, ascending[::-1]):
+            pairs = pa.array(values, pair)
+            by_array.add(keys, pa.StructArray.from_arrays([pairs, pairs], fields=list(row)))
+            # NaN equals itself in texts alone.
+            assert repr(sorted(by_user(keys, by_array.get(keys)).items())) == repr(expected)
+        by_key = backend.get_reducing_state(ReducingStateDescriptor("k", functions, row))
+        for values in (ascending, ascending[::-1]):
+            backend.begin_batch(keys)
+            for code, value in zip(keys.codes.tolist(), values, strict=True):
+                backend.set_current_key(code)
+                by_key.add({"first": value, "last": value})
+            backend.end_batch()
+            assert repr(sorted(by_user(keys, by_key.columns.get(keys)).items())) == repr(expected)
+
+    @pytest.mark.parametrize("function", ["sum", lambda a, b: a + b], ids=["known", "python"])
+    def test_reduced_values_are_those_that_were_added_since_the_state_was_cleared(
+        self, backend: KeyedStateBackend, function: Any
+    ) -> None:
+        state = backend.get_reducing_state(ReducingStateDescriptor("r", function, int))
+        self.current(backend)
+        assert state.get() is None
+        state.add(1)
+        state.add(2)
+        self.current(backend)
+        state.add(3)
+        assert state.get() == 6
+        state.add(None)
+        assert state.get() is None
+        state.add(4)
+        self.current(backend)
+        assert state.get() == 4
+        state.clear()
+        self.current(backend)
+        assert state.get() is None
+        keys = self.keys(backend, "a", "b", "a")
+        state.columns.add(keys, [1, 2, 3])
+        assert by_user(keys, state.columns.get(keys)) == {"a": 4, "b": 2}
+        with pytest.raises(InvalidRequestError, match=r"'r'.*None is no element"):
+            state.columns.add(keys, [1, None, 3])
+
+    def test_means_and_functions_of_users_aggregate(self, backend: KeyedStateBackend) -> None:
+        mean = backend.get_aggregating_state(AggregatingStateDescriptor("mean", "avg"))
+        words = backend.get_aggregating_state(AggregatingStateDescriptor("words", Words()))
+        keys = self.keys(backend, "a", "b", "a")
+        assert by_user(keys, mean.columns.get(keys)) == {"a": None, "b": None}
+        assert words.columns.get(keys) == [None, None]
+        mean.columns.add(keys, [1, 2, 3])
+        words.columns.add(keys, pa.array(["x y", "z", "x"]))
+        self.current(backend)
+        mean.add(8)
+        words.add("x w")
+        assert mean.get() == 4.0
+        assert words.get() == {"x": 3, "y": 1, "w": 1}
+        assert by_user(keys, mean.columns.get(keys)) == {"a": 4.0, "b": 2.0}
+        assert by_user(keys, words.columns.get(keys))["b"] == {"z": 1}
+        self.current(backend)
+        mean.add(None)
+        words.clear()
+        assert mean.get() is words.get() is None
+        self.current(backend)
+        assert mean.get() is words.get() is None

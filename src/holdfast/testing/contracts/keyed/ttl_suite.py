@@ -1,0 +1,128 @@
+"""States whose values expire."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.backends.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    StateVisibility,
+    UpdateType,
+    ValueStateDescriptor,
+)
+from holdfast.backends.keyed import KeyedStateBackend
+from holdfast.testing.contracts.keyed.keyed_checkpoints import KeyedCheckpoints
+from holdfast.testing.contracts.keyed.state_suite import TTL, StateSuite
+
+READ_TTL = StateTtlConfig(timedelta(milliseconds=100), UpdateType.ON_READ_AND_WRITE)
+SHOWN_TTL = StateTtlConfig(
+    timedelta(milliseconds=100), visibility=StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
+)
+
+
+class TtlSuite(StateSuite):
+    """What time to live must do."""
+
+    def test_values_and_entries_expire_one_by_one(self, backend: KeyedStateBackend) -> None:
+        value = backend.get_state(ValueStateDescriptor("v", int, ttl=TTL))
+        entries = backend.get_map_state(MapStateDescriptor("m", str, int, ttl=TTL))
+        elements = backend.get_list_state(ListStateDescriptor("l", str, ttl=TTL))
+        total = backend.get_reducing_state(ReducingStateDescriptor("r", "sum", int, ttl=TTL))
+        self.current(backend)
+        value.update(1)
+        entries.put("x", 1)
+        elements.add("x")
+        total.add(1)
+        backend.advance_time(1050)
+        self.current(backend)
+        entries.put("y", 2)
+        elements.add("y")
+        total.add(2)
+        backend.advance_time(1099)
+        self.current(backend)
+        assert (value.value(), entries.items()) == (1, {"x": 1, "y": 2})
+        assert (elements.get(), total.get()) == (["x", "y"], 3)
+        keys = self.keys(backend, "a")
+        assert elements.columns.get(keys).to_pylist() == [["x", "y"]]
+        backend.advance_time(1100)
+        self.current(backend)
+        assert (value.value(), entries.items(), entries.get("x")) == (None, {"y": 2}, None)
+        assert (elements.get(), total.get()) == (["y"], 3)
+        assert elements.columns.get(keys).to_pylist() == [["y"]]
+        backend.advance_time(1150)
+        self.current(backend)
+        assert (value.value(), entries.items(), elements.get(), total.get()) == (None, {}, [], None)
+        total.add(5)
+        assert total.get() == 5
+        assert elements.columns.get(keys).to_pylist() == [None]
+
+    @pytest.mark.parametrize("by_arrays", [False, True])
+    @pytest.mark.parametrize("ttl", [TTL, READ_TTL], ids=["writing", "reading"])
+    def test_reading_starts_the_time_anew_only_if_it_should(
+        self, backend: KeyedStateBackend, ttl: StateTtlConfig, *, by_arrays: bool
+    ) -> None:
+        value = backend.get_state(ValueStateDescriptor("v", int, ttl=ttl))
+        entries = backend.get_map_state(MapStateDescriptor("m", str, int, ttl=ttl))
+        elements = backend.get_list_state(ListStateDescriptor("l", str, ttl=ttl))
+        total = backend.get_reducing_state(ReducingStateDescriptor("r", "sum", int, ttl=ttl))
+        keys = self.keys(backend, "a", "b")
+        value.columns.put(keys, [1, 1])
+        entries.columns.put(keys, ["x", "x"], [1, 1])
+        elements.columns.append(keys, ["x", "x"])
+        total.columns.add(keys, [1, 1])
+        a = self.keys(backend, "a")
+
+        def read() -> list[Any]:
+            if by_arrays:
+                return [
+                    value.columns.get(a).to_pylist()[0],
+                    entries.columns.get(a, ["x"]).to_pylist()[0],
+                    elements.columns.get(a).to_pylist()[0],
+                    total.columns.get(a).to_pylist()[0],
+                ]
+            self.current(backend)
+            values = [value.value(), entries.get("x"), elements.get() or None, total.get()]
+            backend.end_batch()
+            return values
+
+        for time_ms in (60, 120, 180):
+            backend.advance_time(1000 + time_ms)
+            lives = ttl is READ_TTL or time_ms < 100
+            assert read() == ([1, 1, ["x"], 1] if lives else [None] * 4), time_ms
+        b = self.keys(backend, "b")
+        assert value.columns.get(b).to_pylist() == [None]
+        assert len(entries.columns.items(b)) == 0
+        assert elements.columns.get(b).to_pylist() == [None]
+        assert total.columns.get(b).to_pylist() == [None]
+
+    def test_what_is_over_may_be_shown_while_it_is_there(self, backend: KeyedStateBackend) -> None:
+        value = backend.get_state(ValueStateDescriptor("v", int, ttl=SHOWN_TTL))
+        elements = backend.get_list_state(ListStateDescriptor("l", str, ttl=SHOWN_TTL))
+        keys = self.keys(backend, "a")
+        value.columns.put(keys, [1])
+        elements.columns.append(keys, ["x"])
+        backend.advance_time(5000)
+        assert value.columns.get(keys).to_pylist()[0] in {1, None}
+        assert elements.columns.get(keys).to_pylist()[0] in (["x"], None)
+        self.current(backend)
+        assert value.value() in {1, None}
+        assert elements.get() in (["x"], [])
+        disabled = StateTtlConfig(timedelta(milliseconds=1), UpdateType.DISABLED)
+        always = backend.get_state(ValueStateDescriptor("w", int, default=3, ttl=disabled))
+        assert always.columns.get(keys).to_pylist() == [3]
+
+    def test_times_survive(self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints) -> None:
+        elements = backend.get_list_state(ListStateDescriptor("l", str, ttl=TTL)).columns
+        keys = self.keys(backend, "a")
+        elements.append(keys, ["x"])
+        backend.advance_time(1060)
+        elements.append(keys, ["y"])
+        handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
+        restored = self.restored(handles, 1110)
+        longer = StateTtlConfig(timedelta(milliseconds=105))
+        state = restored.get_list_state(ListStateDescriptor("l", str, ttl=longer)).columns
+        assert state.get(keys).to_pylist() == [["y"]]

@@ -1,0 +1,115 @@
+"""Values of keys."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast.backends.descriptors import ValueStateDescriptor
+from holdfast.backends.keyed import KeyedStateBackend
+from holdfast.backends.serializers import Pickled
+from holdfast.testing.contracts.keyed.keyed_checkpoints import KeyedCheckpoints
+from holdfast.testing.contracts.keyed.state_suite import (
+    ROW,
+    TTL,
+    Place,
+    StateSuite,
+    by_user,
+)
+
+
+class ValueSuite(StateSuite):
+    """What value states must do."""
+
+    def test_values_are_put_read_and_removed_by_arrays(self, backend: KeyedStateBackend) -> None:
+        state = backend.get_state(ValueStateDescriptor("v", int)).columns
+        keys = self.keys(backend, "a", "b", "a", None)
+        assert by_user(keys, state.get(keys)) == {"a": None, "b": None, None: None}
+        users = keys.columns[0].to_pylist()
+        values = {"a": 1, "b": None, None: 3}
+        state.put(keys, pa.array([values[user] for user in users]))
+        assert by_user(keys, state.get(keys)) == values
+        state.put(keys, [4 if user == "b" else None for user in users])
+        assert by_user(keys, state.get(keys)) == {"a": None, "b": 4, None: None}
+        state.clear(keys)
+        assert state.get(keys).null_count == len(keys)
+
+    def test_a_value_of_the_current_key_is_what_was_set_last(
+        self, backend: KeyedStateBackend
+    ) -> None:
+        state = backend.get_state(ValueStateDescriptor("v", str))
+        self.current(backend)
+        assert state.value() is None
+        state.update("x")
+        assert state.value() == "x"
+        self.current(backend, "b")
+        assert state.value() is None
+        state.update("y")
+        self.current(backend)
+        assert state.value() == "x"
+        state.update(None)
+        assert state.value() is None
+        self.current(backend)
+        assert state.value() is None
+        self.current(backend, "b")
+        state.clear()
+        assert state.value() is None
+
+    def test_a_default_is_given_as_a_copy_where_there_is_no_value(
+        self, backend: KeyedStateBackend
+    ) -> None:
+        lists = backend.get_state(ValueStateDescriptor("v", pa.list_(pa.int64()), default=[1]))
+        self.current(backend)
+        lists.value().append(2)
+        assert lists.value() == [1]
+        keys = self.keys(backend, "a", "b")
+        assert lists.columns.get(keys).to_pylist() == [[1], [1]]
+        alive = backend.get_state(ValueStateDescriptor("w", int, default=5, ttl=TTL))
+        self.current(backend)
+        assert alive.value() is None
+
+    @pytest.mark.parametrize(
+        ("type", "value"),
+        [
+            (pa.int32(), 5),
+            (ROW, {"n": 1, "total": 2.5}),
+            (ROW, {"n": None, "total": None}),
+            (pa.list_(ROW.field(0)), [1, None]),
+            (pa.struct([]), {}),
+            (Place, Place("x", 1)),
+            (dict[str, int], {"a": 1}),
+            (Pickled(complex), 1j),
+            (bytes, b"\0"),
+        ],
+        ids=str,
+    )
+    def test_values_of_every_kind_of_type_come_back(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints, type: Any, value: Any
+    ) -> None:
+        descriptor = ValueStateDescriptor("v", type)
+        state = backend.get_state(descriptor)
+        self.current(backend)
+        state.update(value)
+        self.current(backend)
+        assert state.value() == value
+        handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
+        other = self.restored(handles)
+        self.current(other)
+        assert other.get_state(descriptor).value() == value
+        self.current(other, "b")
+        assert other.get_state(descriptor).value() is None
+
+    def test_what_is_written_by_key_shows_by_arrays_and_the_other_way_round(
+        self, backend: KeyedStateBackend
+    ) -> None:
+        state = backend.get_state(ValueStateDescriptor("v", int))
+        keys = self.keys(backend, "a", "b")
+        backend.begin_batch(keys)
+        backend.set_current_key(0)
+        state.update(1)
+        assert state.columns.get(keys).to_pylist() == [1, None]
+        assert state.value() == 1
+        state.columns.put(keys, [5, 6])
+        assert state.value() == 5
+        backend.set_current_key(1)
+        assert state.value() == 6

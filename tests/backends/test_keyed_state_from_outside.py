@@ -1,0 +1,276 @@
+"""Keyed state of a checkpoint that a backend has written: a key looked up, older types read, checked, written anew."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from contracts.progress import behind_batch
+
+import holdfast
+from holdfast.backends import (
+    Fate,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateCheck,
+    check,
+)
+from holdfast.backends.keyed import (
+    ColumnarStateTables,
+    HeapStateTables,
+    KeyedStateBackend,
+    Keys,
+)
+from holdfast.backends.keyed_state import (
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from holdfast.backends.keys import KeyGroupRange, key_group_range
+from holdfast.cli.command_line import main
+from holdfast.errors import InvalidRequestError
+from holdfast.locations import (
+    CheckpointMetadata,
+    FileSystemCheckpointStorage,
+    StoredOperator,
+    StoredSubtask,
+    complete_checkpoint,
+    load_checkpoint,
+)
+from holdfast.locations.storages import resolve_pointer
+from holdfast.testing import counting_file_system
+
+USER = pa.schema([("user", pa.string())])
+GROUPS = 8
+NAMES = ["ann", "bob", "eve", None]
+
+Fill = Callable[[KeyedStateBackend, Keys], None]
+
+
+def written(
+    directory: str,
+    *fills: Fill,
+    names: list[Any] = NAMES,
+    parallelism: int = 2,
+    key: pa.Schema = USER,
+) -> str:
+    """Complete a checkpoint for each function that fills states; the next goes on from it. Returns its pointer."""
+    storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
+    access = storage.create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    column = pa.array(names, key.types[0])
+    states: dict[int, StoredSubtask] = {}
+    pointer = ""
+    for number, fill in enumerate(fills, 1):
+        location = access.initialize_location_for_checkpoint(number)
+        for index in range(parallelism):
+            groups = key_group_range(GROUPS, parallelism, index)
+            handles = states.get(index, StoredSubtask()).managed_keyed
+            tables = ColumnarStateTables(groups, handles, may_refer=False)  # type: ignore[arg-type]
+            backend = KeyedStateBackend(tables, key, GROUPS, groups)
+            backend.advance_time(1000)
+            keys = Keys.of([column], GROUPS)
+            mine = [group in groups for group in keys.key_groups[keys.codes].tolist()]
+            fill(backend, backend.keys([column.filter(pa.array(mine))]))
+            states[index] = backend.snapshot(number, location).run()
+            backend.close()
+        operator = StoredOperator(parallelism, GROUPS, dict(states), key=tuple(key.names))
+        metadata = CheckpointMetadata(
+            job_id="job",
+            checkpoint_id=number,
+            created_ms=0,
+            duration_ms=0.0,
+            writer="test",
+            operators={"op": operator},
+            coordinator_states=behind_batch(0),
+        )
+        pointer = complete_checkpoint(location, metadata).location.external_pointer
+    return pointer
+
+
+def lengths(backend: KeyedStateBackend, keys: Keys) -> None:
+    """The length of each name."""
+    values = [len(str(name or "")) for name in keys.columns[0].to_pylist()]
+    backend.get_state(ValueStateDescriptor("lengths", pa.int32())).columns.put(keys, values)
+
+
+def pages(backend: KeyedStateBackend, keys: Keys) -> None:
+    """Two entries for each name."""
+    state = backend.get_map_state(MapStateDescriptor("pages", str, int))
+    for page in ("/a", "/b"):
+        state.columns.put(keys, [page] * len(keys), [1] * len(keys))
+
+
+def timers(backend: KeyedStateBackend, keys: Keys) -> None:
+    """Two timers for each name."""
+    for time in (60_000, 30_000):
+        backend.event_time_timers().columns.register(keys, [time] * len(keys))
+
+
+class TestOneKey:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_the_value_of_a_key_is_read_by_its_columns(
+        self, local_directory: str, name: str | None
+    ) -> None:
+        pointer = written(local_directory, lengths)
+        rows = holdfast.read_state(pointer, "op", "lengths", key={"user": name})
+        assert rows.drop_columns(["subtask"]).to_pylist() == [
+            {"user": name, "value": len(name or "")}
+        ]
+        assert holdfast.read_state(pointer, key={"user": "nobody"}).num_rows == 0
+
+    def test_a_key_of_one_column_may_be_given_as_its_value(self, local_directory: str) -> None:
+        pointer = written(
+            local_directory, lengths, names=[7, 8], key=pa.schema([("n", pa.int64())])
+        )
+        assert holdfast.read_state(pointer, key=7)["n"].to_pylist() == [7]
+
+    def test_all_entries_and_timers_of_a_key_are_read(self, local_directory: str) -> None:
+        def pages_and_timers(backend: KeyedStateBackend, keys: Keys) -> None:
+            pages(backend, keys)
+            timers(backend, keys)
+
+        pointer = written(local_directory, pages_and_timers)
+        rows = holdfast.read_state(pointer, "op", "pages", key="eve").to_pylist()
+        assert sorted((row["user"], row["key"]) for row in rows) == [("eve", "/a"), ("eve", "/b")]
+        rows = holdfast.read_state(pointer, "op", "_timers/event/timers", key="bob").to_pylist()
+        assert sorted((row["user"], row["time"]) for row in rows) == [
+            ("bob", 30_000),
+            ("bob", 60_000),
+        ]
+
+    def test_no_more_of_a_large_state_is_read_than_leads_to_the_key(
+        self, local_directory: str
+    ) -> None:
+        names = [f"user-{number}" for number in range(300_000)]
+        with counting_file_system(local_directory) as counts:
+            pointer = written(counts.directory, lengths, names=names, parallelism=1)
+            counts.clear()
+            (row,) = holdfast.read_state(pointer, "op", "lengths", key="user-299999").to_pylist()
+            one_key = counts.bytes_read
+            assert row["value"] == len("user-299999")
+            assert holdfast.read_state(pointer, "op", "lengths").num_rows == len(names)
+        assert one_key < 1 << 20 < counts.bytes_read / 8
+
+    def test_another_key_than_the_states_is_refused(self, local_directory: str) -> None:
+        pointer = written(local_directory, lengths, names=[7], key=pa.schema([("n", pa.int64())]))
+        for key in ({"m": 7}, {"n": "seven"}, {}, 2**70):
+            with pytest.raises(InvalidRequestError, match="state 'lengths'"):
+                holdfast.read_state(pointer, key=key)
+
+    def test_cat_prints_the_rows_of_a_key(
+        self, local_directory: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        pointer = written(
+            local_directory, lengths, names=[7, 8], key=pa.schema([("n", pa.int64())])
+        )
+        assert main(["cat", pointer, "op", "lengths", "--key", "n=8", "--json"]) == 0
+        assert capsys.readouterr().out.count("\n") == 1
+        assert main(["cat", pointer, "op", "lengths", "--key", "n=9"]) == 0
+        assert "nothing is kept for that key" in capsys.readouterr().err
+
+
+class TestOlderTypes:
+    def test_values_that_were_stored_before_their_type_was_changed_are_read_as_the_new_type(
+        self, local_directory: str
+    ) -> None:
+        def longer(backend: KeyedStateBackend, keys: Keys) -> None:
+            state = backend.get_state(ValueStateDescriptor("lengths", pa.int64()))
+            ann = [name == "ann" for name in keys.columns[0].to_pylist()]
+            if any(ann):
+                state.columns.put(backend.keys([pa.array(["ann"])]), [2**40])
+
+        rows = holdfast.read_state(written(local_directory, lengths, longer))
+        assert rows.schema.field("value").type == pa.int64()
+        values = {row["user"]: row["value"] for row in rows.to_pylist()}
+        assert values == {"ann": 2**40, "bob": 3, "eve": 3, None: 0}
+
+    def test_a_struct_without_a_field_that_was_added_reads_null_for_it(
+        self, local_directory: str
+    ) -> None:
+        def state(fields: list[tuple[str, pa.DataType]], value: dict[str, Any], only: str) -> Fill:
+            def fill(backend: KeyedStateBackend, keys: Keys) -> None:
+                columns = backend.get_state(
+                    ValueStateDescriptor("points", pa.struct(fields))
+                ).columns
+                if only in keys.columns[0].to_pylist():
+                    columns.put(backend.keys([pa.array([only])]), [value])
+
+            return fill
+
+        x, y = ("x", pa.int32()), ("y", pa.int32())
+        pointer = written(
+            local_directory,
+            state([x], {"x": 1}, "ann"),
+            state([x, y], {"x": 2, "y": 3}, "bob"),
+        )
+        rows = holdfast.read_state(pointer).to_pylist()
+        assert {row["user"]: row["value"] for row in rows} == {
+            "ann": {"x": 1, "y": None},
+            "bob": {"x": 2, "y": 3},
+        }
+
+
+class TestCheck:
+    @staticmethod
+    def fates(pointer: str, *descriptors: Any) -> list[StateCheck]:
+        return check(pointer, {"op": list(descriptors)})
+
+    @pytest.mark.parametrize(
+        ("descriptor", "fate"),
+        [
+            (ValueStateDescriptor("lengths", pa.int32()), Fate.RESTORED),
+            (ValueStateDescriptor("lengths", pa.int64()), Fate.MIGRATED),
+            (ValueStateDescriptor("lengths", pa.string()), Fate.INCOMPATIBLE),
+            (ReducingStateDescriptor("lengths", "sum", pa.int32()), Fate.INCOMPATIBLE),
+            (
+                ValueStateDescriptor(
+                    "lengths", pa.int32(), ttl=StateTtlConfig(timedelta(seconds=1))
+                ),
+                Fate.INCOMPATIBLE,
+            ),
+        ],
+    )
+    def test_what_it_says_of_a_keyed_state_is_what_a_restore_does(
+        self, local_directory: str, descriptor: Any, fate: Fate
+    ) -> None:
+        (said,) = self.fates(written(local_directory, lengths), descriptor)
+        assert (said.state, said.fate, said.stored) == ("lengths", fate, "string to int32")
+        assert bool(said.reason) == (fate is Fate.INCOMPATIBLE)
+
+    def test_a_keyed_state_that_is_not_there_is_new(self, local_directory: str) -> None:
+        said = self.fates(
+            written(local_directory, lengths), ValueStateDescriptor("more", pa.int32())
+        )
+        assert [(each.state, each.fate) for each in said] == [
+            ("lengths", Fate.RESTORED),
+            ("more", Fate.NEW),
+        ]
+
+    def test_a_descriptor_of_a_map_is_for_a_keyed_map_where_there_is_no_operator_state(
+        self, local_directory: str
+    ) -> None:
+        pointer = written(local_directory, pages)
+        (said,) = self.fates(pointer, MapStateDescriptor("pages", str, int))
+        assert said.fate is Fate.RESTORED
+        (said,) = self.fates(pointer, MapStateDescriptor("pages", int, int))
+        assert said.fate is Fate.INCOMPATIBLE
+        said_of_list = self.fates(pointer, ListStateDescriptor("pages", int))
+        assert [each.fate for each in said_of_list] == [Fate.RESTORED, Fate.NEW]
+
+
+@pytest.mark.parametrize("tables", [ColumnarStateTables, HeapStateTables])
+def test_a_backend_of_either_kind_goes_on_from_what_is_read_by_ranges(
+    local_directory: str, tables: type[ColumnarStateTables] | type[HeapStateTables]
+) -> None:
+    names = [f"user-{number}" for number in range(20_000)]
+    pointer = written(local_directory, lengths, lengths, names=names, parallelism=3)
+    rows = holdfast.read_state(pointer, "op", "lengths")
+    assert sorted(rows["user"].to_pylist()) == sorted(names)
+    subtasks = load_checkpoint(resolve_pointer(pointer)).metadata.operators["op"].subtasks
+    handles = [handle for state in subtasks.values() for handle in state.managed_keyed]
+    backend = KeyedStateBackend(tables(KeyGroupRange(0, 7), handles), USER, GROUPS)  # type: ignore[arg-type]
+    keys = backend.keys([pa.array(names)])
+    values = backend.get_state(ValueStateDescriptor("lengths", pa.int32())).columns.get(keys)
+    assert values.to_pylist() == [len(name) for name in keys.columns[0].to_pylist()]

@@ -1,0 +1,198 @@
+"""A keyed operator in batches without Spark: its driver, and its subtasks one after the other."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from jobs.coordinated import QUERY, begun, progress
+from pyspark import cloudpickle
+
+from holdfast.backends.api import BatchTimes
+from holdfast.backends.keys import key_hash
+from holdfast.backends.subtask import OperatorKey
+from holdfast.common import SYSTEM_CLOCK
+from holdfast.locations import CompletedCheckpoint, FileSystemCheckpointStorage
+from holdfast.spark import Settings, StatefulFunction
+from holdfast.spark.operators import Operator
+from holdfast.spark.query import CLEANER, CheckpointCoordinator
+from holdfast.spark.subtask import (
+    Acknowledgement,
+    JobStorage,
+    Shipment,
+    SubtaskRunner,
+    decode_acknowledgements,
+)
+from holdfast.spark.warm_state import WarmSettings
+
+UID = "operator"
+
+
+class KeyedJob:
+    """A query whose operator is keyed, from one start to the next.
+
+    Args:
+        directory: Where its checkpoints go.
+        function: The operator's function.
+        key: The key's columns.
+        schema: The rows that come; timestamps and such as Arrow has them.
+        output: The rows that go; None for such as come.
+        parallelism: Number of subtasks.
+        start: The savepoint that it begins with.
+        job_id: The job.
+        warm: What may stay on the host.
+        inline_threshold: State of at most so many bytes is no file.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        function: StatefulFunction,
+        *,
+        schema: pa.Schema,
+        key: Sequence[str] = ("key",),
+        output: pa.Schema | None = None,
+        parallelism: int = 2,
+        start: str | None = None,
+        job_id: str = "job",
+        warm: WarmSettings = WarmSettings(),  # noqa: B008  # frozen
+        inline_threshold: int = 0,
+    ) -> None:
+        storage = FileSystemCheckpointStorage(directory, inline_threshold=inline_threshold)
+        self.function = function
+        self._key = tuple(key)
+        self._schema = schema
+        self._output = output or schema
+        self._parallelism = parallelism
+        self._operator = Operator(
+            function=function, uid=UID, parallelism=parallelism, key=tuple(key)
+        )
+        settings = Settings.parse({"spark.holdfast.checkpoint.dir": "file:///nowhere"})
+        self._job = JobStorage(
+            job_id=job_id,
+            storage=storage,
+            stores=settings.stores,
+            compression=None,
+            warm=warm,
+            clock=SYSTEM_CLOCK,
+        )
+        access = storage.create_checkpoint_storage(job_id)
+        self._driver = CheckpointCoordinator(
+            access,
+            job_id=job_id,
+            query_id=QUERY,
+            operators={UID: self._operator},
+            num_retained=2,
+            start=start,
+            cleaner=CLEANER,
+            clock=SYSTEM_CLOCK,
+        )
+        last = access.completed_checkpoints()
+        self._batch_id = max(last, default=0)
+        self.next_timers: list[tuple[int | None, int | None]] = []
+        self.sources: set[str] = set()
+
+    @property
+    def latest(self) -> CompletedCheckpoint:
+        """The newest checkpoint."""
+        latest = self._driver.latest
+        assert latest is not None
+        return latest
+
+    def run(
+        self,
+        rows: Iterable[Mapping[str, Any]] = (),
+        *,
+        times: tuple[int, int] = (0, 0),
+        completes: bool = True,
+    ) -> list[dict[str, Any]]:
+        """Run a batch.
+
+        Args:
+            rows: What comes.
+            times: The time of the batch, and its watermark.
+            completes: Whether its checkpoint is completed, or given up.
+
+        Returns:
+            What goes to the sink.
+        """
+        table = pa.Table.from_pylist(list(rows), self._schema).combine_chunks()
+        pending = begun(self._driver, self._batch_id)
+        assigned = pending.assigned[UID]
+        key = OperatorKey(
+            pa.schema([self._schema.field(name) for name in self._key]), assigned.max_parallelism
+        )
+        subtasks = self._subtasks(table, assigned.max_parallelism)
+        reports: list[bytes] = []
+        output: list[dict[str, Any]] = []
+        try:
+            runner = SubtaskRunner(
+                uid=UID,
+                job=self._job,
+                checkpoint_id=pending.checkpoint_id,
+                location_reference=pending.location.location_reference,
+                restored_checkpoint_id=pending.restored_checkpoint_id,
+                shipment=Shipment(
+                    cloudpickle.dumps(self.function),  # type: ignore[no-untyped-call]
+                    assigned.subtasks,
+                    None,
+                ),
+                parallelism=self._parallelism,
+                is_dealt=True,
+                key=key,
+                may_refer=pending.may_refer[UID],
+                input_schema=self._schema,
+                output_schema=self._output,
+                reports=Reported(reports),
+                times=BatchTimes(*times, 0),
+            )
+            for subtask in range(self._parallelism):
+                marks = pa.array([-(subtask + 1)], pa.int64())
+                nothing = [pa.nulls(1, field.type) for field in self._schema]
+                mark = pa.record_batch([*nothing, marks], [*self._schema.names, "subtask"])
+                dealt = table.filter(pa.array(subtasks == subtask))
+                marked = dealt.append_column(
+                    "subtask", pa.array([subtask] * len(dealt), pa.int64())
+                )
+                for batch in runner(iter([mark, *marked.to_batches()])):
+                    output += batch.to_pylist()
+            acknowledgements = decode_acknowledgements(reports)
+            if completes:
+                self._complete(pending.batch_id, pending, acknowledgements)
+            else:
+                self._driver.abort(pending)
+        except BaseException:
+            self._driver.abort(pending)
+            raise
+        return output
+
+    def _complete(
+        self, batch_id: int, pending: Any, acknowledgements: list[Acknowledgement]
+    ) -> None:
+        self._driver.complete(pending, {UID: acknowledgements}, progress(batch_id))
+        CLEANER.wait()
+        self.next_timers = [report.next_timers for report in acknowledgements]
+        self.sources = {
+            report.state.statistics.restored_from
+            for report in acknowledgements
+            if report.state.statistics
+        }
+        self._batch_id += 1
+
+    def _subtasks(self, table: pa.Table, max_parallelism: int) -> Any:
+        """The subtask of each row."""
+        if not len(table):
+            return np.empty(0, np.int64)
+        columns = [table[name].combine_chunks() for name in self._key]
+        groups = key_hash(columns).to_numpy().astype(np.int64) % max_parallelism
+        return groups * self._parallelism // max_parallelism
+
+
+class Reported:
+    """What subtasks report."""
+
+    def __init__(self, into: list[bytes]) -> None:
+        self.value = into
+
+    def add(self, term: list[bytes]) -> None:
+        self.value += term

@@ -1,0 +1,105 @@
+"""An operator with keyed state in several subtasks, without Spark: batches, checkpoints, replays and rescaling."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.backends.api import BatchTimes, FunctionInitializationContext
+from holdfast.backends.keyed_state import ColumnarStateTables, KeyedStateBackend
+from holdfast.backends.keys import key_group_range, key_hash
+from holdfast.backends.operator import OperatorStateBackend
+from holdfast.spark import StatefulFunction
+from holdfast.testing.contracts import KeyedCheckpoints, parts_of
+
+GROUPS = 8
+
+
+@dataclass
+class KeyedSubtasks:
+    """The subtasks of an operator.
+
+    Attributes:
+        make: Makes the operator; each subtask of each batch has a new one.
+        key: The key's columns.
+        parallelism: Number of subtasks of the next batch.
+        output: The rows that come out; None for such as come.
+        late_rows: How many rows were late in the last batch.
+        next_timer: The earliest timer of event time that it has left, milliseconds.
+    """
+
+    make: Callable[[], StatefulFunction]
+    key: pa.Schema
+    parallelism: int = 1
+    output: pa.Schema | None = None
+    late_rows: int = 0
+    next_timer: int | None = None
+    checkpoints: KeyedCheckpoints = field(default_factory=KeyedCheckpoints)
+    _handles: tuple[Any, ...] = ()
+    _checkpoint_id: int = 0
+    _watermark: int = 0
+
+    def batch(
+        self, rows: pa.Table, *, watermark: int = 0, batch_time: int = 0, replays: int = 0
+    ) -> list[dict[str, Any]]:
+        """Run a batch and complete its checkpoint. Returns the rows that come out.
+
+        Args:
+            rows: The rows.
+            watermark: That of the batch.
+            batch_time: The time of the batch.
+            replays: How often the batch runs before without completing, each time from the same state.
+        """
+        for _ in range(replays):
+            self._run(rows, watermark, batch_time)
+        out, self._handles = self._run(rows, watermark, batch_time)
+        self._watermark = watermark
+        return out
+
+    def _run(
+        self, rows: pa.Table, watermark: int, batch_time: int
+    ) -> tuple[list[dict[str, Any]], tuple[Any, ...]]:
+        self._checkpoint_id += 1
+        self.late_rows, self.next_timer = 0, None
+        out: list[dict[str, Any]] = []
+        handles: tuple[Any, ...] = ()
+        hashes = key_hash([rows.column(name).combine_chunks() for name in self.key.names])
+        groups = hashes.to_numpy().astype(np.int64) % GROUPS
+        for subtask in range(self.parallelism):
+            own = key_group_range(GROUPS, self.parallelism, subtask)
+            tables = ColumnarStateTables(own, parts_of(self._handles, own))
+            backend = KeyedStateBackend(tables, self.key, GROUPS, own)
+            backend.advance_time(batch_time)
+            function = self.make()
+            function.initialize_state(
+                FunctionInitializationContext(
+                    operator_state_store=OperatorStateBackend(),
+                    restored_checkpoint_id=None,
+                    subtask_index=subtask,
+                    parallelism=self.parallelism,
+                    input_schema=rows.schema,
+                    output_schema=self.output,
+                    times=BatchTimes(batch_time, watermark, self._watermark),
+                    open_keyed_state=partial(_same, backend),
+                )
+            )
+            is_own = (groups >= own.start_key_group) & (groups <= own.end_key_group)
+            mine = rows.filter(pa.array(is_own))
+            for batch in function.process(iter(mine.to_batches(max_chunksize=3))):
+                out += batch.to_pylist()
+            times = [self.next_timer, backend.next_timers()[0]]
+            self.next_timer = min((time for time in times if time is not None), default=None)
+            self.late_rows += getattr(function, "late_rows", 0)
+            part = backend.snapshot(
+                self._checkpoint_id, self.checkpoints.location(self._checkpoint_id)
+            )
+            handles += self.checkpoints.run(part)
+            backend.close()
+        return out, handles
+
+
+def _same(backend: KeyedStateBackend) -> KeyedStateBackend:
+    return backend

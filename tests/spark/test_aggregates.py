@@ -1,0 +1,216 @@
+"""Known aggregates: what comes out of all batches is what Spark makes of all rows at once."""
+
+import math
+import random
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from jobs.keyed_subtasks import KeyedSubtasks
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.backends.descriptors import StateTtlConfig
+from holdfast.errors import InvalidRequestError
+from holdfast.spark import aggregates as agg
+from holdfast.spark.aggregates import Aggregate, Aggregation, Panes, aggregated, operands_of
+from holdfast.spark.operators import settled_table
+
+COLUMNS = {
+    "i": "int",
+    "l": "bigint",
+    "f": "float",
+    "d": "double",
+    "n": "decimal(10,2)",
+    "w": "decimal(38,4)",
+    "s": "string",
+    "b": "boolean",
+    "t": "timestamp",
+    "day": "date",
+    "bin": "binary",
+}
+SCHEMA = "k bigint, ts timestamp, " + ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+KEY = pa.schema([("k", pa.int64())])
+
+EVERYTHING: dict[str, Aggregate] = {
+    "rows": agg.count(),
+    "count_s": agg.count("s"),
+    **{f"sum_{name}": agg.sum(name) for name in "ifnw"},
+    **{f"avg_{name}": agg.avg(name) for name in "ldnw"},
+    **{f"min_{name}": agg.min(name) for name in COLUMNS},
+    **{f"max_{name}": agg.max(name) for name in COLUMNS},
+    **{f"first_{name}": agg.first(name, by="ts") for name in "lds"},
+    **{f"last_{name}": agg.last(name, by="ts") for name in "lds"},
+    **{f"all_{name}": agg.collect(name) for name in "ln"},
+}
+
+
+def some_rows(seed: int, count: int) -> list[tuple[Any, ...]]:
+    """Rows with nulls, NaN, zeros of both signs, and times that are equal or missing."""
+    choose = random.Random(seed)
+    halves = [n / 2 for n in range(-8, 8)]
+
+    def row() -> tuple[Any, ...]:
+        time = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=choose.randrange(20))
+        values = [
+            choose.randrange(-(2**31), 2**31),
+            choose.randrange(-(2**40), 2**40),
+            choose.choice([*halves, math.nan, math.inf, 0.0, -0.0]),
+            choose.choice([*halves, math.nan, -math.inf, 0.0, -0.0]),
+            Decimal(choose.randrange(-(10**10) + 1, 10**10)).scaleb(-2),
+            Decimal(choose.randrange(-(10**30), 10**30)).scaleb(-4),
+            choose.choice(["", "a", "b", "ä", "zz"]),
+            choose.choice([True, False]),
+            time - timedelta(microseconds=choose.randrange(5)),
+            date(1960 + choose.randrange(100), 1, 1),
+            choose.randbytes(choose.randrange(3)),
+        ]
+        key = choose.choice([None, 1, 2, 3, 4])
+        missing = 1 / 4 if key != 4 else 1
+        return (
+            key,
+            None if choose.random() < 0.1 else time,
+            *(None if choose.random() < missing else value for value in values),
+        )
+
+    return [row() for _ in range(count)]
+
+
+def comparable(rows: list[dict[str, Any]]) -> list[str]:
+    """Rows as texts that are equal where they are: floats to twelve digits, lists without order."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, float):
+            return (
+                "nan"
+                if math.isnan(value)
+                else f"{value + 0.0:.12g}".replace("-0", "0")
+                if value == 0
+                else f"{value:.12g}"
+            )
+        if isinstance(value, list):
+            return sorted(map(str, value))
+        return value
+
+    return sorted(repr({name: plain(value) for name, value in row.items()}) for row in rows)
+
+
+def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = settled_table(frame, uid="test").to_pylist()
+    return rows
+
+
+def test_aggregates_of_all_batches_are_those_that_spark_makes_of_all_rows(
+    spark: SparkSession,
+) -> None:
+    subtasks = KeyedSubtasks(lambda: Aggregation(EVERYTHING), KEY)
+    held: dict[Any, dict[str, Any]] = {}
+    every: list[tuple[Any, ...]] = []
+    for number, parallelism in enumerate([1, 3, 2]):
+        rows = some_rows(number, 60)
+        every += rows
+        frame = spark.createDataFrame(rows, SCHEMA)
+        operands = operands_of(frame, ["k"], EVERYTHING, combine=number > 0)
+        subtasks.parallelism = parallelism
+        out = subtasks.batch(settled_table(operands, uid="test"), replays=number % 2)
+        assert len({row["k"] for row in out}) == len(out)
+        held |= {row["k"]: row for row in out}
+    native = settled_table(
+        aggregated(spark.createDataFrame(every, SCHEMA), ["k"], EVERYTHING), uid="test"
+    )
+    assert comparable([*held.values()]) == comparable(native.to_pylist())
+    cast = pa.Table.from_pylist([*held.values()], native.schema)  # as the subtask does
+    assert comparable(cast.to_pylist()) == comparable(native.to_pylist())
+
+
+def table(numbers: list[int | None], key: int = 1) -> pa.Table:
+    return pa.table(
+        {"k": pa.array([key] * len(numbers), pa.int64()), "n": pa.array(numbers, pa.int64())}
+    )
+
+
+def test_only_keys_of_the_batch_come_out() -> None:
+    subtasks = KeyedSubtasks(lambda: Aggregation({"n": agg.sum("n")}), KEY)
+    assert subtasks.batch(table([1, 2])) == [{"k": 1, "n": 3}]
+    assert subtasks.batch(table([None], key=2)) == [{"k": 2, "n": None}]
+    assert subtasks.batch(table([4])) == [{"k": 1, "n": 7}]
+    assert subtasks.batch(table([])) == []
+
+
+def test_a_sum_that_does_not_fit_is_an_error() -> None:
+    subtasks = KeyedSubtasks(lambda: Aggregation({"n": agg.sum("n")}), KEY)
+    subtasks.batch(table([2**62]))
+    with pytest.raises(InvalidRequestError, match="a sum is less than"):
+        subtasks.batch(table([2**62]))
+
+
+def test_aggregates_of_a_key_are_gone_a_while_after_its_last_row() -> None:
+    ttl = StateTtlConfig(timedelta(milliseconds=10))
+    subtasks = KeyedSubtasks(lambda: Aggregation({"n": agg.sum("n")}, ttl=ttl), KEY)
+    assert subtasks.batch(table([1]), batch_time=100) == [{"k": 1, "n": 1}]
+    assert subtasks.batch(table([1]), batch_time=109) == [{"k": 1, "n": 2}]
+    assert subtasks.batch(table([1]), batch_time=118) == [{"k": 1, "n": 3}]
+    assert subtasks.batch(table([1]), batch_time=128) == [{"k": 1, "n": 1}]
+
+
+def test_rows_that_are_gathered_in_several_steps_come_out_once(monkeypatch: Any) -> None:
+    monkeypatch.setattr("holdfast.spark.aggregates.aggregation.ROWS_AT_ONCE", 4)
+    subtasks = KeyedSubtasks(lambda: Aggregation({"n": agg.sum("n")}), KEY)
+    assert subtasks.batch(table([1] * 20)) == [{"k": 1, "n": 20}]
+
+
+@pytest.fixture
+def bad_aggregates() -> Iterator[tuple[dict[str, Any], str]]:
+    return iter(
+        [
+            ({}, "there are no aggregates"),
+            ({"n": "sum"}, "aggregate 'n' is a str; make it by the functions"),
+            ({"K": agg.count()}, r"several columns \['k'\]"),
+            ({"n": agg.avg("x"), "n_sum": agg.sum("x")}, r"several columns \['n_sum'\]"),
+        ]
+    )
+
+
+def test_what_is_no_aggregate_is_refused(
+    bad_aggregates: Iterator[tuple[dict[str, Any], str]],
+) -> None:
+    for aggregates, text in bad_aggregates:
+        with pytest.raises(InvalidRequestError, match=text):
+            agg.check_aggregates(aggregates, ["k"])
+
+
+def test_rows_without_a_column_that_is_aggregated_are_refused(spark: SparkSession) -> None:
+    mean = {"mean": agg.avg("m")}
+    subtasks = KeyedSubtasks(lambda: Aggregation(mean), KEY)
+    with pytest.raises(InvalidRequestError, match=r"rows have no columns \['m'\]"):
+        subtasks.batch(table([1]))
+    with pytest.raises(InvalidRequestError, match=r"rows have no columns \['m'\]"):
+        operands_of(spark.range(1), ["id"], mean, combine=True)
+
+
+def test_a_sum_of_what_is_no_number_is_refused() -> None:
+    rows = pa.table({"k": pa.array([1]), "s": ["a"]})
+    for aggregate in (agg.sum("s"), agg.avg("s")):
+        subtasks = KeyedSubtasks(lambda: Aggregation({"n": aggregate}), KEY)  # noqa: B023
+        with pytest.raises(InvalidRequestError, match="of column 's': it has type string"):
+            subtasks.batch(rows)
+
+
+def test_rows_of_a_pane_are_combined(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(
+        [(1, datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC)) for second in (1, 4, 6, 12)]
+        + [(1, None)],
+        "k bigint, ts timestamp",
+    )
+    panes = Panes("ts", length_ms=5000, offset_ms=1000)
+    aggregates = {"rows": agg.count(), "latest": agg.max("ts")}
+    combined = operands_of(frame, ["k"], aggregates, combine=True, panes=panes)
+    rows = [
+        (row["ts"].second, row["rows__operand"], row["latest__operand"].second)
+        for row in rows_of(combined)
+    ]
+    assert sorted(rows) == [(1, 2, 4), (6, 1, 6), (11, 1, 12)]
+    single = operands_of(frame, ["k"], aggregates, combine=False, panes=Panes("ts"))
+    assert sorted(row["ts"].second for row in rows_of(single)) == [1, 4, 6, 12]

@@ -1,0 +1,112 @@
+"""Times of batches without Spark: by its log, and when the next batch has to come for timers."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.backends.api import BatchTimes
+from holdfast.spark.event_time import due, earliest, is_due, times_of_batch, wakes_only
+from holdfast.spark_progress import SparkProgress
+
+WAKES = '{"holdfast-wake": %d}'
+
+
+def entry(batch_time: int, watermark: int, *sources: str) -> str:
+    """An entry of Spark's offset log."""
+    settings = {"batchWatermarkMs": watermark, "batchTimestampMs": batch_time, "conf": {}}
+    return "\n".join(["v1", json.dumps(settings), *sources])
+
+
+def progress(offsets: str, watermark: int = 0) -> SparkProgress:
+    """Spark's side of a checkpoint."""
+    return SparkProgress(
+        query_id="query",
+        run_id="run",
+        batch_id=7,
+        offsets=offsets,
+        checkpoint_location="file:///spark",
+        spark_version="4.3.0",
+        watermark=watermark,
+    )
+
+
+def test_the_first_batch_has_no_watermark_behind_it() -> None:
+    assert times_of_batch(entry(1_700, 0), None) == BatchTimes(1_700, 0, 0)
+
+
+def test_rows_are_late_by_the_watermark_of_the_batch_before() -> None:
+    last = progress(entry(1_700, 90_000), watermark=90_000)
+    assert times_of_batch(entry(1_800, 95_000), last) == BatchTimes(1_800, 95_000, 90_000)
+
+
+def test_the_watermark_of_a_savepoint_holds_until_that_of_the_new_query_has_passed_it() -> None:
+    last = progress(entry(1_700, 90_000), watermark=90_000)
+    first = times_of_batch(entry(5_000, 0), last)
+    assert first == BatchTimes(5_000, 90_000, 90_000)
+    second = times_of_batch(entry(6_000, 20_000), progress(entry(5_000, 0), first.watermark))
+    assert second == BatchTimes(6_000, 90_000, 90_000)
+    third = times_of_batch(entry(7_000, 91_000), progress(entry(6_000, 20_000), second.watermark))
+    assert third == BatchTimes(7_000, 91_000, 90_000)
+
+
+def test_a_checkpoint_that_notes_no_watermark_has_that_of_sparks_log() -> None:
+    assert (
+        times_of_batch(entry(1_800, 95_000), progress(entry(1_700, 90_000))).late_watermark
+        == 90_000
+    )
+
+
+TIMES = BatchTimes(5_000, 90, 80)
+
+
+@pytest.mark.parametrize(
+    ("event", "processing", "rows_came", "when"),
+    [
+        (None, None, True, None),
+        (91, None, True, 5_000),  # rows can move the watermark
+        (91, None, False, None),
+        (90, None, False, 5_000),  # a timer that was set in the past
+        (None, 7_000, True, 7_000),
+        (91, 7_000, False, 7_000),
+        (91, 7_000, True, 5_000),
+        (None, 4_000, False, 4_000),
+    ],
+)
+def test_a_batch_is_asked_for_when_timers_need_it(
+    event: int | None, processing: int | None, *, rows_came: bool, when: int | None
+) -> None:
+    assert due(event, processing, TIMES, rows_came=rows_came) == when
+
+
+@pytest.mark.parametrize(
+    ("event", "processing", "fires"),
+    [
+        (None, None, False),
+        (90, None, True),
+        (91, None, False),
+        (None, 5_000, True),
+        (None, 5_001, False),
+        (91, 5_000, True),
+    ],
+)
+def test_a_timer_fires_when_its_time_has_come(
+    event: int | None, processing: int | None, *, fires: bool
+) -> None:
+    assert is_due(event, processing, TIMES) == fires
+
+
+@given(st.lists(st.tuples(st.none() | st.integers(), st.none() | st.integers())))
+def test_the_earliest_timers_are_those_of_all_subtasks(
+    timers: list[tuple[int | None, int | None]],
+) -> None:
+    for domain, time in enumerate(earliest(timers)):
+        of_domain = [left for each in timers if (left := each[domain]) is not None]
+        assert time == min(of_domain, default=None)
+
+
+def test_a_batch_came_only_for_timers_if_all_other_sources_are_where_they_were() -> None:
+    assert wakes_only(['{"logOffset":3}', WAKES % 9], ['{"logOffset":3}', WAKES % 5])
+    assert not wakes_only(['{"logOffset":4}', WAKES % 9], ['{"logOffset":3}', WAKES % 5])
+    assert not wakes_only(['{"logOffset":3}', WAKES % 9], None)

@@ -1,0 +1,211 @@
+"""The times that batches run with, and rows that come too late."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs.job import Job
+from jobs.operators import Groups
+from jobs.timed import TellsTimes
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from holdfast.backends.api import BatchTimes
+from holdfast.errors import InvalidRequestError
+from holdfast.spark import StatefulFunction, progress_of, stateful
+from holdfast.spark.event_time import LateRows
+
+S = 1_000_000
+"""Microseconds of a second."""
+
+
+class InNoTime(Groups):
+    """A function of which nobody knows when its timers fire."""
+
+    time_mode = "sometimes"  # type: ignore[assignment]
+
+
+class Seen:
+    """A sink that keeps what it sees: the ids and the times of each batch."""
+
+    def __init__(self) -> None:
+        self.ids: dict[int, list[int]] = {}
+        self.times: dict[int, BatchTimes] = {}
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        collected = rows.collect()
+        self.ids[batch_id] = sorted(row.id for row in collected if row.id is not None)
+        (self.times[batch_id],) = {BatchTimes(*row[1:]) for row in collected}
+
+
+def watermarked(rows: DataFrame) -> DataFrame:
+    return rows.withWatermark("at", "10 seconds")
+
+
+def run(
+    job: Job,
+    sink: Callable[[DataFrame, int], object],
+    *,
+    keeps_late_rows: bool = False,
+    **options: Any,
+) -> None:
+    """Read everything that is there, by an operator in event time."""
+    function = TellsTimes(keeps_late_rows=keeps_late_rows)
+    operator = job.operator(function, sink=sink, schema=TellsTimes.schema, **options)
+    job.start(operator, rows=watermarked(job.stream()), availableNow=True).awaitTermination()
+
+
+def in_sparks_log(job: Job, batch_id: int) -> tuple[int, int]:
+    """The time and the watermark of a batch, as Spark has them."""
+    _, settings, *_ = (job.spark_checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
+    logged = json.loads(settings)
+    return logged["batchTimestampMs"], logged["batchWatermarkMs"]
+
+
+def rows_late(job: Job) -> int:
+    """How many rows the last checkpoint's batch dropped."""
+    subtasks = job.latest().metadata.operators["operator"].subtasks.values()
+    return sum(subtask.statistics.rows_late for subtask in subtasks if subtask.statistics)
+
+
+@pytest.mark.parametrize(
+    "dealt",
+    [{}, {"key": "name"}, {"parallelism": 1, "forward": True}],
+    ids=["evenly", "by key", "not at all"],
+)
+def test_rows_are_late_by_the_watermark_of_the_batch_before_to_the_microsecond(
+    job: Job, dealt: dict[str, Any]
+) -> None:
+    seen = Seen()
+    job.feed_at(100 * S, 95 * S, 1 * S)
+    job.feed_at(50 * S, 90 * S, 91 * S)  # the watermark is at 90 s now, and was at 0 before
+    job.feed_at(90 * S, 90 * S + 100, 89 * S, None)
+    run(job, seen, **dealt)
+    assert seen.ids == {0: [0, 1, 2], 1: [3, 4, 5], 2: [7, 9]}
+    for batch_id, late_watermark in enumerate([0, 0, 90_000]):
+        logged = in_sparks_log(job, batch_id)
+        assert seen.times[batch_id] == BatchTimes(*logged, late_watermark)
+    assert [seen.times[batch_id].watermark for batch_id in range(3)] == [0, 90_000, 90_000]
+    assert rows_late(job) == 2
+
+
+def test_late_rows_come_to_a_function_that_wants_them(job: Job) -> None:
+    seen = Seen()
+    job.feed_at(100 * S)
+    job.feed_at(200 * S)
+    job.feed_at(1 * S)
+    run(job, seen, keeps_late_rows=True)
+    assert seen.ids == {0: [0], 1: [1], 2: [2]}
+    assert rows_late(job) == 0
+
+
+def test_a_repeated_batch_has_the_times_and_the_late_rows_that_it_had(job: Job) -> None:
+    seen = Seen()
+
+    def fails(rows: DataFrame, batch_id: int) -> None:
+        seen(rows, batch_id)
+        if batch_id == 2:
+            raise RuntimeError("as planned")
+
+    job.feed_at(100 * S)
+    job.feed_at(200 * S)
+    job.feed_at(90 * S, 91 * S)
+    with pytest.raises(StreamingQueryException, match="as planned"):
+        run(job, fails)
+    before = seen.ids[2], seen.times[2]
+    assert before[0] == [3]
+    del seen.ids[2], seen.times[2]
+    run(job, seen)
+    assert (seen.ids[2], seen.times[2]) == before
+
+
+def test_the_watermark_of_a_savepoint_holds_under_a_new_checkpoint_location(
+    spark: SparkSession, job: Job, tmp_path: Path
+) -> None:
+    job.feed_at(100 * S)
+    job.feed_at(101 * S)
+    run(job, Seen())
+    assert progress_of(job.latest().metadata).watermark == 90_000
+    seen = Seen()
+    after = Job(spark, tmp_path / "after")
+    after.settings |= {
+        "spark.holdfast.savepoint.path": job.latest().location.external_pointer,
+        # The function has no state of its own.
+        "spark.holdfast.checkpoint.allow-non-restored-state": "true",
+    }
+    after.feed_at(50 * S, 91 * S)
+    after.feed_at(51 * S, 92 * S)
+    run(after, seen)
+    assert seen.ids == {0: [1], 1: [3]}
+    times = [(seen.times[i].watermark, seen.times[i].late_watermark) for i in range(2)]
+    assert times == [(90_000, 90_000), (90_000, 90_000)]
+    assert in_sparks_log(after, 1)[1] == 81_000
+
+
+def late(rows: DataFrame, event_time: str | None, late_watermark: int) -> list[Row]:
+    return rows.where(
+        LateRows.of(rows, event_time, uid="operator").before(late_watermark)
+    ).collect()
+
+
+def test_a_window_is_late_by_its_end_and_no_time_zone_matters(spark: SparkSession) -> None:
+    moments = [datetime.fromtimestamp(second, UTC) for second in (5, 15, 25)]
+    rows = spark.createDataFrame([(moment,) for moment in [*moments, None]], "at timestamp")
+    windows = rows.select(F.window("at", "10 seconds").alias("w`"), "at")
+    assert [row.at.timestamp() for row in late(windows, "w`", 20_000)] == [5, 15]
+    assert [row.at.timestamp() for row in late(windows, "w`", 19_999)] == [5]
+    assert [row.at.timestamp() for row in late(rows, "at", 15_000)] == [5, 15]
+    assert late(rows, "at", 0) == []
+
+
+def test_what_was_before_1970_is_late_from_the_first_batch_on_as_in_spark(
+    spark: SparkSession,
+) -> None:
+    rows = spark.sql("select timestamp_micros(-1) as at union all select timestamp_micros(1)")
+    assert len(late(rows, "at", 0)) == 1
+
+
+SCHEMA = "id long, at timestamp, day date, local timestamp_ntz, name string, window struct<end: timestamp_ntz>"
+
+
+@pytest.mark.parametrize(
+    ("columns", "event_time", "words"),
+    [
+        (["id"], None, "no column of its rows has a watermark"),
+        (["at", "other"], None, r"several columns .*\['at', 'other'\]; name"),
+        (["id", "at"], "when", r"have no column 'when'.*\['id', 'at'\]"),
+        (["day"], "day", "'day', the event time .* is of type date; it must be a timestamp"),
+        (["local"], "local", "'local', .* is of type timestamp_ntz; it must be a timestamp"),
+        (["window"], "window", "'window', .* is of type struct<end:timestamp_ntz>; it must"),
+        (["name"], "name", "'name', .* is of type string"),
+    ],
+)
+def test_an_event_time_that_is_none_is_refused(
+    spark: SparkSession, columns: list[str], event_time: str | None, words: str
+) -> None:
+    delay = {"spark.watermarkDelayMs": 10_000}
+    rows = spark.createDataFrame([], SCHEMA).withColumns(
+        {name: F.col("at").alias(name, metadata=delay) for name in ("at", "other")}
+    )
+    with pytest.raises(ValueError, match=words):
+        LateRows.of(rows.select(*columns), event_time, uid="operator")
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "words"),
+    [
+        (TellsTimes(keeps_late_rows=True), {"event_time": "at"}, "leave event_time out"),
+        (Groups(1), {"event_time": "at"}, "leave event_time out"),
+        (TellsTimes(), {"event_time": ""}, "must be the name of a column"),
+        (InNoTime(1), {}, "time_mode .* is 'sometimes'; it must be one of"),
+    ],
+)
+def test_an_operator_whose_time_cannot_be_used_is_refused(
+    function: StatefulFunction, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        stateful(function, uid="operator", parallelism=1, **options)

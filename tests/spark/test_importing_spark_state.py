@@ -1,0 +1,200 @@
+"""State of a stopped query with Spark's own `transformWithState` becomes that of an operator."""
+
+import shutil
+import threading
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from jobs.job import Job
+from jobs.remembering import SCHEMA, Remembering
+from jobs.session import session_with
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import holdfast
+from holdfast.cli.command_line import main
+from holdfast.errors import InvalidRequestError
+from holdfast.spark import import_spark_state, keyed, restore_savepoint
+
+ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    )
+}
+SECOND = 1_000_000
+HOUR_MS = 3_600_000
+
+Batches = dict[int, list[tuple[Any, ...]]]
+
+
+def rows_of(job: Job) -> DataFrame:
+    """The rows of the source, whose key has a name that columns of states have, too, and can be null."""
+    key = F.when(F.col("id") % 3 == 2, None).otherwise(F.concat(F.lit("key "), F.col("id") % 3))
+    rows = job.stream().select(
+        key.alias("key"),
+        "id",
+        "at",
+        "name",
+        (F.col("id") / 2).cast("decimal(10, 1)").alias("half"),
+    )
+    return rows.withWatermark("at", "0 seconds")
+
+
+def run(job: Job, output: Any, location: str) -> Batches:
+    """Read everything that is there."""
+    batches: Batches = {}
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        batches[batch_id] = sorted((tuple(row) for row in rows.collect()), key=str)
+
+    writer = output.writeStream.queryName("moved").outputMode("update")
+    writer = writer.option("checkpointLocation", location).trigger(availableNow=True)
+    with session_with(job.spark, ROCKSDB):
+        writer.foreachBatch(write).start().awaitTermination()
+    return batches
+
+
+def native(job: Job) -> DataFrame:
+    return (
+        rows_of(job).groupBy("key").transformWithState(Remembering(), SCHEMA, "Update", "EventTime")
+    )
+
+
+@pytest.fixture
+def stopped(job: Job) -> Job:
+    """A job that has run its processor in Spark's own operator, and has stopped with timers."""
+    job.feed_at(0, 1 * SECOND, 2 * SECOND, 5 * SECOND)
+    job.feed_at(10 * SECOND, 11 * SECOND)
+    run(job, native(job), str(job.spark_checkpoint))
+    return job
+
+
+def test_a_query_goes_on_as_if_it_had_never_been_moved(stopped: Job) -> None:
+    job = stopped
+    left = f"{job.directory}/left"
+    shutil.copytree(job.spark_checkpoint, left)
+    job.feed_at(*(moment * SECOND for moment in (1, 14, 30, 31)))  # the first row is late
+    job.feed_at(*(moment * SECOND for moment in (60, 61, 62)))
+    expected = run(job, native(job), str(job.spark_checkpoint))
+
+    savepoints = f"file://{job.directory}/savepoints"
+    pointer = import_spark_state(f"file://{left}", savepoints, uid="remembering", parallelism=3)
+    restored = restore_savepoint(
+        pointer, f"file://{job.directory}/moved", checkpoint_dir=f"file://{job.checkpoints}"
+    )
+    grouped = keyed(rows_of(job), "key", uid="remembering", parallelism=2)
+    output = grouped.transformWithState(Remembering(), SCHEMA, "Update", "EventTime")
+    with session_with(job.spark, restored.settings):
+        went_on = run(job, output, restored.checkpoint_location)
+    assert went_on == expected
+    timers = [row for rows in expected.values() for row in rows if row[1] % 1000 == 0]
+    assert min(expected) == restored.batch_id + 1
+    assert timers
+
+
+@pytest.fixture
+def living(job: Job) -> str:
+    """The checkpointLocation of a stopped query whose states live for an hour."""
+    job.feed_at(0, 1 * SECOND, 2 * SECOND, 5 * SECOND)
+    done = threading.Event()
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        rows.collect()
+        if batch_id == 1:  # so the first is noted as done
+            done.set()
+
+    output = (
+        rows_of(job)
+        .groupBy("key")
+        .transformWithState(Remembering(HOUR_MS, HOUR_MS), SCHEMA, "Update", "ProcessingTime")
+    )
+    writer = output.writeStream.foreachBatch(write).outputMode("update")
+    with session_with(job.spark, ROCKSDB):
+        query = writer.option("checkpointLocation", str(job.spark_checkpoint)).start()
+    try:
+        assert done.wait(120)
+    finally:
+        query.stop()
+    return f"file://{job.spark_checkpoint}"
+
+
+def test_values_expire_as_in_spark_once_it_is_said_how_long_they_live(
+    job: Job, living: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=r"\['count', 'ids', 'names'\] have a time to"):
+        import_spark_state(living, uid="remembering", parallelism=1)
+    ttl_ms = dict.fromkeys(("count", "ids", "names"), HOUR_MS)
+    savepoints = f"file://{job.directory}/savepoints"
+    pointer = import_spark_state(
+        living, savepoints, uid="remembering", parallelism=2, ttl_ms=ttl_ms
+    )
+    reader = job.spark.read.format("statestore").option("path", living)
+    times = {
+        name: {
+            row[0] - HOUR_MS
+            for row in reader.option("stateVarName", name).load().select(column).collect()
+        }
+        for name, column in (
+            ("count", "value.ttlExpirationMs"),
+            ("ids", "list_element.ttlExpirationMs"),
+            ("names", "user_map_value.ttlExpirationMs"),
+        )
+    }
+    for name, moments in times.items():
+        state = holdfast.read_state(pointer, "remembering", name)
+        changed = pc.unique(state["changed"].cast("int64")).to_pylist()
+        assert set(changed) == moments, name
+    elements = holdfast.read_state(pointer, "remembering", "ids")["value"].to_pylist()
+    assert {each["ts"] for elements_of_key in elements for each in elements_of_key} == times["ids"]
+
+    restored = restore_savepoint(
+        pointer, f"file://{job.directory}/moved", checkpoint_dir=f"file://{job.checkpoints}"
+    )
+    job.feed_at(7 * SECOND)
+    grouped = keyed(rows_of(job), "key", uid="remembering", parallelism=2)
+    output = grouped.transformWithState(
+        Remembering(HOUR_MS, HOUR_MS), SCHEMA, "Update", "ProcessingTime"
+    )
+    with session_with(job.spark, restored.settings):
+        batches = run(job, output, restored.checkpoint_location)
+    ((_, _, remembered),) = batches[restored.batch_id + 1]
+    assert remembered.startswith("[(2, ")  # a row before the move, and one behind it
+
+
+def test_the_command_says_what_is_lost_and_writes_nothing_in_a_dry_run(
+    stopped: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    savepoints = stopped.directory / "savepoints"
+    words = ["import", "spark-state", f"file://{stopped.spark_checkpoint}", "--uid", "remembering"]
+    words += ["--parallelism", "2", "--to", f"file://{savepoints}"]
+    assert main([*words, "--dry-run"]) == 0
+    dry = capsys.readouterr()
+    assert dry.out == ""
+    assert "names: map of struct<name:string,parts:array<string>> by struct<id:" in dry.err
+    assert "timers: timers of event time" in dry.err
+    assert "what is lost:" in dry.err
+    assert not savepoints.exists()
+
+    assert main(words) == 0
+    done = capsys.readouterr()
+    assert done.err.splitlines()[:-1] == dry.err.splitlines()[:-1]
+    states = holdfast.states(done.out.strip())
+    assert set(states["state"].to_pylist()) >= {"count", "ids", "names"}
+
+
+def test_state_that_is_not_of_a_single_processor_is_refused(job: Job) -> None:
+    job.feed(files=1, rows=3)
+    run(job, rows_of(job).groupBy("key").count(), str(job.spark_checkpoint))
+    location = f"file://{job.spark_checkpoint}"
+    with pytest.raises(InvalidRequestError, match=r"state of operators .*stateStoreSave"):
+        import_spark_state(location, uid="counts", parallelism=1)
+
+
+@pytest.mark.parametrize("time", ["seen=", "=5", "5", "seen=soon"])
+def test_a_time_to_live_that_is_none_is_refused_by_the_command(
+    time: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["import", "spark-state", "file:///nothing", "--uid", "u", "--parallelism", "1"]
+    assert main([*words, "--ttl", time]) == 2
+    assert "--ttl takes STATE=MS" in capsys.readouterr().err

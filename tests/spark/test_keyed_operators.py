@@ -1,0 +1,84 @@
+"""Operators with keyed state on a real Spark."""
+
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from jobs.job import Job
+from jobs.keyed_operators import Days, Totals
+from jobs.operators import local_directories
+from jobs.session import session_with
+from jobs.totals_by_key import ROWS, check_totals, run, totals
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from holdfast.errors import InvalidRequestError
+from holdfast.spark.operators import Operator, Routing
+
+
+def sources(job: Job) -> set[str]:
+    """Where the subtasks of the last batch have found their state."""
+    subtasks = job.latest().metadata.operators["operator"].subtasks.values()
+    return {subtask.statistics.restored_from for subtask in subtasks if subtask.statistics}
+
+
+def test_state_by_key_goes_on_over_a_failure_and_at_another_parallelism(job: Job) -> None:
+    job.feed(files=2, rows=ROWS)
+
+    def fails_in_batch_1(rows: DataFrame, batch_id: int) -> None:
+        job.write(rows, batch_id)
+        if batch_id == 1:
+            raise OSError("as planned")
+
+    with pytest.raises(StreamingQueryException, match="as planned"):
+        run(job, totals(job, fails_in_batch_1))
+    assert job.completed() == [1]
+    run(job, totals(job, parallelism=3))
+    check_totals(job)
+    job.feed(files=2, rows=ROWS)
+    run(job, totals(job, parallelism=3))
+    check_totals(job)
+    assert "storage" not in sources(job)
+    assert copies(job)
+
+
+def copies(job: Job) -> list[Path]:
+    """Local copies of segments, looked up behind the library's back."""
+    directories = job.spark.sparkContext.parallelize([0], 1).map(local_directories).first()
+    return [
+        file
+        for directory in directories
+        for file in (Path(directory) / "holdfast" / "segments").glob("*/*")
+        if len(file.name) == 32
+    ]
+
+
+def test_a_key_of_several_columns_has_their_types_and_may_be_null(job: Job) -> None:
+    job.feed(files=2, rows=100)
+    rows = job.stream().select(
+        F.expr("if(id % 3 = 0, null, concat('n', id % 3))").alias("name"),
+        F.expr("date_trunc('day', at)").alias("day"),
+        "id",
+    )
+    operator = job.operator(
+        Days(), key=["name", "day"], schema="name string, day timestamp, count long"
+    )
+    job.start(operator, rows, availableNow=True).awaitTermination()
+    tables = [pq.read_table(file) for file in job.output.glob("batch=1/*.parquet")]
+    rows_out = [tuple(row.values()) for table in tables for row in table.to_pylist()]
+    midnight = datetime(1969, 12, 31, 23)  # noqa: DTZ001  # Spark writes no zone
+    assert sorted(rows_out, key=str) == [
+        ("n1", midnight, 67),
+        ("n2", midnight, 66),
+        (None, midnight, 67),
+    ]
+
+
+def test_a_key_by_which_no_state_can_be_kept_is_refused_on_the_driver(spark: SparkSession) -> None:
+    operator = Operator(function=Totals(), uid="totals", parallelism=2, key=("key",))
+    with session_with(spark, {"spark.sql.timeType.enabled": "true"}):
+        rows = spark.range(1).withColumn("key", F.expr("time'10:00:00'"))
+        with pytest.raises(InvalidRequestError, match=r"'key' .* 'totals' .* time64.* cast it"):
+            Routing.of(rows, operator, 128)

@@ -1,0 +1,246 @@
+"""Local copies of keyed state's segments, without Spark: fetched once, let go when nobody needs them, never trusted."""
+
+import gc
+import os
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from jobs.keyed import KeyedJob
+from jobs.keyed_operators import Totals
+
+from holdfast.backends.keyed.columnar.segment_store import SegmentStore
+from holdfast.backends.keyed.segments import Segment
+from holdfast.errors import CheckpointCorruptedError
+from holdfast.locations.adapters import FileStateHandle
+from holdfast.spark.warm_state import LocalSegments, WarmSettings
+from holdfast.testing import ManualClock
+
+SCHEMA = pa.schema([("key", pa.int64()), ("id", pa.int64())])
+OUTPUT = pa.schema([("key", pa.int64()), ("rows", pa.int64()), ("ids", pa.int64())])
+KEYS = range(4000)
+LARGE = 1 << 30
+
+
+class Host:
+    """A host that runs all subtasks of a job, whose state is large enough to lie in files.
+
+    Each task is a new process to warm state, unless there is memory of workers.
+    """
+
+    def __init__(self, storage: str, local: Path, max_bytes: int = LARGE) -> None:
+        self.storage = storage
+        self.local = local
+        self.max_bytes = max_bytes
+        self.worker_bytes = 0
+        self.start()
+        self.rounds = 0
+
+    def start(self, parallelism: int = 2) -> None:
+        """Start the query, maybe again."""
+        self.job = KeyedJob(
+            self.storage,
+            Totals(),
+            schema=SCHEMA,
+            output=OUTPUT,
+            parallelism=parallelism,
+            warm=WarmSettings(
+                local_bytes=LARGE, segment_bytes=self.max_bytes, worker_bytes=self.worker_bytes
+            ),
+        )
+
+    def run(self, keys: range = KEYS) -> None:
+        """Run a batch with a row of each key; all keys have had the same number of rows."""
+        output = self.job.run([{"key": key, "id": key} for key in keys])
+        self.rounds += 1
+        assert {row["key"]: row["rows"] for row in output} == dict.fromkeys(keys, self.rounds)
+
+    def copies(self) -> set[Path]:
+        return {path for path in self.local.glob("holdfast/segments/*/*") if is_segment(path)}
+
+    def names(self) -> set[str]:
+        """The segments in files that the last checkpoint leads to."""
+        streams = self.job.latest.metadata.shared_streams()
+        return {
+            name
+            for subtask in self.job.latest.metadata.operators["operator"].subtasks.values()
+            for name, stream in subtask.shared_streams().items()
+            if isinstance(stream, FileStateHandle) and stream in streams
+        }
+
+
+def is_segment(path: Path) -> bool:
+    return len(path.name) == 32
+
+
+@pytest.fixture
+def host(memory_directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "blockmgr-1"))
+    (tmp_path / "blockmgr-1").mkdir()
+    return Host(memory_directory, tmp_path / "blockmgr-1")
+
+
+def test_what_a_task_wrote_is_mapped_by_the_next_and_not_fetched(host: Host) -> None:
+    host.run()
+    assert host.names() == {path.name for path in host.copies()} != set()
+    host.run()
+    assert host.job.sources == {"local"}
+
+
+def test_a_segment_is_fetched_once_by_a_host_that_lacks_it(host: Host) -> None:
+    host.run()
+    for path in host.copies():
+        path.unlink()
+    host.run()
+    assert host.job.sources == {"storage"}
+    host.run()
+    assert host.job.sources == {"local"}
+    host.start(parallelism=3)
+    host.run()
+    assert host.job.sources == {"local"}  # all three share what two have left
+
+
+def test_files_of_storage_on_the_same_disk_are_the_copies(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.storage = f"file://{tmp_path}/checkpoints"
+    host.start()
+    host.run()
+    for path in host.copies():
+        path.unlink()
+    host.run()
+    assert host.job.sources == {"local"}
+    restored = {path.name for path in host.copies() if path.stat().st_nlink == 2}
+    assert restored
+    host.max_bytes = 0  # there is room for what takes none
+    host.start()
+    host.run()
+    assert restored & {path.name for path in host.copies()}
+
+
+def test_copies_go_when_no_subtask_needs_them_any_more(host: Host) -> None:
+    for _ in range(12):
+        before = host.names() if host.rounds else set()
+        host.run()
+        needed = before | host.names()
+        assert {path.name for path in host.copies()} <= needed
+    assert host.names() <= {path.name for path in host.copies()}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is mapped")
+def test_no_worker_keeps_room_on_disk_that_deleted_copies_had(host: Host) -> None:
+    host.worker_bytes = LARGE
+    host.start()
+    gc.disable()
+    try:
+        for _ in range(8):
+            host.run()
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        mapped = {
+            line.split()[-1] for line in maps if str(host.local) in line and "segments" in line
+        }
+    finally:
+        gc.enable()
+    assert mapped
+    assert "(deleted)" not in mapped
+
+
+def test_there_are_no_more_copies_than_are_allowed_and_without_them_it_works(host: Host) -> None:
+    host.max_bytes = 60_000
+    host.start()
+    for _ in range(5):
+        host.run()
+        assert sum(path.stat().st_size for path in host.copies()) <= host.max_bytes
+
+
+def test_what_storage_has_as_the_same_file_takes_no_room(host: Host, tmp_path: Path) -> None:
+    host.max_bytes = 0
+    host.run()
+    for number, path in enumerate(host.copies()):
+        os.link(path, tmp_path / str(number))
+    segments = local_segments(host)
+    segments.keep(host.names())
+    assert {path.name for path in host.copies()} == host.names()
+
+
+def local_segments(host: Host, clock: ManualClock | None = None) -> LocalSegments:
+    """The copies as a task of subtask 0 uses them."""
+    (directory,) = {path.parent for path in host.copies()}
+    return LocalSegments(
+        root=str(directory.parent),
+        operator=directory.name,
+        subtask=0,
+        checkpoint_id=2,
+        max_bytes=host.max_bytes,
+        clock=clock or ManualClock(),
+    )
+
+
+def test_what_tasks_left_that_were_killed_is_deleted_when_it_is_old(host: Host) -> None:
+    host.run()
+    segments = local_segments(host)
+    now_s = segments.clock.now_ms() / 1000
+    left = {
+        name: Path(segments.directory) / name
+        for name in ("0" * 32, "1" * 32, "a.inprogress", "b.inprogress", "7.1", "8.1")
+    }
+    for path in left.values():
+        path.write_text("")
+    for name in ("0" * 32, "a.inprogress", "7.1"):
+        os.utime(left[name], (now_s - 100_000,) * 2)
+    for name in ("1" * 32, "b.inprogress", "8.1"):
+        os.utime(left[name], (now_s,) * 2)
+    segments.keep(host.names())
+    assert [path.exists() for path in left.values()] == [False, True] * 3
+    host.run()
+
+
+def test_a_directory_in_use_is_not_taken_for_dead(host: Host) -> None:
+    host.run()
+    directory = host.local / "holdfast"
+    os.utime(directory, (0, 0))
+    local_segments(host).keep(host.names())
+    assert directory.stat().st_mtime > 0
+
+
+def test_a_damaged_copy_is_not_served_and_the_next_try_fetches_the_segment(host: Host) -> None:
+    host.run()
+    for path in host.copies():
+        content = bytearray(path.read_bytes())
+        content[40] ^= 1
+        path.write_bytes(content)
+    with pytest.raises(CheckpointCorruptedError):
+        host.run()
+    with pytest.raises(CheckpointCorruptedError):  # the other subtask's
+        host.run()
+    host.run()
+    assert "storage" in host.job.sources
+
+
+def test_a_disk_that_takes_nothing_is_no_reason_to_fail(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "no room")
+
+    monkeypatch.setattr(os, "writev", full)
+    for _ in range(3):
+        host.run()
+    assert not host.copies()
+
+
+def test_a_batch_without_rows_opens_no_segment(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.run()
+    opened: list[str] = []
+    segment_of = SegmentStore.segment
+
+    def segment(store: SegmentStore, name: str) -> Segment:
+        opened.append(name)
+        return segment_of(store, name)
+
+    monkeypatch.setattr(SegmentStore, "segment", segment)
+    host.job.run()
+    assert opened == []
+    host.run(range(1))
+    assert opened

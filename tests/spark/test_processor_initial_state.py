@@ -1,0 +1,73 @@
+"""Initial state of processors, given to `keyed(...).transformWithState` as to Spark's own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from jobs.by_key import run, stream
+from jobs.job import Job
+from jobs.transforming import Totals, TotalsFromThere
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.errors import InvalidRequestError
+from holdfast.spark import keyed
+
+OUT = "key long, total long, rows long"
+STATES = [(0, 100, 1), (0, 200, 1), (7, 5, 1)]
+
+
+@pytest.fixture
+def states(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame(STATES, "key long, amount long, n long")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda states: states,
+        lambda states: states.groupBy("key"),
+        lambda states: states.withColumnRenamed("key", "other").groupBy("other"),
+    ],
+    ids=["rows", "grouped rows", "grouped by another name"],
+)
+def test_initial_state_is_given_to_its_keys_in_the_first_batch_alone(
+    given: Callable[[DataFrame], Any], states: DataFrame, job: Job
+) -> None:
+    results = []
+    for parallelism in (2, 3):
+        job.feed(files=1, rows=3)
+        rows = keyed(stream(job), "key", uid="sums", parallelism=parallelism)
+        output = rows.transformWithState(
+            TotalsFromThere(), OUT, "Update", "ProcessingTime", initialState=given(states)
+        )
+        results.append(run(job, output))
+    first, second = results
+    # Key 7 has no rows; timers tell both keys with initial state once more.
+    assert first == {0: [(0, 300, 3), (0, 300, 3), (1, 1, 1), (2, 2, 1), (7, 5, 1)]}
+    assert second == {1: [(0, 303, 4), (1, 5, 2), (2, 7, 2)]}
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        (lambda states: [(0, 100)], "type list"),
+        (lambda states: states.drop("key"), "grouped by \\['key'\\]"),
+        (lambda states: states.groupBy(states.key + 1), "grouped by"),
+        (lambda states: states.groupBy("key", "n"), "as many"),
+        (lambda states: states.groupBy(), "grouped by \\[\\]"),
+        (lambda states: states.selectExpr("string(key) as key"), "string.*bigint.*cast it"),
+    ],
+    ids=["a list", "no key", "an expression", "two columns", "no column", "another type"],
+)
+def test_initial_state_is_rows_grouped_by_the_key(
+    given: Callable[[DataFrame], Any], what: str, states: DataFrame, job: Job
+) -> None:
+    rows = keyed(stream(job), "key", uid="sums", parallelism=2)
+    with pytest.raises(InvalidRequestError, match=what):
+        rows.transformWithState(Totals(), OUT, "Update", "None", initialState=given(states))
+
+
+def test_no_column_is_the_event_time_of_what_is_behind_it(job: Job) -> None:
+    rows = keyed(stream(job), "key", uid="sums", parallelism=2)
+    with pytest.raises(InvalidRequestError, match="eventTimeColumnName is 'at'"):
+        rows.transformWithState(Totals(), OUT, "Update", "EventTime", eventTimeColumnName="at")

@@ -1,0 +1,540 @@
+"""State variables of processors: what they take, what they give back, and when."""
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+from jobs.processed import NUMBER, NUMBER_AND_TEXT, TEXT, Told, outputs, processor_job
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import Row
+from pyspark.sql import types as spark
+
+from holdfast.errors import InvalidRequestError
+
+
+def _struct(**fields: spark.DataType) -> spark.StructType:
+    return spark.StructType([spark.StructField(name, kind) for name, kind in fields.items()])
+
+
+@pytest.fixture
+def doing(memory_directory: str) -> Callable[..., list[Any]]:
+    """Runs a function for a key with state, then another one in the next batch."""
+
+    def run(init: Any, *batches: Any) -> list[Any]:
+        results = []
+        for batch in batches:
+            processor = Told(init, lambda p, states, key, rows, do=batch: do(states))
+            job = processor_job(memory_directory, processor)
+            results += outputs(job.run([{"k": "a", "v": 1}]))
+        return results
+
+    return run
+
+
+def _value(schema: spark.StructType = NUMBER_AND_TEXT) -> Any:
+    return lambda handle: handle.getValueState("v", schema)
+
+
+def _list(handle: Any) -> Any:
+    return handle.getListState("l", NUMBER)
+
+
+def _map(handle: Any) -> Any:
+    return handle.getMapState("m", TEXT, NUMBER)
+
+
+def test_a_value_is_as_in_spark(doing: Any) -> None:
+    def first(v: Any) -> Any:
+        yield v.exists(), v.get()
+        v.clear()
+        v.update((1, "x"))
+        yield v.get(), v.exists()
+        v.update([2, "y"])
+        yield v.get()
+
+    def second(v: Any) -> Any:
+        yield v.get()
+        v.clear()
+        yield v.get(), v.exists()
+
+    def third(v: Any) -> Any:
+        yield v.get()
+        v.update((None, None))
+        yield v.get(), v.exists()
+
+    assert doing(_value(), first, second, third, lambda v: [v.get(), v.exists()]) == [
+        (False, None),
+        ((1, "x"), True),
+        (2, "y"),
+        (2, "y"),
+        (None, False),
+        None,
+        ((None, None), True),
+        (None, None),
+        True,
+    ]
+
+
+def test_a_list_is_as_in_spark(doing: Any) -> None:
+    def first(s: Any) -> Any:
+        yield list(s.get()), s.exists()
+        s.appendValue((1,))
+        s.appendList([(2,), (3,)])
+        yield list(s.get()), s.exists()
+
+    def second(s: Any) -> Any:
+        s.appendValue((4,))
+        yield list(s.get())
+        s.put([(9,), (8,)])
+        yield list(s.get())
+        s.put((n,) for n in range(2))
+        s.appendValue((None,))
+        yield list(s.get())
+
+    def third(s: Any) -> Any:
+        s.appendValue([5])
+        return []
+
+    def fourth(s: Any) -> Any:
+        yield list(s.get())
+        s.clear()
+        yield s.exists()
+
+    assert doing(_list, first, second, third, fourth, lambda s: [list(s.get())]) == [
+        ([], False),
+        ([(1,), (2,), (3,)], True),
+        [(1,), (2,), (3,), (4,)],
+        [(9,), (8,)],
+        [(0,), (1,), (None,)],
+        [(0,), (1,), (None,), (5,)],
+        False,
+        [],
+    ]
+
+
+def test_an_iterator_of_a_list_has_what_was_there_when_it_was_asked_for_the_first_element(
+    doing: Any,
+) -> None:
+    def body(s: Any) -> Any:
+        lazy = s.get()
+        s.appendValue((1,))
+        yield list(lazy)
+        began = s.get()
+        next(began)
+        s.appendValue((2,))
+        yield list(began)
+        s.put([(1,), (2,), (3,)])
+        began = s.get()
+        next(began)
+        s.appendValue((4,))
+        s.clear()
+        yield list(began), list(began)
+
+    assert doing(_list, body) == [[(1,)], [], ([(2,), (3,)], [])]
+
+
+@pytest.mark.parametrize("method", ["put", "appendList"])
+def test_an_empty_list_is_refused_as_in_spark(doing: Any, method: str) -> None:
+    def body(s: Any) -> Any:
+        with pytest.raises(
+            PySparkRuntimeError, match=r"ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE"
+        ):
+            getattr(s, method)([])
+        return [list(s.get())]
+
+    assert doing(_list, body) == [[]]
+
+
+def test_what_is_no_row_is_a_type_error(doing: Any) -> None:
+    def of_list(s: Any) -> Any:
+        for call, given in ((s.put, None), (s.appendValue, None), (s.put, [None]), (s.put, [3])):
+            with pytest.raises(TypeError):
+                call(given)
+        return [list(s.get())]
+
+    def of_map(m: Any) -> Any:
+        call: Any
+        for call in (
+            lambda: m.updateValue(None, (1,)),
+            lambda: m.updateValue(("k",), None),
+            lambda: m.getValue(None),
+        ):
+            with pytest.raises(TypeError):
+                call()
+        return [m.exists()]
+
+    def of_value(v: Any) -> Any:
+        for given in (None, 3):
+            with pytest.raises(TypeError):
+                v.update(given)
+        return [v.get()]
+
+    assert doing(_list, of_list) == [[]]
+    assert doing(_map, of_map) == [False]
+    assert doing(_value(), of_value) == [None]
+
+
+def test_a_map_is_as_in_spark(doing: Any) -> None:
+    def first(m: Any) -> Any:
+        yield m.getValue(("k",)), m.containsKey(("k",)), m.exists()
+        m.removeKey(("k",))
+        m.clear()
+        m.updateValue(("k",), (1,))
+        m.updateValue((None,), (None,))
+        m.updateValue(("",), (2,))
+        yield m.getValue(("k",)), m.getValue((None,)), m.containsKey((None,))
+
+    def second(m: Any) -> Any:
+        value = m.getValue(("k",))
+        assert isinstance(value, Row)
+        assert value.n == 1
+        yield sorted(m.keys(), key=str), sorted(m.values(), key=str)
+        m.removeKey(("k",))
+        yield sorted(m.iterator(), key=str)
+        m.updateValue(("new",), (3,))
+        m.updateValue(("",), (4,))
+
+    def third(m: Any) -> Any:
+        yield sorted(m.iterator(), key=str)
+        for key in list(m.keys()):
+            m.removeKey(key)
+        yield m.exists()
+        m.updateValue(("z",), (7,))
+        yield m.exists()
+
+    def fourth(m: Any) -> Any:
+        yield list(m.iterator())
+        m.clear()
+        m.updateValue(("y",), (8,))
+        yield list(m.iterator()), m.getValue(("z",))
+
+    assert doing(_map, first, second, third, fourth, lambda m: [list(m.iterator())]) == [
+        (None, False, False),
+        (Row(n=1), Row(n=None), True),
+        ([("",), ("k",), (None,)], [(1,), (2,), (None,)]),
+        [(("",), (2,)), ((None,), (None,))],
+        [(("",), (4,)), (("new",), (3,)), ((None,), (None,))],
+        False,
+        True,
+        [(("z",), (7,))],
+        ([(("y",), (8,))], None),
+        [(("y",), (8,))],
+    ]
+
+
+def test_an_iterator_of_a_map_has_the_entries_of_when_it_began(doing: Any) -> None:
+    def body(m: Any) -> Any:
+        for letter in "abc":
+            m.updateValue((letter,), (1,))
+        for name in ("iterator", "keys", "values"):
+            began = getattr(m, name)()
+            next(began)
+            m.updateValue(("d",), (4,))
+            m.clear()
+            yield len(list(began))
+            for letter in "abc":
+                m.updateValue((letter,), (1,))
+
+    assert doing(_map, body) == [2, 2, 2]
+
+
+@pytest.mark.parametrize("values", [(1,), (1, "a", 3)])
+def test_a_value_of_another_number_of_fields_is_refused_as_in_spark(
+    doing: Any, values: tuple[Any, ...]
+) -> None:
+    def body(v: Any) -> Any:
+        with pytest.raises(PySparkRuntimeError, match="STRUCT_ARRAY_LENGTH_MISMATCH") as caught:
+            v.update(values)
+        return [str(caught.value), v.get()]
+
+    text, value = doing(_value(), body)
+    assert text == (
+        "Error updating value state: [STRUCT_ARRAY_LENGTH_MISMATCH] Input row doesn't have expected number of "
+        f"values required by the schema. 2 fields are required while {len(values)} values are provided."
+    )
+    assert value is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("7", "a"),
+        (7.9, "a"),
+        (True, "b"),
+        (2**40, "a"),
+        (1, 1.5),
+        (Row(a=1), "a"),
+        {"n": 1, "s": "a"},
+        "ab",
+        Row(s="z", n=3),
+    ],
+    ids=str,
+)
+def test_a_value_of_another_type_is_refused_and_named(doing: Any, given: Any) -> None:
+    def body(v: Any) -> Any:
+        with pytest.raises(InvalidRequestError, match="state 'v'"):
+            v.update(given)
+        return [v.get()]
+
+    assert doing(_value(), body) == [None]
+
+
+class _Named(NamedTuple):
+    n: Any
+    s: Any
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ((7, 8), (7, "8")),
+        (_Named(7, "a"), (7, "a")),
+        ((np.int64(7), np.str_("a")), (7, "a")),
+        (Row(n=7, s="a"), (7, "a")),
+        (Row(x=7, y="a"), (7, "a")),
+        ([7, None], (7, None)),
+    ],
+    ids=str,
+)
+def test_a_row_is_taken_by_position(doing: Any, given: Any, kept: Any) -> None:
+    def body(v: Any) -> Any:
+        v.update(iter(given))
+        assert v.get() == kept
+        v.update(given)
+        return [v.get()]
+
+    assert doing(_value(), body, lambda v: [v.get()]) == [kept, kept]
+
+
+UTC = dt.UTC
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "kept"),
+    [
+        (spark.ByteType(), -128, -128),
+        (spark.LongType(), 2**63 - 1, 2**63 - 1),
+        (spark.DoubleType(), 1, 1.0),
+        (spark.DoubleType(), np.float32(0.5), 0.5),
+        (spark.FloatType(), 0.5, 0.5),
+        (spark.FloatType(), 1e300, float("inf")),
+        (spark.BooleanType(), np.bool_(True), True),
+        (spark.BinaryType(), b"\x00\xff", b"\x00\xff"),
+        (spark.BinaryType(), bytearray(b"ab"), b"ab"),
+        (spark.DateType(), dt.date(1, 1, 1), dt.date(1, 1, 1)),
+        (spark.DateType(), dt.datetime(2024, 1, 2, 3, tzinfo=UTC), dt.date(2024, 1, 2)),
+        (spark.DecimalType(10, 2), Decimal("1.555"), Decimal("1.56")),
+        (spark.DecimalType(10, 2), Decimal("-1.555"), Decimal("-1.56")),
+        (spark.DecimalType(10, 2), 3, Decimal("3.00")),
+        (
+            spark.TimestampNTZType(),
+            dt.datetime(2024, 1, 2, 3, 4, 5, 6),
+            dt.datetime(2024, 1, 2, 3, 4, 5, 6),
+        ),
+        (
+            spark.TimestampType(),
+            dt.datetime(2024, 1, 2, 3, 4, 5, 6),
+            dt.datetime(2024, 1, 2, 3, 4, 5, 6),
+        ),
+        (
+            spark.TimestampType(),
+            dt.datetime(2024, 1, 2, 3, tzinfo=UTC),
+            dt.datetime(2024, 1, 2, 3, tzinfo=UTC).astimezone().replace(tzinfo=None),
+        ),
+        (
+            spark.TimestampType(),
+            pd.Timestamp("1969-12-31 23:59:59.5"),
+            dt.datetime(1969, 12, 31, 23, 59, 59, 500_000),
+        ),
+        (
+            spark.DayTimeIntervalType(),
+            dt.timedelta(days=-1, seconds=3),
+            dt.timedelta(days=-1, seconds=3),
+        ),
+        (spark.DayTimeIntervalType(), pd.Timedelta(seconds=3), dt.timedelta(seconds=3)),
+        (spark.ArrayType(spark.IntegerType()), (1, None), [1, None]),
+        (spark.ArrayType(spark.IntegerType()), np.array([1, 2]), [1, 2]),
+        (
+            spark.ArrayType(spark.ArrayType(spark.StringType())),
+            [["a"], None, []],
+            [["a"], None, []],
+        ),
+        (
+            spark.MapType(spark.StringType(), spark.IntegerType()),
+            {"a": 1, "b": None},
+            {"a": 1, "b": None},
+        ),
+        (spark.MapType(spark.StringType(), spark.IntegerType()), [("a", 1)], {"a": 1}),
+        (_struct(a=spark.IntegerType(), b=spark.StringType()), (1, None), Row(a=1, b=None)),
+        (_struct(a=spark.IntegerType()), {"a": 1, "x": 2}, Row(a=1)),
+        (
+            _struct(a=_struct(b=spark.DateType())),
+            Row(a=Row(b=dt.date(2024, 1, 1))),
+            Row(a=Row(b=dt.date(2024, 1, 1))),
+        ),
+        (spark.NullType(), None, None),
+        (spark.VarcharType(3), "abc", "abc"),
+    ],
+    ids=str,
+)
+def test_a_value_of_each_type_comes_back_as_in_spark(
+    memory_directory: str, kind: spark.DataType, given: Any, kept: Any
+) -> None:
+    def check(state: Any) -> None:
+        for value in ((state.get() or [None])[0],):
+            assert value == kept
+            assert type(value) is type(kept) or isinstance(value, Row)
+
+    def write(_: Any, states: Any, key: Any, rows: Any) -> None:
+        v, s, m = states
+        for value in (given, None):
+            v.update((value,))
+            s.appendValue((value,))
+            m.updateValue((1,), (value,))
+        v.update((given,))
+        check(v)
+
+    def read(_: Any, states: Any, key: Any, rows: Any) -> None:
+        v, s, m = states
+        check(v)
+        assert list(s.get()) == [(kept,), (None,)]
+        assert m.getValue((1,)) == (None,)
+
+    schema = _struct(x=kind)
+
+    def init(handle: Any) -> Any:
+        return (
+            handle.getValueState("v", schema),
+            handle.getListState("l", schema),
+            handle.getMapState("m", NUMBER, schema),
+        )
+
+    for body in (write, read):
+        processor_job(memory_directory, Told(init, body)).run([{"k": "a", "v": 1}])
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (spark.LongType(), 2**63),
+        (spark.LongType(), True),
+        (spark.DoubleType(), "1"),
+        (spark.DoubleType(), True),
+        (spark.BooleanType(), 1),
+        (spark.DateType(), "2024-01-01"),
+        (spark.TimestampType(), 5),
+        (spark.TimestampType(), pd.NaT),
+        (spark.DecimalType(3, 2), Decimal(10)),
+        (spark.DecimalType(3, 2), 1.5),
+        (spark.DecimalType(3, 2), Decimal("NaN")),
+        (spark.ArrayType(spark.IntegerType()), [1, "a"]),
+        (spark.ArrayType(spark.IntegerType()), 3),
+        (spark.MapType(spark.StringType(), spark.IntegerType()), {None: 1}),
+        (spark.MapType(spark.StringType(), spark.IntegerType()), "ab"),
+        (_struct(a=spark.IntegerType()), (1, 2)),
+        (_struct(a=spark.IntegerType()), ("a",)),
+        (spark.NullType(), 1),
+    ],
+    ids=str,
+)
+def test_a_value_that_spark_would_change_or_lose_is_refused(
+    doing: Any, kind: spark.DataType, given: Any
+) -> None:
+    def body(v: Any) -> Any:
+        with pytest.raises(InvalidRequestError, match="field 'x"):
+            v.update((given,))
+        return [v.get()]
+
+    assert doing(_value(_struct(x=kind)), body) == [None]
+
+
+def test_a_processor_may_change_what_it_gave_and_what_it_got(doing: Any) -> None:
+    schema = _struct(x=spark.ArrayType(spark.IntegerType()))
+
+    def first(v: Any) -> Any:
+        given = [1]
+        v.update((given,))
+        given.append(2)
+        v.get()[0].append(3)
+        yield v.get()
+
+    def second(v: Any) -> Any:
+        v.get()[0].append(4)
+        yield v.get()
+
+    assert doing(_value(schema), first, second) == [([1],), ([1],)]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        _struct(d=spark.DoubleType()),
+        _struct(a=spark.ArrayType(spark.IntegerType()), s=spark.StringType()),
+        _struct(s=_struct(d=spark.DoubleType())),
+    ],
+    ids=lambda schema: schema.simpleString(),
+)
+def test_a_maps_key_may_have_any_type_that_can_be_hashed(doing: Any, schema: Any) -> None:
+    nan = float("nan")
+    keys: dict[str, list[Any]] = {
+        "struct<d:double>": [(nan,), (0.0,), (None,), (1.5,)],
+        "struct<a:array<int>,s:string>": [([1, 2], "a"), ([], "a"), (None, "a"), ([None], None)],
+        "struct<s:struct<d:double>>": [((nan,),), ((0.0,),), (None,), ((None,),)],
+    }
+    given = keys[schema.simpleString()]
+
+    def init(handle: Any) -> Any:
+        return handle.getMapState("m", schema, NUMBER)
+
+    def write(m: Any) -> Any:
+        for number, key in enumerate(given):
+            m.updateValue(key, (-1,))
+            m.updateValue(key, (number,))
+        return [len(list(m.keys()))]
+
+    def read(m: Any) -> Any:
+        for number, key in enumerate(given):
+            assert m.getValue(key) == (number,)
+        yield len(list(m.keys()))
+        m.removeKey(given[0])
+
+    counts = doing(init, write, read, lambda m: [len(list(m.keys()))])
+    assert counts == [len(given), len(given), len(given) - 1]
+
+
+def test_a_struct_without_fields_is_a_value(doing: Any) -> None:
+    def first(v: Any) -> Any:
+        v.update(())
+        return [v.get()]
+
+    assert doing(_value(_struct()), first, lambda v: [v.get(), v.exists()]) == [(), (), True]
+
+
+def test_a_map_of_very_many_entries_is_read_entry_by_entry(memory_directory: str) -> None:
+    def write(_: Any, m: Any, key: Any, rows: Any) -> None:
+        for number in range(3000):
+            m.updateValue((str(number),), (number,))
+
+    def read(_: Any, m: Any, key: Any, rows: Any) -> Any:
+        assert m.getValue(("7",)) == (7,)
+        assert m.getValue(("7",)) == (7,)
+        assert not m.containsKey(("nowhere",))
+        m.updateValue(("7",), (8,))
+        m.removeKey(("9",))
+        assert m.getValue(("7",)) == (8,)
+        assert m.getValue(("9",)) is None
+        assert [m.getValue((str(n),)) for n in range(10, 30)] == [(n,) for n in range(10, 30)]
+        yield len(list(m.keys()))
+        m.clear()
+        assert m.getValue(("7",)) is None
+
+    rows = [{"k": letter, "v": 1} for letter in "abcd"]
+    processor_job(memory_directory, Told(_map, write)).run(rows)
+    job = processor_job(memory_directory, Told(_map, read))
+    assert outputs(job.run(rows)) == [2999] * 4
+    last = processor_job(memory_directory, Told(_map, lambda _, m, *__: [m.exists()]))
+    assert outputs(last.run(rows)) == [False] * 4

@@ -1,0 +1,161 @@
+"""Streams by key: what `keyed` makes of processors, functions, aggregates and windows."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from jobs.by_key import run, stream
+from jobs.job import Job
+from jobs.keyed_operators import Days
+from jobs.transforming import Totals
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from holdfast.errors import InvalidRequestError
+from holdfast.spark import aggregates, checkpointed, keyed, windows
+from holdfast.spark.by_key import KeyedRows
+
+S = 1_000_000
+"""Microseconds of a second."""
+
+
+def by_key(job: Job) -> KeyedRows:
+    return keyed(stream(job), "key", uid="sums", parallelism=2)
+
+
+def test_a_processor_of_spark_goes_on_with_its_state_after_a_restart(job: Job) -> None:
+    results = []
+    for _ in range(2):
+        job.feed(files=1, rows=6)
+        grouped = by_key(job)
+        results.append(
+            run(
+                job,
+                grouped.transformWithState(
+                    Totals(), "key long, total long, rows long", "Update", "None"
+                ),
+            )
+        )
+    assert results == [
+        {0: [(0, 3, 2), (1, 5, 2), (2, 7, 2)]},
+        {1: [(0, 18, 4), (1, 22, 4), (2, 26, 4)]},
+    ]
+
+
+def test_aggregates_are_those_of_all_rows_so_far_and_only_changed_keys_are_given(
+    job: Job,
+) -> None:
+    job.feed(files=1, rows=6)
+    job.feed(files=1, rows=1)
+    totals = by_key(job).agg(
+        n=aggregates.count(),
+        total=aggregates.sum("value"),
+        mean=aggregates.avg("value"),
+        last=aggregates.last("value", by="at"),
+    )
+    assert run(job, totals) == {
+        0: [(0, 2, 3, 1.5, 3), (1, 2, 5, 2.5, 4), (2, 2, 7, 3.5, 5)],
+        1: [(0, 3, 9, 3.0, 6)],
+    }
+
+
+@pytest.mark.parametrize("by", ["aggregates", "a function"])
+def test_windows_are_given_out_when_the_watermark_has_passed_them(by: str, job: Job) -> None:
+    job.feed_at(0 * S, 1 * S, 2 * S, 3 * S)
+    job.feed_at(12 * S)
+    windowed = by_key(job).window(windows.tumbling(timedelta(seconds=10)), time="at")
+    if by == "aggregates":
+        output = windowed.agg(n=aggregates.count())
+    else:
+        output = windowed.apply(
+            lambda key, window, rows: [
+                {"key": key[0], "start": window.start, "end": window.end, "n": rows.num_rows}
+            ],
+            "key long, start timestamp, end timestamp, n long",
+        )
+    batches = run(job, output)
+    rows = [(key, start.timestamp(), end.timestamp(), n) for key, start, end, n in batches.pop(2)]
+    assert rows == [(0, 0, 10, 2), (1, 0, 10, 1), (2, 0, 10, 1)]
+    assert set(map(tuple, batches.values())) == {()}
+
+
+@pytest.mark.parametrize("by", ["aggregates", "a function"])
+def test_rows_that_are_late_for_their_windows_are_counted(by: str, job: Job) -> None:
+    for moments in ([0, 1 * S], [12 * S], [12 * S], [2 * S, 3 * S, 13 * S]):
+        job.feed_at(*moments)
+    windowed = by_key(job).window(windows.tumbling(timedelta(seconds=10)), time="at")
+    if by == "aggregates":
+        operator = windowed.agg(n=aggregates.count()).operator
+    else:
+        operator = windowed.apply(lambda *_: [], "key long").operator
+
+    def process(batch: DataFrame, _: int) -> None:
+        operator.apply(batch).collect()
+
+    query = checkpointed(process, operator)  # no batch for timers, whose figures would be the last
+    job.start(query, stream(job), availableNow=True).awaitTermination()
+    subtasks = job.latest().metadata.operators["sums"].subtasks.values()
+    assert sum(each.statistics.rows_late for each in subtasks if each.statistics) == 2
+
+
+def test_a_function_that_is_called_key_by_key_is_run_as_it_is(job: Job) -> None:
+    job.feed(files=2, rows=1)
+    rows = job.stream().select(F.lit("a").alias("name"), F.date_trunc("day", "at").alias("day"))
+    counted = keyed(rows, ["name", "day"], uid="days", parallelism=2)
+    batches = run(job, counted.process(Days(), "name string, day timestamp, n long"))
+    assert [row[2] for rows in batches.values() for row in rows] == [1, 2]
+
+
+def test_the_operators_of_two_outputs_share_a_query(job: Job) -> None:
+    job.feed(files=1, rows=6)
+    rows = stream(job)
+    counts = keyed(rows, "key", uid="counts", parallelism=2).agg(n=aggregates.count()).operator
+    sums = keyed(rows, "key", uid="sums", parallelism=2).agg(s=aggregates.sum("value")).operator
+    seen: dict[str, list[tuple[Any, ...]]] = {}
+
+    def process(batch: DataFrame, _: int) -> None:
+        for name, operator in (("counts", counts), ("sums", sums)):
+            seen[name] = sorted(tuple(row) for row in operator.apply(batch).collect())
+
+    job.start(checkpointed(process, counts, sums), rows, availableNow=True).awaitTermination()
+    assert seen == {"counts": [(0, 2), (1, 2), (2, 2)], "sums": [(0, 3), (1, 5), (2, 7)]}
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda writer: writer.format("parquet"),
+        lambda writer: writer.foreach(print),
+        lambda writer: writer.toTable("table"),
+        lambda writer: writer.start(),
+        lambda writer: writer.foreachBatch(print).start("path"),
+    ],
+    ids=["a format", "foreach", "a table", "nothing", "a path"],
+)
+def test_a_stream_is_written_by_foreach_batch_alone(
+    write: Callable[[Any], object], job: Job
+) -> None:
+    writer = by_key(job).agg(n=aggregates.count()).writeStream
+    with pytest.raises(InvalidRequestError, match="needs foreachBatch"):
+        write(writer)
+
+
+def test_rows_that_are_no_stream_have_no_writer(spark: SparkSession) -> None:
+    rows = spark.range(3).withColumnRenamed("id", "key")
+    output = keyed(rows, "key", uid="sums", parallelism=2).agg(n=aggregates.count())
+    with pytest.raises(AnalysisException, match="WRITE_STREAM_NOT_ALLOWED"):
+        _ = output.writeStream
+
+
+@pytest.mark.parametrize("key", [(), "other", ("key", "other")])
+def test_a_key_is_columns_of_the_rows(key: Any, job: Job) -> None:
+    with pytest.raises(InvalidRequestError, match="key"):
+        keyed(stream(job), key, uid="sums", parallelism=2)
+
+
+def test_event_time_needs_a_watermark(job: Job) -> None:
+    rows = keyed(job.stream(), "id", uid="sums", parallelism=2)
+    with pytest.raises(InvalidRequestError, match="call withWatermark before writeStream"):
+        rows.transformWithState(Totals(), "key long", "Update", "EventTime")

@@ -1,0 +1,130 @@
+"""The data source that has Spark run batches, polled without Spark."""
+
+import tempfile
+import uuid
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import StorageUnavailableError
+from holdfast.spark.event_time import WakeUps
+from holdfast.testing import ManualClock
+from pyspark_holdfast_wake import DefaultSource, is_of_wake_ups
+from pyspark_holdfast_wake.source import WakeUpReader
+
+START = {"holdfast-wake": 0}
+
+
+@pytest.fixture(autouse=True)
+def _temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def wake_ups() -> WakeUps:
+    return WakeUps(uuid.uuid4().hex)
+
+
+@pytest.fixture
+def reader(wake_ups: WakeUps, clock: ManualClock) -> WakeUpReader:
+    return WakeUpReader(wake_ups.name, clock.now_ms)
+
+
+def test_a_run_begins_with_a_batch_whatever_was_asked_for_before(
+    reader: WakeUpReader, wake_ups: WakeUps, clock: ManualClock
+) -> None:
+    first = reader.latestOffset(START, None)
+    assert first != START
+    assert reader.latestOffset(first, None) == first
+    again = WakeUpReader(wake_ups.name, clock.now_ms)  # on a host that knows of nothing
+    assert again.latestOffset(first, None) != first
+
+
+def test_a_batch_that_was_asked_for_comes_once(reader: WakeUpReader, wake_ups: WakeUps) -> None:
+    first = reader.latestOffset(START, None)
+    wake_ups.ask(0)
+    second = reader.latestOffset(first, None)
+    assert second != first
+    assert reader.latestOffset(second, None) == second
+    wake_ups.ask(0)
+    assert reader.latestOffset(second, None) != second
+
+
+def test_a_batch_comes_when_it_is_due(
+    reader: WakeUpReader, wake_ups: WakeUps, clock: ManualClock
+) -> None:
+    first = reader.latestOffset(START, None)
+    wake_ups.ask(clock.now_ms() + 5_000)
+    assert reader.latestOffset(first, None) == first
+    clock.advance(4.999)
+    assert reader.latestOffset(first, None) == first
+    clock.advance(0.001)
+    assert reader.latestOffset(first, None) != first
+
+
+def test_only_the_last_request_counts(
+    reader: WakeUpReader, wake_ups: WakeUps, clock: ManualClock
+) -> None:
+    first = reader.latestOffset(START, None)
+    wake_ups.ask(0)
+    wake_ups.ask(clock.now_ms() + 5_000)
+    assert reader.latestOffset(first, None) == first
+    wake_ups.ask(None)
+    clock.advance(6)
+    assert reader.latestOffset(first, None) == first
+
+
+def test_a_clock_that_was_set_back_keeps_no_batch_away(
+    reader: WakeUpReader, wake_ups: WakeUps
+) -> None:
+    ahead = {"holdfast-wake": 2**50}
+    first = reader.latestOffset(ahead, None)
+    assert first["holdfast-wake"] > 2**50
+    wake_ups.ask(0)
+    assert reader.latestOffset(first, None)["holdfast-wake"] > first["holdfast-wake"]
+
+
+def test_pyspark_that_gives_no_arguments_is_given_the_same_offsets(
+    reader: WakeUpReader, wake_ups: WakeUps
+) -> None:
+    first = reader.latestOffset()
+    assert reader.latestOffset() == first
+    wake_ups.ask(0)
+    assert reader.latestOffset() != first
+
+
+def test_the_source_has_no_rows_and_leaves_nothing_behind(
+    reader: WakeUpReader, wake_ups: WakeUps, tmp_path: Path
+) -> None:
+    assert reader.initialOffset() == START
+    assert reader.partitions(START, {"holdfast-wake": 5}) == []
+    wake_ups.ask(0)
+    assert len(list(tmp_path.iterdir())) == 1
+    reader.stop()
+    reader.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_queries_ask_only_their_own_source(reader: WakeUpReader) -> None:
+    first = reader.latestOffset(START, None)
+    WakeUps().ask(0)
+    assert reader.latestOffset(first, None) == first
+
+
+def test_a_request_that_cannot_be_written_is_an_error(
+    wake_ups: WakeUps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(StorageUnavailableError, match="can't ask Spark for a batch"):
+        wake_ups.ask(0)
+
+
+def test_offsets_of_the_source_are_known_in_sparks_log() -> None:
+    assert is_of_wake_ups('{"holdfast-wake": 5}')
+    assert not is_of_wake_ups('{"logOffset":5}')
+    assert DefaultSource.name() == "holdfast-wake"

@@ -1,0 +1,345 @@
+"""Windows: what comes out is what rows one by one would make, whatever runs again and wherever keys move."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jobs.keyed_subtasks import KeyedSubtasks
+
+from holdfast.errors import InvalidRequestError
+from holdfast.spark import aggregates as agg
+from holdfast.spark.windows import (
+    FixedWindows,
+    SessionWindows,
+    Window,
+    WindowAssigner,
+    WindowedAggregation,
+    WindowedFunction,
+    session,
+    sliding,
+    tumbling,
+)
+
+KEY = pa.schema([("k", pa.int64())])
+TIME = pa.timestamp("us", "UTC")
+COUNTED = pa.schema([("k", pa.int64()), ("rows", pa.int64())])
+AGGREGATES = {
+    "rows": agg.count(),
+    "values": agg.count("v"),
+    "total": agg.sum("v"),
+    "least": agg.min("v"),
+    "most": agg.max("v"),
+    "mean": agg.avg("v"),
+    "latest": agg.last("v", by="ts"),
+    "all": agg.collect("v"),
+}
+Row = tuple[int | None, int, int | None]
+"""A key, a time in milliseconds, and a value."""
+
+
+def ms(number: float) -> timedelta:
+    return timedelta(milliseconds=number)
+
+
+def at(time_ms: float) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + ms(time_ms)
+
+
+def table(rows: list[Row]) -> pa.Table:
+    return pa.table(
+        {
+            "k": pa.array([key for key, _, _ in rows], pa.int64()),
+            "ts": pa.array([1000 * time_ms for _, time_ms, _ in rows], pa.int64()).cast(TIME),
+            "v": pa.array([value for _, _, value in rows], pa.int64()),
+        }
+    )
+
+
+def result(rows: list[Row]) -> dict[str, Any]:
+    values = [value for _, _, value in rows if value is not None]
+    _, _, latest = max(rows, key=lambda row: (row[1], row[2] is not None, row[2] or 0))
+    return {
+        "rows": len(rows),
+        "values": len(values),
+        "total": sum(values) if values else None,
+        "least": min(values, default=None),
+        "most": max(values, default=None),
+        "mean": sum(values) / len(values) if values else None,
+        "latest": latest,
+        "all": sorted(values),
+    }
+
+
+@dataclass
+class Held:
+    """A window of the model."""
+
+    start: int
+    end: int
+    rows: list[Row] = field(default_factory=list)
+    is_touched: bool = False
+    is_new: bool = True
+
+
+@dataclass
+class Model:
+    """Takes rows one by one, and says what comes out of a batch."""
+
+    windows: WindowAssigner
+    lateness: int
+    emit: str
+    held: dict[int | None, list[Held]] = field(default_factory=lambda: defaultdict(list))
+    late: int = 0
+
+    def batch(self, rows: list[Row], late: int, watermark: int) -> list[tuple[Any, ...]]:
+        self.late = 0
+        for row in rows:
+            if isinstance(self.windows, FixedWindows):
+                self.add_to_fixed(row, self.windows, late)
+            else:
+                self.add_to_sessions(row, self.windows)
+        out = []
+        for key, windows in self.held.items():
+            for window in [*windows]:
+                last = window.end - 1
+                if window.is_new and last + self.lateness <= late:
+                    windows.remove(window)
+                    self.late += len(window.rows)
+                    continue
+                is_fired = late < last <= watermark or (window.is_touched and last <= late)
+                if is_fired if self.emit == "append" else window.is_touched:
+                    out.append((key, window.start, window.end, result(window.rows)))
+                window.is_touched = window.is_new = False
+                if last + self.lateness <= watermark:
+                    windows.remove(window)
+        return out
+
+    def add_to_fixed(self, row: Row, windows: FixedWindows, late: int) -> None:
+        _, time, _ = row
+        last = time - (time - windows.offset_ms) % windows.slide_ms
+        starts = range(last, time - windows.size_ms, -windows.slide_ms)
+        is_held = False
+        for start in starts:
+            end = start + windows.size_ms
+            if end - 1 + self.lateness > late:
+                is_held = True
+                same = [held for held in self.held[row[0]] if held.start == start]
+                window = same[0] if same else Held(start, end)
+                if not same:
+                    self.held[row[0]].append(window)
+                window.rows.append(row)
+                window.is_touched = True
+        self.late += not is_held and time + self.lateness <= late
+
+    def add_to_sessions(self, row: Row, windows: SessionWindows) -> None:
+        window = Held(row[1], row[1] + windows.gap_ms, [row])
+        for other in [*self.held[row[0]]]:
+            if other.start <= window.end and window.start <= other.end:
+                self.held[row[0]].remove(other)
+                window.start = min(window.start, other.start)
+                window.end = max(window.end, other.end)
+                window.rows += other.rows
+                window.is_new &= other.is_new
+        window.is_touched = True
+        self.held[row[0]].append(window)
+
+
+def shown(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """What came out, as the model says it."""
+    return in_order(
+        [
+            (
+                row.pop("k"),
+                (row.pop("window_start") - at(0)) // ms(1),
+                (row.pop("window_end") - at(0)) // ms(1),
+                row | {"all": sorted(row["all"])},
+            )
+            for row in rows
+        ]
+    )
+
+
+def in_order(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return sorted(rows, key=repr)
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from([None, 1, 2, 3]),
+        st.integers(0, 100),
+        st.none() | st.integers(-5, 5),
+    ),
+    max_size=12,
+)
+BATCHES = st.lists(
+    st.tuples(ROWS, st.integers(0, 30), st.integers(1, 3), st.integers(0, 1)),
+    min_size=1,
+    max_size=6,
+)
+ASSIGNERS = st.sampled_from(
+    [
+        tumbling(ms(10)),
+        tumbling(ms(10), offset=ms(-3)),
+        sliding(ms(10), ms(5)),
+        sliding(ms(10), ms(4), offset=ms(1)),
+        sliding(ms(4), ms(10)),
+        session(ms(1)),
+        session(ms(7)),
+        session(ms(20)),
+    ]
+)
+
+
+@given(ASSIGNERS, st.sampled_from([0, 1, 15]), st.sampled_from(["append", "update"]), BATCHES)
+def test_windows_are_what_rows_one_by_one_make(
+    windows: WindowAssigner, lateness: int, emit: Any, batches: list[Any]
+) -> None:
+    model = Model(windows, lateness, emit)
+    subtasks = KeyedSubtasks(
+        lambda: WindowedAggregation(
+            AGGREGATES, windows, time="ts", allowed_lateness=ms(lateness), emit=emit
+        ),
+        KEY,
+    )
+    watermark = 0
+    for rows, advance, parallelism, replays in batches:
+        late, watermark = watermark, watermark + advance
+        subtasks.parallelism = parallelism
+        moved = [(key, time + late - 20, value) for key, time, value in rows]
+        out = subtasks.batch(table(moved), watermark=watermark, replays=replays)
+        assert shown(out) == in_order(model.batch(moved, late, watermark))
+        assert subtasks.late_rows == model.late
+    late, watermark = watermark, watermark + 1000
+    out = subtasks.batch(table([]), watermark=watermark)
+    assert shown(out) == in_order(model.batch([], late, watermark))
+    assert not any(model.held.values())
+
+
+def function_of(calls: list[Any]) -> Callable[..., Any]:
+    def function(key: tuple[Any, ...], window: Window, rows: pa.Table) -> list[dict[str, Any]]:
+        calls.append((key, window, rows.to_pylist()))
+        return [{"k": key[0], "rows": rows.num_rows}] if rows.num_rows > 1 else []
+
+    return function
+
+
+def test_a_function_gets_the_rows_of_a_window_in_order_of_time() -> None:
+    calls: list[Any] = []
+    subtasks = KeyedSubtasks(
+        lambda: WindowedFunction(function_of(calls), tumbling(ms(10)), time="ts"),
+        KEY,
+        output=COUNTED,
+    )
+    assert subtasks.batch(table([(1, 7, 70), (2, 3, None)])) == []
+    out = subtasks.batch(table([(1, 2, 20), (1, 12, 0)]), watermark=9)
+
+    assert out == [{"k": 1, "rows": 2}]
+    assert sorted(calls, key=lambda call: call[0]) == [
+        (
+            (1,),
+            Window(at(0), at(10)),
+            [{"k": 1, "ts": at(2), "v": 20}, {"k": 1, "ts": at(7), "v": 70}],
+        ),
+        ((2,), Window(at(0), at(10)), [{"k": 2, "ts": at(3), "v": None}]),
+    ]
+
+
+def test_a_function_may_give_arrow_data_or_nothing() -> None:
+    def function(key: tuple[Any, ...], window: Window, rows: pa.Table) -> Any:
+        made = pa.table({"k": [key[0]]})
+        return {1: [made], 2: made.to_batches()}.get(key[0])
+
+    subtasks = KeyedSubtasks(
+        lambda: WindowedFunction(function, session(ms(10)), time="ts"), KEY, output=KEY
+    )
+    out = subtasks.batch(table([(1, 7, 70), (2, 3, None), (3, 5, 1)]), watermark=100)
+    assert sorted(row["k"] for row in out) == [1, 2]
+
+
+@pytest.mark.parametrize(("lateness", "last_timer"), [(0, 36), (5, 41)])
+def test_no_batch_comes_for_the_timers_of_a_session_that_has_grown(
+    lateness: int, last_timer: int
+) -> None:
+    subtasks = KeyedSubtasks(
+        lambda: WindowedAggregation(
+            {"rows": agg.count()}, session(ms(10)), time="ts", allowed_lateness=ms(lateness)
+        ),
+        KEY,
+    )
+    subtasks.batch(table([(1, 7, 1), (1, 27, 1)]))
+    assert subtasks.next_timer == 16
+    subtasks.batch(table([(1, 17, 1)]))
+    assert subtasks.next_timer == 36
+    subtasks.batch(table([]), watermark=36)
+    assert subtasks.next_timer == (last_timer if lateness else None)
+
+
+def test_rows_without_a_time_are_in_no_window() -> None:
+    subtasks = KeyedSubtasks(
+        lambda: WindowedFunction(function_of([]), tumbling(ms(10)), time="ts"),
+        KEY,
+        output=COUNTED,
+    )
+    rows = table([(1, 1, 1), (1, 2, 2), (1, 3, 3)])
+    times = pa.array([None, 2000, 3000], pa.int64()).cast(TIME)
+    out = subtasks.batch(rows.set_column(1, "ts", times), watermark=100)
+    assert out == [{"k": 1, "rows": 2}]
+    assert subtasks.late_rows == 0
+
+
+def test_parts_of_milliseconds_are_rounded_down() -> None:
+    calls: list[Any] = []
+    subtasks = KeyedSubtasks(
+        lambda: WindowedFunction(function_of(calls), tumbling(ms(10)), time="ts"),
+        KEY,
+        output=COUNTED,
+    )
+    rows = table([(1, 0, 1), (1, 0, 2)])
+    times = pa.array([9_999, 10_001], pa.int64()).cast(TIME)
+    subtasks.batch(rows.set_column(1, "ts", times), watermark=100)
+    assert [call[1] for call in calls] == [Window(at(0), at(10)), Window(at(10), at(20))]
+
+
+def test_what_is_no_window_is_refused() -> None:
+    refused: list[tuple[Callable[[], object], str]] = [
+        (lambda: tumbling(ms(0)), "the size of windows is 0:00:00; it must be at least"),
+        (lambda: sliding(ms(5), ms(0.5)), "the slide of windows"),
+        (lambda: session(5), "give a timedelta of whole milliseconds"),  # type: ignore[arg-type]
+        (
+            lambda: WindowedFunction(function_of([]), session(ms(1)), time="ts", emit="always"),  # type: ignore[arg-type]
+            "emit is 'always'; it must be 'append' or 'update'",
+        ),
+        (
+            lambda: WindowedFunction(
+                function_of([]), session(ms(1)), time="ts", allowed_lateness=-ms(1)
+            ),
+            "the allowed lateness of windows",
+        ),
+    ]
+    for make, text in refused:
+        with pytest.raises(InvalidRequestError, match=text):
+            make()
+
+
+def test_rows_need_a_column_of_event_time() -> None:
+    for time, text in [("t", "rows have no column 't'"), ("v", "'v' of event time is int64")]:
+        subtasks = KeyedSubtasks(
+            lambda time=time: WindowedFunction(function_of([]), session(ms(1)), time=time),  # type: ignore[misc]
+            KEY,
+        )
+        with pytest.raises(InvalidRequestError, match=text):
+            subtasks.batch(table([(1, 1, 1)]))
+
+
+def test_an_aggregate_can_not_have_the_name_of_a_column_of_its_window() -> None:
+    subtasks = KeyedSubtasks(
+        lambda: WindowedAggregation({"window_end": agg.count()}, session(ms(1)), time="ts"), KEY
+    )
+    with pytest.raises(InvalidRequestError, match="window_end"):
+        subtasks.batch(table([(1, 1, 1)]))
