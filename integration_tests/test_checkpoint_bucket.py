@@ -24,6 +24,21 @@ def in_ministack(account: Account) -> Deployed:
     return deploy(account)
 
 
+@pytest.fixture(scope="module")
+def on_minio(in_ministack: Deployed, minio: S3Server) -> Iterator[Deployed]:
+    name = in_ministack.bucket.name
+    bucket = S3Bucket(minio, name, minio.client())
+    bucket.client.create_bucket(Bucket=name)
+    yield Deployed(
+        bucket,
+        in_ministack.policies,
+        in_ministack.outputs,
+        lambda policy: session(minio, policy),
+        lambda settings: minio.client(who=settings),
+    )
+    bucket.delete()
+
+
 class TestInMinistack(CheckpointBucketContract):
     """Which makes the whole stack but its lifecycle rules, by TLS, and heeds conditions."""
 
@@ -84,18 +99,8 @@ class TestOnMinio(CheckpointBucketContract):
     UNSEEN = frozenset({"s3:AbortMultipartUpload", "s3:ListBucketMultipartUploads"})
 
     @pytest.fixture
-    def deployed(self, in_ministack: Deployed, minio: S3Server) -> Iterator[Deployed]:
-        name = in_ministack.bucket.name
-        bucket = S3Bucket(minio, name, minio.client())
-        bucket.client.create_bucket(Bucket=name)
-        yield Deployed(
-            bucket,
-            in_ministack.policies,
-            in_ministack.outputs,
-            lambda policy: session(minio, policy),
-            lambda settings: minio.client(who=settings),
-        )
-        bucket.delete()
+    def deployed(self, on_minio: Deployed) -> Deployed:
+        return on_minio
 
 
 def session(server: S3Server, policy: Policy) -> S3Settings:
