@@ -120,14 +120,14 @@ def feed(source: Path, *, keys: int, files: int, rows: int) -> None:
 
 
 def report(periods: dict[str, list[float]], *, keys: int, rows: int, pairs: list[str]) -> None:
-    """Events a second of each query, and the ratio to Spark's."""
-    print(f"\n{keys:,} keys, batches of {rows:,} rows: thousand events a second, by round")
+    """Period of a micro-batch and events a second of each query, and the ratio to Spark's."""
+    print(f"\n{keys:,} keys, batches of {rows:,} rows: ms, and thousand events a second, by round")
     for pair in pairs:
         base, *_ = _GROUPS[pair]
         for name in _GROUPS[pair]:
             if name not in periods:
                 continue
-            rounds = "  ".join(f"{rows / period_ms:6.0f}" for period_ms in periods[name])
+            rounds = "  ".join(f"{ms:5.0f} ms {rows / ms:6.1f}" for ms in periods[name])
             ratio = ""
             if name != base and base in periods:
                 both = zip(periods[base], periods[name], strict=True)
