@@ -54,7 +54,7 @@ SPARK_CLASSES := build/spark-classes.jsa
 
 test test-all integration kills: $(SPARK_CLASSES)
 test test-all integration kills: export SPARK_SUBMIT_OPTS += -XX:SharedArchiveFile='$(CURDIR)/$(SPARK_CLASSES)' \
-  -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+  -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK
 
 # Images of containers often forbid Python to keep what it has compiled. Then each process of a test
 # would compile PySpark, pandas and the tests themselves anew, which is most of its time.
