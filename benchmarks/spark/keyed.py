@@ -158,8 +158,8 @@ def _our_aggregates(stream: DataFrame, checkpoint: str) -> Any:
     return _start(totals, checkpoint)
 
 
-def _our_combined_aggregates(stream: DataFrame, checkpoint: str) -> Any:
-    totals = _ours(stream).agg(combine=True, n=aggregates.count(), total=aggregates.sum("value"))
+def _our_single_rows(stream: DataFrame, checkpoint: str) -> Any:
+    totals = _ours(stream).agg(combine=False, n=aggregates.count(), total=aggregates.sum("value"))
     return _start(totals, checkpoint)
 
 
@@ -189,7 +189,7 @@ _GROUPS: dict[str, dict[str, Start]] = {
     "aggregates": {
         "Spark: groupBy().agg()": _native_aggregates,
         "Holdfast: keyed().agg()": _our_aggregates,
-        "Holdfast: keyed().agg(combine=True)": _our_combined_aggregates,
+        "Holdfast: keyed().agg(combine=False)": _our_single_rows,
     },
     "rows": {
         "Spark: transformWithState": _native_rows,

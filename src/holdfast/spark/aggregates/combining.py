@@ -51,7 +51,7 @@ def operands_of(
     key: Sequence[str],
     aggregates: Mapping[str, Aggregate],
     *,
-    combine: bool = False,
+    combine: bool = True,
     panes: Panes | None = None,
     also: Sequence[str] = (),
 ) -> DataFrame:

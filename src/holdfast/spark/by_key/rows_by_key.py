@@ -134,7 +134,7 @@ class KeyedRows:
     def agg(
         self,
         *,
-        combine: bool = False,
+        combine: bool = True,
         ttl: StateTtlConfig | None = None,
         **aggregates: Aggregate,
     ) -> KeyedOutput:
@@ -142,7 +142,7 @@ class KeyedRows:
 
         Args:
             combine: Whether Spark makes one row of all rows of a key in a batch before they go to their
-                subtasks. It costs a shuffle more, and is of use if keys have very many rows in a batch.
+                subtasks. It costs a shuffle more, which is lost where keys seldom have two rows in a batch.
             ttl: How long the aggregates of a key live after its last row; None for ever.
             aggregates: The aggregates, made by functions of `holdfast.spark.aggregates`, by the names of the
                 columns that they become.
@@ -210,7 +210,9 @@ class WindowedRows:
         """
         keyed_rows = self.keyed
         panes = Panes(self.time)
-        prepare = partial(operands_of, key=keyed_rows.key, aggregates=aggregates, panes=panes)
+        prepare = partial(
+            operands_of, key=keyed_rows.key, aggregates=aggregates, combine=False, panes=panes
+        )
         columns = aggregated(keyed_rows.rows, keyed_rows.key, aggregates).schema.fields
         width = len(keyed_rows.key)
         time = keyed_rows.rows.schema[self.time].dataType
