@@ -27,10 +27,7 @@ MIB = 1 << 20
 
 on_each_server = pytest.mark.parametrize(
     "bucket",
-    [
-        "memory_bucket",
-        *(pytest.param(f"{name}_bucket", marks=OF_OTHERS) for name in ("moto", "ministack")),
-    ],
+    ["memory_bucket", pytest.param("moto_bucket", marks=OF_OTHERS)],
     indirect=True,
 )
 only_on_ministack = pytest.mark.parametrize(

@@ -56,9 +56,7 @@ class OfBuckets:
         return {key.removeprefix(prefix): self.bucket.read(key) for key in self.bucket.keys(prefix)}
 
 
-@pytest.mark.parametrize(
-    "s3_bucket", ["memory", pytest.param("ministack", marks=OF_OTHERS)], indirect=True
-)
+@pytest.mark.parametrize("s3_bucket", ["memory"], indirect=True)
 class TestS3FileSystem(OfBuckets, ExclusiveFileSystemContract):
     has_directories = False
     state_files = "boto3"

@@ -1,7 +1,7 @@
 """Buckets of the tests that need S3: in this process, and on servers that somebody else has written.
 
-`memory_bucket` costs next to nothing. What depends on how a server sees S3 runs on moto and ministack
-as well, with `exhaustive`; on MinIO and versitygw the integration tests do.
+`memory_bucket` costs next to nothing. What depends on how a server sees S3 runs on moto as well, with
+`exhaustive`, and what moto can't show on ministack; on MinIO and versitygw the integration tests do.
 """
 
 import uuid
@@ -131,13 +131,7 @@ OF_OTHERS = pytest.mark.exhaustive
 """For servers that somebody else has written: slower, and right about what S3 says."""
 
 
-@pytest.fixture(
-    params=[
-        "memory",
-        pytest.param("moto", marks=OF_OTHERS),
-        pytest.param("ministack", marks=OF_OTHERS),
-    ]
-)
+@pytest.fixture(params=["memory", pytest.param("moto", marks=OF_OTHERS)])
 def s3_bucket(request: pytest.FixtureRequest) -> S3Bucket:
     """A bucket on each of the servers that need no network."""
     bucket: S3Bucket = request.getfixturevalue(f"{request.param}_bucket")
