@@ -3,7 +3,7 @@
 from holdfast.backends.keys import subtask_of_key
 from holdfast.spark.by_key import keyed
 from holdfast.spark.data_source import read_state
-from holdfast.spark.moving import import_spark_state
+from holdfast.spark.moving import SparkInitialState, import_spark_state, spark_initial_state
 from holdfast.spark.operators import (
     Broadcast,
     BroadcastProcessFunction,
@@ -41,6 +41,7 @@ __all__ = [
     "Setting",
     "Settings",
     "Sink",
+    "SparkInitialState",
     "SparkProgress",
     "StatefulFunction",
     "StatefulOperator",
@@ -57,6 +58,7 @@ __all__ = [
     "roll_back",
     "roll_back_points",
     "settings_table",
+    "spark_initial_state",
     "stateful",
     "stop_with_savepoint",
     "subtask_of_key",

@@ -90,7 +90,12 @@ class KeyedRows:
             StatefulProcessorError: The processor declares what Spark refuses, too.
         """
         function = ProcessorFunction(
-            statefulProcessor, outputStructType, outputMode, timeMode, flavour="row"
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            flavour="row",
+            session=self.rows.sparkSession,
         )
         return self._processed(function, initialState, eventTimeColumnName)
 
@@ -108,7 +113,12 @@ class KeyedRows:
         All else is as for `transformWithState`.
         """
         function = ProcessorFunction(
-            statefulProcessor, outputStructType, outputMode, timeMode, flavour="pandas"
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            flavour="pandas",
+            session=self.rows.sparkSession,
         )
         return self._processed(function, initialState, eventTimeColumnName)
 

@@ -16,6 +16,7 @@ from holdfast.errors import InvalidRequestError
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import CheckpointStorageLocation
 from holdfast.spark.checkpoint_location import for_spark
+from holdfast.spark.moving.descriptions import description
 from holdfast.spark.moving.spark_state import SparkState
 from holdfast.spark.moving.tables import rows_of_timers, rows_of_variable
 from holdfast.spark.processors import NOTES, TIME_MODES, notes_of, state_of, struct_type, timers_of
@@ -108,11 +109,7 @@ class SparkStateImport:
     @property
     def kept(self) -> dict[str, str]:
         """What each state becomes, for people, by its name."""
-        kept = {}
-        for each in self.state.variables:
-            key = f" by {each.key_schema.simpleString()}" if each.key_schema else ""
-            ttl = f", lives {each.ttl_ms} ms" if each.ttl_ms else ""
-            kept[each.name] = f"{each.kind} of {each.schema.simpleString()}{key}{ttl}"
+        kept = {each.name: description(each) for each in self.state.variables}
         if self.state.has_timers:
             kept["timers"] = f"timers of {TIME_MODES[self.state.time_mode]} time"  # type: ignore[index]
         return kept

@@ -11,10 +11,10 @@
 Start with `processor_function`.
 """
 
-from holdfast.spark.processors.declarations import Declaration
+from holdfast.spark.processors.declarations import Declaration, Declared, SchemaParser
 from holdfast.spark.processors.errors import StatefulProcessorError
 from holdfast.spark.processors.input_of_keys import InputSettings
-from holdfast.spark.processors.modes import TIME_MODES, checked_time_mode
+from holdfast.spark.processors.modes import TIME_MODES, TimeMode, checked_time_mode
 from holdfast.spark.processors.processor_function import (
     INITIAL_STATE,
     NOTES,
@@ -22,8 +22,9 @@ from holdfast.spark.processors.processor_function import (
     ProcessorFunction,
     notes_of,
     session_settings,
+    time_mode_of,
 )
-from holdfast.spark.processors.processor_run import state_of, timers_of
+from holdfast.spark.processors.processor_run import declared_by, state_of, timers_of
 from holdfast.spark.processors.processor_tester import ProcessorTester
 from holdfast.spark.processors.value_types import struct_type
 
@@ -32,15 +33,20 @@ __all__ = [
     "NOTES",
     "TIME_MODES",
     "Declaration",
+    "Declared",
     "Flavour",
     "InputSettings",
     "ProcessorFunction",
     "ProcessorTester",
+    "SchemaParser",
     "StatefulProcessorError",
+    "TimeMode",
     "checked_time_mode",
+    "declared_by",
     "notes_of",
     "session_settings",
     "state_of",
     "struct_type",
+    "time_mode_of",
     "timers_of",
 ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from holdfast.spark.processors import errors
@@ -42,10 +43,12 @@ class Declared:
     Attributes:
         variables: Its variables.
         given_up: Those that it declared, and then deleted.
+        deleted: Names of all that it deleted.
     """
 
     variables: tuple[Declaration, ...]
     given_up: tuple[Declaration, ...]
+    deleted: tuple[str, ...] = ()
 
 
 class Declarations:
@@ -102,7 +105,7 @@ class Declarations:
     @property
     def result(self) -> Declared:
         """What was declared, all in all."""
-        return Declared(tuple(self.variables.values()), tuple(self.given_up))
+        return Declared(tuple(self.variables.values()), tuple(self.given_up), tuple(self.deleted))
 
     def delete(self, name: str) -> None:
         """Take down that a variable's state is to be deleted."""
@@ -134,20 +137,31 @@ class Declarations:
 class SchemaParser:
     """Parses schemas by Spark, and remembers them, so that they are known where there is no session.
 
+    Args:
+        session: Parses them, also one of Spark Connect; None for the classic session of this process.
+
     Attributes:
         parsed: What was parsed, by the text.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, session: SparkSession | None = None) -> None:
+        self._session = session
         self.parsed: dict[str, StructType] = {}
 
     def __call__(self, text: str) -> StructType:
         if text not in self.parsed:
             try:
-                parsed = DataType.fromDDL(text)
+                parsed = self._data_type(text)
             except PySparkException as error:
                 raise errors.invalid_schema(text, error) from error
             if not isinstance(parsed, StructType):
                 raise errors.not_a_struct(text)
             self.parsed[text] = parsed
         return self.parsed[text]
+
+    def _data_type(self, text: str) -> DataType:
+        if self._session is None:
+            return DataType.fromDDL(text)
+        # Spark's own way with schemas of processors. The public one asks for a classic session, unless all of the
+        # process is a client of Spark Connect.
+        return self._session._parse_ddl(text)  # noqa: SLF001

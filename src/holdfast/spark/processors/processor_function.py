@@ -1,6 +1,6 @@
 """Runs an unmodified `StatefulProcessor` of PySpark as an operator of ours."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
@@ -59,7 +59,8 @@ class ProcessorFunction(StatefulFunction):
         output_mode: Append or Update; it has no influence, as in Spark.
         time_mode: None, ProcessingTime or EventTime.
         flavour: Whether the processor reads and gives rows of Spark or frames of pandas.
-        settings: How rows become Python objects; None for those of the active session.
+        settings: How rows become Python objects; None for those of the session.
+        session: Parses texts of schemas, also one of Spark Connect; None for the active session.
 
     Attributes:
         output_schema: Schema of the rows that the processor gives.
@@ -81,6 +82,7 @@ class ProcessorFunction(StatefulFunction):
         *,
         flavour: Flavour = "row",
         settings: InputSettings | None = None,
+        session: SparkSession | None = None,
     ) -> None:
         if not isinstance(processor, StatefulProcessor):
             message = (
@@ -94,8 +96,9 @@ class ProcessorFunction(StatefulFunction):
         self._mode = checked_time_mode(time_mode)
         self.time_mode = TIME_MODES[self._mode]
         self._flavour = flavour
-        self._settings = settings or session_settings(SparkSession.getActiveSession())
-        parse = SchemaParser()
+        session = session or SparkSession.getActiveSession()
+        self._settings = settings or session_settings(session)
+        parse = SchemaParser(session)
         schema = parse(output_schema) if isinstance(output_schema, str) else output_schema
         if not isinstance(schema, StructType):
             message = f"the output schema is {schema!r}; it must be that of rows"
@@ -103,7 +106,8 @@ class ProcessorFunction(StatefulFunction):
         self.arrow_schema = pa.schema(list(struct_type(schema).arrow))
         self.output_schema = schema
         self._pickled: bytes = cloudpickle.dumps(processor)  # type: ignore[no-untyped-call]
-        self._declared, self._schemas = declared_by(cloudpickle.loads(self._pickled), self._mode)
+        copy = cloudpickle.loads(self._pickled)
+        self._declared, self._schemas = declared_by(copy, self._mode, parse)
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         self._backend: KeyedStateBackend = context.keyed_state_store
@@ -204,6 +208,11 @@ class ProcessorFunction(StatefulFunction):
 def notes_of(time_mode: TimeMode) -> dict[str, str]:
     """What a processor that has run before in that time mode has noted, in the broadcast state `NOTES`."""
     return {_TIME_MODE: time_mode}
+
+
+def time_mode_of(notes: Mapping[str, str]) -> TimeMode:
+    """The time mode in which a processor has run, by what it has noted."""
+    return checked_time_mode(notes[_TIME_MODE])
 
 
 def session_settings(session: SparkSession | None) -> InputSettings:

@@ -218,15 +218,20 @@ def timers_of(backend: KeyedStateBackend, time_mode: TimeMode) -> TimerService |
 
 
 def declared_by(
-    processor: StatefulProcessor, time_mode: TimeMode
+    processor: StatefulProcessor, time_mode: TimeMode, parse: SchemaParser | None = None
 ) -> tuple[Declared, dict[str, StructType]]:
     """What a processor declares, and what texts of schemas are; on the driver, where its `init` and `close` run once.
+
+    Args:
+        processor: A copy that nobody else uses.
+        time_mode: The query's.
+        parse: Parses texts of schemas; None for the classic session of this process.
 
     Raises:
         StatefulProcessorError: It declares what Spark refuses, too.
         InvalidRequestError: A state has a type that can't be kept.
     """
-    current, parse = CurrentKey("PRE_INIT"), SchemaParser()
+    current, parse = CurrentKey("PRE_INIT"), parse or SchemaParser()
     declarations = Declarations(time_mode, parse)
     handle = ProcessorHandle(current, declarations, ProcessorTimers(None, None, current))
     processor.init(handle)
