@@ -9,6 +9,7 @@ import pytest
 from jobs.connect import ConnectJob, Gate, Marks
 from jobs.operators import CountsLongs, FailsOnce, Groups
 from jobs.timed import TellsTimes
+from jobs.transforming import TotalsFromThere
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from servers.connect import ConnectServer
@@ -19,6 +20,7 @@ from holdfast.spark import (
     SparkProgress,
     StatefulQuery,
     checkpointed,
+    keyed,
     progress_of,
     read_state,
     stateful,
@@ -276,3 +278,33 @@ def test_event_time_goes_by_sparks_watermark_and_timers_need_no_rows(job: Connec
     assert sorted(filter(None, batch(2)["id"].to_pylist())) == [2]
     assert set(batch(2)["late_watermark"].to_pylist()) == {90_000}
     assert job.completed() == [3]
+
+
+def test_a_processor_with_schemas_that_are_texts_begins_with_initial_state(job: ConnectJob) -> None:
+    def run() -> None:
+        rows = job.stream().selectExpr("id % 3 AS key", "id AS value", "at")
+        there = [(0, 1000, 1), (7, 5, 1), (None, 6, 2)]
+        states = job.spark.createDataFrame(there, "key long, amount long, n long")
+        output = keyed(rows, "key", uid="totals", parallelism=2).transformWithState(
+            TotalsFromThere(),
+            "key long, total long, rows long",
+            "Update",
+            "ProcessingTime",
+            initialState=states.groupBy("key"),
+        )
+        operator = output.operator
+        query = checkpointed(
+            lambda rows, batch_id: job.write(operator.apply(rows), batch_id), operator
+        )
+        job.start(query, rows=rows, availableNow=True).awaitTermination()
+
+    def written(batch_id: int) -> set[tuple[object, ...]]:
+        rows = pq.ParquetDataset(job.output / f"batch={batch_id}").read().to_pylist()
+        return {(row["key"], row["total"], row["rows"]) for row in rows}
+
+    job.feed(files=1, rows=6)  # 0 to 5
+    run()
+    assert written(0) == {(0, 1003, 3), (1, 5, 2), (2, 7, 2), (7, 5, 1), (None, 6, 2)}
+    job.feed(files=1, rows=1)
+    run()
+    assert written(1) == {(0, 1009, 4)}

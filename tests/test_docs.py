@@ -45,7 +45,7 @@ PRINTED = {
     "how-to-keep-checkpoints.md": "0 bytes would go, 0 files are too young to tell",
     "how-to-come-from-flink.md": "tens: True",
     "how-to-move-a-job.md": "it went on: True",
-    "how-to-move-from-transformwithstate.md": "counted on from 10: True",
+    "how-to-move-from-transformwithstate.md": "counted on from 20: True",
     "how-to-move-from-foreachbatch.md": "a customer is first 1 time",
     "how-to-read-and-write-state.md": "gone on with state repaired, digits: 10",
     "how-to-rescale.md": "subtasks: 3",
