@@ -27,6 +27,7 @@ from holdfast.spark import (
     write_savepoint,
 )
 from holdfast.spark.event_time import WakeUps
+from holdfast.spark.processors import session_settings
 from holdfast.spark.query import query_run
 
 # Queries start slowly while a machine has much else to do.
@@ -308,3 +309,9 @@ def test_a_processor_with_schemas_that_are_texts_begins_with_initial_state(job: 
     job.feed(files=1, rows=1)
     run()
     assert written(1) == {(0, 1009, 4)}
+
+
+def test_processors_are_given_times_of_the_zone_that_the_session_has(job: ConnectJob) -> None:
+    assert session_settings(job.spark).time_zone == "Europe/Berlin"
+    job.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    assert session_settings(job.spark).time_zone == "Asia/Tokyo"
