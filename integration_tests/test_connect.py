@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from jobs.connect import ConnectJob, Gate, Marks
 from jobs.operators import CountsLongs, FailsOnce, Groups
+from jobs.session import ROCKSDB, session_with
 from jobs.timed import TellsTimes
 from jobs.transforming import TotalsFromThere
 from pyspark.errors import PySparkException
@@ -23,6 +24,7 @@ from holdfast.spark import (
     keyed,
     progress_of,
     read_state,
+    spark_initial_state,
     stateful,
     write_savepoint,
 )
@@ -281,14 +283,18 @@ def test_event_time_goes_by_sparks_watermark_and_timers_need_no_rows(job: Connec
     assert job.completed() == [3]
 
 
-def test_a_processor_with_schemas_that_are_texts_begins_with_initial_state(job: ConnectJob) -> None:
+def test_a_processor_with_schemas_that_are_texts_begins_with_initial_state_and_goes_back_to_spark(
+    job: ConnectJob,
+) -> None:
+    schema = "key long, total long, rows long"
+
     def run() -> None:
         rows = job.stream().selectExpr("id % 3 AS key", "id AS value", "at")
         there = [(0, 1000, 1), (7, 5, 1), (None, 6, 2)]
         states = job.spark.createDataFrame(there, "key long, amount long, n long")
         output = keyed(rows, "key", uid="totals", parallelism=2).transformWithState(
             TotalsFromThere(),
-            "key long, total long, rows long",
+            schema,
             "Update",
             "ProcessingTime",
             initialState=states.groupBy("key"),
@@ -309,6 +315,17 @@ def test_a_processor_with_schemas_that_are_texts_begins_with_initial_state(job: 
     job.feed(files=1, rows=1)
     run()
     assert written(1) == {(0, 1009, 4)}
+
+    (newest,) = job.job_directory.glob("chk-*")
+    back = spark_initial_state(job.spark, f"file://{newest}", TotalsFromThere())
+    rows = job.spark.createDataFrame([(0, 1), (8, 1), (None, 1)], "key long, value long")
+    totals = job.spark.createDataFrame([], schema).schema  # Spark's own takes no text here
+    with session_with(job.spark, ROCKSDB):
+        by_spark = rows.groupBy("key").transformWithState(
+            back.processor, totals, "Update", back.time_mode, initialState=back.rows
+        )
+        told = {tuple(row) for row in by_spark.collect()}
+    assert told == {(0, 1010, 5), (8, 1, 1), (None, 7, 3)}
 
 
 def test_processors_are_given_times_of_the_zone_that_the_session_has(job: ConnectJob) -> None:

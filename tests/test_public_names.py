@@ -24,7 +24,7 @@ MOST_NAMES = {
     "holdfast.backends": 30,
     "holdfast.backends.keyed_state": 30,
     "holdfast.locations": 40,
-    "holdfast.spark": 33,
+    "holdfast.spark": 35,
 }
 
 

@@ -5,6 +5,13 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    )
+}
+"""What Spark's own `transformWithState` needs."""
+
 
 @contextmanager
 def session_with(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:

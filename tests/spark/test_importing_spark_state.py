@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 from jobs.job import Job
 from jobs.remembering import SCHEMA, Remembering
-from jobs.session import session_with
+from jobs.session import ROCKSDB, session_with
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -17,11 +17,6 @@ from holdfast.cli.command_line import main
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import import_spark_state, keyed, restore_savepoint
 
-ROCKSDB = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    )
-}
 SECOND = 1_000_000
 HOUR_MS = 3_600_000
 

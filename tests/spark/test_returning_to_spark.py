@@ -11,7 +11,7 @@ import pytest
 from jobs.job import Job
 from jobs.processed import Told, processor_job
 from jobs.returning import AllTypes, Waiting
-from jobs.session import session_with
+from jobs.session import ROCKSDB, session_with
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,11 +20,6 @@ from pyspark.sql.types import StringType, StructField, StructType
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import keyed, spark_initial_state, write_savepoint
 
-ROCKSDB = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    )
-}
 SECOND = 1_000_000
 HOUR_MS = 3_600_000
 KEYS = ["a", "", None]

@@ -132,7 +132,7 @@ class ProcessorState:
         if self.timers is not None:
             states.append((self.timers, RowsOfState(None, len(self.key), now_ms)))
         frames = [self._frame(spark, state, rows) for state, rows in states]
-        return reduce(DataFrame.union, frames)
+        return reduce(lambda some, others: some.union(others), frames)
 
     def _frame(self, spark: SparkSession, state: StoredState, rows: RowsOfState) -> DataFrame:
         frame = frame_of_state(spark, self.pointer, self.uid, state.name, kind=state.kind)
