@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow as pa
 import pytest
 from jobs.job import Job
 from jobs.processed import Told, processor_job
@@ -23,7 +22,6 @@ from holdfast.spark import keyed, spark_initial_state, write_savepoint
 SECOND = 1_000_000
 HOUR_MS = 3_600_000
 KEYS = ["a", "", None]
-SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 OUT = StructType([StructField("out", StringType())])
 
 Batches = list[list[tuple[Any, ...]]]
@@ -117,7 +115,9 @@ def told_by_spark(
     moved = spark_initial_state(spark, pointer, processor)
     grouped = spark.createDataFrame([(key, None) for key in KEYS], "k string, v long").groupBy("k")
     way = grouped.transformWithState if flavour == "row" else grouped.transformWithStateInPandas
-    with session_with(spark, ROCKSDB):
+    # Spark cuts what a key has into pieces of two rows: its state comes in the first ones.
+    pieces = {"spark.sql.execution.arrow.maxRecordsPerBatch": "2"}
+    with session_with(spark, ROCKSDB | pieces):
         rows = way(
             moved.processor, AllTypes.schema, "Update", moved.time_mode, initialState=moved.rows
         ).collect()
@@ -160,10 +160,6 @@ def test_spark_needs_nothing_of_holdfast_to_run_the_processor(
     pickled.write_bytes(cloudpickle.dumps(moved.processor))  # type: ignore[no-untyped-call]
     program = "import pickle, sys; sys.modules['holdfast'] = None; pickle.load(open(sys.argv[1], 'rb')).close()"
     subprocess.run([sys.executable, "-c", program, pickled], check=True)
-
-
-def declaring(declare: Any) -> Told:
-    return Told(init=declare)
 
 
 def test_state_that_the_class_does_not_declare_so_is_refused(
