@@ -1,5 +1,6 @@
 """The session, the jobs and the servers of the integration tests."""
 
+from cases_of_spark.by_holdfast import run_case
 from dealing import (
     pytest_collection,
     pytest_collection_finish,
@@ -31,6 +32,7 @@ __all__ = [
     "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",
     "real_s3_bucket",
+    "run_case",
     "signals",
     "spark",
     "undisturbed",

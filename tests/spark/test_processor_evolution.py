@@ -82,7 +82,10 @@ def test_a_change_that_would_lose_values_is_refused(
     memory_directory: str, schema: spark.StructType
 ) -> None:
     _write(memory_directory, BEFORE, (1, "x"))
-    with pytest.raises(StateMigrationError):
+    with pytest.raises(
+        StateMigrationError,
+        match=r"\[STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION\] Schema evolution is not possible: ",
+    ):
         _read(memory_directory, schema)
     with pytest.raises(StateMigrationError, match="state 'l'"):
         processor_job(memory_directory, Told(lambda h: h.getListState("l", schema))).run(ROWS)
@@ -93,6 +96,14 @@ def test_a_wider_type_does_not_become_narrow(memory_directory: str) -> None:
     _write(memory_directory, _struct(n=LONG), (1,))
     with pytest.raises(StateMigrationError):
         _read(memory_directory, NUMBER)
+
+
+def test_a_value_does_not_become_a_list(memory_directory: str) -> None:
+    _write(memory_directory, BEFORE, (1, "x"))
+    with pytest.raises(
+        StateMigrationError, match=r"\[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE\] .*'v'"
+    ):
+        processor_job(memory_directory, Told(lambda h: h.getListState("v", BEFORE))).run(ROWS)
 
 
 def test_a_variable_that_is_not_declared_stays(memory_directory: str) -> None:

@@ -224,3 +224,21 @@ def test_what_is_no_frame_of_the_output_is_refused(
 ) -> None:
     with pytest.raises(error):
         _run(memory_directory, lambda *_: given, [{"k": "a", "v": 1}])
+
+
+def test_integers_become_decimals_where_the_session_has_them_do_so(memory_directory: str) -> None:
+    price = spark.StructType([spark.StructField("price", spark.DecimalType(10, 2))])
+    frame = pd.DataFrame({"price": pd.array([12, None], "Int64")})
+
+    def given(settings: InputSettings) -> Any:
+        processor = Framed(lambda *_: [frame])
+        job = processor_job(
+            memory_directory, processor, output=price, flavour="pandas", settings=settings
+        )
+        return [row["price"] for row in job.run([{"k": "a", "v": 1}])]
+
+    assert given(InputSettings(integers_as_decimals=True)) == [Decimal("12.00"), None]
+    with pytest.raises(
+        PySparkValueError, match="Failed to convert the value of the column 'price'"
+    ):
+        given(InputSettings())

@@ -111,6 +111,12 @@ def test_initial_state_is_there_before_the_first_rows() -> None:
     assert tester.peekValueState("count", "b") == (20,)
 
 
+def test_initial_state_is_of_one_kind() -> None:
+    frames = [("a", pd.DataFrame({"n": [1]}))]
+    with pytest.raises(AssertionError, match="initialStatePandas"):
+        ProcessorTester(Count(), initialStateRow=[("a", Row(n=1))], initialStatePandas=frames)
+
+
 def test_timers_fire_when_the_processing_time_passes() -> None:
     tester = ProcessorTester(Count(timers=True), timeMode="ProcessingTime")
     tester.test("a", _rows("x"))

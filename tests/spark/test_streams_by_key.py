@@ -8,6 +8,7 @@ import pytest
 from jobs.by_key import run, stream
 from jobs.job import Job
 from jobs.keyed_operators import Days
+from jobs.session import session_with
 from jobs.transforming import Totals
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -140,6 +141,21 @@ def test_a_stream_is_written_by_foreach_batch_alone(
     writer = by_key(job).agg(n=aggregates.count()).writeStream
     with pytest.raises(InvalidRequestError, match="needs foreachBatch"):
         write(writer)
+
+
+def test_rows_that_are_kept_are_read_in_several_actions(job: Job) -> None:
+    job.feed(files=1, rows=6)
+    seen = []
+
+    def write(rows: DataFrame, _: int) -> None:
+        seen.append((rows.count(), [tuple(row) for row in rows.orderBy("key").collect()]))
+
+    rows = keyed(stream(job), "key", uid="sums", parallelism=2, persist=True)
+    with session_with(job.spark, job.settings):
+        writer = rows.agg(n=aggregates.count()).writeStream.foreachBatch(write)
+        writer = writer.option("checkpointLocation", str(job.spark_checkpoint))
+        writer.trigger(availableNow=True).start().awaitTermination()
+    assert seen == [(3, [(0, 2), (1, 2), (2, 2)])]
 
 
 def test_rows_that_are_no_stream_have_no_writer(spark: SparkSession) -> None:

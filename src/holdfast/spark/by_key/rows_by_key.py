@@ -38,6 +38,7 @@ def keyed(
     uid: str,
     parallelism: int,
     max_parallelism: int | None = None,
+    persist: bool = False,
 ) -> "KeyedRows":
     """The rows of a stream by key, where `rows.groupBy(key)` is Spark's own.
 
@@ -47,6 +48,8 @@ def keyed(
         uid: Names the operator's state in checkpoints; keep it for the life of the job.
         parallelism: Number of subtasks; it may change when the query is started again.
         max_parallelism: Number of key groups, as for `stateful`.
+        persist: Keep the rows of a batch that come out in Spark's cache until the batch is done, so that the function of
+            `foreachBatch` can read them in several actions.
 
     Raises:
         InvalidRequestError: A column isn't there, or an argument can't be used.
@@ -56,7 +59,7 @@ def keyed(
     if missing or not columns:
         message = f"the key is {columns!r}; it must be names of columns, which are {rows.columns}"
         raise InvalidRequestError(message)
-    return KeyedRows(rows, columns, uid, parallelism, max_parallelism)
+    return KeyedRows(rows, columns, uid, parallelism, max_parallelism, persist)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class KeyedRows:
     uid: str
     parallelism: int
     max_parallelism: int | None
+    persist: bool
 
     def transformWithState(  # noqa: N802, PLR0917  # Spark's name and arguments
         self,
@@ -266,6 +270,7 @@ def _output(
         max_parallelism=keyed_rows.max_parallelism,
         key=keyed_rows.key,
         schema=schema,
+        persist=keyed_rows.persist,
         event_time=event_time,
         prepare=prepare,
         begin=begin,

@@ -37,7 +37,7 @@ class KeyedStreamWriter:
     def foreachBatch(self, func: Sink) -> Self:  # noqa: N802  # Spark's name
         """Give the rows of each batch that the operator yields to a function, with the batch id.
 
-        The function has to read them in one action, and to replace what it wrote for that id before.
+        The function has to read them in one action unless `keyed` was given `persist=True`, and to replace what it wrote for that id before.
 
         Raises:
             InvalidRequestError: It is no function.

@@ -2,6 +2,8 @@
 
 from pyspark.errors import PySparkRuntimeError
 
+from holdfast.errors import StateMigrationError
+
 
 class StatefulProcessorError(PySparkRuntimeError):
     """What a processor did that Spark forbids, too; the text has Spark's error class in brackets."""
@@ -97,6 +99,15 @@ def empty_list(doing: str, name: str) -> StatefulProcessorError:
     return StatefulProcessorError(
         f"Error {doing}: [ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE] Illegal value provided to the State "
         f"Store: Cannot write empty list values to State Store for StateName {name}."
+    )
+
+
+def no_evolution(reason: str, *, is_other_kind: bool) -> StateMigrationError:
+    """A variable that is declared otherwise than it was, and whose values would be lost."""
+    if is_other_kind:
+        return StateMigrationError(f"[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE] {reason}")
+    return StateMigrationError(
+        f"[STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION] Schema evolution is not possible: {reason}"
     )
 
 

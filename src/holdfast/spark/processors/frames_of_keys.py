@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from pandas.api.types import is_integer_dtype
 from pyarrow import types
 from pyspark.errors import PySparkValueError
 from pyspark.sql.pandas.types import (
@@ -39,7 +41,7 @@ class FramesOfKeys:
         self._turns = turns
         self._zone = settings.time_zone
         row_bytes = table.nbytes / table.num_rows if table.num_rows else 0
-        by_bytes = int(settings.most_bytes // row_bytes) if row_bytes else settings.most_rows
+        by_bytes = int(settings.most_bytes // row_bytes) if row_bytes else table.num_rows
         most_rows = settings.most_rows if settings.most_rows > 0 else table.num_rows
         self._most_rows = max(1, min(most_rows, by_bytes))
         self._block = pd.DataFrame()
@@ -94,7 +96,7 @@ class FramesOut:
 
     Args:
         schema: The output schema.
-        settings: How times without a zone are meant.
+        settings: How times without a zone are meant, and whether integers can become decimals.
     """
 
     def __init__(self, schema: StructType, settings: InputSettings) -> None:
@@ -108,6 +110,7 @@ class FramesOut:
             )
             for field in schema.fields
         ]
+        self._integers_as_decimals = settings.integers_as_decimals
         self._parts: list[list[Any]] = []
         self._kinds: list[Any] = []
         self._waiting = 0
@@ -161,6 +164,9 @@ class FramesOut:
             if isinstance(values.dtype, pd.CategoricalDtype):
                 values = values.astype(values.dtype.categories.dtype)
         values = self._converters[number](values)
+        if self._integers_as_decimals and types.is_decimal(kind) and is_integer_dtype(values.dtype):
+            # Arrow casts integers only where the decimal has room for every integer of their type.
+            values = values.map(lambda each: Decimal(int(each)), na_action="ignore").astype(object)
         mask = None if hasattr(values.array, "__arrow_array__") else values.isna()
         try:
             try:
@@ -169,8 +175,8 @@ class FramesOut:
                 array = pa.Array.from_pandas(values, mask=mask).cast(kind, safe=True)
         except pa.ArrowException as error:
             message = (
-                f"Exception thrown when converting pandas.Series ({values.dtype}) with name '{name}' to Arrow "
-                f"Array ({kind}): {error}"
+                f"Failed to convert the value of the column '{name}' with type '{values.dtype}' to Arrow type "
+                f"'{kind}': {error}"
             )
             raise PySparkValueError(message) from error
         return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array

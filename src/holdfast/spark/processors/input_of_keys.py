@@ -19,17 +19,20 @@ _BLOCK = 1 << 14
 
 @dataclass(frozen=True)
 class InputSettings:
-    """How rows become Python objects: settings of the session.
+    """How rows become Python objects, and those become rows: settings of the session.
 
     Attributes:
         time_zone: The zone of times in rows, `spark.sql.session.timeZone`.
         most_rows: Most rows of a frame of pandas, `spark.sql.execution.arrow.maxRecordsPerBatch`.
         most_bytes: About as many bytes can a frame have in Arrow, `spark.sql.execution.arrow.maxBytesPerBatch`.
+        integers_as_decimals: Whether integers of a frame can become decimals,
+            `spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled`.
     """
 
     time_zone: str = "UTC"
     most_rows: int = 10_000
     most_bytes: int = 64 << 20
+    integers_as_decimals: bool = False
 
 
 class InputOfKeys(Protocol):

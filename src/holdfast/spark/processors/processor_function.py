@@ -59,7 +59,7 @@ class ProcessorFunction(StatefulFunction):
         output_mode: Append or Update; it has no influence, as in Spark.
         time_mode: None, ProcessingTime or EventTime.
         flavour: Whether the processor reads and gives rows of Spark or frames of pandas.
-        settings: How rows become Python objects; None for those of the session.
+        settings: How rows become Python objects, and those rows; None for those of the session.
         session: Parses texts of schemas, also one of Spark Connect; None for the active session.
 
     Attributes:
@@ -216,15 +216,16 @@ def time_mode_of(notes: Mapping[str, str]) -> TimeMode:
 
 
 def session_settings(session: SparkSession | None) -> InputSettings:
-    """How rows become Python objects in a session; Spark's defaults without one."""
+    """How rows become Python objects, and those rows, in a session; Spark's defaults without one."""
     if session is None:
         return InputSettings()
     conf = session.conf
-    arrow = "spark.sql.execution.arrow"
+    arrow, decimals = "spark.sql.execution.arrow", "pythonUDF.pandas.intToDecimalCoercionEnabled"
     return InputSettings(
         conf.get("spark.sql.session.timeZone") or "UTC",
         int(conf.get(f"{arrow}.maxRecordsPerBatch", "10000") or 10_000),
         _bytes(conf.get(f"{arrow}.maxBytesPerBatch", str(64 << 20)) or ""),
+        (conf.get(f"spark.sql.execution.{decimals}", "") or "").lower() == "true",
     )
 
 

@@ -21,6 +21,7 @@ from holdfast.backends.descriptors import (
 )
 from holdfast.backends.keyed import KeyedStateBackend, Keys, TimerService
 from holdfast.errors import InvalidRequestError, StateMigrationError
+from holdfast.spark.processors import errors
 from holdfast.spark.processors.current_key import CurrentKey, Numbers, inverse
 from holdfast.spark.processors.declarations import (
     Declaration,
@@ -88,7 +89,7 @@ class ProcessorRun:
         self.timer_values = TimerValues(*times)
         for variable in declared.variables:
             _refuse_renamed(backend, variable)
-        self._states = [(each, state_of(backend, each)) for each in declared.variables]
+        self._states = [(each, _stored(backend, each)) for each in declared.variables]
         self._timers = ProcessorTimers(backend, service, self.current)
         self._declarations = Declarations(time_mode, self._schema_of)
         self.handle = ProcessorHandle(
@@ -208,6 +209,16 @@ def state_of(backend: KeyedStateBackend, declared: Declaration) -> StoredState:
     return backend.get_map_state(MapStateDescriptor(name, keys, values, ttl=ttl))
 
 
+def _stored(backend: KeyedStateBackend, declared: Declaration) -> StoredState:
+    """What `state_of` gives; its error bears Spark's class."""
+    before = backend.specs().get(declared.name)
+    try:
+        return state_of(backend, declared)
+    except StateMigrationError as error:
+        is_other_kind = before is not None and before.kind != declared.kind
+        raise errors.no_evolution(error.args[0], is_other_kind=is_other_kind) from error
+
+
 def timers_of(backend: KeyedStateBackend, time_mode: TimeMode) -> TimerService | None:
     """The timers of a processor; None where it has none."""
     if time_mode == "none":
@@ -265,7 +276,7 @@ def _refuse_renamed(backend: KeyedStateBackend, declared: Declaration) -> None:
             f"{[name for name, _ in now]}: what {sorted(lost)} had would be lost. Keep the names; or add "
             f"{sorted(new)} in a run of its own, copy the values, and remove {sorted(lost)} later"
         )
-        raise StateMigrationError(message)
+        raise errors.no_evolution(message, is_other_kind=False)
 
 
 def _element_fields(lists: pa.DataType, *, has_times: bool) -> Sequence[pa.Field]:

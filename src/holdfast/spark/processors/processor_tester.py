@@ -30,7 +30,8 @@ class ProcessorTester:
     own, so that what it keeps outside of its state is gone with the next call, as in a query.
 
     Rows are handed over as they are given; they need not have the key's column. Keys are a value, or a tuple where the key has
-    several columns; all have the types of the first. Schemas given as text need an active session.
+    several columns; all have the types of the first. Schemas given as text need an active session. There is no `handle`: states
+    and timers are those that the processor has.
 
     Args:
         processor: The processor; it is neither changed nor used itself.
@@ -45,6 +46,7 @@ class ProcessorTester:
     Raises:
         StatefulProcessorError: The processor declares what Spark refuses, too.
         PySparkValueError: The time mode is EventTime, and there is no `eventTimeExtractor`.
+        AssertionError: There is initial state of both kinds.
     """
 
     def __init__(  # noqa: PLR0917  # Spark's
@@ -69,6 +71,9 @@ class ProcessorTester:
                     "condition": "timeMode is EventTime",
                 },
             )
+        if initialStateRow is not None and initialStatePandas is not None:
+            message = "initialStateRow and initialStatePandas are given; a processor takes one kind"
+            raise AssertionError(message)  # Spark's class
         self._columns = list(keyColumns)
         self._pickled: bytes = cloudpickle.dumps(processor)  # type: ignore[no-untyped-call]
         self._declared, self._schemas = declared_by(cloudpickle.loads(self._pickled), self._mode)

@@ -1,0 +1,167 @@
+"""Spark's `transformWithState` as its own test cases call it, done by Holdfast: a plugin of pytest.
+
+The cases are run as they are. `rows.groupBy("id").transformWithState(…)` is `keyed(rows, "id", …).transformWithState(…)`
+meanwhile, in both flavours.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cases_of_spark.modules import module_of_cases
+from contracts.patience import wait_until
+from jobs.session import session_with
+from pyspark.sql import DataFrame, GroupedData, SparkSession
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StructType
+
+from holdfast.spark import checkpointed, keyed
+from holdfast.spark.by_key import KeyedOutput, KeyedStreamWriter
+from holdfast.testing import ProcessorTester
+
+RunCase = Callable[[str, str, str], None]
+"""Runs a case: takes the names of its module, of its class and of the case. It raises what the case raises."""
+
+WITH_TIME = ("test_pandas_transform_with_state", "test_pandas_transform_with_state_state_variable")
+"""Modules that sleep between files, so that Spark takes the older ones first."""
+
+ALONE = "evolution"
+"""Cases with this in their names look at the first row, which is that of the first key in a subtask alone."""
+
+
+@pytest.fixture
+def run_case(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RunCase]:
+    """Runs cases of Spark by Holdfast."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in WITH_TIME:
+        monkeypatch.setattr(module_of_cases(name), "time", SimpleNamespace(sleep=_later_files))
+
+    def run(module: str, cases: str, name: str) -> None:
+        if cases == "TwsTesterTests":
+            monkeypatch.setattr(module_of_cases(module), "TwsTester", ProcessorTester)
+        case = getattr(module_of_cases(module), cases)(name)
+        case.spark = spark
+        parallelism = 1 if ALONE in name else 2
+        for method in ("transformWithState", "transformWithStateInPandas"):
+            monkeypatch.setattr(GroupedData, method, _by_holdfast(method, parallelism))
+        getattr(case, name)()
+
+    # What the classes of the cases have in `conf`, as far as it isn't of Spark's own state.
+    settings = {
+        "spark.holdfast.checkpoint.dir": f"file://{tmp_path}/holdfast",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    with session_with(spark, settings):
+        yield run
+        for query in spark.streams.active:
+            query.stop()
+
+
+@dataclass(frozen=True)
+class Output:
+    """What comes of a case's stream.
+
+    Attributes:
+        rows: The stream.
+        output: What comes of it by key.
+        has_timers: Whether there is a time mode.
+        behind: What the case does with the output rows.
+    """
+
+    rows: DataFrame
+    output: KeyedOutput
+    has_timers: bool
+    behind: Callable[[DataFrame], DataFrame] | None = None
+
+    def select(self, *columns: Any) -> "Output":
+        """The output behind a projection, which is done in the function of `foreachBatch`."""
+        return replace(self, behind=lambda rows: rows.select(*columns))
+
+    @property
+    def writeStream(self) -> KeyedStreamWriter:  # noqa: N802  # Spark's name
+        """The stream's writer.
+
+        Cases with timers are written for Spark without batches that have no data, and count batches.
+        """
+        if not self.has_timers and self.behind is None:
+            return self.output.writeStream
+        operator = self.output.operator
+
+        def query_with(sink: Callable[[DataFrame, int], object]) -> Any:
+            def process(batch: DataFrame, batch_id: int) -> None:
+                rows = operator.apply(batch)
+                sink(rows if self.behind is None else self.behind(rows), batch_id)
+
+            return checkpointed(process, operator)
+
+        return KeyedStreamWriter(self.rows.writeStream, query_with)
+
+
+def _by_holdfast(method: str, parallelism: int) -> Callable[..., Any]:
+    """A method of grouped rows."""
+
+    def transform(  # noqa: PLR0917  # Spark's arguments
+        grouped: GroupedData,
+        statefulProcessor: StatefulProcessor,  # noqa: N803
+        outputStructType: StructType | str,  # noqa: N803
+        outputMode: str,  # noqa: N803
+        timeMode: str,  # noqa: N803
+        initialState: GroupedData | None = None,  # noqa: N803
+        eventTimeColumnName: str = "",  # noqa: N803
+    ) -> Output | DataFrame:
+        key = grouped.count().columns[:-1]
+        given = grouped._df  # noqa: SLF001  # Spark says it nowhere else
+        rows = given if given.isStreaming else _as_stream(given)
+        # Checks of cases read the rows of a batch several times.
+        by_key = keyed(rows, key, uid="case", parallelism=parallelism, persist=True)
+        output = getattr(by_key, method)(
+            statefulProcessor,
+            outputStructType,
+            outputMode,
+            timeMode,
+            initialState,
+            eventTimeColumnName,
+        )
+        if not given.isStreaming:
+            return _only_batch(output)
+        return Output(rows, output, timeMode.lower() != "none")
+
+    return transform
+
+
+def _as_stream(rows: DataFrame) -> DataFrame:
+    """The rows of a table as a stream of one batch."""
+    directory = tempfile.mkdtemp()
+    rows.coalesce(1).write.mode("overwrite").parquet(directory)
+    return rows.sparkSession.readStream.schema(rows.schema).parquet(directory)
+
+
+def _only_batch(output: KeyedOutput) -> DataFrame:
+    """All that comes of a stream."""
+    batches: list[DataFrame] = []
+
+    def keep(rows: DataFrame, batch_id: int) -> None:
+        batches.append(rows.sparkSession.createDataFrame(rows.collect(), rows.schema))
+
+    writer = output.writeStream.foreachBatch(keep).trigger(availableNow=True)
+    writer.start().awaitTermination()
+    [batch] = batches
+    return batch
+
+
+def _later_files(_: float) -> None:
+    """Wait until new files are younger than those of before, by the clock of Spark, milliseconds."""
+    file = Path(tempfile.mkdtemp()) / "file"
+
+    def written_ms() -> int:
+        file.write_bytes(b"")
+        return file.stat().st_mtime_ns // 1_000_000
+
+    before = written_ms()
+    wait_until(lambda: written_ms() > before, "files don't become younger")

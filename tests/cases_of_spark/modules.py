@@ -1,0 +1,56 @@
+"""The modules of Spark's own test cases of `transformWithState`.
+
+They aren't ours, so none of their code is here. A PySpark brings those of its own version along, inside of the
+`pyspark.zip` that it hands to its workers. `SPARK_CHECKOUT` names a checkout of Spark to take them from instead.
+"""
+
+import os
+import sys
+from functools import cache
+from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark import cloudpickle
+
+PACKAGE = "pyspark.sql.tests"
+
+
+def folder_of_cases() -> str:
+    """Where the package of the cases lies, be it in an archive."""
+    checkout = os.environ.get("SPARK_CHECKOUT")
+    if checkout:
+        return str(Path(checkout) / "python" / "pyspark" / "sql")
+    return str(Path(pyspark.__file__).parent / "python" / "lib" / "pyspark.zip" / "pyspark" / "sql")
+
+
+def module_of_cases(name: str) -> Any:
+    """A module of cases; the test is skipped where there is none.
+
+    Args:
+        name: Its name in `pyspark.sql.tests.pandas.streaming`, where Spark 4.2 and newer have it.
+    """
+    folder = folder_of_cases()
+    if not _has_package(folder):
+        pytest.skip(
+            f"Spark's own cases aren't in {folder}; SPARK_CHECKOUT can name a checkout of Spark "
+            f"{pyspark.__version__}"
+        )
+    return import_module(f"{PACKAGE}.pandas.streaming.{name}")
+
+
+@cache
+def _has_package(folder: str) -> bool:
+    """Import the package alone, under its own name, so that all else of Spark is what is installed."""
+    spec = PathFinder.find_spec(PACKAGE, [folder])
+    if spec is None or spec.loader is None:
+        return False
+    package = sys.modules[PACKAGE] = module_from_spec(spec)
+    spec.loader.exec_module(package)
+    # Workers don't know it: processors go there as they are.
+    cloudpickle.register_pickle_by_value(package)  # type: ignore[no-untyped-call]
+    return True
