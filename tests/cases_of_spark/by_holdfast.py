@@ -56,6 +56,7 @@ def run_case(
     settings = {
         "spark.holdfast.checkpoint.dir": f"file://{tmp_path}/holdfast",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "1",
     }
     with session_with(spark, settings):
         yield run

@@ -147,6 +147,7 @@ def test_columns_are_as_spark_makes_them_for_pandas(memory_directory: str) -> No
         (frame,) = frames
         first, second = frame.to_dict("records")
         assert list(frame.columns) == schema.names
+        assert [str(frame[name].dtype) for name in ("ts", "ntz")] == ["datetime64[ns]"] * 2
         assert list(first.pop("arr")) == [1, 2]
         assert first == {
             **{name: full[name] for name in ("k", "i", "x", "b", "d", "ntz", "dec", "st")},

@@ -89,9 +89,9 @@ def no_key(doing: str, name: str) -> StatefulProcessorError:
     )
 
 
-def not_initialized(kind: str, name: str) -> StatefulProcessorError:
+def not_initialized(doing: str, kind: str, name: str) -> StatefulProcessorError:
     """A variable that was deleted."""
-    return StatefulProcessorError(f"{kind} state {name} is not initialized.")
+    return StatefulProcessorError(f"Error {doing}: {kind} state {name} is not initialized.")
 
 
 def empty_list(doing: str, name: str) -> StatefulProcessorError:

@@ -225,7 +225,7 @@ def session_settings(session: SparkSession | None) -> InputSettings:
         conf.get("spark.sql.session.timeZone") or "UTC",
         int(conf.get(f"{arrow}.maxRecordsPerBatch", "10000") or 10_000),
         _bytes(conf.get(f"{arrow}.maxBytesPerBatch", str(64 << 20)) or ""),
-        (conf.get(f"spark.sql.execution.{decimals}", "") or "").lower() == "true",
+        conf.get(f"spark.sql.execution.{decimals}", "false") == "true",
     )
 
 

@@ -31,7 +31,7 @@ class StateVariable:
     def _refusal(self, doing: str, operation: str) -> Exception:
         """Why there is no state for an operation now."""
         if self._is_deleted:
-            return errors.not_initialized(self._kind, self._name)
+            return errors.not_initialized(doing, self._kind, self._name)
         handle_state = self._current.handle_state
         if handle_state in ("PRE_INIT", "CREATED"):
             return errors.invalid_handle_state(doing, f"{self._name}.{operation}", handle_state)

@@ -34,7 +34,7 @@ class ValueVariable(StateVariable, SparkValueState):
         self._changed = bytearray()
 
     def exists(self) -> bool:
-        return self._read("exists") is not None
+        return self._read("checking value state exists", "exists") is not None
 
     def get(self) -> tuple[Any, ...] | None:
         try:
@@ -42,16 +42,17 @@ class ValueVariable(StateVariable, SparkValueState):
         except TypeError:
             value = _UNREAD
         if value is _UNREAD:
-            value = self._read("get")
+            value = self._read("getting value state", "get")
         if value is None or self._shape.is_immutable:
             return value  # type: ignore[no-any-return]
         return self._shape.copied_values(value)
 
     def update(self, newValue: Any) -> None:  # Spark's name
-        self._write(self._row(self._shape, newValue, "updating value state"), "update")
+        doing = "updating value state"
+        self._write(self._row(self._shape, newValue, doing), doing, "update")
 
     def clear(self) -> None:
-        self._write(None, "clear")
+        self._write(None, "clearing value state", "clear")
 
     def begin(self) -> None:
         """Another phase has begun: what was read is of other keys."""
@@ -70,17 +71,17 @@ class ValueVariable(StateVariable, SparkValueState):
         changed_values = self._shape.array([values[at] for at in numbers.tolist()])
         state.columns.rows.put_or_delete(keys, changed_values)
 
-    def _read(self, operation: str) -> Any:
-        number = self._number("getting value state", operation)
+    def _read(self, doing: str, operation: str) -> Any:
+        number = self._number(doing, operation)
         values = self._page()
         if values[number] is _UNREAD:
             self._load(values)
         return values[number]
 
-    def _write(self, value: Any, operation: str) -> None:
+    def _write(self, value: Any, doing: str, operation: str) -> None:
         number = self._current.number
         if self._values is None or number is None:
-            number = self._number("updating value state", operation)
+            number = self._number(doing, operation)
             self._page()
         self._values[number] = value  # type: ignore[index]
         self._changed[number] = 1
