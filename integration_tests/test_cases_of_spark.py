@@ -8,15 +8,15 @@ from cases_of_spark.by_holdfast import RunCase
 from cases_of_spark.modules import module_of_cases
 from cases_of_spark.table import ALL, Cases, Fails
 
-IN_ALL_FLAVOURS = os.environ.get("CASES_OF_SPARK") == "all"
-"""Whether cases are run with frames of pandas, too, in which these don't matter."""
+EVERY = os.environ.get("CASES_OF_SPARK") == "all"
+"""Whether every case is run in every flavour; else those that say most for the time that they take."""
 
 
 def _all(*, fail: bool) -> list[object]:
     return [
         pytest.param(module, cases, name, *([fails] if fails else []), id=f"{name}-{flavour}")
         for each in ALL
-        for flavour, module, cases, name, fails in each.run(in_all_flavours=IN_ALL_FLAVOURS)
+        for flavour, module, cases, name, fails in each.run(every=EVERY)
         if (fails is not None) == fail
     ]
 

@@ -17,6 +17,7 @@ BYTES_OF_A_PROCESS = 3 << 30
 
 SECONDS_OF_A_TEST = {
     "integration_tests/": 1.0,
+    "integration_tests/test_cases_of_spark": 0.5,
     "integration_tests/test_cluster": 20.0,
     "integration_tests/test_connect": 10.0,
     "integration_tests/test_crash": 8.0,

@@ -228,7 +228,9 @@ def test_a_state_that_is_declared_and_deleted_cannot_be_used(memory_directory: s
         return [str(caught.value)]
 
     job = processor_job(memory_directory, Told(init, body))
-    assert outputs(job.run(ROWS)) == ["Error getting value state: Value state v is not initialized."]
+    assert outputs(job.run(ROWS)) == [
+        "Error getting value state: Value state v is not initialized."
+    ]
 
 
 @pytest.mark.parametrize("kind", ["value", "list", "map"])

@@ -88,7 +88,9 @@ def series_of(column: pa.Array | pa.ChunkedArray, zone: str) -> Any:
     convert = _create_converter_to_pandas(
         kind, timezone=zone, struct_in_pandas="dict", error_on_duplicated_field_names=False
     )
-    return convert(in_zone(column, "UTC").to_pandas(date_as_object=True, coerce_temporal_nanoseconds=True))
+    return convert(
+        in_zone(column, "UTC").to_pandas(date_as_object=True, coerce_temporal_nanoseconds=True)
+    )
 
 
 class FramesOut:
