@@ -4,12 +4,14 @@ The cases are run as they are. `rows.groupBy("id").transformWithState(…)` is `
 meanwhile, in both flavours.
 """
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from cases_of_spark.modules import module_of_cases
@@ -29,6 +31,9 @@ RunCase = Callable[[str, str, str], None]
 WITH_TIME = ("test_pandas_transform_with_state", "test_pandas_transform_with_state_state_variable")
 """Modules that sleep between files, so that Spark takes the older ones first."""
 
+WHILE_RUNNING = "test_tws_tester"
+"""A module that writes files while the query is running, which could read half of them."""
+
 ALONE = "evolution"
 """Cases with this in their names look at the first row, which is that of the first key in a subtask alone."""
 
@@ -41,6 +46,8 @@ def run_case(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name in WITH_TIME:
         monkeypatch.setattr(module_of_cases(name), "time", SimpleNamespace(sleep=_later_files))
+
+    monkeypatch.setattr(module_of_cases(WHILE_RUNNING), "open", _whole_file, raising=False)
 
     def run(module: str, cases: str, name: str) -> None:
         if cases == "TwsTesterTests":
@@ -154,6 +161,16 @@ def _only_batch(output: KeyedOutput) -> DataFrame:
     writer.start().awaitTermination()
     [batch] = batches
     return batch
+
+
+@contextmanager
+def _whole_file(path: str, mode: str) -> Iterator[IO[Any]]:
+    """A file that Spark sees when it is closed, like `open`."""
+    folder, name = os.path.split(path)
+    hidden = os.path.join(folder, f".{name}")
+    with open(hidden, mode, encoding="utf-8") as file:
+        yield file
+    os.replace(hidden, path)
 
 
 def _later_files(_: float) -> None:
