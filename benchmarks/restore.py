@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks._turns import Cost, in_fresh_process, print_times, take_turns, timed
+from benchmarks.turns import Cost, in_fresh_process, print_times, take_turns, timed
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend
 from holdfast.backends.assignment import OperatorSettings, assign
 from holdfast.common import SYSTEM_CLOCK

@@ -18,8 +18,8 @@ from datetime import timedelta
 
 from pyspark.sql import DataFrame
 
-from examples._job_start import flights, options_of, places_of, session
-from examples._places import FLEET
+from examples.demo.job_start import flights, options_of, places_of, session
+from examples.demo.places import FLEET
 from examples.grounded import Grounded
 from holdfast.spark import aggregates, checkpointed, keyed, windows
 from holdfast.spark.by_key import WakeUps

@@ -9,8 +9,8 @@ on where it was, also if it was killed. With `--drain` it writes the rest of the
 import sys
 from collections.abc import Sequence
 
-from examples._job_start import flights, options_of, places_of, session
-from examples._places import FLIGHTS
+from examples.demo.job_start import flights, options_of, places_of, session
+from examples.demo.places import FLIGHTS
 from examples.right_size import RightSize, parquet_sink
 from holdfast.spark import stateful
 

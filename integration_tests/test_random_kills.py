@@ -15,15 +15,15 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from examples._account import retained_checkpoints
-from examples._check import output_files, read_output, row_differences
-from examples._fleet_check import expected_results, fleet_differences, read_results
-from examples._flights import in_order_of_departure, read_flights, write_stream
-from examples._job_process import JobProcess
-from examples._job_start import SCHEMA
-from examples._places import FLEET, FLIGHTS, Job, Places
-from examples._progress import Progress
-from examples._servers import SERVERS, NoServerError
+from examples.demo.account import retained_checkpoints
+from examples.demo.check import output_files, read_output, row_differences
+from examples.demo.fleet_check import expected_results, fleet_differences, read_results
+from examples.demo.flights import in_order_of_departure, read_flights, write_stream
+from examples.demo.job_process import JobProcess
+from examples.demo.job_start import SCHEMA
+from examples.demo.places import FLEET, FLIGHTS, Job, Places
+from examples.demo.progress import Progress
+from examples.demo.servers import SERVERS, NoServerError
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend
 from holdfast.spark import progress_of
 

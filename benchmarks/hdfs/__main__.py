@@ -30,7 +30,12 @@ from pathlib import Path
 
 from hdfs_native import Client
 
-from benchmarks._turns import (
+from benchmarks.hdfs.engines import JVM, PYTHON, TITLES, growth_bytes_of
+from benchmarks.hdfs.jvm import Jvm, jvm
+from benchmarks.hdfs.python import Threads
+from benchmarks.hdfs.server import Server, started
+from benchmarks.hdfs.works import BLOCK_BYTES, WORKS, Engine, Work, chunks, content
+from benchmarks.turns import (
     Cost,
     LeftOutError,
     in_fresh_process,
@@ -41,11 +46,6 @@ from benchmarks._turns import (
     some_of,
     take_turns,
 )
-from benchmarks.hdfs._engines import JVM, PYTHON, TITLES, growth_bytes_of
-from benchmarks.hdfs._jvm import Jvm, jvm
-from benchmarks.hdfs._python import Threads
-from benchmarks.hdfs._server import Server, started
-from benchmarks.hdfs._works import BLOCK_BYTES, WORKS, Engine, Work, chunks, content
 
 DATA_BYTES = 16 << 20
 REPLICAS = 2

@@ -38,12 +38,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks._turns import LeftOutError, some_of
 from benchmarks.keyed import parts, report
 from benchmarks.keyed.picture import draw
 from benchmarks.keyed.sides import HOLDFAST, SIDES
 from benchmarks.keyed.works import KEY_TYPES, SPREADS, Work, short
 from benchmarks.state_files import flink_jars, flink_version
+from benchmarks.turns import LeftOutError, some_of
 
 PARTS = ("batches", "worst", "access", "maps", "timers", "rescale", "limit")
 ROW_BYTES = 32

@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from benchmarks._turns import LeftOutError
+from benchmarks.turns import LeftOutError
 
 _SOURCE = Path(__file__).parents[1] / "flink" / "KeyedState.java"
 

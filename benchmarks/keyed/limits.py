@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks._turns import LeftOutError
+from benchmarks.turns import LeftOutError
 
 _ROOT = Path("/sys/fs/cgroup")
 

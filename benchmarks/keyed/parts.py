@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks._turns import Cost, LeftOutError, left_out_on_failure
 from benchmarks.keyed.limits import forget_pages, memory_limit
 from benchmarks.keyed.serving import Answer, Figures, Process
 from benchmarks.keyed.sides import SIDES, started
 from benchmarks.keyed.works import Batches, Work, numbers_of
+from benchmarks.turns import Cost, LeftOutError, left_out_on_failure
 
 OPENINGS = 3
 ENTRIES = 10

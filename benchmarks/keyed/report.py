@@ -4,10 +4,10 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from benchmarks._turns import Cost
 from benchmarks.keyed.parts import Side, Sides, Turn
 from benchmarks.keyed.sides import SIDES
 from benchmarks.keyed.works import Work, short
+from benchmarks.turns import Cost
 
 _TITLE_WIDTH = 36
 _WIDTH = 20

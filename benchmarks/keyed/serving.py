@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks._turns import Cost, LeftOutError, reason_of
+from benchmarks.turns import Cost, LeftOutError, reason_of
 
 Figures = Mapping[str, float]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks._turns import LeftOutError, left_out_on_failure
 from benchmarks.keyed.flink import flink_command
 from benchmarks.keyed.serving import Process
 from benchmarks.state_files import flink_jars
+from benchmarks.turns import LeftOutError, left_out_on_failure
 
 CACHE_BYTES = 512 << 20
 """What RocksDB may use for blocks, and in Flink for what was just written, too."""

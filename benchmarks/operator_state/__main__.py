@@ -42,11 +42,17 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks._turns import Cost, in_fresh_process, left_out_on_failure, some_of, take_turns
-from benchmarks.operator_state import _report
-from benchmarks.operator_state._flink import flink
-from benchmarks.operator_state._holdfast import Holdfast, growth_bytes_of
-from benchmarks.operator_state._works import (
+from benchmarks.operator_state.flink import flink
+from benchmarks.operator_state.holdfast import Holdfast, growth_bytes_of
+from benchmarks.operator_state.report import (
+    Compared,
+    Linear,
+    Report,
+    in_target,
+    print_compared,
+    print_linear,
+)
+from benchmarks.operator_state.works import (
     LONGS,
     TARGETS,
     TEN_TIMES_LONGS,
@@ -55,6 +61,7 @@ from benchmarks.operator_state._works import (
     Work,
 )
 from benchmarks.state_files import flink_jars, flink_version, new_directory
+from benchmarks.turns import Cost, in_fresh_process, left_out_on_failure, some_of, take_turns
 
 PARTS = ("times", "linear", "memory")
 
@@ -66,7 +73,7 @@ def main() -> None:
     options = _options()
     jars = flink_jars(options.flink_jars)
     scaled = {work.name: _scaled(work, options.scale) for work in [*WORKS, TEN_TIMES_LONGS]}
-    report = _report.Report()
+    report = Report()
     with ExitStack() as stack:
         temporary = tempfile.TemporaryDirectory(prefix="holdfast-benchmark-", dir=options.directory)
         directory = Path(stack.enter_context(temporary)).resolve()
@@ -119,9 +126,7 @@ def _scaled(work: Work, scale: float) -> Work:
     return replace(work, title=f"{work.title} x {scale:g}", count=int(work.count * scale))
 
 
-def _compared(
-    work: Work, engines: dict[str, Engine], options: argparse.Namespace
-) -> _report.Compared:
+def _compared(work: Work, engines: dict[str, Engine], options: argparse.Namespace) -> Compared:
     """All engines' rounds of one work; those that fail are left out."""
     remaining = dict(engines)
     sizes: dict[str, dict[str, int]] = {}
@@ -131,31 +136,31 @@ def _compared(
         costs = {}
         for target in TARGETS:
             measured = engine.measure(work, target)
-            costs.update(_report.in_target(target, measured.costs))
-            sizes.setdefault(name, {}).update(_report.in_target(target, measured.sizes))
+            costs.update(in_target(target, measured.costs))
+            sizes.setdefault(name, {}).update(in_target(target, measured.sizes))
         return costs
 
     named = {name: (name, engine) for name, engine in remaining.items()}
     take_turns(named, costs_of, options.warm_up, TITLES)
     rounds = take_turns(named, costs_of, options.rounds, TITLES)
-    compared = _report.Compared(work, rounds, sizes)
-    _report.print_compared(compared)
+    compared = Compared(work, rounds, sizes)
+    print_compared(compared)
     return compared
 
 
-def _growing(works: dict[str, Work], engine: Engine, rounds: int) -> _report.Linear:
+def _growing(works: dict[str, Work], engine: Engine, rounds: int) -> Linear:
     """Rounds of works of different size, with one engine."""
 
     def costs_of(work: Work) -> dict[str, Cost]:
         costs = {}
         for target in TARGETS:
-            costs.update(_report.in_target(target, engine.measure(work, target).costs))
+            costs.update(in_target(target, engine.measure(work, target).costs))
         return costs
 
     titles = {name: work.title for name, work in works.items()}
     take_turns(works, costs_of, 1, titles)
-    linear = _report.Linear(titles, take_turns(works, costs_of, rounds, titles))
-    _report.print_linear(linear)
+    linear = Linear(titles, take_turns(works, costs_of, rounds, titles))
+    print_linear(linear)
     return linear
 
 

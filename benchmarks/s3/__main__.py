@@ -19,7 +19,11 @@ import argparse
 from contextlib import ExitStack
 from functools import partial
 
-from benchmarks._turns import (
+from benchmarks.s3.engines import KINDS
+from benchmarks.s3.measuring import ACTIONS, costs_of, growth_bytes_of, requests_of
+from benchmarks.s3.server import Server, started
+from benchmarks.s3.works import WORKS, Bucket, Engine
+from benchmarks.turns import (
     left_out_on_failure,
     print_header,
     print_row,
@@ -27,10 +31,6 @@ from benchmarks._turns import (
     some_of,
     take_turns,
 )
-from benchmarks.s3._engines import KINDS
-from benchmarks.s3._measuring import ACTIONS, costs_of, growth_bytes_of, requests_of
-from benchmarks.s3._server import Server, started
-from benchmarks.s3._works import WORKS, Bucket, Engine
 from holdfast.testing import http_faults
 
 PARTS = ("times", "memory", "requests")

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from pyspark.sql import SparkSession
 
-from benchmarks.spark._queries import SCHEMA, Start, counting_queries, passing_queries
+from benchmarks.spark.queries import SCHEMA, Start, counting_queries, passing_queries
 
 _WARM_UP = 4
 _KEYS = 100

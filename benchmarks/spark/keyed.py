@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from benchmarks.spark.__main__ import measure, session
-from benchmarks.spark._queries import PARALLELISM, Start
+from benchmarks.spark.queries import PARALLELISM, Start
 from holdfast.spark import aggregates, keyed
 
 _RESULT = "key long, n long, total double"

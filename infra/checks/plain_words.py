@@ -1,4 +1,4 @@
-"""Words that make a reader stumble: docstrings without a subject, variables without a noun.
+"""Words that make a reader stumble: docstrings without a subject, variables without a noun, private files.
 
 Run it from the root: `python infra/checks/plain_words.py`.
 """
@@ -8,8 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-"""Everything in Python; the file that is left out is about to go."""
 
 NO_SUBJECT = ("That", "Those", "Of", "Its", "Whose", "Them", "Theirs")
 NO_NOUN = {"one", "found", "taken", "tried", "it", "them"}
@@ -29,6 +27,8 @@ def bound_names(node: ast.AST) -> Iterator[tuple[int, str]]:
 
 def problems(path: Path) -> Iterator[str]:
     """What to mend in a file."""
+    if path.name.startswith("_") and not path.name.startswith("__"):
+        yield f"{path}: a file's name begins with no underscore; its package says what is public"
     tree = ast.parse(path.read_text("utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, _Documented):

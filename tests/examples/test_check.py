@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from examples._check import OutputFile, blind_spots, file_differences, row_differences
+from examples.demo.check import OutputFile, blind_spots, file_differences, row_differences
 
 ROWS = pa.table({"a": [1, 1, 2, None], "b": ["x", "x", None, "y"]})
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from examples._fleet_check import expected_results, fleet_differences, read_results
-from examples._places import FLEET, Places
+from examples.demo.fleet_check import expected_results, fleet_differences, read_results
+from examples.demo.places import FLEET, Places
 
 BEGIN = datetime(2013, 1, 1, tzinfo=UTC)
 FLIGHT = {"flight": 1, "origin": "JFK", "dest": "LAX", "distance": 2475}

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks._turns import Cost, LeftOutError
-from benchmarks.operator_state._works import Measured, Work
+from benchmarks.operator_state.works import Measured, Work
+from benchmarks.turns import Cost, LeftOutError
 
 _SOURCE = Path(__file__).parents[1] / "flink" / "OperatorState.java"
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
-from benchmarks._turns import LeftOutError, reason_of
-from benchmarks.s3._holdfast import Holdfast
-from benchmarks.s3._peers import Boto3, Obstore, Pyarrow, S3fs
-from benchmarks.s3._works import PART_BYTES, Bucket, Engine
+from benchmarks.s3.holdfast import Holdfast
+from benchmarks.s3.peers import Boto3, Obstore, Pyarrow, S3fs
+from benchmarks.s3.works import PART_BYTES, Bucket, Engine
+from benchmarks.turns import LeftOutError, reason_of
 
 
 @dataclass(frozen=True, slots=True)

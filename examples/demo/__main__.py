@@ -18,11 +18,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from examples._directory import DirectoryInUseError, make_directory
-from examples._fleet_demo import demonstrate_fleet
-from examples._flights_demo import demonstrate_flights
-from examples._runs import JobFailedError
-from examples._servers import SERVERS, NoServerError
+from examples.demo.directory import DirectoryInUseError, make_directory
+from examples.demo.fleet_demo import demonstrate_fleet
+from examples.demo.flights_demo import demonstrate_flights
+from examples.demo.runs import JobFailedError
+from examples.demo.servers import SERVERS, NoServerError
 
 _ALL = "source, output, checkpoints and logs"
 

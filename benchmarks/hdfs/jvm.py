@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyspark
 
-from benchmarks._turns import Cost, LeftOutError
-from benchmarks.hdfs._works import BLOCK_BYTES, CHUNK_BYTES, Work
+from benchmarks.hdfs.works import BLOCK_BYTES, CHUNK_BYTES, Work
+from benchmarks.turns import Cost, LeftOutError
 
 _SOURCE = Path(__file__).parent / "HadoopClient.java"
 _JARS = Path(pyspark.__file__).parent / "jars"

@@ -9,14 +9,14 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
-from examples._account import Account, retained_checkpoints, table_of
-from examples._check import run_differences
-from examples._display import Display
-from examples._fleet_check import expected_results, fleet_differences, read_results
-from examples._flights import in_order_of_departure, read_flights, write_stream
-from examples._places import FLEET, Places
-from examples._progress import Progress
-from examples._runs import run_to_the_end
+from examples.demo.account import Account, retained_checkpoints, table_of
+from examples.demo.check import run_differences
+from examples.demo.display import Display
+from examples.demo.fleet_check import expected_results, fleet_differences, read_results
+from examples.demo.flights import in_order_of_departure, read_flights, write_stream
+from examples.demo.places import FLEET, Places
+from examples.demo.progress import Progress
+from examples.demo.runs import run_to_the_end
 from examples.fleet_job import GROUNDED_AFTER, SESSION_GAP
 
 N_FILES = 12

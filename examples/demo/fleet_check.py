@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 
-from examples._check import blind_spots, row_differences
-from examples._places import Places
+from examples.demo.check import blind_spots, row_differences
+from examples.demo.places import Places
 from examples.fleet_job import GROUNDED_AFTER, SESSION_GAP, WATERMARK_DELAY
 
 _ROUTE = ["tailnum", "origin", "dest"]

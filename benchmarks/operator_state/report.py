@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from benchmarks._turns import Cost, Rounds
-from benchmarks.operator_state._works import LONGS, TEN_TIMES_LONGS, Work
+from benchmarks.operator_state.works import LONGS, TEN_TIMES_LONGS, Work
+from benchmarks.turns import Cost, Rounds
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from hdfs_native import Client
 
-from benchmarks._turns import Cost, LeftOutError, timed_in_threads
-from benchmarks.hdfs._works import BLOCK_BYTES, CHUNK_BYTES, Work, chunks, content
+from benchmarks.hdfs.works import BLOCK_BYTES, CHUNK_BYTES, Work, chunks, content
+from benchmarks.turns import Cost, LeftOutError, timed_in_threads
 from holdfast.locations.adapters import file_system_for
 
 

@@ -1,6 +1,6 @@
 """Holdfast's own state streams."""
 
-from benchmarks.s3._works import CHUNK_BYTES, CONCURRENCY, PART_BYTES, Bucket, chunks
+from benchmarks.s3.works import CHUNK_BYTES, CONCURRENCY, PART_BYTES, Bucket, chunks
 from holdfast.locations import FileSystemCheckpointStorage, S3Settings, use_s3
 from holdfast.locations.adapters import CheckpointedStateScope, StreamStateHandle
 

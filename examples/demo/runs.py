@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from examples._flights import release_held_back
-from examples._job_log import RunLog, read_log
-from examples._job_process import JobProcess
-from examples._kills import KILL_POINTS, Kill, KillPoint, watch
-from examples._places import Job, Places
-from examples._progress import Progress
+from examples.demo.flights import release_held_back
+from examples.demo.job_log import RunLog, read_log
+from examples.demo.job_process import JobProcess
+from examples.demo.kills import KILL_POINTS, Kill, KillPoint, watch
+from examples.demo.places import Job, Places
+from examples.demo.progress import Progress
 
 
 class JobFailedError(Exception):

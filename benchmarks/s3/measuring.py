@@ -3,7 +3,9 @@
 import uuid
 from collections import Counter
 
-from benchmarks._turns import (
+from benchmarks.s3.engines import KINDS, warm_up
+from benchmarks.s3.works import WORKS, Bucket, Engine, Work
+from benchmarks.turns import (
     Cost,
     LeftOutError,
     in_fresh_process,
@@ -11,8 +13,6 @@ from benchmarks._turns import (
     timed,
     timed_in_threads,
 )
-from benchmarks.s3._engines import KINDS, warm_up
-from benchmarks.s3._works import WORKS, Bucket, Engine, Work
 from holdfast.testing import HttpFaults
 
 ACTIONS = ("write", "read", "delete")

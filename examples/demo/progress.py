@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 
-from examples._places import Places
+from examples.demo.places import Places
 from holdfast.locations.adapters import METADATA_FILE, file_system_for
 
 _STORE_SETTLES_S = 0.5

@@ -14,7 +14,7 @@ import boto3
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 
-from benchmarks.s3._works import CHUNK_BYTES, CONCURRENCY, PART_BYTES, Bucket, chunks, zeros
+from benchmarks.s3.works import CHUNK_BYTES, CONCURRENCY, PART_BYTES, Bucket, chunks, zeros
 
 _CONFIG: dict[str, Any] = {
     "max_pool_connections": 32,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 
-from examples._places import Places
+from examples.demo.places import Places
 
-_REPOSITORY = Path(__file__).parent.parent
+_REPOSITORY = Path(__file__).parents[2]
 _GONE_WITHIN_S = 10.0
 
 

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from examples._job_process import JobProcess
-from examples._places import FLEET, FLIGHTS, Job
-from examples._progress import Progress, Stage
+from examples.demo.job_process import JobProcess
+from examples.demo.places import FLEET, FLIGHTS, Job
+from examples.demo.progress import Progress, Stage
 
 _LOOK_EVERY_S = 0.001
 

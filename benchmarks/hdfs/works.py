@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from benchmarks._turns import Cost
+from benchmarks.turns import Cost
 
 CHUNK_BYTES = 1 << 20
 

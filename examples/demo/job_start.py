@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from examples._places import Job, Places
+from examples.demo.places import Job, Places
 
-_REPOSITORY = Path(__file__).resolve().parent.parent
+_REPOSITORY = Path(__file__).resolve().parents[2]
 SCHEMA = """
     year long, month long, day long, dep_time long, sched_dep_time long, dep_delay long,
     arr_time long, sched_arr_time long, arr_delay long, carrier string, flight long,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from examples._places import Places
+from examples.demo.places import Places
 
 
 def read_flights() -> pa.Table:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from examples._runs import Run
+from examples.demo.runs import Run
 
 _TIMES = "times"
 

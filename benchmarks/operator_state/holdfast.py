@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks._turns import Cost, LeftOutError, peak_growth_bytes, timed
-from benchmarks.operator_state._works import TARGETS, Measured, Reading, Work, elements_of
+from benchmarks.operator_state.works import TARGETS, Measured, Reading, Work, elements_of
+from benchmarks.turns import Cost, LeftOutError, peak_growth_bytes, timed
 from holdfast.backends import (
     BroadcastState,
     ListState,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
-from benchmarks._turns import Cost
+from benchmarks.turns import Cost
 
 TARGETS = ("memory", "disk")
 """Where snapshots go."""

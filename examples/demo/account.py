@@ -9,8 +9,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from examples._places import Places
-from examples._runs import Run
+from examples.demo.places import Places
+from examples.demo.runs import Run
 from holdfast.locations import (
     CheckpointStorageAccess,
     CompletedCheckpoint,

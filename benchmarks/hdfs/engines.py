@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hdfs_native import Client
 
-from benchmarks._turns import peak_growth_bytes
-from benchmarks.hdfs._python import HdfsNative, Holdfast, Store, Threads
-from benchmarks.hdfs._works import Work
+from benchmarks.hdfs.python import HdfsNative, Holdfast, Store, Threads
+from benchmarks.hdfs.works import Work
+from benchmarks.turns import peak_growth_bytes
 
 PYTHON: dict[str, Callable[[str], Store]] = {
     "holdfast": Holdfast,

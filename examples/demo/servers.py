@@ -10,7 +10,7 @@ from pathlib import Path
 
 import boto3
 
-_INFRA = Path(__file__).parent.parent / "infra"
+_INFRA = Path(__file__).parents[2] / "infra"
 _UNAVAILABLE = 3
 _BUCKET = "holdfast-demo"
 _PROXIES = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.s3._peers import client_of, delete_below
-from benchmarks.s3._works import Bucket
+from benchmarks.s3.peers import client_of, delete_below
+from benchmarks.s3.works import Bucket
 
 _INFRA = Path(__file__).parents[2] / "infra" / "s3"
 

@@ -6,7 +6,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from examples._runs import Run
+from examples.demo.runs import Run
 
 _LINES_A_JOB = 4
 

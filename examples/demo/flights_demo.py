@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 from rich.console import Console
 
-from examples._account import Account, retained_checkpoints
-from examples._check import (
+from examples.demo.account import Account, retained_checkpoints
+from examples.demo.check import (
     OutputFile,
     blind_spots,
     file_differences,
@@ -17,11 +17,11 @@ from examples._check import (
     row_differences,
     run_differences,
 )
-from examples._display import Display
-from examples._flights import in_order_of_departure, read_flights, write_stream
-from examples._places import FLIGHTS, Places
-from examples._progress import Progress
-from examples._runs import Run, run_to_the_end
+from examples.demo.display import Display
+from examples.demo.flights import in_order_of_departure, read_flights, write_stream
+from examples.demo.places import FLIGHTS, Places
+from examples.demo.progress import Progress
+from examples.demo.runs import Run, run_to_the_end
 from examples.flights_job import ROWS_PER_FILE
 
 N_FILES = 40
