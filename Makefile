@@ -48,12 +48,12 @@ integration: setup java s3-servers hdfs-servers browser ## the tests that start 
 kills: setup java s3-servers ## kill each of the demo's jobs KILLS=50 times at random moments, on local storage and on S3
 	HOLDFAST_KILLS=$(KILLS) $(BIN)/pytest -s integration_tests/test_random_kills.py $(ARGS)
 
-# Drivers that tests start live for seconds: most of that time Spark's classes would be loaded and
-# compiled. A Java that makes no archive of them is only slower.
+# Drivers that tests and the demo start live for seconds: most of that time Spark's classes would be
+# loaded and compiled. A Java that makes no archive of them is only slower.
 SPARK_CLASSES := build/spark-classes.jsa
 
-test test-all integration kills: $(SPARK_CLASSES)
-test test-all integration kills: export SPARK_SUBMIT_OPTS += -XX:SharedArchiveFile='$(CURDIR)/$(SPARK_CLASSES)' \
+demo test test-all integration kills: $(SPARK_CLASSES)
+demo test test-all integration kills: export SPARK_SUBMIT_OPTS += -XX:SharedArchiveFile='$(CURDIR)/$(SPARK_CLASSES)' \
   -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK
 
 # Images of containers often forbid Python to keep what it has compiled. Then each process of a test

@@ -15,7 +15,7 @@ from contracts.patience import RUN_HANGS_S
 from jobs.job import Job
 from jobs.killed import BATCH
 from jobs.operators import Groups
-from jobs.two_phases import COMMIT, GROUP, SignedSink
+from jobs.two_phases import COMMIT, GROUP, POINTS, SignedSink, job_of
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from servers.postgres import PostgresServer
@@ -35,15 +35,15 @@ FILES = 4
 
 # Where the driver dies, whether the batch counts then, and how many of the transactions that its two
 # subtasks have prepared can be in doubt.
-POINTS = {
-    "in a task": (False, {0, 1}),
-    "before it is prepared": (False, {0, 1}),
-    "after it is prepared": (False, {1, 2}),
-    "before the metadata": (False, {2}),
-    "after the metadata": (True, {2}),
-    "before it is committed": (True, {2}),
-    "between two commits": (True, {1}),
-    "after it is committed": (True, {0}),
+KILLED = {
+    "in_a_task": (False, {0, 1}),
+    "before_prepare": (False, {0, 1}),
+    "after_prepare": (False, {1, 2}),
+    "before_metadata": (False, {2}),
+    "after_metadata": (True, {2}),
+    "before_commit": (True, {2}),
+    "between_commits": (True, {1}),
+    "after_commit": (True, {0}),
 }
 
 
@@ -56,13 +56,37 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     return job.ids_written()
 
 
+@pytest.fixture(scope="module")
+def killed(
+    spark: SparkSession, postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """What a driver has left that was killed while each of its jobs was at another point."""
+    directory = tmp_path_factory.mktemp("killed")
+    for name in POINTS:
+        create(postgres, name)
+        job_of(spark, directory, name).feed(FILES)
+    died = subprocess.run(
+        [sys.executable, "-m", "jobs.two_phases", str(directory), postgres.dsn],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        timeout=RUN_HANGS_S,
+        check=False,
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    return directory
+
+
 @pytest.fixture
 def table(postgres: PostgresServer) -> str:
-    """An empty table, in a server that knows of no transactions."""
-    assert postgres.in_doubt() == []
+    """An empty table, of whose name the server knows no transactions."""
     name = f"rows_{uuid.uuid4().hex[:8]}"
-    postgres.execute(f"CREATE TABLE {name} (id bigint, at timestamptz, name text, driver text)")
+    create(postgres, name)
     return name
+
+
+def create(postgres: PostgresServer, table: str) -> None:
+    postgres.execute(f"CREATE TABLE {table} (id bigint, at timestamptz, name text, driver text)")
 
 
 def connecting(postgres: PostgresServer) -> partial[psycopg.Connection]:
@@ -74,50 +98,41 @@ def ids_in(postgres: PostgresServer, table: str, where: str = "true") -> list[in
     return [int(str(number)) for (number,) in rows]
 
 
-def dies(job: Job, postgres: PostgresServer, table: str, point: str) -> None:
-    """A driver runs the job in a process of its own, and is killed in its second batch."""
-    died = subprocess.run(
-        [sys.executable, "-m", "jobs.two_phases", str(job.directory), postgres.dsn, table, point],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        timeout=RUN_HANGS_S,
-        check=False,
-    )
-    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+def in_doubt(postgres: PostgresServer, table: str) -> list[str]:
+    """Names of the transactions that are prepared for the table."""
+    return [name for name in postgres.in_doubt() if f"-{table}-" in name]
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("name", KILLED, ids=POINTS.get)
 def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
-    job: Job, postgres: PostgresServer, table: str, undisturbed: list[int], point: str
+    spark: SparkSession, postgres: PostgresServer, killed: Path, undisturbed: list[int], name: str
 ) -> None:
-    job.feed(FILES)
-    dies(job, postgres, table, point)
-    counts, in_doubt = POINTS[point]
+    job = job_of(spark, killed, name)
+    counts, can_be_in_doubt = KILLED[name]
     assert job.completed()[-1] == (BATCH + 1 if counts else BATCH)
-    assert len(postgres.in_doubt()) in in_doubt
+    assert len(in_doubt(postgres, name)) in can_be_in_doubt
 
-    sink = SignedSink(connecting(postgres), table, driver="restarted")
+    sink = SignedSink(connecting(postgres), name, driver="restarted")
     job.run(job.operator(Groups(GROUP), sink=sink))
 
-    assert ids_in(postgres, table) == undisturbed
-    assert postgres.in_doubt() == []
-    signed = postgres.execute(f"SELECT count(*) FROM {table} WHERE driver = 'killed'")
+    assert ids_in(postgres, name) == undisturbed
+    assert in_doubt(postgres, name) == []
+    signed = postgres.execute(f"SELECT count(*) FROM {name} WHERE driver = 'killed'")
     # Two subtasks let 30, then 60 of their rows through.
     assert signed == [(180 if counts else 60,)]
 
 
 def test_what_a_late_driver_completes_is_committed_and_not_what_its_successor_has_prepared(
-    job: Job, postgres: PostgresServer, table: str, undisturbed: list[int]
+    spark: SparkSession, postgres: PostgresServer, killed: Path, undisturbed: list[int]
 ) -> None:
-    job.feed(FILES)
-    dies(job, postgres, table, "before the metadata")
+    table = "late"
+    job = job_of(spark, killed, table)
     late = (job.directory / "late").read_bytes()
 
     def overtaken(
         location: CheckpointStorageLocation, metadata: CheckpointMetadata, ownership: JobOwnership
     ) -> CompletedCheckpoint:
-        assert len(postgres.in_doubt()) == 4
+        assert len(in_doubt(postgres, table)) == 4
         file = Path(location.external_pointer.removeprefix("file://")) / "_metadata"
         file.write_bytes(late)
         return complete_checkpoint(location, metadata, ownership)
@@ -126,13 +141,13 @@ def test_what_a_late_driver_completes_is_committed_and_not_what_its_successor_ha
     with mock.patch(COMMIT, overtaken):
         with pytest.raises(StreamingQueryException, match="a former driver of this job"):
             job.run(job.operator(Groups(GROUP), sink=sink))
-    assert len(postgres.in_doubt()) == 2
+    assert len(in_doubt(postgres, table)) == 2
 
     sink = SignedSink(connecting(postgres), table, driver="restarted")
     job.run(job.operator(Groups(GROUP), sink=sink))
 
     assert ids_in(postgres, table) == undisturbed
-    assert postgres.in_doubt() == []
+    assert in_doubt(postgres, table) == []
     assert len(ids_in(postgres, table, "driver = 'killed'")) == 180
     assert ids_in(postgres, table, "driver = 'successor'") == []
 
@@ -143,8 +158,9 @@ class CutOff(SignedSink):
     def __init__(self, postgres: PostgresServer, table: str, checkpoints: set[int]) -> None:
         super().__init__(connecting(postgres), table, driver="cut off")
         self.postgres = postgres
+        self.table = table
         self.checkpoints = checkpoints
-        self.in_doubt: dict[int, int] = {}
+        self.in_doubt_at: dict[int, int] = {}
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         is_away = checkpoint_id in self.checkpoints
@@ -155,7 +171,7 @@ class CutOff(SignedSink):
         finally:
             if is_away:
                 self.postgres.start()
-            self.in_doubt[checkpoint_id] = len(self.postgres.in_doubt())
+            self.in_doubt_at[checkpoint_id] = len(in_doubt(self.postgres, self.table))
 
 
 def test_what_could_not_be_committed_is_committed_later(
@@ -169,17 +185,17 @@ def test_what_could_not_be_committed_is_committed_later(
     sink = CutOff(postgres, table, {1, 3})
     job.run(job.operator(Groups(GROUP), sink=sink))
     assert caplog.text.count("CutOff failed in notify_checkpoint_complete") == 2
-    assert sink.in_doubt == {1: 2, 2: 0, 3: 2}
+    assert sink.in_doubt_at == {1: 2, 2: 0, 3: 2}
 
     job.feed(1)
     sink = CutOff(postgres, table, {3, 4})  # it goes on from 3
     job.run(job.operator(Groups(GROUP), sink=sink))
-    assert sink.in_doubt == {3: 2, 4: 4}
+    assert sink.in_doubt_at == {3: 2, 4: 4}
 
     job.repeat_last_batch()
     job.run(job.operator(Groups(GROUP), sink=CutOff(postgres, table, set())))
     assert ids_in(postgres, table) == undisturbed
-    assert postgres.in_doubt() == []
+    assert in_doubt(postgres, table) == []
 
 
 def test_a_batch_that_failed_before_the_sink_rolls_nothing_back(
@@ -189,7 +205,7 @@ def test_a_batch_that_failed_before_the_sink_rolls_nothing_back(
     sink = CutOff(postgres, table, {1})
     job.run(job.operator(Groups(GROUP), sink=sink))
     sink.notify_checkpoint_aborted(2)
-    assert len(postgres.in_doubt()) == 2
+    assert len(in_doubt(postgres, table)) == 2
     job.repeat_last_batch()
     job.run(job.operator(Groups(GROUP), sink=CutOff(postgres, table, set())))
     assert len(ids_in(postgres, table)) == 60
@@ -201,14 +217,14 @@ def test_what_was_prepared_for_a_checkpoint_that_failed_is_rolled_back(
     job.feed(1)
 
     def fails(*_: object) -> CompletedCheckpoint:
-        assert len(postgres.in_doubt()) == 2
+        assert len(in_doubt(postgres, table)) == 2
         raise StorageUnavailableError("as planned")
 
     sink = SignedSink(connecting(postgres), table, driver="failed")
     with mock.patch(COMMIT, fails):
         with pytest.raises(StreamingQueryException, match="as planned"):
             job.run(job.operator(Groups(GROUP), sink=sink))
-    assert postgres.in_doubt() == []
+    assert in_doubt(postgres, table) == []
     assert ids_in(postgres, table) == []
 
 
@@ -226,19 +242,19 @@ def test_what_a_failed_task_has_prepared_is_rolled_back(
                 return
             raise RuntimeError("as planned")
 
-    in_doubt: list[int] = []
+    counts: list[int] = []
 
     class Sink(SignedSink):
         def snapshot_state(self, checkpoint_id: int) -> bytes:
-            in_doubt.append(len(postgres.in_doubt()))
+            counts.append(len(in_doubt(postgres, table)))
             return super().snapshot_state(checkpoint_id)
 
     job.feed(1)
     sink = Sink(partial(FailsOnce.connect, postgres.dsn), table, driver="only")
     job.run(job.operator(Groups(GROUP), sink=sink))
     assert marker.exists()
-    assert in_doubt == [3]
-    assert postgres.in_doubt() == []
+    assert counts == [3]
+    assert in_doubt(postgres, table) == []
     assert len(ids_in(postgres, table)) == 60
 
 
@@ -253,7 +269,8 @@ def test_transactions_of_others_are_left_alone(
     job.feed(1)
     sink = SignedSink(connecting(postgres), table, driver="only")
     job.run(job.operator(Groups(GROUP), sink=sink))
-    assert sorted(postgres.in_doubt()) == sorted(others)
+    assert set(others) <= set(postgres.in_doubt())
+    assert in_doubt(postgres, table) == others[:2]
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
         for other in others:
             connection.execute(f"ROLLBACK PREPARED '{other}'".encode())

@@ -1,23 +1,29 @@
-"""A job with a sink that commits in two phases; run as a program, it is killed in its second batch.
+"""A driver that dies at every point of a commit in two phases: `python -m jobs.two_phases DIR DSN`.
 
-`python -m jobs.two_phases DIR DSN TABLE POINT`
+It runs a job for each point, over the files that the job's directory has, into a table of the job's
+name. Each stands still at its point in its second batch; when all do, the driver is killed, with its JVM.
 """
 
 import os
 import sys
+import threading
+import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 import psycopg
 import pyarrow as pa
+from contracts.patience import wait_until
 from jobs.inside_spark import jvm_of
 from jobs.job import Job, local_spark
 from jobs.killed import BATCH, kill
 from jobs.operators import Groups
-from pyspark.sql import DataFrame
+from jobs.signals import Signals
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from examples.two_phase_commit import Connect, PostgresSink
@@ -35,19 +41,62 @@ COMMIT = "holdfast.spark.query.coordinator.complete_checkpoint"
 SECOND = f"-{BATCH + 1}-"
 """In the names of transactions of the second batch."""
 
+POINTS = {
+    "in_a_task": "in a task",
+    "before_prepare": "before it is prepared",
+    "after_prepare": "after it is prepared",
+    "before_metadata": "before the metadata",
+    "after_metadata": "after the metadata",
+    "before_commit": "before it is committed",
+    "between_commits": "between two commits",
+    "after_commit": "after it is committed",
+    "late": "before the metadata",
+}
+"""Where the job of a name stands still."""
 
-class KillsDriver(Groups):
-    """Kills the driver when it has state to go on with, and rows of the batch are through."""
+CORES = 8
+"""Of which two tasks of three jobs stand still."""
 
-    def __init__(self, size: int, victims: list[int]) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Where a job is to die, in whichever process it comes there.
+
+    Attributes:
+        directory: The job's.
+        point: The point.
+    """
+
+    directory: Path
+    point: str
+
+    @property
+    def signals(self) -> Signals:
+        return Signals(self.directory / "signals")
+
+    def at(self, point: str) -> None:
+        """Stand still until the driver is killed, if it is to die here."""
+        if point == self.point:
+            self.stand_still()
+
+    def stand_still(self) -> NoReturn:
+        self.signals.give("stands")
+        while True:
+            threading.Event().wait()
+
+
+class StandsStill(Groups):
+    """Stands still when it has state to go on with, and rows of the batch are through."""
+
+    def __init__(self, size: int, death: Death) -> None:
         super().__init__(size)
-        self.victims = victims
+        self.death = death
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         is_restored = len(self.rows) > 0
         yield from super().process(batches)
         if is_restored:
-            kill(self.victims)
+            self.death.at("in a task")
 
 
 class SignedSink(PostgresSink):
@@ -62,10 +111,9 @@ class SignedSink(PostgresSink):
 
 
 class DyingConnection(psycopg.Connection[Any]):
-    """Kills the driver when it comes to the point."""
+    """Stands still when it comes to the point."""
 
-    point = ""
-    victims: tuple[int, ...] = ()
+    death: Death
     name = ""
 
     def tpc_begin(self, xid: Any) -> None:
@@ -83,57 +131,92 @@ class DyingConnection(psycopg.Connection[Any]):
         self._at("between two commits", str(xid))
 
     def _at(self, point: str, name: str) -> None:
-        if point == self.point and SECOND in name:
-            # Itself last, and in a task the JVM behind the driver: it takes its tasks with it.
-            kill([*(pid for pid in self.victims if pid != os.getpid()), os.getpid()])
+        if SECOND in name:
+            self.death.at(point)
 
 
 @dataclass(frozen=True)
 class Dying:
-    """Opens connections that kill the driver."""
+    """Opens connections that stand still."""
 
     dsn: str
-    point: str
-    victims: tuple[int, ...]
+    death: Death
 
     def __call__(self) -> DyingConnection:
         connection = DyingConnection.connect(self.dsn)
-        connection.point = self.point
-        connection.victims = self.victims
+        connection.death = self.death
         return connection
 
 
-def main(directory: Path, dsn: str, table: str, point: str) -> None:
-    """Run the job until it dies."""
-    spark = local_spark()
-    job = Job(spark, directory)
+class DyingSink(SignedSink):
+    """Stands still when all is committed, too."""
+
+    def __init__(self, dsn: str, table: str, death: Death) -> None:
+        super().__init__(Dying(dsn, death), table, driver="killed")
+        self.death = death
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        super().notify_checkpoint_complete(checkpoint_id)
+        if checkpoint_id == BATCH + 1:
+            self.death.at("after it is committed")
+
+
+def job_of(spark: SparkSession, directory: Path, name: str) -> Job:
+    """One of the jobs, in a session of its own."""
+    job = Job(spark.newSession(), directory / name)
     job.settings["spark.holdfast.checkpoint.num-retained"] = "9"
-    driver, jvm = os.getpid(), jvm_of(spark)
+    return job
 
-    class Sink(SignedSink):
-        def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-            super().notify_checkpoint_complete(checkpoint_id)
-            if point == "after it is committed" and checkpoint_id == BATCH + 1:
-                kill([jvm, driver])
 
-    def committing(
-        location: CheckpointStorageLocation, metadata: CheckpointMetadata, ownership: JobOwnership
-    ) -> CompletedCheckpoint:
-        second = metadata.checkpoint_id == BATCH + 1
-        if second and point == "before the metadata":
-            late = encode_metadata(metadata, location.external_pointer)
-            (directory / "late").write_bytes(late)
-            kill([jvm, driver])
-        completed = complete_checkpoint(location, metadata, ownership)
-        if second and point == "after the metadata":
-            kill([jvm, driver])
-        return completed
+def run(job: Job, dsn: str, table: str, point: str) -> None:
+    """Run a job until it stands still."""
+    death = Death(job.directory, point)
+    job.run(job.operator(StandsStill(GROUP, death), sink=DyingSink(dsn, table, death)))
 
-    operator = KillsDriver(GROUP, [driver, jvm]) if point == "in a task" else Groups(GROUP)
-    sink = Sink(Dying(dsn, point, (driver, jvm)), table, driver="killed")
-    with mock.patch(COMMIT, committing):
-        job.run(job.operator(operator, sink=sink))
+
+def committing(
+    location: CheckpointStorageLocation, metadata: CheckpointMetadata, ownership: JobOwnership
+) -> CompletedCheckpoint:
+    """The real commit of whichever job; the second one of some stands still around it."""
+    pointer = Path(location.external_pointer.removeprefix("file://"))
+    directory = pointer.parents[2]
+    death = Death(directory, POINTS[directory.name])
+    second = metadata.checkpoint_id == BATCH + 1
+    if second and death.point == "before the metadata":
+        (directory / "late").write_bytes(encode_metadata(metadata, location.external_pointer))
+        death.stand_still()
+    completed = complete_checkpoint(location, metadata, ownership)
+    if second:
+        death.at("after the metadata")
+    return completed
+
+
+def main(directory: Path, dsn: str) -> None:
+    """Bring all jobs to where they are to die."""
+    spark = local_spark(cores=CORES)
+    pool = ThreadPoolExecutor(len(POINTS))
+    try:
+        with mock.patch(COMMIT, committing):
+            jobs = {name: job_of(spark, directory, name) for name in POINTS}
+            ran = {
+                name: pool.submit(run, job, dsn, name, POINTS[name]) for name, job in jobs.items()
+            }
+
+            def all_stand() -> bool:
+                ended = [name for name, outcome in ran.items() if outcome.done()]
+                for name in ended:
+                    ran[name].result()
+                assert not ended
+                return all(
+                    Death(job.directory, "").signals.is_given("stands") for job in jobs.values()
+                )
+
+            wait_until(all_stand, "not all jobs come to where they are to die")
+        kill([jvm_of(spark), os.getpid()])
+    except BaseException:  # noqa: BLE001  # whatever it is
+        traceback.print_exc()
+        os._exit(1)  # the pool would wait for those that stand still
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    main(Path(sys.argv[1]), sys.argv[2])
