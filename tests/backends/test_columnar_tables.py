@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from holdfast.errors import (
 )
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import FileStateHandle, StreamStateHandle
+from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import SegmentsStateHandle
 
 GROUPS = KeyGroupRange(0, 7)
@@ -263,28 +264,83 @@ def test_local_copies_stay_until_no_confirmed_checkpoint_needs_them(job: Job) ->
     assert job.local_files() == second.segments.keys()
 
 
-def test_a_local_copy_that_was_cut_off_is_fetched_again(job: Job) -> None:
+def cut(content: bytes) -> bytes:
+    return content[:5000]
+
+
+def changed_in_the_middle(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def changed_at_the_end(content: bytes) -> bytes:
+    return content[:-30] + bytes(30)
+
+
+def emptied(_: bytes) -> bytes:
+    return b""
+
+
+DAMAGES = [cut, changed_in_the_middle, changed_at_the_end, emptied]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_damaged_local_copy_is_fetched_again_with_a_warning(
+    job: Job, caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes], *, is_open: bool
+) -> None:
     tables = job.restored()
     put(tables.table(value_spec()), range(ROWS), 5)
     handle = job.completed(tables)
     (name,) = handle.segments
+    written = (job.local / name).read_bytes()
+    if not is_open:
+        job.workspace = Workspace()
+    (job.local / name).write_bytes(damage(written))
+    os.utime(job.local / name, ns=(0, 0))  # it may be written twice between two ticks of the clock
+    assert set(values(job.restored(handle).table(value_spec()), range(ROWS))) == {5}
+    (warning,) = caplog.messages
+    assert f"the local copy of segment {name} is damaged" in warning
+    assert (job.local / name).read_bytes() == written
+
+
+def test_a_merge_fetches_a_damaged_local_copy_again(job: Job) -> None:
+    tables = job.restored()
+    table = tables.table(value_spec())
+    put(table, range(ROWS), 5)
+    handle = job.completed(tables)
     job.workspace = Workspace()
-    os.truncate(job.local / name, 5000)
-    assert values(job.restored(handle).table(value_spec()), range(3)) == [5] * 3
+    (name,) = handle.segments
+    (job.local / name).write_bytes(changed_in_the_middle((job.local / name).read_bytes()))
+    merging = job.restored(handle, policy=MergePolicy(rewrite=1e9))
+    put(merging.table(value_spec()), range(1), 6)
+    merged = job.completed(merging)
+    assert merged.segments.keys().isdisjoint(handle.segments)
+    assert values(merging.table(value_spec()), range(ROWS)) == [6] + [5] * (ROWS - 1)
 
 
-def test_a_damaged_block_of_a_local_copy_is_named_and_never_served(job: Job) -> None:
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_segment_that_storage_has_damaged_too_is_named_and_never_served(
+    job: Job, *, is_gone: bool
+) -> None:
     tables = job.restored()
     put(tables.table(value_spec()), range(ROWS), 5)
     handle = job.completed(tables)
     (name,) = handle.segments
-    content = bytearray((job.local / name).read_bytes())
-    content[len(content) // 2] ^= 1
+    uri = uris(handle)[name]
     job.workspace = Workspace()
-    (job.local / name).write_bytes(content)
+    written = (job.local / name).read_bytes()
+    (job.local / name).write_bytes(changed_in_the_middle(written))
+    store = file_system_for(uri)
+    store.delete([uri])
+    if not is_gone:
+        file = store.create(uri)
+        file.write(changed_in_the_middle(written))
+        file.commit()
     table = job.restored(handle).table(value_spec())
+    error = CheckpointNotFoundError if is_gone else CheckpointCorruptedError
     for _ in range(2):
-        with pytest.raises(CheckpointCorruptedError, match=f"{name}, block [0-9]+ "):
+        with pytest.raises(error, match=uri):
             values(table, range(ROWS))
 
 

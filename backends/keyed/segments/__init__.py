@@ -3,7 +3,8 @@
     trailer, side_tables    the bytes of a segment around its sections, which are Arrow's
     segment_writer          makes a segment
     section                 the rows of a table in a segment
-    segment, stored_segment where sections lie: mapped or in memory, or in storage and read by ranges
+    segment, segment_bytes  where sections lie: mapped, or in memory
+    stored_segment          or in storage, and read by ranges
     stored_specs, manifest  which rows of which segments a subtask's tables are
     rows, merging, ranges   rows of several sections as those of one
     whole_tables            tables written and read whole: all that a heap backend or a savepoint needs

@@ -4,16 +4,14 @@ Nothing is read when a segment is opened but its trailer. A block is verified wh
 in it is touched, and then never again by the same `Segment`.
 """
 
-import mmap
-import os
+from collections.abc import Callable
 from typing import Self
 
-import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.keyed.segments.section import Section
-from holdfast.backends.keyed.segments.trailer import decode_trailer, flaw_of_blocks
-from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
+from holdfast.backends.keyed.segments.segment_bytes import SegmentBytes
+from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations.handles import Checksum
 from holdfast.locations.storages import AdoptingOutputStream, CheckpointStateOutputStream
 
@@ -22,71 +20,56 @@ class Segment:
     """One segment.
 
     Args:
-        data: All bytes; where they begin is a multiple of 8.
+        source: Its bytes.
         name: Its name.
-        location: Where the bytes came from, for errors.
-        written: What the bytes add up to, if this process has just written them there.
-
-    Raises:
-        CheckpointCorruptedError: The bytes are no segment, or the trailer is damaged.
-        UnsupportedFormatError: A newer Holdfast wrote it.
     """
 
-    def __init__(
-        self, data: pa.Buffer, name: str, location: str = "", written: Checksum | None = None
-    ) -> None:
+    def __init__(self, source: SegmentBytes, name: str) -> None:
         self.name = name
-        self.location = location or f"segment {name}"
-        self.buffer = data
-        self._bytes = memoryview(data).cast("B")
-        self._trailer, self._end = decode_trailer(
-            len(self._bytes),
-            lambda offset, length: self._bytes[offset : offset + length],
-            self.location,
-        )
-        self._written = written
-        # What was just written is not read back, which would only read what the system has in memory.
-        self._is_verified = np.full(len(self._trailer.blocks) // 4, written is not None)
+        self.source = source
         self._sections: dict[int, Section] = {}
-        self._mapped: mmap.mmap | None = None
-        self._is_read_around = True
+        self._fetch: Callable[[str], Segment] | None = None
 
     @classmethod
     def open(cls, path: str, name: str, written: Checksum | None = None) -> Self:
-        """Map a file. Raises `CheckpointNotFoundError`, and what the class does."""
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError as error:
-            raise CheckpointNotFoundError("segment is gone", path) from error
-        try:
-            if not os.fstat(descriptor).st_size:
-                raise CheckpointCorruptedError("segment is empty", path)
-            mapped = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
-        finally:
-            os.close(descriptor)
-        segment = cls(pa.py_buffer(mapped), name, path, written)
-        segment._mapped = mapped
-        return segment
+        """Map a file.
+
+        Args:
+            path: The file.
+            name: The segment's name.
+            written: What the bytes add up to, if this process has just written them there.
+
+        Raises:
+            CheckpointNotFoundError: The file is gone.
+            CheckpointCorruptedError: It is no segment, or the trailer is damaged.
+            UnsupportedFormatError: A newer Holdfast wrote it.
+        """
+        return cls(SegmentBytes.mapped(path, written), name)
 
     @classmethod
-    def of_bytes(cls, data: bytes | bytearray, name: str, location: str = "") -> Self:
-        """Over bytes in memory: a copy at a better address, if that is needed."""
+    def of_bytes(cls, data: bytes | bytearray | pa.Buffer, name: str, location: str = "") -> Self:
+        """Over bytes in memory: a copy at a better address, if that is needed. Raises what `open` does."""
         buffer = pa.py_buffer(data)
         if buffer.address % 8:
-            copy = pa.allocate_buffer(len(data))
-            memoryview(copy).cast("B")[:] = data
+            copy = pa.allocate_buffer(len(buffer))
+            memoryview(copy).cast("B")[:] = memoryview(buffer).cast("B")
             buffer = copy
-        return cls(buffer, name, location)
+        return cls(SegmentBytes(buffer, location or f"segment {name}"), name)
+
+    @property
+    def location(self) -> str:
+        """Where the bytes came from."""
+        return self.source.location
 
     @property
     def size(self) -> int:
         """Length in bytes."""
-        return len(self._bytes)
+        return len(self.source.view)
 
     @property
     def sections(self) -> int:
         """Number of sections."""
-        return len(self._trailer.sections)
+        return len(self.source.trailer.sections)
 
     def section(self, number: int) -> "Section":
         """A section by its number. Raises `CheckpointCorruptedError` if there is none of that number."""
@@ -97,8 +80,21 @@ class Segment:
                     f"segment {self.name} has {self.sections} sections, and no section {number}"
                 )
                 raise CheckpointCorruptedError(message, self.location)
-            section = self._sections[number] = Section(self, self._trailer.sections[number])
+            section = self._sections[number] = Section(self, self.source.trailer.sections[number])
         return section
+
+    def fetch_if_damaged(self, fetch: Callable[[str], "Segment"]) -> None:
+        """When a block turns out to be damaged, go on with the bytes of another copy.
+
+        Args:
+            fetch: Gives the same segment from where it is kept safe. It is told what is wrong with these bytes,
+                and raises what that place does.
+        """
+        self._fetch = fetch
+
+    def is_changed(self) -> bool:
+        """Whether somebody has written to the file since it was mapped, or put another one in its place."""
+        return self.source.is_changed()
 
     def expect(self, *, most: bool) -> None:
         """Most pages of a section will be touched, or here and there some.
@@ -106,9 +102,7 @@ class Segment:
         For few pages no neighbours are read along, which would drive others out of a memory that is too small
         for all. Most pages are left to the system: to read them in one go beforehand was slower.
         """
-        if self._mapped is not None and most != self._is_read_around:
-            self._mapped.madvise(mmap.MADV_NORMAL if most else mmap.MADV_RANDOM)
-            self._is_read_around = most
+        self.source.expect(most=most)
 
     def write_to(self, stream: CheckpointStateOutputStream) -> None:
         """Let a stream have all bytes: as the file that they are in, if it can do with that, else as a copy.
@@ -117,15 +111,15 @@ class Segment:
             CheckpointCorruptedError: A block is damaged.
             StorageUnavailableError: The store did not take it.
         """
-        written = self._written
+        written = self.source.written
         is_adopted = (
             written is not None
             and isinstance(stream, AdoptingOutputStream)
+            and not self.is_changed()
             and stream.adopt(self.location, self.size, written)
         )
         if not is_adopted:
-            self.verify(0, self._end)
-            stream.write(self._bytes)
+            stream.write(self.content())
 
     def let_go(self) -> None:
         """Let go of the sections: whoever uses one goes on, and the memory is free when nobody does."""
@@ -133,33 +127,23 @@ class Segment:
 
     def content(self) -> memoryview:
         """All bytes, verified. Raises `CheckpointCorruptedError`."""
-        self.verify(0, self._end)
-        return self._bytes
-
-    def verify(self, offset: int, length: int) -> None:
-        """Compare the blocks that so many bytes lie in with their checksums.
-
-        Raises:
-            CheckpointCorruptedError: A block differs.
-        """
-        if not length:
-            return
-        size = self._trailer.block_bytes
-        first, end = offset // size, -(-(offset + length) // size)
-        numbers = (first + (~self._is_verified[first:end]).nonzero()[0]).tolist()
-        blocks = (
-            self._bytes[number * size : min((number + 1) * size, self._end)] for number in numbers
-        )
-        flaw = flaw_of_blocks(self._trailer, numbers, blocks)
-        if flaw is not None:
-            raise CheckpointCorruptedError(f"segment {self.name}, {flaw}", self.location)
-        self._is_verified[first:end] = True
+        return self._verified(0, self.source.end).view
 
     def verified(self, offset: int, length: int) -> pa.Buffer:
         """So many bytes. Raises `CheckpointCorruptedError` if a block that they lie in is damaged."""
-        self.verify(offset, length)
-        return self.buffer.slice(offset, length)
+        return self._verified(offset, length).buffer.slice(offset, length)
 
     def corrupted(self, message: str) -> CheckpointCorruptedError:
         """An error that names the segment."""
         return CheckpointCorruptedError(f"segment {self.name}: {message}", self.location)
+
+    def _verified(self, offset: int, length: int) -> SegmentBytes:
+        """The segment's bytes, of which these are as they were written."""
+        source = self.source
+        flaw = source.flaw(offset, length)
+        if flaw is not None and self._fetch is not None:
+            source = self.source = self._fetch(flaw).source
+            flaw = source.flaw(offset, length)
+        if flaw is not None:
+            raise CheckpointCorruptedError(f"segment {self.name}, {flaw}", source.location)
+        return source

@@ -255,7 +255,7 @@ def load_segment(name: str, handle: StreamStateHandle) -> Segment:
     data = pa.allocate_buffer(handle.size)
     with handle.open_input_stream() as stream:
         read_into(stream, memoryview(data).cast("B"))
-    return Segment(data, name, location_of(handle))
+    return Segment.of_bytes(data, name, location_of(handle))
 
 
 class _Segments:

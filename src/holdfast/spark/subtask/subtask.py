@@ -14,7 +14,7 @@ from holdfast.backends.api import BatchTimes
 from holdfast.backends.arrow import MisfitError, cast_rows
 from holdfast.backends.keys import KeyGroupRange, key_group_range
 from holdfast.backends.subtask import OperatorKey
-from holdfast.errors import CheckpointCorruptedError, CheckpointDeclinedError, InvalidRequestError
+from holdfast.errors import CheckpointDeclinedError, InvalidRequestError
 from holdfast.locations.metadata import SubtaskStatistics
 from holdfast.locations.storages import CheckpointStorageLocationReference
 from holdfast.spark.operators import BroadcastProcessFunction, StatefulFunction
@@ -143,11 +143,7 @@ class SubtaskRunner:
             checkpoint_id=self.checkpoint_id,
             clock=self.job.clock,
         )
-        try:
-            yield from self._run_over(subtask, rows, warm)
-        except CheckpointCorruptedError:
-            warm.distrust()
-            raise
+        yield from self._run_over(subtask, rows, warm)
         spare_collections()
 
     def _run_over(self, subtask: int, rows: InputRows, warm: WarmState) -> Iterator[pa.RecordBatch]:

@@ -89,11 +89,6 @@ class LocalSegments:
         except OSError as error:
             _log.warning("local copies of keyed state can't be cleaned up: %s", error)
 
-    def forget(self, names: Collection[str]) -> None:
-        """Delete copies, of which some is damaged. Never raises."""
-        for name in names:
-            unlink(os.path.join(self.directory, name))
-
     def _write_list(self, names: Collection[str]) -> None:
         unfinished = os.path.join(self.directory, f"{uuid.uuid4().hex}{UNFINISHED}")
         try:

@@ -259,12 +259,6 @@ class WarmState:
             self._segments.keep(self._names | state.shared_streams().keys())
             _SEGMENTS.get(None, Workspace).forget_deleted()
 
-    def distrust(self) -> None:
-        """Let go of the segments that were restored, of which some has a damaged copy here. Never raises."""
-        _SEGMENTS.drop(None)
-        if self._segments is not None:
-            self._segments.forget(self._names)
-
     @property
     def source(self) -> str:
         """Where files of state were found: the farthest of `worker`, `local` and `storage`."""
