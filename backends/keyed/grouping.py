@@ -79,16 +79,15 @@ class Grouping:
         return codes
 
 
-def grouped(sort_keys: SortKeys, columns: Sequence[pa.Array], *, digits: int = 2) -> Grouping:
+def grouped(sort_keys: SortKeys, columns: Sequence[pa.Array]) -> Grouping:
     """Bring rows with equal columns together.
 
     Args:
         sort_keys: The sort key of each row: equal for equal rows. Unequal rows may have the same.
         columns: What decides whether rows are equal.
-        digits: How many digits of 16 bits tell most sort keys apart.
     """
-    order = _sorted(sort_keys, digits)
-    ascending = sort_keys[order]
+    order = _sorted(sort_keys)
+    ascending = sort_keys.take(order)
     is_new = np.ones(len(order), np.bool_)
     np.not_equal(ascending[1:], ascending[:-1], out=is_new[1:])
     same = np.flatnonzero(~is_new)
@@ -123,31 +122,43 @@ def _encoded(column: pa.Array) -> pa.DictionaryArray:
     return pc.dictionary_encode(column, null_encoding="encode")
 
 
-def _sorted(sort_keys: SortKeys, digits: int) -> Positions:
+def _sorted(sort_keys: SortKeys) -> Positions:
     """The rows by sort key, and by arrival where sort keys are equal.
 
-    NumPy sorts numbers of 16 bits by counting. Two such sorts take a third of the time of a sort of all
-    bits, which is as fast only on processors whose vector instructions suit it.
+    Sort keys and row numbers are sorted as one number of 64 bits: NumPy does that with vector instructions, in
+    half the time of two sorts by counting, and several times as fast as it finds the order alone.
     """
-    if not len(sort_keys):
+    rows = len(sort_keys)
+    if not rows:
         return np.empty(0, np.int64)
     first = sort_keys.min()
     bits = int(sort_keys.max() - first).bit_length()
-    upper = (sort_keys - first) >> _U(max(0, bits - 16 * digits))
-    order: Positions = np.argsort(upper.astype(np.uint16), kind="stable")
-    for shift in range(16, min(bits, 16 * digits), 16):
-        digit = (upper >> _U(shift)).astype(np.uint16)
-        order = order.take(np.argsort(digit.take(order), kind="stable"))
-    return order if bits <= 16 * digits else _sorted_further(order, sort_keys, upper)
+    if not bits:
+        return np.arange(rows)
+    number_bits = (rows - 1).bit_length()
+    numbers = _U((1 << number_bits) - 1)
+    packed = (sort_keys - first) << _U(64 - bits)
+    packed &= ~numbers
+    packed |= np.arange(rows, dtype=np.uint64)
+    packed.sort()
+    order: Positions = (packed & numbers).view(np.int64)
+    if bits + number_bits <= 64:  # all bits of both were there
+        return order
+    return _sorted_further(order, sort_keys, packed & ~numbers)
 
 
 def _sorted_further(order: Positions, sort_keys: SortKeys, upper: SortKeys) -> Positions:
-    """Rows that lie by the upper bits of their sort key, by all bits."""
+    """Rows that lie by the upper bits of their sort key, by all bits.
+
+    Args:
+        order: The rows.
+        sort_keys: Of each row.
+        upper: The upper bits, ascending.
+    """
     ascending = sort_keys.take(order)
     falls = np.flatnonzero(ascending[1:] < ascending[:-1])
     if not len(falls):
         return order
-    upper = upper.take(order)
     runs = np.unique(upper[falls])
     starts, ends = upper.searchsorted(runs), upper.searchsorted(runs, "right")
     if 8 * int((ends - starts).sum()) > len(order):

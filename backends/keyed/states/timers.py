@@ -126,7 +126,7 @@ class Timers:
         base = keys.sort_keys[indices]
         low = base >> (_GROUP_BITS - _HASH_BITS) & _U((1 << 16) - 1)
         sort_keys = (base & ~_LAST) | time_part(times_ms) | low
-        groups = grouped(sort_keys, [at, pa.array(times_ms)], digits=4)
+        groups = grouped(sort_keys, [at, pa.array(times_ms)])
         firsts = groups.firsts
         if len(firsts):
             chosen = pa.array(indices[firsts])
