@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 
-from holdfast.backends.keyed.columnar.needles import Needles, first_rows
+from holdfast.backends.keyed.columnar.needles import Needles, first_rows, rows_by_number
 from holdfast.backends.keyed.columns import Column, Rows, same_rows
 from holdfast.backends.keyed.segments import NEVER, Layer, RowSource, is_expired
 from holdfast.backends.keyed.table import Operation, SortKeys, TableSpec
@@ -84,7 +86,10 @@ class _Search:
         """Look into a layer for the needles from `first` up to `end`."""
         source = layer.source
         source.expect(end - first if is_bottom else (end - first) // _NEEDLES_OF_A_HIT)
-        where = first_rows(source, self.needles, first, end, with_filter=not is_bottom)
+        where = self._rows_by_number(source, first, end) if is_bottom else None
+        is_verified = where is not None
+        if where is None:
+            where = first_rows(source, self.needles, first, end, with_filter=not is_bottom)
         if where is None:
             return
         identities, rows = where
@@ -94,7 +99,8 @@ class _Search:
             still = self._is_open.take(identities)
             if not still.all():
                 identities, rows = identities[still], rows[still]
-        identities, rows = _verified(source, self._sort_keys, self._ids, identities, rows)
+        if not is_verified:
+            identities, rows = _verified(source, self._sort_keys, self._ids, identities, rows)
         if layer.dead_up_to_ms != NEVER:
             living = layer.is_living(rows)
             identities, rows = identities[living], rows[living]
@@ -104,6 +110,28 @@ class _Search:
         if not is_bottom:
             self._is_open[done] = False
             self._closed += len(done)
+
+    def _rows_by_number(self, source: RowSource, first: int, end: int) -> tuple[Rows, Rows] | None:
+        """Which of the needles from `first` up to `end` a source has, and their rows.
+
+        None if identities aren't whole numbers, or the source has no directory: then they have to be looked for
+        by sort key, and verified.
+        """
+        if len(self._ids) != 1 or source.rows <= (end - first) >> 1:
+            return None
+        wanted, directory = self._ids[0], source.directory
+        if directory is None or not _is_whole_numbers(wanted):
+            return None
+        numbers = source.ids[0]
+        if not _is_whole_numbers(numbers):  # there are nulls
+            return None
+        wanted = (
+            wanted[first:end]
+            if self._identities is None
+            else wanted.take(self._identities[first:end])
+        )
+        hits, rows = rows_by_number(directory, numbers, self.needles.sort_keys[first:end], wanted)
+        return (hits + first if first else hits), rows
 
     def go_on(self) -> None:
         """Leave out the needles that need no older rows, if they are many."""
@@ -136,6 +164,10 @@ class _Search:
         elif counts.any():
             self.hits.append((identities[counts], source.values_at(rows[counts])))
         return identities[operations != Operation.APPEND] if self._spec.folds else identities
+
+
+def _is_whole_numbers(column: Column) -> TypeGuard[npt.NDArray[Any]]:
+    return isinstance(column, np.ndarray) and column.dtype.kind in "iu"
 
 
 def _places(level: Level, sort_keys: SortKeys) -> list[tuple[Layer, int, int]]:

@@ -70,6 +70,47 @@ def first_rows(
     return (hits + first if at is None else at), rows
 
 
+def rows_by_number(
+    directory: Directory,
+    numbers: npt.NDArray[np.integer],
+    wanted: SortKeys,
+    wanted_numbers: npt.NDArray[np.integer],
+) -> tuple[Rows, Rows]:
+    """Which of the identities a source has, and the row of each, where a single whole number is the identity.
+
+    Rows of a prefix are told apart by that number, which has to be looked at anyway, and no sort key is touched.
+
+    Args:
+        directory: Of the source.
+        numbers: The identity of each row.
+        wanted: Sort keys of the identities, ascending.
+        wanted_numbers: The identities.
+    """
+    low = int(wanted.searchsorted(np.uint64(directory.first)))
+    distances = wanted[low:] - np.uint64(directory.first)
+    buckets = (distances >> np.uint64(directory.shift)).view(np.int64)
+    rows = directory.starts.take(buckets, mode="clip").astype(np.int64)
+    wanted_numbers = wanted_numbers[low:]
+    is_there = numbers.take(rows, mode="clip") == wanted_numbers
+    left = (~is_there).nonzero()[0]
+    at = rows.take(left)
+    ends = directory.starts.take(buckets.take(left) + 1, mode="clip")
+    while len(left):
+        at += 1
+        within = at < ends
+        left, at, ends = left.compress(within), at.compress(within), ends.compress(within)
+        same = numbers.take(at, mode="clip") == wanted_numbers.take(left)
+        hits = left.compress(same)
+        rows[hits] = at.compress(same)
+        is_there[hits] = True
+        others = ~same
+        left, at, ends = left.compress(others), at.compress(others), ends.compress(others)
+    hits = is_there.nonzero()[0]
+    if len(hits) < len(rows):
+        rows = rows.take(hits)
+    return hits + low, rows
+
+
 def _between(wanted: SortKeys, first: int, end: int, sort_keys: SortKeys) -> tuple[int, int]:
     """The needles from `first` up to `end` that are not outside of a source's sort keys."""
     if wanted[first] < sort_keys[0]:
