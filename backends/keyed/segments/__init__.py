@@ -3,6 +3,7 @@
     trailer, side_tables    the bytes of a segment around its sections, which are Arrow's
     segment_writer          makes a segment
     section                 the rows of a table in a segment
+    partial_batch           some of them where Arrow alone knows their form, without the others
     segment, stored_segment where sections lie: mapped or in memory, or in storage and read by ranges
     stored_specs, manifest  which rows of which segments a subtask's tables are
     rows, merging, ranges   rows of several sections as those of one
