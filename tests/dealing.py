@@ -25,6 +25,7 @@ SECONDS_OF_A_TEST = {
     "integration_tests/test_random_kills": 60.0,
     "integration_tests/test_s3": 0.3,
     "integration_tests/test_savepoints": 10.0,
+    "integration_tests/test_segments_on_hosts": 15.0,
     "integration_tests/test_servers": 5.0,
     "integration_tests/test_submit": 30.0,
     "integration_tests/test_two_phase_commit": 8.0,

@@ -156,8 +156,17 @@ class StateTable(Protocol):
         """
         ...
 
-    def rows_between(self, first: SortKeys, end: SortKeys) -> TableRows:
-        """The rows whose sort key is in one of the ranges `first[i] <= key < end[i]`, which ascend and don't overlap."""
+    def rows_between(
+        self, first: SortKeys, end: SortKeys, *, endings: Flags | None = None
+    ) -> TableRows:
+        """The rows whose sort key is in one of the ranges `first[i] <= key < end[i]`, which ascend and don't overlap.
+
+        Args:
+            first: Least sort key of each range.
+            end: Least sort key above each range.
+            endings: For each number of 16 bits whether rows count whose sort key ends in it; None if all do. Timers
+                lie by time, and a key's are told by this without a look at their ids.
+        """
         ...
 
     def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:

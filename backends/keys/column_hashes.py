@@ -123,7 +123,13 @@ def _way_of(kind: pa.DataType) -> Callable[[pa.Array, HashFunction, Hashes], Has
         return _with_bytes
     if of.is_large_string(kind) or of.is_large_binary(kind):
         return _with_bytes
-    raise InvalidRequestError(f"a column of type {kind} can't be part of a key; cast it")
+    way_out = "cast it"
+    if of.is_map(kind):
+        way_out = (
+            "equal maps can have their entries in different orders. Take a sorted list of its entries instead, "
+            "as array_sort(map_entries(…)) makes in Spark, or text, as json.dumps(…, sort_keys=True) does"
+        )
+    raise InvalidRequestError(f"a column of type {kind} can't be part of a key; {way_out}")
 
 
 def _is_valid(column: pa.Array) -> npt.NDArray[np.bool_]:

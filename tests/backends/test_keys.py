@@ -162,6 +162,24 @@ def test_a_type_that_can_be_no_keys_is_refused(kind: pa.DataType, rows: int) -> 
         Keys.of([pa.nulls(rows, kind)], 128)
 
 
+@pytest.mark.parametrize(
+    "around",
+    [lambda kind: kind, pa.list_, lambda kind: pa.struct([("m", kind)])],
+    ids=["a map", "a list", "a struct"],
+)
+def test_a_map_in_a_key_is_refused_with_what_to_take_instead(around: Any) -> None:
+    kind = around(pa.map_(pa.string(), pa.int64()))
+    with pytest.raises(
+        InvalidRequestError, match=r"can't be part of a key; .* sorted list of its entries"
+    ):
+        Keys.of([pa.array([None], kind)], 128)
+    entries = pa.array(
+        [[{"key": "a", "value": 1}]],
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.int64())])),
+    )
+    assert len(Keys.of([entries], 128)) == 1
+
+
 def test_what_can_be_no_key_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="max parallelism 0"):
         Keys.of([pa.array([1])], 0)

@@ -29,11 +29,10 @@ class Driver:
         job: Job,
         function: StatefulFunction,
         sink: SinkOfJob = Job.write,
-        *,
-        persist: bool = False,
+        **options: object,
     ) -> None:
-        """Run a job there until it has read everything."""
-        self._connection.send((job.directory, job.settings, function, sink, persist))
+        """Run a job there until it has read everything; with options of its operator."""
+        self._connection.send((job.directory, job.settings, function, sink, options))
 
     def error(self) -> str:
         """Wait until the job has ended; what its query failed with, or empty."""
@@ -67,7 +66,7 @@ def _serve(connection: Connection, master: str, settings: dict[str, str]) -> Non
     spark = connect(master, settings)
     connection.send("ready")
     while True:
-        directory, settings, function, sink, persist = connection.recv()
+        directory, settings, function, sink, options = connection.recv()
         job = Job(spark, Path(directory))
         job.settings = settings
         sink_of_job: SinkOfJob = sink
@@ -78,7 +77,7 @@ def _serve(connection: Connection, master: str, settings: dict[str, str]) -> Non
             sink(job, rows, batch_id)
 
         try:
-            job.run(job.operator(function, sink=write, persist=persist))
+            job.run(job.operator(function, sink=write, **options))
         except StreamingQueryException as error:
             connection.send(str(error))
         else:

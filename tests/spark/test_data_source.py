@@ -20,6 +20,7 @@ from contracts.elements import (
 )
 from jobs.job import Job
 from jobs.operators import AllKinds
+from jobs.processed import Told, processor_job
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from servers.s3 import S3Bucket, settings_of
@@ -155,10 +156,27 @@ def test_large_states_are_read_in_parts(
     assert table.equals(holdfast.read_state(options["path"]))
 
 
+def test_a_key_is_read_without_the_rest(spark: SparkSession, tmp_path: Path) -> None:
+    def keep(_: Any, state: Any, key: Any, rows: Any) -> None:
+        state.update((len(key[0] or ""),))
+
+    processor = Told(lambda handle: handle.getValueState("n", "n int"), keep)
+    job = processor_job(f"file://{tmp_path}", processor, parallelism=2)
+    job.run([{"k": key, "v": 1} for key in ("a", "bb", "ccc", None)])
+    pointer = f"file://{max((tmp_path / 'job').glob('chk-*'))}"
+    for key in ("bb", None):
+        (row,) = read_state(spark, pointer, state="n", key={"k": key}).collect()
+        assert (row.k, row.value.n) == (key, len(key or ""))
+    view = StateView.of({"path": pointer, "state": "n", "key": '{"k": "bb"}'})
+    assert len(StateReader(view, view.spark_schema).partitions()) == 1  # of two subtasks
+
+
 REFUSED: list[tuple[dict[str, str], str]] = [
     ({}, r"load\(...\)"),
     ({"path": "file:///tmp", "operater": "op"}, "did you mean 'operator'"),
     ({"path": "file:///tmp", "settings": "[1]"}, "JSON object"),
+    ({"path": "file:///tmp", "operator": "op", "key": "ann"}, "option key must be a JSON object"),
+    ({"path": "file:///tmp", "view": "states", "key": '{"user": "ann"}'}, "leave operator"),
     (
         {"path": "file:///tmp", "spark.holdfast.s3.endpont": "http://store"},
         "did you mean 'spark.holdfast.s3.endpoint'",

@@ -65,7 +65,9 @@ def stopped(job: Job) -> Job:
     return job
 
 
-def test_a_query_goes_on_as_if_it_had_never_been_moved(stopped: Job) -> None:
+def test_a_query_goes_on_as_if_it_had_never_been_moved(
+    stopped: Job, caplog: pytest.LogCaptureFixture
+) -> None:
     job = stopped
     left = f"{job.directory}/left"
     shutil.copytree(job.spark_checkpoint, left)
@@ -75,6 +77,7 @@ def test_a_query_goes_on_as_if_it_had_never_been_moved(stopped: Job) -> None:
 
     savepoints = f"file://{job.directory}/savepoints"
     pointer = import_spark_state(f"file://{left}", savepoints, uid="remembering", parallelism=3)
+    assert "lost is the sink" in caplog.text
     restored = restore_savepoint(
         pointer, f"file://{job.directory}/moved", checkpoint_dir=f"file://{job.checkpoints}"
     )

@@ -125,9 +125,11 @@ class ColumnarTable:
         if len(self.pieces) > _MOST_PIECES:
             self.settle()
 
-    def rows_between(self, first: SortKeys, end: SortKeys) -> TableRows:
+    def rows_between(
+        self, first: SortKeys, end: SortKeys, *, endings: Flags | None = None
+    ) -> TableRows:
         layers = self._layers_between(first, end)
-        rows = rows_between(layers, self.spec, first, end, now_ms=self.now_ms)
+        rows = rows_between(layers, self.spec, first, end, endings=endings, now_ms=self.now_ms)
         return table_rows(rows, self.spec)
 
     def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:

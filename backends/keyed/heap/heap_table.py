@@ -95,7 +95,9 @@ class HeapTable:
                 row = tuple(column[number] for column in cells)
                 self._put(group, identity, Row(sort_keys[number], row, self.now_ms))
 
-    def rows_between(self, first: SortKeys, end: SortKeys) -> TableRows:
+    def rows_between(
+        self, first: SortKeys, end: SortKeys, *, endings: Flags | None = None
+    ) -> TableRows:
         low, high = (
             (first >> np.uint64(48)).tolist(),
             (end - np.uint64(1) >> np.uint64(48)).tolist(),
@@ -108,7 +110,7 @@ class HeapTable:
             edges = np.array([group << 48, (group + 1) << 48], np.uint64)
             within = slice(end.searchsorted(edges[0], "right"), first.searchsorted(edges[1]))
             rows = self._groups[group]
-            for identity in self._index(group).between(first[within], end[within]):
+            for identity in self._index(group).between(first[within], end[within], endings):
                 row = rows[identity]
                 if self._lives(row):
                     chosen.append((identity, row))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.backends.keyed.table import SortKeys
+from holdfast.backends.keyed.table import Flags, SortKeys
 
 Identity = tuple[Any, ...]
 
@@ -42,11 +42,23 @@ class SortIndex:
         """Remove an identity that is there."""
         self._removed.add(identity)
 
-    def between(self, first: SortKeys, end: SortKeys) -> list[Identity]:
-        """The identities of ranges `first[i] <= sort key < end[i]`, range by range, each by sort key."""
+    def between(
+        self, first: SortKeys, end: SortKeys, endings: Flags | None = None
+    ) -> list[Identity]:
+        """The identities of ranges `first[i] <= sort key < end[i]`, range by range, each by sort key.
+
+        Args:
+            first: Least sort key of each range.
+            end: Least sort key above each range.
+            endings: For each number of 16 bits whether those count whose sort key ends in it; None if all do.
+        """
         self._settle()
         edges = self._sort_keys.searchsorted([first, end])
         positions = [self._positions[low:high] for low, high in edges.T.tolist()]
+        if endings is not None:
+            for number, (low, high) in enumerate(edges.T.tolist()):
+                ends_so = endings.take(self._sort_keys[low:high].astype(np.uint16))
+                positions[number] = positions[number].compress(ends_so)
         chosen = [self._identities[position] for position in np.concatenate(positions).tolist()]
         if not self._removed:
             return chosen

@@ -3,6 +3,7 @@
     trailer, side_tables    the bytes of a segment around its sections, which are Arrow's
     segment_writer          makes a segment
     section                 the rows of a table in a segment
+    partial_batch           some rows where Arrow alone knows their form, without the others
     segment, segment_bytes  where sections lie: mapped, or in memory
     stored_segment          or in storage, and read by ranges
     stored_specs, manifest  which rows of which segments a subtask's tables are

@@ -40,18 +40,21 @@ class Layer:
         rows = np.arange(first, end)
         return whole(rows_at(self.source, rows[self.is_living(rows)]))
 
-    def part_of(self, first: SortKeys, end: SortKeys) -> Part:
-        """The rows of several ranges, one behind the other."""
+    def part_of(self, first: SortKeys, end: SortKeys, endings: Flags | None = None) -> Part:
+        """The rows of several ranges, one behind the other; of those whose sort key ends so, if `endings` are given."""
         low = np.maximum(first, np.uint64(self.first))
         if self.dead_up_to_ms != NEVER:
             low = not_before(low, self.dead_up_to_ms)
         starts = self.source.sort_keys.searchsorted(low)
         ends = self.source.sort_keys.searchsorted(np.minimum(end, np.uint64(self.end)))
         lengths = np.maximum(ends, starts) - starts
-        if len(lengths) == 1 and self.dead_up_to_ms == NEVER:
+        if len(lengths) == 1 and self.dead_up_to_ms == NEVER and endings is None:
             return Part(self.source, int(starts[0]), int(starts[0] + lengths[0]))
         rows = np.repeat(starts + lengths - np.cumsum(lengths), lengths)
         rows += np.arange(len(rows))
+        if endings is not None:
+            ends_so = endings.take(self.source.sort_keys.take(rows).astype(np.uint16))
+            rows = rows.compress(ends_so)
         if self.dead_up_to_ms != NEVER:
             rows = rows[self.is_living(rows)]
         return whole(rows_at(self.source, rows))
@@ -71,6 +74,7 @@ def rows_between(
     first: SortKeys,
     end: SortKeys,
     *,
+    endings: Flags | None = None,
     now_ms: int | None = None,
 ) -> SortedRows:
     """The rows whose sort keys are in one of the ranges `first[i] <= key < end[i]`, which ascend and don't overlap.
@@ -80,9 +84,10 @@ def rows_between(
         spec: What the table holds.
         first: Least sort key of each range.
         end: Least sort key above each range.
+        endings: For each number of 16 bits whether rows count whose sort key ends in it; None if all do.
         now_ms: The time by which rows expire; None if none does.
     """
-    parts = [layer.part_of(first, end) for layer in layers]
+    parts = [layer.part_of(first, end, endings) for layer in layers]
     return merged(parts, spec, is_bottom=True, now_ms=now_ms)
 
 

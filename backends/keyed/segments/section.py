@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.keyed.columns import Column, cut, from_arrow, plain_type
+from holdfast.backends.keyed.segments.partial_batch import PartialBatch
 from holdfast.backends.keyed.segments.side_tables import Directory, Filter
 from holdfast.backends.keyed.segments.trailer import (
     ARROW_KIND,
@@ -54,6 +55,7 @@ class Section:
         self._columns: dict[str, Column] = {}
         self._by_name = {column.name: column for column in place.columns}
         self._batch: pa.RecordBatch | None = None
+        self._part: PartialBatch | None = None
         self._directory: Directory | None = None
         self._filter: Filter | None = None
         self.rows = place.rows
@@ -145,6 +147,8 @@ class Section:
         if first == end:
             return from_arrow(pa.array([], type))
         if place.kind == ARROW_KIND:
+            if 2 * (end - first) <= self.rows and self._batch is None:
+                return self._read_in_part(name, type, first, end)
             return cut(self._read_by_arrow(name, type), first, end)
         if place.kind != column_kind(type, plain_type(type)):
             raise self._segment.corrupted(
@@ -194,23 +198,47 @@ class Section:
             try:
                 self._batch = _only_batch(self._segment.verified(*self._place.place))
             except (pa.ArrowException, OSError, ValueError) as error:
-                message = f"a section of table {self.table!r} can't be decoded ({error})"
-                raise self._segment.corrupted(message) from error
-        index = self._batch.schema.get_field_index(name)
-        if index < 0 or self._batch.num_rows != self.rows:
-            raise self._segment.corrupted(
-                f"a section of table {self.table!r} has other columns or rows"
-            )
-        array = self._batch.column(index)
-        if not array.type.equals(type):
-            raise self._segment.corrupted(
-                f"column {name!r} of table {self.table!r} is {array.type}, expected {type}"
-            )
+                raise self._not_decoded(error) from error
+        batch = self._batch
+        array = batch.column(self._index_of(name, type, batch.schema, batch.num_rows))
         try:
             array.validate(full=True)  # else a wrong length is memory of somebody else
         except pa.ArrowInvalid as error:
             raise self._segment.corrupted(f"column {name!r} can't be right ({error})") from error
         return from_arrow(array)
+
+    def _read_in_part(self, name: str, type: pa.DataType, first: int, end: int) -> Column:
+        start, length = self._place.place
+        read = (
+            self._segment.verified
+        )  # nothing that leads here: that would keep its memory until a collection
+        try:
+            if self._part is None:
+                self._part = PartialBatch(lambda offset, size: read(start + offset, size), length)
+            batch = self._part
+            index = self._index_of(name, type, batch.schema, batch.rows)
+            return from_arrow(batch.column_between(index, first, end))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise self._not_decoded(error) from error
+
+    def _index_of(self, name: str, type: pa.DataType, schema: pa.Schema, rows: int) -> int:
+        """The index of a column. Raises `CheckpointCorruptedError` if the batch is not that of the section."""
+        index: int = schema.get_field_index(name)
+        if index < 0 or rows != self.rows:
+            raise self._segment.corrupted(
+                f"a section of table {self.table!r} has other columns or rows"
+            )
+        stored = schema.field(index).type
+        if not stored.equals(type):
+            raise self._segment.corrupted(
+                f"column {name!r} of table {self.table!r} is {stored}, expected {type}"
+            )
+        return index
+
+    def _not_decoded(self, error: Exception) -> CheckpointCorruptedError:
+        return self._segment.corrupted(
+            f"a section of table {self.table!r} can't be decoded ({error})"
+        )
 
 
 def _only_batch(section: pa.Buffer) -> pa.RecordBatch:

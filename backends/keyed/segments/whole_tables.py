@@ -41,6 +41,13 @@ STEP_ROWS = 1 << 18
 """Rows of a section: what is read back is held in memory by sections."""
 
 
+AT_ONCE_BYTES = 256 << 10
+"""A section of at most so many bytes is read in a single request, whichever of its rows are wanted."""
+
+STEP_BYTES = 128 << 20
+"""About so many bytes of rows are read at a time, of however many rows."""
+
+
 def sort_key_range(key_groups: KeyGroupRange) -> tuple[int, int]:
     """The least sort key of the key groups, and the least above them."""
     return key_groups.start_key_group << 48, (key_groups.end_key_group + 1) << 48
@@ -159,7 +166,7 @@ class RestoredTable:
         Args:
             spec: What the table holds now; None if that is as it was.
             migration: For rows that were stored with other values.
-            step_rows: About how many rows come at a time.
+            step_rows: About how many rows come at a time; fewer if they have more than `STEP_BYTES`.
 
         Raises:
             StateMigrationError: The table can't be what it is to hold now.
@@ -178,6 +185,9 @@ class RestoredTable:
                     yield Layer(rows, dead_up_to_ms=piece.dead_up_to_ms)
 
         first, end = self._range
+        size = sum(piece.rows * piece.row_bytes for piece in self._manifest.slices())
+        if size > STEP_BYTES:
+            step_rows = min(step_rows, max(1, int(self.stored_rows * STEP_BYTES / size)))
         steps = scan(layers, spec, rows=self.stored_rows, step_rows=step_rows, first=first, end=end)
         return self._tables_of(steps, spec)
 
@@ -279,7 +289,10 @@ class _Segments:
         section = segment.section(piece.section)
         if section.table != spec.name:
             raise segment.corrupted(f"section {piece.section} is of table {section.table!r}")
+        is_small = section.length <= AT_ONCE_BYTES
+        if is_small:  # a single request instead of several a column
+            section = segment.whole_section(piece.section)
         first, sort_keys = section.keys_between(piece.first, piece.end)
-        if 2 * len(sort_keys) > section.rows:  # a single request instead of one a column
+        if 2 * len(sort_keys) > section.rows and not is_small:
             section = segment.whole_section(piece.section)
         return SectionRows(section, spec, migration).loaded(first, sort_keys)

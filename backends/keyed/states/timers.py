@@ -1,5 +1,6 @@
 """Timers of keys: registered and deleted without reading, fired in order of time."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import pyarrow as pa
 from holdfast.backends.keyed.grouping import Positions, grouped
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.state_rows import KeyedRows, check_length
-from holdfast.backends.keyed.table import Identities, Operation
+from holdfast.backends.keyed.table import Identities, Operation, SortKeys
 from holdfast.backends.keyed.timer_order import time_part
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
@@ -25,7 +26,7 @@ TIME = pa.schema([pa.field("time", pa.int64(), nullable=False)])
 
 @dataclass(frozen=True)
 class FiredTimers:
-    """Timers whose time has come, in order of time.
+    """Timers, as a rule those whose time has come, in order of time.
 
     Attributes:
         key: The key's columns, a row for each timer.
@@ -93,22 +94,36 @@ class Timers:
 
         Who deletes each after its turn has what Spark has: those that fire are known when the first one does.
         """
-        spec = self.rows.table.spec
         earliest = self.earliest()
         if earliest is None or earliest > until_ms:
-            columns = [pa.array([], field.type) for field in (*spec.key, *spec.namespace)]
-            times = np.empty(0, np.int64)
-        else:
-            end = time_part(np.array([until_ms], np.int64))[0] | _U((1 << 16) - 1)
-            rows = self.rows.table.rows_between(self._groups, (self._groups | end) + _U(1))
-            times = rows.identities.columns[-1].to_numpy()
-            due = np.flatnonzero(times <= until_ms)
-            due = due[np.argsort(times[due], kind="stable")]
-            at = pa.array(due)
-            columns = [column.take(at) for column in rows.identities.columns[:-1]]
-            times = times[due]
-        width = len(spec.key)
-        return FiredTimers(tuple(columns[:width]), tuple(columns[width:]), times)
+            fields = self.rows.table.spec.id_fields
+            return self._columns_of([pa.array([], field.type) for field in fields])
+        end = time_part(np.array([until_ms], np.int64))[0] | _U((1 << 16) - 1)
+        rows = self.rows.table.rows_between(self._groups, (self._groups | end) + _U(1))
+        times = rows.identities.columns[-1].to_numpy()
+        due = np.flatnonzero(times <= until_ms)
+        at = pa.array(due[np.argsort(times[due], kind="stable")])
+        return self._columns_of([column.take(at) for column in rows.identities.columns])
+
+    def of_keys(self, keys: Keys) -> FiredTimers:
+        """The timers of some keys, and perhaps of others, whose hashes end alike; they stay.
+
+        Timers lie by time: of those of the keys' key groups the sort keys are read, which are 8 bytes a timer, and
+        the rest only of those that can be of a key.
+
+        Args:
+            keys: Whose timers.
+
+        Raises:
+            InvalidRequestError: The keys are not such as the state has.
+        """
+        self.rows.check(keys)
+        self.rows.settle()
+        endings = np.zeros(1 << 16, bool)
+        endings[_ending(keys.sort_keys)] = True
+        first = np.unique(keys.sort_keys & ~_LAST)
+        rows = self.rows.table.rows_between(first, (first | _LAST) + _U(1), endings=endings)
+        return self._columns_of(rows.identities.columns)
 
     def earliest(self) -> int | None:
         """The time of the earliest timer that is left; None if none is."""
@@ -124,8 +139,7 @@ class Timers:
         """Write timers: a row for each that differs from the others."""
         at = pa.array(indices)
         base = keys.sort_keys[indices]
-        low = base >> (_GROUP_BITS - _HASH_BITS) & _U((1 << 16) - 1)
-        sort_keys = (base & ~_LAST) | time_part(times_ms) | low
+        sort_keys = (base & ~_LAST) | time_part(times_ms) | _ending(base)
         groups = grouped(sort_keys, [at, pa.array(times_ms)])
         firsts = groups.firsts
         if len(firsts):
@@ -134,6 +148,12 @@ class Timers:
             identities = Identities(sort_keys[firsts], (*columns, pa.array(times_ms[firsts])))
             self.rows.table.write(identities, (), operation)
             self._note(int(times_ms.min()), operation)
+
+    def _columns_of(self, ids: Sequence[pa.Array]) -> FiredTimers:
+        """Timers by their id columns."""
+        width = len(self.rows.table.spec.key)
+        *columns, times = ids
+        return FiredTimers(tuple(columns[:width]), tuple(columns[width:]), times.to_numpy())
 
     def _write(
         self,
@@ -163,3 +183,8 @@ class Timers:
             self._earliest = time_ms if earliest is None else min(earliest, time_ms)
         elif earliest is not None and time_ms <= earliest:
             self._is_earliest_known = False
+
+
+def _ending(sort_keys: SortKeys) -> SortKeys:
+    """What the sort keys of a key's timers end in, by the key's own: the upper 16 bits of its hash."""
+    return sort_keys >> (_GROUP_BITS - _HASH_BITS) & _U((1 << 16) - 1)

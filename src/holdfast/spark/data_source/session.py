@@ -1,6 +1,9 @@
 """`read_state`: the data source with the settings of a session."""
 
+import json
+from collections.abc import Mapping
 from os import PathLike, fspath
+from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -18,6 +21,7 @@ def read_state(
     *,
     raw: Raw | None = None,
     kind: str | None = None,
+    key: Mapping[str, Any] | None = None,
 ) -> DataFrame:
     """A state of a checkpoint or savepoint as a DataFrame, read by tasks of the session.
 
@@ -31,8 +35,11 @@ def read_state(
         state: The state's name; may be left out where the operator has only one state.
         raw: As for `holdfast.read_state`.
         kind: As for `holdfast.read_state`.
+        key: Of keyed state the rows of this key alone, without reading the others: a value for each of the key's
+            columns, by name: text, number, bool or None, or else text that Arrow casts to the column's type.
 
     Raises:
+        TypeError: A value of the key is of another type.
         pyspark.errors.AnalysisException: There is no such state, or it can't be read; the message
             says which names there are.
     """
@@ -40,4 +47,6 @@ def read_state(
     options = {SETTINGS: msgspec.json.encode(settings).decode()}
     named = {"operator": operator, "state": state, "raw": raw, "kind": kind}
     options |= {name: value for name, value in named.items() if value is not None}
+    if key is not None:
+        options["key"] = json.dumps(dict(key))
     return spark.read.format("holdfast").options(**options).load(fspath(pointer))

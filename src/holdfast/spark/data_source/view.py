@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -17,7 +18,7 @@ from holdfast.spark_progress.tables import subtasks
 SETTINGS = "settings"
 """The option for settings of Spark as a JSON object. Spark makes small letters of options' names."""
 
-_OPTIONS = ("path", "view", "operator", "state", "raw", "kind", SETTINGS)
+_OPTIONS = ("path", "view", "operator", "state", "raw", "kind", "key", SETTINGS)
 _OPTIONS_OF_STORES = ("spark.hadoop.", "spark.holdfast.s3.")
 _VIEWS = ("states", "elements", "metadata")
 
@@ -58,8 +59,8 @@ class StateView:
         stores = Stores.parse(settings, pointer)
         stores.use()
         operator, state, raw = given.get("operator"), given.get("state"), given.get("raw")
-        kind = given.get("kind")
-        is_named = any(value is not None for value in (operator, state, raw, kind))
+        kind, key = given.get("kind"), _key_in(given.get("key"))
+        is_named = any(value is not None for value in (operator, state, raw, kind, key))
         view = given.get("view", "elements" if is_named else "states").lower()
         match view:
             case "elements":
@@ -69,10 +70,13 @@ class StateView:
                     state,
                     raw=raw,  # type: ignore[arg-type]  # checked there
                     kind=kind,
+                    key=key,
                 )
                 return cls(stores=stores, schema=readable.schema, state=readable)
             case "states" | "metadata" if is_named:
-                message = f"view {view} shows all states; leave operator, state, raw and kind out"
+                message = (
+                    f"view {view} shows all states; leave operator, state, raw, kind and key out"
+                )
                 raise InvalidRequestError(message)
             case "states" | "metadata":
                 table = states(pointer) if view == "states" else subtasks(pointer)
@@ -95,6 +99,19 @@ def _check(keys: Iterable[str]) -> None:
             nearest = difflib.get_close_matches(key, _OPTIONS, n=1, cutoff=0.0)[0]
             message = f"no option {key!r}; did you mean {nearest!r}?"
             raise InvalidRequestError(message)
+
+
+def _key_in(text: str | None) -> dict[str, Any] | None:
+    """A value for each of the key's columns, by name."""
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeEncodeError):
+        message = (
+            f"option key must be a JSON object, of values by the key's columns, and not {text!r}"
+        )
+        raise InvalidRequestError(message) from None
 
 
 def _settings_in(text: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The state of a stopped `transformWithState` query as a savepoint of a query with an operator of ours."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self, cast
@@ -22,6 +23,8 @@ from holdfast.spark.moving.tables import rows_of_timers, rows_of_variable
 from holdfast.spark.processors import NOTES, TIME_MODES, notes_of, state_of, struct_type, timers_of
 from holdfast.spark.savepoints import NewOperator, QueryToExchange
 
+_log = logging.getLogger(__name__)
+
 
 def import_spark_state(
     checkpoint_location: str,
@@ -38,6 +41,7 @@ def import_spark_state(
     `restore_savepoint` makes a checkpointLocation of it. The query that is started there over the same sources,
     with `keyed(rows, key, uid=uid, …).transformWithState(…)` and the same processor, goes on behind the last batch
     that was done, with the values, timers, times to live and the watermark of then. What it reads is left as it is.
+    What is lost is logged as warnings before anything is written; `holdfast import spark-state --dry-run` only says it.
 
     Args:
         checkpoint_location: URI of the query's checkpointLocation. Its sink is lost: Holdfast writes by foreachBatch.
@@ -66,6 +70,8 @@ def import_spark_state(
         ttl_ms=ttl_ms or {},
         configuration=configuration,
     )
+    for lost in planned.lost:
+        _log.warning("import of Spark's state: lost is %s", lost)
     return planned.write(target)
 
 

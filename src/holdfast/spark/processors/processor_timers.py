@@ -1,7 +1,7 @@
 """Timers of the current key as Spark has them: by the backend's, but those that fire are there until their turn is over."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from operator import index
 from typing import Any
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from holdfast.backends.keyed import KeyedStateBackend, Operation, TimerService
 from holdfast.spark.processors import errors
-from holdfast.spark.processors.current_key import CurrentKey, inverse
+from holdfast.spark.processors.current_key import CurrentKey, Numbers, inverse
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
@@ -33,19 +33,19 @@ class ProcessorTimers:
         self._backend = backend
         self._service = service
         self._current = current
-        self._changes: dict[tuple[int, int], Operation] = {}
+        self._changes: dict[int, dict[int, Operation]] = {}  # by key, then by time
         self._stored: dict[int, set[int]] | None = None
         self._firing: dict[int, set[int]] = {}
 
     def register(self, time_ms: Any) -> None:
         """Register a timer of the current key."""
         time = _checked(time_ms)
-        self._changes[self._number("register timer", "register_timer"), time] = Operation.PUT
+        self._change(self._number("register timer", "register_timer"), time, Operation.PUT)
 
     def delete(self, time_ms: Any) -> None:
         """Delete a timer of the current key, if it is there."""
         time = _checked(time_ms)
-        self._changes[self._number("deleting timer", "delete_timer"), time] = Operation.DELETE
+        self._change(self._number("deleting timer", "delete_timer"), time, Operation.DELETE)
 
     def all(self) -> Iterator[int]:
         """The times of the current key's timers, ascending; as they are when the first is asked for."""
@@ -66,7 +66,7 @@ class ProcessorTimers:
         number = self._current.number
         assert number is not None
         self._firing[number].discard(time_ms)
-        self._changes.pop((number, time_ms), None)
+        self._changes.get(number, {}).pop(time_ms, None)
 
     def store(self) -> None:
         """Write back what has changed."""
@@ -76,23 +76,24 @@ class ProcessorTimers:
             return
         keys, numbers = self._current.keys_of()
         positions = inverse(numbers)
-        timers = np.array(list(changes), np.int64)
-        operations = np.fromiter(changes.values(), np.uint8, len(changes))
+        numbers_of, times, operations = _columns(changes)
         for operation in (Operation.DELETE, Operation.PUT):
-            chosen = timers[operations == operation]
-            if len(chosen):
+            chosen = operations == operation
+            if chosen.any():
                 columns = self._service.columns
-                columns.store(keys, positions[chosen[:, 0]], chosen[:, 1], operation)
+                columns.store(keys, positions[numbers_of[chosen]], times[chosen], operation)
 
     def _listed(self) -> Iterator[int]:
         number = self._number("listing timers", "list_timers")
         if self._stored is None:
             self._stored = self._load()
         times = self._stored.get(number, set()) | self._firing.get(number, set())
-        for (owner, time), operation in self._changes.items():
-            if owner == number:
-                (times.add if operation is Operation.PUT else times.discard)(time)
+        for time, operation in self._changes.get(number, {}).items():
+            (times.add if operation is Operation.PUT else times.discard)(time)
         yield from sorted(times)
+
+    def _change(self, number: int, time: int, operation: Operation) -> None:
+        self._changes.setdefault(number, {})[time] = operation
 
     def _number(self, doing: str, operation: str) -> int:
         """The number of the current key."""
@@ -104,27 +105,35 @@ class ProcessorTimers:
         return number
 
     def _load(self) -> dict[int, set[int]]:
-        """The stored timers of all keys of the phase: those of a key lie among the others of their time."""
+        """The stored timers of all keys of the phase, by the number of the key."""
         assert self._service is not None
         assert self._backend is not None
         keys, numbers = self._current.keys_of()
         times: dict[int, set[int]] = defaultdict(set)
-        for rows in self._service.columns.rows.table.scan():
-            *columns, due = rows.identities.columns
-            both = [
-                pa.concat_arrays([own, other])
-                for own, other in zip(keys.columns, columns, strict=True)
-            ]
-            codes = self._backend.keys(both).codes
-            owner = np.full(codes.max(initial=-1) + 1, -1, np.int64)
-            owner[codes[: len(keys)]] = numbers
-            owners = owner[codes[len(keys) :]]
-            known = np.flatnonzero(owners >= 0)
-            for number, time in zip(
-                owners[known].tolist(), due.to_numpy()[known].tolist(), strict=True
-            ):
-                times[number].add(time)
+        timers = self._service.columns.of_keys(keys)
+        both = [
+            pa.concat_arrays([own, other])
+            for own, other in zip(keys.columns, timers.key, strict=True)
+        ]
+        codes = self._backend.keys(both).codes
+        owner = np.full(codes.max(initial=-1) + 1, -1, np.int64)
+        owner[codes[: len(keys)]] = numbers
+        owners = owner[codes[len(keys) :]]
+        known = np.flatnonzero(owners >= 0)
+        for number, time in zip(
+            owners[known].tolist(), timers.times_ms[known].tolist(), strict=True
+        ):
+            times[number].add(time)
         return times
+
+
+def _columns(changes: Mapping[int, Mapping[int, Operation]]) -> tuple[Numbers, Numbers, Numbers]:
+    """The number of the key, the time and the operation of each change."""
+    of_keys = [len(times) for times in changes.values()]
+    numbers = np.repeat(np.fromiter(changes, np.int64, len(changes)), of_keys)
+    rows = [row for times in changes.values() for row in times.items()]
+    times, operations = np.array(rows, np.int64).reshape(-1, 2).T
+    return numbers, times, operations
 
 
 def _checked(time_ms: Any) -> int:

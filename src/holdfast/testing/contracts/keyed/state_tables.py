@@ -261,6 +261,22 @@ class StateTablesContract(KeyedSuite):
         nothing = np.empty(0, np.uint64)
         assert len(table.rows_between(nothing, nothing)) == 0
 
+    def test_rows_are_chosen_by_what_their_sort_keys_end_in(self, tables: StateTables) -> None:
+        table = tables.table(NUMBER)
+        expected: dict[str | None, Any] = {f"key {n}": n for n in range(50)}
+        put(table, expected)
+        keys = keys_of(list(expected))
+        chosen = [3, 20, 49]
+        endings = np.zeros(1 << 16, bool)
+        endings[keys.sort_keys[chosen].astype(np.uint16)] = True
+        whole = np.array([0], np.uint64), np.array([GROUPS << 48], np.uint64)
+        texts = keys.columns[0].to_pylist()
+        assert rows_of([table.rows_between(*whole, endings=endings)]) == {
+            texts[index]: expected[texts[index]] for index in chosen
+        }
+        part = keys.sort_keys[:10], keys.sort_keys[:10] + np.uint64(1)
+        assert set(rows_of([table.rows_between(*part, endings=endings)])) == {texts[3]}
+
     def test_a_row_expires_when_its_time_is_over(
         self, tables: StateTables, checkpoints: KeyedCheckpoints
     ) -> None:

@@ -1,0 +1,112 @@
+"""Keyed state on a cluster of two hosts, each with local disks of its own: what each of them fetches from storage."""
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jobs.driver import driver
+from jobs.job import Job
+from jobs.keyed_operators import Totals
+from jobs.on_cluster import SETTINGS
+from pyspark.sql import SparkSession
+from servers.spark import SparkCluster
+
+HOSTS = (1, 2)
+BATCHES = 3
+ROWS = 10_000
+NO_MEMORY = {"spark.python.worker.reuse": "false", "spark.locality.wait": "0s"}
+"""Each task is a new process, which has nothing but the disk of its host, and waits for no host."""
+
+_SEGMENT = re.compile(r"[0-9a-f]{32}")
+
+
+@pytest.fixture
+def fed(spark: SparkSession, tmp_path: Path) -> Iterator[Job]:
+    """A job whose checkpoints lie on another disk than that of the hosts, where a link can't be a copy."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        if os.stat(other).st_dev == os.stat(tmp_path).st_dev:
+            pytest.skip("there is one file system alone")
+        job = Job(spark, Path(other))
+        job.settings["spark.holdfast.state.inline-threshold"] = "0"
+        job.feed(files=BATCHES, rows=ROWS)
+        yield job
+
+
+class Hosts:
+    """The local disks of a cluster's hosts, and what checkpoints have."""
+
+    def __init__(self, cluster: SparkCluster, job: Job) -> None:
+        self.cluster = cluster
+        self.job = job
+
+    def files(self, host: int) -> list[Path]:
+        local = self.cluster.directory / f"worker{host}" / "local"
+        return [path for path in local.rglob("segments/*/*") if path.is_file()]
+
+    def copies(self, host: int) -> dict[str, int]:
+        """The segments that a host has, and which file each is."""
+        return {
+            path.name: path.stat().st_ino
+            for path in self.files(host)
+            if _SEGMENT.fullmatch(path.name)
+        }
+
+    def forget(self, host: int) -> None:
+        """Let a host lose all that it has."""
+        for path in self.files(host):
+            path.unlink()
+
+    def subtasks(self, host: int, checkpoint_id: int) -> list[int]:
+        """The subtasks that a host ran for a checkpoint."""
+        names = [path.name.split(".") for path in self.files(host)]
+        return [int(name[0]) for name in names if name[1:] == [str(checkpoint_id)]]
+
+    def needed(self) -> tuple[int, dict[int, set[str]]]:
+        """The newest checkpoint, and the segments in files that each subtask's state lies in."""
+        metadata = self.job.latest().metadata
+        subtasks = metadata.operators["operator"].subtasks
+        return metadata.checkpoint_id, {
+            index: set(state.shared_streams()) for index, state in subtasks.items()
+        }
+
+
+def test_a_host_fetches_the_segments_that_it_lacks_and_no_others(
+    cluster: SparkCluster, fed: Job
+) -> None:
+    hosts = Hosts(cluster, fed)
+    schema = "key long, rows long, ids long"
+    with driver(cluster.master, SETTINGS | NO_MEMORY) as on_cluster:
+        on_cluster.start(fed, Totals(), key="id", schema=schema)
+        assert on_cluster.error() == ""
+        _, needed = hosts.needed()
+        assert sorted(needed) == [0, 1]
+        assert all(needed.values())
+        assert not needed[0] & needed[1]
+        hosts.forget(1)
+        before = {host: hosts.copies(host) for host in HOSTS}
+
+        fed.feed(files=1, rows=ROWS)
+        on_cluster.start(fed, Totals(), key="id", schema=schema)
+        assert on_cluster.error() == ""
+        made, _ = hosts.needed()
+        ran = {host: hosts.subtasks(host, made) for host in HOSTS}
+        assert sorted(ran[1] + ran[2]) == [0, 1]
+        assert ran[1]
+        old = needed[0] | needed[1]
+        after = {host: hosts.copies(host) for host in HOSTS}
+        fetched = {host: (after[host].keys() & old) - before[host].keys() for host in HOSTS}
+        lacked = {
+            host: {name for subtask in ran[host] for name in needed[subtask]} - before[host].keys()
+            for host in HOSTS
+        }
+        assert fetched == lacked
+        assert fetched[1]
+        assert not fetched[1] & fetched[2]
+        for host in HOSTS:  # what was there is the same file still, and was not fetched again
+            kept = after[host].keys() & before[host].keys()
+            assert {name: after[host][name] for name in kept} == {
+                name: before[host][name] for name in kept
+            }
