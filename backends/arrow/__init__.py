@@ -21,6 +21,11 @@ from holdfast.backends.arrow.nesting import (
     types_in,
     with_children,
 )
+from holdfast.backends.arrow.sketches import (
+    check_sketches,
+    estimates_of_sketches,
+    union_of_sketches,
+)
 from holdfast.backends.arrow.trimming import trimmed
 
 __all__ = [
@@ -28,11 +33,13 @@ __all__ = [
     "MisfitError",
     "cast",
     "cast_rows",
+    "check_sketches",
     "children_of",
     "chunks_of",
     "compacted",
     "equal_numbers",
     "equal_rows",
+    "estimates_of_sketches",
     "fields_of",
     "is_bytes",
     "is_list",
@@ -50,6 +57,7 @@ __all__ = [
     "scalar_of",
     "trimmed",
     "types_in",
+    "union_of_sketches",
     "value_of",
     "with_children",
 ]

@@ -7,13 +7,13 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 from pyarrow import types
 
-from holdfast.backends.arrow import is_list, is_text
+from holdfast.backends.arrow import check_sketches, is_list, is_text
 from holdfast.backends.descriptors.descriptors import checked_name, named_serializer
 from holdfast.backends.descriptors.ttl import StateTtlConfig
 from holdfast.backends.serializers import ElementType
 from holdfast.errors import InvalidRequestError
 
-KnownFunction = Literal["sum", "count", "min", "max", "any", "all", "concatenate"]
+KnownFunction = Literal["sum", "count", "min", "max", "any", "all", "concatenate", "hll_union"]
 ReduceFunction: TypeAlias = KnownFunction | Mapping[str, KnownFunction] | Callable[[Any, Any], Any]
 """A known function; one for each field of a struct; or a function of two values that gives one."""
 
@@ -42,6 +42,7 @@ _ACCEPTED: dict[str, tuple[_IsKind, ...]] = {
     "any": (types.is_boolean,),
     "all": (types.is_boolean,),
     "concatenate": (is_list,),
+    "hll_union": (types.is_binary,),
 }
 
 
@@ -53,7 +54,8 @@ class ReducingStateDescriptor:
         function: How two values become one, in any order and grouping. Known functions take whole columns,
             and write without reading. `sum` is of numbers, decimals and durations; `count` counts values, as
             int64; `min` and `max` are of what has an order, and NaN is the greatest; `any` and `all` are of
-            booleans, `concatenate` is of lists. For a struct a known function of each field, by its name;
+            booleans, `concatenate` is of lists; `hll_union` is of HLL sketches of Apache DataSketches as bytes,
+            such as Spark's `hll_sketch_agg` makes. For a struct a known function of each field, by its name;
             a field that is a struct has a greatest and a least, by its own fields in their order, null first.
             A function of Python is called for each value.
         type: Type of the values, as for a list's elements.
@@ -62,7 +64,7 @@ class ReducingStateDescriptor:
 
     Raises:
         InvalidRequestError: The name is no string that can be stored, or the type is none of these, or
-            none that the function takes.
+            none that the function takes; or sketches need a package that is not installed.
 
     Source:
         Flink, ReducingStateDescriptor, which has no known functions.
@@ -198,3 +200,5 @@ def _check_function(what: str, function: object, type: pa.DataType) -> None:
         raise InvalidRequestError(message)
     if not any(is_kind(type) for is_kind in accepted):
         raise InvalidRequestError(f"{what}: {function!r} is not of values of type {type}")
+    if function == "hll_union":
+        check_sketches()

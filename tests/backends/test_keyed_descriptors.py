@@ -1,5 +1,6 @@
 """What descriptors of keyed state refuse."""
 
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -32,6 +33,7 @@ ROW = pa.schema([("n", pa.int64()), ("text", pa.string())])
         ("min", pa.list_(pa.int64())),
         ("any", int),
         ("concatenate", str),
+        ("hll_union", str),
         ("mean", int),
         (None, int),
         ({"n": "sum"}, ROW),
@@ -46,6 +48,14 @@ ROW = pa.schema([("n", pa.int64()), ("text", pa.string())])
 def test_functions_are_known_and_of_types_that_they_take(function: Any, type: Any) -> None:
     with pytest.raises(InvalidRequestError, match="state 'r'"):
         ReducingStateDescriptor("r", function, type)
+
+
+def test_sketches_without_their_package_are_refused_with_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasketches", None)
+    with pytest.raises(InvalidRequestError, match=r"pip install 'holdfast\[sketches\]'"):
+        ReducingStateDescriptor("r", "hll_union", pa.binary())
 
 
 def test_functions_of_each_field_are_taken() -> None:

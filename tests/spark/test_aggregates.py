@@ -12,6 +12,7 @@ import pytest
 from jobs.keyed_subtasks import KeyedSubtasks
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.backends.arrow import estimates_of_sketches, union_of_sketches
 from holdfast.backends.descriptors import StateTtlConfig
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import aggregates as agg
@@ -188,6 +189,44 @@ def test_rows_without_a_column_that_is_aggregated_are_refused(spark: SparkSessio
         subtasks.batch(table([1]))
     with pytest.raises(InvalidRequestError, match=r"rows have no columns \['m'\]"):
         operands_of(spark.range(1), ["id"], mean, combine=True)
+
+
+def test_distinct_values_of_all_batches_are_counted_about(spark: SparkSession) -> None:
+    distinct = {
+        name: agg.approx_count_distinct(name) for name in ("l", "text", "double", "t", "none")
+    }
+    ttl = StateTtlConfig(timedelta(milliseconds=10))
+    subtasks = KeyedSubtasks(lambda: Aggregation(distinct, ttl=ttl), KEY)
+    for first in (0, 500):  # the ranges overlap
+        frame = spark.range(first, first + 1500).selectExpr(
+            "id % 2 as k", "id div 2 as l", "'x' || id as text", "if(id % 4 < 2, 0D, -0D) as double",
+            "timestamp_seconds(id) as t", "cast(null as long) as none",
+        )  # fmt: skip
+        operands = operands_of(frame, ["k"], distinct)
+        rows = settled_table(operands, uid="test")
+        out = subtasks.batch(rows, batch_time=100, replays=1)
+    for row in out:
+        near = pytest.approx(1000, rel=0.06)
+        assert row == {"k": row["k"], "l": near, "text": near, "double": 1, "t": near, "none": 0}
+    assert len(out) == 2
+    later = subtasks.batch(rows, batch_time=200)
+    assert [row["l"] for row in later] == [pytest.approx(750, rel=0.06)] * 2
+    with pytest.raises(InvalidRequestError, match="leave out combine=False"):
+        operands_of(frame, ["k"], distinct, combine=False)
+
+    ours = [union_of_sketches([row["l__operand"]] * 2) for row in rows.to_pylist()]
+    read = spark.createDataFrame([(data,) for data in ours], "sketch binary").selectExpr(
+        "hll_sketch_estimate(sketch) as estimate"
+    )
+    counts = settled_table(read, uid="test")["estimate"].to_pylist()
+    assert counts == estimates_of_sketches(ours).to_pylist()
+
+
+def test_distinct_values_of_single_rows_are_not_counted() -> None:
+    distinct = {"n": agg.approx_count_distinct("n")}
+    subtasks = KeyedSubtasks(lambda: Aggregation(distinct), KEY)
+    with pytest.raises(InvalidRequestError, match="column 'n' is made of combined rows"):
+        subtasks.batch(table([1]))
 
 
 def test_a_sum_of_what_is_no_number_is_refused() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from datasketches import hll_sketch, tgt_hll_type
 from hypothesis import given
 from hypothesis import strategies as st
 from jobs.keyed_subtasks import KeyedSubtasks
@@ -278,6 +279,28 @@ def test_no_batch_comes_for_the_timers_of_a_session_that_has_grown(
     assert subtasks.next_timer == 36
     subtasks.batch(table([]), watermark=36)
     assert subtasks.next_timer == (last_timer if lateness else None)
+
+
+def test_sessions_that_are_merged_count_distinct_values_of_both() -> None:
+    def sketch(values: range) -> bytes:
+        made = hll_sketch(12, tgt_hll_type.HLL_8)
+        for value in values:
+            made.update(value)
+        data: bytes = made.serialize_updatable()
+        return data
+
+    distinct = {"n": agg.approx_count_distinct("value")}
+    subtasks = KeyedSubtasks(lambda: WindowedAggregation(distinct, session(ms(10)), time="ts"), KEY)
+
+    def batch(rows: list[tuple[int, range]], watermark: int = 0) -> list[dict[str, Any]]:
+        times = table([(1, time, 1) for time, _ in rows]).select(["k", "ts"])
+        sketches = pa.array([sketch(values) for _, values in rows], pa.binary())
+        operands = times.append_column("n__operand", sketches)
+        return subtasks.batch(operands, watermark=watermark)
+
+    assert batch([(0, range(10)), (15, range(5, 20))]) == []
+    assert batch([(8, range(15, 30))]) == []
+    assert [row["n"] for row in batch([], 100)] == [30]
 
 
 def test_rows_without_a_time_are_in_no_window() -> None:

@@ -5,6 +5,7 @@ as Spark has it: `max` gives NaN where one is, `min` only where all are. Structs
 there a null is less than any value.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from holdfast.backends.arrow import MisfitError, union_of_sketches
 from holdfast.backends.keyed.columns.columns import (
     Column,
     Rows,
@@ -83,18 +85,22 @@ def folded(column: Column, type: pa.DataType, bounds: Rows, fold: Fold, *, state
         state: The name of the state that they are of, for errors.
 
     Raises:
-        InvalidRequestError: A sum is too large for the type.
+        InvalidRequestError: A sum is too large for the type, or bytes are no sketch.
     """
     try:
         return _folded(column, held_type(type), bounds, fold)
     except _FoldOverflowError as error:
         message = f"state {state!r}: {error}; give the state a wider type, or floats"
         raise InvalidRequestError(message) from error
+    except MisfitError as error:
+        raise InvalidRequestError(f"state {state!r}: {error}") from error
 
 
 def _folded(column: Column, type: pa.DataType, bounds: Rows, fold: Fold) -> Column:
     if fold == "concatenate":
         return _concatenated(to_arrow(column, type), bounds)
+    if fold == "hll_union":
+        return _unions(to_arrow(column, type), type, bounds)
     if isinstance(column, np.ndarray):
         return _folded_numbers(column, bounds, fold)
     valid = column.is_valid().to_numpy(zero_copy_only=False)
@@ -173,6 +179,17 @@ def _concatenated(lists: pa.Array, bounds: Rows) -> pa.Array:
     make = pa.LargeListArray if types.is_large_list(lists.type) else pa.ListArray
     width = pa.int64() if types.is_large_list(lists.type) else pa.int32()
     return make.from_arrays(pa.array(offsets, width), lists.flatten(), type=lists.type, mask=mask)
+
+
+def _unions(sketches: pa.Array, type: pa.DataType, bounds: Rows) -> pa.Array:
+    """Sketches of all values of each group; a lone sketch stays as it is, and a group of nulls alone gives null."""
+    unions: list[bytes | None] = []
+    for first, end in itertools.pairwise(bounds.tolist()):
+        operands = [data for data in sketches[first:end].to_pylist() if data is not None]
+        unions.append(
+            union_of_sketches(operands) if len(operands) > 1 else next(iter(operands), None)
+        )
+    return pa.array(unions, type)
 
 
 def _folded_by_arrow(column: pa.Array, type: pa.DataType, bounds: Rows, fold: Fold) -> pa.Array:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.backends.arrow import MisfitError, union_of_sketches
 from holdfast.backends.descriptors import KnownFunction
+from holdfast.errors import InvalidRequestError
 
 Combine = Callable[[Any, Any], Any]
 
@@ -83,6 +85,13 @@ def _concatenated(value: Any, other: Any) -> Any:
     return [*value, *other]
 
 
+def _union(value: bytes, other: bytes) -> bytes:
+    try:
+        return union_of_sketches([value, other])
+    except MisfitError as error:
+        raise InvalidRequestError(str(error)) from error
+
+
 _COMBINATIONS: dict[KnownFunction, Combine] = {
     "sum": operator.add,
     "count": operator.add,
@@ -91,4 +100,5 @@ _COMBINATIONS: dict[KnownFunction, Combine] = {
     "any": operator.or_,
     "all": operator.and_,
     "concatenate": _concatenated,
+    "hll_union": _union,
 }

@@ -14,6 +14,7 @@ from holdfast.spark.aggregates.aggregation import Aggregation
 from holdfast.spark.aggregates.combining import Panes, aggregated, operands_of
 from holdfast.spark.aggregates.descriptions import (
     Aggregate,
+    approx_count_distinct,
     avg,
     check_aggregates,
     collect,
@@ -22,6 +23,7 @@ from holdfast.spark.aggregates.descriptions import (
     last,
     max,  # noqa: A004  # as in pyspark.sql.functions
     min,  # noqa: A004
+    need_combining,
     sum,  # noqa: A004
 )
 
@@ -31,6 +33,7 @@ __all__ = [
     "Aggregation",
     "Panes",
     "aggregated",
+    "approx_count_distinct",
     "avg",
     "check_aggregates",
     "collect",
@@ -39,6 +42,7 @@ __all__ = [
     "last",
     "max",
     "min",
+    "need_combining",
     "operands_of",
     "sum",
 ]

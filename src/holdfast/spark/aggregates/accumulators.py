@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.backends.arrow import estimates_of_sketches
 from holdfast.backends.descriptors import (
     KnownFunction,
     ReducingStateDescriptor,
@@ -95,6 +96,8 @@ def _of_plain_type(column: pa.Array) -> pa.Array:
 def _result(aggregate: Aggregate, columns: list[pa.Array]) -> pa.Array:
     if aggregate.by is not None:
         return pc.struct_field(columns[0], "value")
+    if aggregate.kind == "approx_count_distinct":
+        return estimates_of_sketches(columns[0].to_pylist())
     if aggregate.kind != "avg":
         return columns[0]
     total, count = columns

@@ -9,17 +9,38 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DecimalType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+    VariantType,
+)
 
+from holdfast.errors import InvalidRequestError
 from holdfast.spark.aggregates.descriptions import (
     Aggregate,
     check_aggregates,
     check_columns,
     columns_of,
+    need_combining,
     operand,
 )
 
 _PANE = "__holdfast_pane"
+_LG_CONFIG_K = 12
+"""A sketch has 2 to this power buckets of a byte each; Spark's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +88,8 @@ def operands_of(
         also: Other columns to keep, and to group by if rows are combined.
 
     Raises:
-        InvalidRequestError: Names collide, or something is no aggregate, or rows lack a column.
+        InvalidRequestError: Names collide, or something is no aggregate, or rows lack a column, or an aggregate
+            needs rows to be combined and they shall not be.
     """
     by = [*also, *key]
     times = [panes.time] if panes is not None else []
@@ -75,6 +97,13 @@ def operands_of(
     check_columns(aggregates, rows.columns)
     if panes is not None:
         rows = rows.where(_column(panes.time).isNotNull())
+    sketches = need_combining(aggregates)
+    if sketches and not combine:
+        message = (
+            f"aggregates {sketches} count distinct values, which Spark combines before rows come to Python; "
+            "leave out combine=False, or give them an operator of their own"
+        )
+        raise InvalidRequestError(message)
     if not combine:
         names = dict.fromkeys([*by, *times, *columns_of(aggregates)])
         return rows.select(*map(_column, names))
@@ -120,6 +149,7 @@ def _native(aggregate: Aggregate) -> Column:
         "max": F.max,
         "avg": F.avg,
         "collect": F.collect_list,
+        "approx_count_distinct": F.approx_count_distinct,
     }
     return functions[aggregate.kind](column)
 
@@ -136,7 +166,26 @@ def _combined(name: str, aggregate: Aggregate, types: Mapping[str, DataType]) ->
         )
     if aggregate.by is not None:
         return {name: _extreme(aggregate, _column(aggregate.column or ""))}
+    if aggregate.kind == "approx_count_distinct":
+        return {name: _sketch(aggregate.column or "", types)}
     return {name: _native(aggregate)}
+
+
+def _sketch(name: str, types: Mapping[str, DataType]) -> Column:
+    """A sketch of a column's values; Spark takes whole numbers, texts and bytes, so that others become such."""
+    column, kind = _column(name), types[name]
+    if isinstance(kind, (ArrayType, MapType, StructType, VariantType)):
+        message = f"approx_count_distinct of column {name!r}: it has type {kind.simpleString()}"
+        raise InvalidRequestError(message)
+    if isinstance(kind, (BooleanType, ByteType, ShortType)):
+        column = column.cast("int")
+    elif isinstance(kind, TimestampType):
+        column = F.unix_micros(column)  # a text would be of the session's time zone
+    elif isinstance(kind, (FloatType, DoubleType)):
+        column = (column + F.lit(0.0)).cast("string")  # zeros of both signs are equal
+    elif not isinstance(kind, (IntegerType, LongType, StringType, BinaryType)):
+        column = column.cast("string")
+    return F.hll_sketch_agg(column, F.lit(_LG_CONFIG_K))
 
 
 def _extreme(aggregate: Aggregate, column: Column) -> Column:

@@ -4,10 +4,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from holdfast.backends.arrow import check_sketches
 from holdfast.backends.descriptors import KnownFunction
 from holdfast.errors import InvalidRequestError
 
-Kind = Literal["count", "sum", "min", "max", "avg", "first", "last", "collect"]
+Kind = Literal[
+    "count", "sum", "min", "max", "avg", "first", "last", "collect", "approx_count_distinct"
+]
 
 _FUNCTIONS: dict[Kind, KnownFunction] = {
     "count": "sum",
@@ -17,6 +20,7 @@ _FUNCTIONS: dict[Kind, KnownFunction] = {
     "first": "min",
     "last": "max",
     "collect": "concatenate",
+    "approx_count_distinct": "hll_union",
 }
 
 
@@ -94,6 +98,20 @@ def collect(column: str) -> Aggregate:
     return Aggregate("collect", column)
 
 
+def approx_count_distinct(column: str) -> Aggregate:
+    """About how many distinct values a column has, null not counted; two thirds of the results are within 2 %.
+
+    A sketch of them is kept, of 4 KiB at most. Spark combines the rows of a key, always: there is no
+    `combine=False`. It needs `holdfast[sketches]` on the driver and on executors.
+    """
+    return Aggregate("approx_count_distinct", column)
+
+
+def need_combining(aggregates: Mapping[str, Aggregate]) -> list[str]:
+    """The names of aggregates that Spark alone makes of rows: sketches."""
+    return [name for name, known in aggregates.items() if known.kind == "approx_count_distinct"]
+
+
 def check_aggregates(aggregates: Mapping[str, Aggregate], others: Collection[str]) -> None:
     """Refuse what are no aggregates, and names that collide.
 
@@ -102,7 +120,8 @@ def check_aggregates(aggregates: Mapping[str, Aggregate], others: Collection[str
         others: Names of the other columns of results.
 
     Raises:
-        InvalidRequestError: There are none, or one is none, or two columns would have one name.
+        InvalidRequestError: There are none, or one is none, or two columns would have one name, or a
+            package is missing that one needs.
     """
     if not aggregates:
         raise InvalidRequestError("there are no aggregates; give some, such as orders=count()")
@@ -113,6 +132,8 @@ def check_aggregates(aggregates: Mapping[str, Aggregate], others: Collection[str
                 "holdfast.spark.aggregates, such as sum('amount')"
             )
             raise InvalidRequestError(message)
+    if need_combining(aggregates):
+        check_sketches()
     names = [*others, *aggregates]
     stored = [*others]
     for name, aggregate in aggregates.items():

@@ -16,10 +16,16 @@ def accumulators_of_rows(aggregate: Aggregate, rows: pa.RecordBatch) -> list[pa.
     """What is stored for an aggregate, a value of each row.
 
     Raises:
-        InvalidRequestError: The aggregate is not of the type of its column.
+        InvalidRequestError: The aggregate is not of the type of its column, or is made by Spark alone.
     """
     if aggregate.column is None:
         return [pa.array(np.ones(rows.num_rows, np.int64))]
+    if aggregate.kind == "approx_count_distinct":
+        message = (
+            f"approx_count_distinct of column {aggregate.column!r} is made of combined rows; give the operator those "
+            "of operands_of(…, combine=True)"
+        )
+        raise InvalidRequestError(message)
     column = rows.column(aggregate.column)
     if aggregate.by is not None:
         return [_pairs(rows.column(aggregate.by), column)]

@@ -12,7 +12,14 @@ from pyspark.sql.types import StructField, StructType
 
 from holdfast.backends.descriptors import StateTtlConfig
 from holdfast.errors import InvalidRequestError
-from holdfast.spark.aggregates import Aggregate, Aggregation, Panes, aggregated, operands_of
+from holdfast.spark.aggregates import (
+    Aggregate,
+    Aggregation,
+    Panes,
+    aggregated,
+    need_combining,
+    operands_of,
+)
 from holdfast.spark.by_key.initial_state import InitialState
 from holdfast.spark.by_key.keyed_output import KeyedOutput
 from holdfast.spark.event_time import LateRows, WakeUps
@@ -225,7 +232,11 @@ class WindowedRows:
         keyed_rows = self.keyed
         panes = Panes(self.time)
         prepare = partial(
-            operands_of, key=keyed_rows.key, aggregates=aggregates, combine=False, panes=panes
+            operands_of,
+            key=keyed_rows.key,
+            aggregates=aggregates,
+            combine=bool(need_combining(aggregates)),
+            panes=panes,
         )
         columns = aggregated(keyed_rows.rows, keyed_rows.key, aggregates).schema.fields
         width = len(keyed_rows.key)

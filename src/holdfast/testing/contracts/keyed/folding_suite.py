@@ -1,10 +1,12 @@
 """Values and results that all added values are made one with."""
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from datasketches import hll_sketch, tgt_hll_type
 
 from holdfast.backends.descriptors import (
     AggregateFunction,
@@ -19,6 +21,15 @@ from holdfast.testing.contracts.keyed.state_suite import (
     StateSuite,
     by_user,
 )
+
+
+def sketch_of(values: Iterable[int]) -> bytes:
+    """A sketch as Spark makes it by default."""
+    sketch = hll_sketch(12, tgt_hll_type.HLL_8)
+    for value in values:
+        sketch.update(value)
+    data: bytes = sketch.serialize_updatable()
+    return data
 
 
 class Words(AggregateFunction):
@@ -82,6 +93,32 @@ class FoldingSuite(StateSuite):
                 assert by_user(keys, one_by_one.columns.get(keys)) == expected, name
                 state.columns.clear(keys)
                 assert state.columns.get(keys).null_count == 2
+
+    def test_sketches_of_distinct_values_become_one(self, backend: KeyedStateBackend) -> None:
+        keys = self.keys(backend, "a", "b", "a", "a")
+        values = [sketch_of(range(2000)), sketch_of([1]), sketch_of([5]), sketch_of(range(9000))]
+        for ttl in (None, TTL):
+            descriptor = ReducingStateDescriptor(f"{ttl}", "hll_union", pa.binary(), ttl=ttl)
+            state = backend.get_reducing_state(descriptor)
+            state.columns.add(keys, values)
+            state.columns.add(keys, values)
+            self.current(backend)
+            state.add(sketch_of(range(9000, 12_000)))
+            backend.end_batch()
+            estimates = {
+                user: hll_sketch.deserialize(data).get_estimate()
+                for user, data in by_user(keys, state.columns.get(keys)).items()
+            }
+            assert estimates == {
+                "a": pytest.approx(12_000, rel=0.06),
+                "b": pytest.approx(1, rel=0.01),
+            }
+
+    def test_bytes_that_are_no_sketch_are_refused(self, backend: KeyedStateBackend) -> None:
+        descriptor = ReducingStateDescriptor("s", "hll_union", pa.binary())
+        state = backend.get_reducing_state(descriptor)
+        with pytest.raises(InvalidRequestError, match=r"'s'.*no HLL sketch"):
+            state.columns.add(self.keys(backend, "a", "a"), [b"x", sketch_of([1])])
 
     def test_fields_of_a_struct_are_folded_each_by_its_function(
         self, backend: KeyedStateBackend
