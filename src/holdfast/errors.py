@@ -10,6 +10,7 @@ CheckpointError
 │   └── StorageFullError      it has no room left; make some, then try again
 ├── CheckpointCorruptedError  what was read is not what was written; use another checkpoint
 ├── UnsupportedFormatError    a newer Holdfast wrote this; upgrade
+├── UnreadableStateError      this state needs a class that is not here; all others can be read
 ├── StateMigrationError       the stored state does not fit the type that is asked for
 ├── CheckpointDeclinedError   this attempt can't be completed; repeat the batch
 └── BatchGapError             Spark and the last checkpoint are at different batches
@@ -104,6 +105,10 @@ class CheckpointCorruptedError(CheckpointError):
 
 class UnsupportedFormatError(CheckpointError):
     """The file has a format version that this version of Holdfast doesn't know."""
+
+
+class UnreadableStateError(CheckpointError):
+    """A state holds values that only a class of the job that wrote them can read; other states can be read."""
 
 
 class StateMigrationError(CheckpointError):

@@ -1,0 +1,274 @@
+"""Entries of a state by key group, as bytes, and the columns that are made of them.
+
+All backends write them so in canonical savepoints, and RocksDB keeps them so:
+
+    key    group (1 byte for up to 128 groups, else 2), key [length], namespace [length] [map key]
+    value  the value; elements of a list with 2c between them; of a map entry a byte for null, and its value
+
+The lengths are there if neither key nor namespace is of a fixed one: each of what stands before it, little-endian,
+in as few bytes as it takes.
+
+Source:
+    Flink, CompositeKeySerializationUtils, SerializedCompositeKeyBuilder and RocksDBMapState (2.3.0).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.flink.data_input import damaged
+from holdfast.flink.descriptions import StateInfo
+from holdfast.flink.serializers import Rows, Serializer, not_readable
+
+_SEPARATOR = 0x2C
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Entries of a state in a key group; keys begin with the group, without any other bit.
+
+    Attributes:
+        keys: One of bytes each, or rows of bytes if all are equally long.
+        values: As many.
+    """
+
+    keys: "list[bytes] | Rows"
+    values: "list[bytes] | Rows"
+
+
+def column_names(info: StateInfo, key: Serializer) -> list[tuple[str, pa.DataType]]:
+    """The columns of a state and their types, without the key group."""
+    value, namespace = info.value, info.namespace
+    if info.is_timer and not value.unreadable:
+        key, namespace = value.parts
+    columns = [("key", key.type)]
+    if not pa.types.is_null(namespace.type):
+        columns.append(("namespace", namespace.type))
+    columns.append(("timestamp", pa.int64()) if info.is_timer else ("value", _value_type(info)))
+    return columns
+
+
+class EntryReader:
+    """Makes columns of a state's entries.
+
+    Args:
+        info: The state.
+        key: The serializer of its keys.
+        prefix: How many bytes the key group takes.
+    """
+
+    def __init__(self, info: StateInfo, key: Serializer, prefix: int) -> None:
+        self._info = info
+        self._prefix = prefix
+        self._value = info.value
+        if info.is_timer:
+            if self._value.unreadable:
+                raise not_readable(self._value.unreadable)
+            key, namespace = self._value.parts
+        else:
+            namespace = info.namespace
+        self._key, self._namespace = key, namespace
+        self._has_lengths = key.length < 0 and namespace.length < 0 and not info.is_timer
+        if namespace.unreadable:
+            raise not_readable(namespace.unreadable)
+        if key.unreadable and (not namespace.width or info.type == "map"):
+            raise not_readable(key.unreadable)
+        self._before = prefix + (8 if info.is_timer else 0)
+        self._key_width = 0
+        if key.column is not None and namespace.column is not None:
+            self._key_width = self._before + key.width + namespace.width
+
+    @property
+    def key_width(self) -> int:
+        """How many bytes each key has, with its group, or 0 if they differ."""
+        return 0 if self._info.type == "map" else self._key_width
+
+    @property
+    def value_width(self) -> int:
+        """How many bytes each value has, or -1 if they differ."""
+        if self._info.is_timer:
+            return 0
+        if self._info.type in {"list", "map"} or self._value.column is None:
+            return -1
+        return self._value.width
+
+    def columns(self, group: int, entries: Entries) -> list[pa.Array]:
+        """The columns of a key group's entries, as `column_names` has them.
+
+        Raises:
+            CheckpointCorruptedError: They are damaged.
+            UnreadableStateError: They hold values of a class that isn't known.
+        """
+        if self._info.type == "map":
+            columns = self._maps(group, entries)
+        else:
+            columns = [*self._key_columns(group, entries.keys)]
+            if not self._info.is_timer:
+                columns.append(self._values(entries.values))
+        if pa.types.is_null(self._namespace.type):
+            del columns[1]
+        return columns
+
+    def _key_columns(self, group: int, keys: "list[bytes] | Rows") -> list[pa.Array]:
+        prefix = group.to_bytes(self._prefix, "big")
+        width = self._key_width
+        if width and (rows := _rows(keys, width)) is not None:
+            if not (rows[:, : self._prefix] == np.frombuffer(prefix, np.uint8)).all():
+                raise _other_group(group)
+            split = self._before + self._key.width
+            assert self._key.column is not None
+            assert self._namespace.column is not None
+            columns = [
+                self._key.column(rows[:, self._before : split]),
+                self._namespace.column(rows[:, split:]),
+            ]
+            if self._info.is_timer:
+                times = np.ascontiguousarray(rows[:, self._prefix : self._before]).view(">u8")[:, 0]
+                signed = (times.astype(np.uint64) ^ np.uint64(1 << 63)).view(np.int64)
+                columns.append(pa.array(signed))
+            return columns
+        owners: list[Any] = []
+        namespaces: list[Any] = []
+        times_of: list[int] = []
+        for key in _texts(keys):
+            if not key.startswith(prefix):
+                raise _other_group(group)
+            if self._info.is_timer:
+                time = int.from_bytes(key[self._prefix : self._before], "big")
+                times_of.append(time - (1 << 63))
+            owner, namespace, end = self._split(key)
+            if end != len(key):
+                raise damaged(f"a key has {len(key)} bytes, of which {end} are read")
+            owners.append(owner)
+            namespaces.append(namespace)
+        columns = [pa.array(owners, self._key.type), pa.array(namespaces, self._namespace.type)]
+        if self._info.is_timer:
+            columns.append(pa.array(times_of, pa.int64()))
+        return columns
+
+    def _split(self, key: bytes) -> tuple[Any, Any, int]:
+        """Key, namespace, and where they end."""
+        start = self._before
+        if self._key.unreadable:
+            position = len(key) - self._namespace.width
+            owner: Any = key[start:position]
+        else:
+            owner, position = self._key.read(key, start)
+        if self._has_lengths:
+            position = _behind_length(key, position, position - start)
+        start = position
+        namespace, position = self._namespace.read(key, position)
+        if self._has_lengths:
+            position = _behind_length(key, position, position - start)
+        return owner, namespace, position
+
+    def _values(self, values: "list[bytes] | Rows") -> pa.Array:
+        value = self._value
+        if value.unreadable:
+            return pa.array(_texts(values), pa.binary())
+        if self._info.type == "list":
+            read_list = _elements(value)
+            return pa.array([read_list(data) for data in _texts(values)], value.type)
+        if value.column is not None and (rows := _rows(values, value.width)) is not None:
+            return value.column(rows)
+        read = value.read
+        result = []
+        append: Callable[[Any], None] = result.append
+        for data in _texts(values):
+            content, end = read(data, 0)
+            if end != len(data):
+                raise damaged(f"a value has {len(data)} bytes, of which {end} are read")
+            append(content)
+        return pa.array(result, value.type)
+
+    def _maps(self, group: int, entries: Entries) -> list[pa.Array]:
+        prefix = group.to_bytes(self._prefix, "big")
+        user_key, user_value = _map_parts(self._value)
+        fixed = self._key_width
+        maps: dict[bytes, list[tuple[Any, Any]]] = {}
+        for key, value in zip(_texts(entries.keys), _texts(entries.values), strict=True):
+            if not key.startswith(prefix):
+                raise _other_group(group)
+            split = fixed or self._split(key)[2]
+            name: Any = key[split:]
+            if not user_key.unreadable:
+                name = _whole(user_key, name, "map key")
+            content: Any = None
+            if not value[0]:
+                content = value[1:]
+                if not user_value.unreadable:
+                    content = _whole(user_value, content, "map value")
+            maps.setdefault(key[:split], []).append((name, content))
+        columns = self._key_columns(group, list(maps))
+        return [*columns, pa.array(list(maps.values()), _value_type(self._info))]
+
+
+def _value_type(info: StateInfo) -> pa.DataType:
+    value = info.value
+    if info.type == "map" and value.unreadable and value.parts:
+        user_key, user_value = _map_parts(value)
+        return pa.map_(user_key.type, user_value.type)
+    return value.type
+
+
+def _map_parts(value: Serializer) -> Sequence[Serializer]:
+    if not value.parts:
+        return value, value  # of which nothing is known
+    return value.parts
+
+
+def _whole(serializer: Serializer, data: bytes, what: str) -> Any:
+    value, end = serializer.read(data, 0)
+    if end != len(data):
+        raise damaged(f"a {what} has {len(data)} bytes, of which {end} are read")
+    return value
+
+
+def _elements(value: Serializer) -> Callable[[bytes], list[Any]]:
+    """Reads the elements of a list with a separator between them."""
+    if not value.parts:
+        raise damaged("a list has no elements of a known kind")
+    read = value.parts[0].read
+
+    def read_elements(data: bytes) -> list[Any]:
+        elements = []
+        position, end = 0, len(data)
+        while True:
+            element, position = read(data, position)
+            elements.append(element)
+            if position == end:
+                return elements
+            if data[position] != _SEPARATOR:
+                raise damaged("an element of a list ends elsewhere than it should")
+            position += 1
+
+    return read_elements
+
+
+def _behind_length(key: bytes, position: int, length: int) -> int:
+    """Where the length behind a part of a key ends; it says what is known already."""
+    size = max((length.bit_length() + 7) // 8, 1)
+    if key[position : position + size] != length.to_bytes(size, "little"):
+        raise damaged("a part of a key has another length than is noted behind it")
+    return position + size
+
+
+def _rows(keys: "list[bytes] | Rows", width: int) -> Rows | None:
+    """Bytes that are all of one width as rows; None if some are not."""
+    if isinstance(keys, np.ndarray):
+        return keys
+    joined = b"".join(keys)
+    if len(joined) != width * len(keys) or any(len(key) != width for key in keys):
+        return None
+    return np.frombuffer(joined, np.uint8).reshape(len(keys), width)
+
+
+def _texts(keys: "list[bytes] | Rows") -> list[bytes]:
+    return keys if isinstance(keys, list) else [row.tobytes() for row in keys]
+
+
+def _other_group(group: int) -> Exception:
+    return damaged(f"a key of another group stands in key group {group}")

@@ -1,0 +1,157 @@
+"""Bytes of state wherever they are: in the metadata, beside it, or in files that it names.
+
+Metadata of checkpoints names files absolutely. Names are believed only where the checkpoint itself is, or where the
+caller says that files were moved to: a file from elsewhere can't make a reader open what it likes.
+"""
+
+import re
+from collections.abc import Mapping
+from types import TracebackType
+from typing import BinaryIO, Protocol, Self
+
+from holdfast.common import uripath
+from holdfast.common.reading import read_exactly
+from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
+from holdfast.flink.data_input import damaged
+from holdfast.flink.handles import FileStream, InlineStream, StreamHandle
+from holdfast.locations.file_systems import file_system_for
+
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
+
+
+class StateStream(Protocol):
+    """Bytes that can be read anywhere; to be used in a `with` block.
+
+    Attributes:
+        size: How many there are.
+    """
+
+    size: int
+
+    def read(self, start: int, end: int) -> bytes:
+        """The bytes from one position to another.
+
+        Raises:
+            CheckpointCorruptedError: There are fewer.
+            CheckpointNotFoundError: The file is missing.
+        """
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+class StateFiles:
+    """The files of a checkpoint.
+
+    Args:
+        directory: Where its metadata is.
+        moved: Where files are that were moved since, by what their URIs began with before.
+    """
+
+    def __init__(self, directory: str, moved: Mapping[str, str]) -> None:
+        self._directory = directory
+        self._moved = {_normal(old): uripath.normalize(new) for old, new in moved.items()}
+
+    def open(self, handle: StreamHandle) -> StateStream:
+        """The stream of a handle.
+
+        Raises:
+            InvalidRequestError: It is in a store where the checkpoint is not.
+            CheckpointCorruptedError: It is no name of a file.
+        """
+        if isinstance(handle, InlineStream):
+            return _Inline(handle.data)
+        return _File(self._uri(handle), handle)
+
+    def _uri(self, handle: FileStream) -> str:
+        if handle.is_relative:
+            if "/" in handle.uri or handle.uri in {"", ".", ".."} or "\0" in handle.uri:
+                raise damaged("a file beside the metadata has a name that leads elsewhere")
+            return uripath.join(self._directory, handle.uri)
+        try:
+            uri = _normal(handle.uri)
+        except InvalidRequestError as error:
+            raise damaged(f"a file has no usable name ({error.args[0]})") from error
+        for old, new in self._moved.items():
+            if f"{uri}/".startswith(f"{old.removesuffix('/')}/"):
+                return uripath.normalize(uripath.join(new, uri[len(old) :].strip("/")))
+        if _store(uri) != _store(self._directory):
+            message = (
+                "a file of the checkpoint is in another store than its metadata; if that is where it "
+                "is, or it was moved, say so: moved={old: new}, or --moved OLD=NEW"
+            )
+            raise InvalidRequestError(message, uri)
+        return uri
+
+
+class _Inline:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.size = len(data)
+
+    def read(self, start: int, end: int) -> bytes:
+        _check(start, end, self.size)
+        return self._data[start:end]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class _File:
+    def __init__(self, uri: str, handle: FileStream) -> None:
+        self._uri = uri
+        self._start = handle.start
+        self._file: BinaryIO | None = None
+        self.size = handle.size
+
+    def read(self, start: int, end: int) -> bytes:
+        _check(start, end, self.size)
+        if self._file is None:
+            try:
+                self._file = file_system_for(self._uri).open(self._uri)
+            except CheckpointNotFoundError as error:
+                message = (
+                    "a file of the checkpoint is missing; if it was moved, say where to: "
+                    "moved={old: new}, or --moved OLD=NEW"
+                )
+                raise CheckpointNotFoundError(message, self._uri) from error
+            length = self._file.seek(0, 2)
+            if length < self._start + self.size:
+                message = f"{self._uri} has {length} bytes, and {self._start + self.size} by its metadata"
+                raise damaged(message)
+        self._file.seek(self._start + start)
+        return bytes(read_exactly(self._file, end - start))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _check(start: int, end: int, size: int) -> None:
+    if not 0 <= start <= end <= size:
+        message = f"bytes {start} to {end} are asked for, of {size}"
+        raise damaged(message)
+
+
+def _normal(uri: str) -> str:
+    """A URI as it is here; Flink writes `file:/data` for `file:///data`."""
+    return uripath.normalize(_ONE_SLASH.sub(r"\1:///", uri, count=1))
+
+
+def _store(uri: str) -> str:
+    scheme, _, rest = uri.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"

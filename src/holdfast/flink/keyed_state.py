@@ -1,0 +1,115 @@
+"""Keyed state of a subtask, a key group at a time: which form it is in, and where each group is.
+
+Source:
+    Flink, KeyGroupsStateHandle and what restores it (2.3.0).
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from holdfast.errors import CheckpointCorruptedError
+from holdfast.flink.canonical import check_group, entries_of
+from holdfast.flink.data_input import damaged
+from holdfast.flink.descriptions import KeyedDescription, keyed_description
+from holdfast.flink.entries import EntryReader
+from holdfast.flink.files import StateFiles, StateStream
+from holdfast.flink.handles import KeyGroupsHandle
+from holdfast.flink.heap import heap_columns
+from holdfast.flink.serializers import reading
+from holdfast.flink.snappy import decompress_streams
+
+_LOOKED_AT = 3  # groups that say which form all are in
+
+
+def prefix_bytes(max_parallelism: int) -> int:
+    """How many bytes of a key its group takes."""
+    return 1 if max_parallelism <= 128 else 2
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroups:
+    """Keyed state of a subtask in one stream, described but not read.
+
+    Attributes:
+        handle: Where its key groups are.
+        description: Which states there are.
+        max_parallelism: Of the operator.
+    """
+
+    handle: KeyGroupsHandle
+    description: KeyedDescription
+    max_parallelism: int
+
+    @classmethod
+    def of(cls, handle: KeyGroupsHandle, files: StateFiles, max_parallelism: int) -> "KeyGroups":
+        """Read the description alone. Raises `CheckpointError`."""
+        with files.open(handle.stream) as stream:
+            end = min([offset for offset in handle.offsets if offset > 0], default=stream.size)
+            return cls(handle, keyed_description(stream.read(0, end)), max_parallelism)
+
+    def columns(self, state: int, files: StateFiles) -> Iterator[tuple[int, list[pa.Array]]]:
+        """The columns of a state in each key group that has some.
+
+        Raises:
+            CheckpointError: They can't be read.
+        """
+        info = self.description.states[state]
+        with files.open(self.handle.stream) as stream:
+            groups = list(self._groups(stream))
+            if not groups:
+                return
+            if self._is_heap(stream, groups):
+                for group, start, end in groups:
+                    with reading(f"key group {group}"):
+                        columns = heap_columns(stream.read(start, end), group, self.description, state)
+                    if columns is not None:
+                        yield group, columns
+                return
+            reader = EntryReader(info, self.description.key, prefix_bytes(self.max_parallelism))
+            for group, start, end in groups:
+                with reading(f"key group {group}"):
+                    data = self._canonical(stream.read(start, end))
+                    entries = entries_of(data, state, reader, len(self.description.states))
+                    if entries is not None:
+                        columns = reader.columns(group, entries)
+                if entries is not None:
+                    yield group, columns
+
+    def _groups(self, stream: StateStream) -> Iterator[tuple[int, int, int]]:
+        """Each key group that is there, where it begins and where it ends."""
+        offsets = [offset for offset in self.handle.offsets if offset > 0]
+        if offsets and max(offsets) > stream.size:
+            raise damaged("a key group begins behind the end of its stream")
+        ordered = sorted({*offsets, stream.size})
+        behind = dict(zip(ordered, ordered[1:], strict=False))
+        for number, offset in enumerate(self.handle.offsets):
+            if offset > 0:
+                yield self.handle.first + number, offset, behind.get(offset, stream.size)
+
+    def _is_heap(self, stream: StateStream, groups: list[tuple[int, int, int]]) -> bool:
+        """Whether the groups are in the form of the heap backend, which the handle doesn't say."""
+        if self.handle.is_canonical or len(groups) < len(self.handle.offsets):
+            return False
+        for group, start, end in groups[:_LOOKED_AT]:
+            if end - start < 4 or stream.read(start, start + 4) != group.to_bytes(4, "big"):
+                return False
+        if len(groups) > 1 or groups[0][0]:
+            return True
+        # Group 0 alone: its number looks like a state's, too.
+        [(_, start, end)] = groups
+        try:
+            data = self._canonical(stream.read(start, end))
+            check_group(data, len(self.description.states))
+        except (CheckpointCorruptedError, struct.error):
+            return True
+        return False
+
+    def _canonical(self, data: bytes) -> bytes:
+        if not self.description.is_compressed:
+            return data
+        [whole] = decompress_streams(data)
+        return whole.data
+

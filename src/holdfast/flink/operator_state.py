@@ -1,0 +1,138 @@
+"""Operator state of a subtask: lists, unions and broadcast states, each element at an offset of its own.
+
+    list, union  an element at each offset
+    broadcast    at the one offset int n, n × { key, value }
+
+Where the state is compressed, the offsets are those of Snappy's chunks, of which each element begins one.
+
+Source:
+    Flink, OperatorStateRestoreOperation and PartitionableListState (2.3.0).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.flink.data_input import damaged
+from holdfast.flink.descriptions import OperatorDescription, StateInfo, operator_description
+from holdfast.flink.files import StateFiles, StateStream
+from holdfast.flink.handles import OperatorHandle
+from holdfast.flink.serializers import Serializer, reading
+from holdfast.flink.snappy import decompress_streams
+
+_BROADCAST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorStates:
+    """Operator state of a subtask, described but not read.
+
+    Attributes:
+        handle: Where its elements are.
+        description: What they are.
+    """
+
+    handle: OperatorHandle
+    description: OperatorDescription
+
+    @classmethod
+    def of(cls, handle: OperatorHandle, files: StateFiles) -> "OperatorStates":
+        """Read the description alone. Raises `CheckpointError`."""
+        with files.open(handle.stream) as stream:
+            offsets = _positions(handle, stream.size)
+            return cls(handle, operator_description(stream.read(0, offsets[0])))
+
+    def info(self, name: str) -> StateInfo:
+        """The description of a state that the handle has. Raises `CheckpointCorruptedError`."""
+        mode, _ = self.handle.states[name]
+        infos = self.description.broadcasts if mode == _BROADCAST else self.description.lists
+        for info in infos:
+            if info.name == name:
+                return info
+        raise damaged(f"state {name!r} has elements and no description")
+
+    def columns(self, name: str, files: StateFiles) -> list[pa.Array]:
+        """The elements of a state: the values, or keys and values of a broadcast state.
+
+        Raises:
+            CheckpointError: They can't be read.
+        """
+        mode, offsets = self.handle.states[name]
+        info = self.info(name)
+        serializers = [info.value]
+        if mode == _BROADCAST:
+            serializers.insert(0, info.serializer("KEY_SERIALIZER"))
+        if not offsets:
+            return [pa.array([], serializer.type) for serializer in serializers]
+        with files.open(self.handle.stream) as stream, reading(f"state {name!r}"):
+            data, starts, ends = self._elements(stream, offsets)
+            if mode == _BROADCAST:
+                return _broadcast(data, starts, serializers)
+            return [_list(data, starts, ends, info.value)]
+
+    def _elements(
+        self, stream: StateStream, offsets: Sequence[int]
+    ) -> tuple[bytes, list[int], list[int]]:
+        """Bytes, and where in them elements begin and at most end."""
+        positions = _positions(self.handle, stream.size)
+        if not self.description.is_compressed:
+            first = min(offsets)
+            behind = dict(zip(positions, positions[1:], strict=False))
+            data = stream.read(first, behind[max(offsets)])
+            ends = [behind[offset] - first for offset in offsets]
+            return data, [offset - first for offset in offsets], ends
+        # Where the stream begins is not noted, but for its first chunk.
+        [whole] = decompress_streams(stream.read(positions[0], stream.size), has_begun=True)
+        try:
+            places = [whole.positions[offset - positions[0]] for offset in positions]
+        except KeyError as error:
+            raise damaged("an element doesn't begin at a compressed chunk") from error
+        place = dict(zip(positions, places, strict=True))
+        behind = dict(zip(positions, places[1:], strict=False))
+        return whole.data, [place[offset] for offset in offsets], [behind[offset] for offset in offsets]
+
+
+def _positions(handle: OperatorHandle, size: int) -> list[int]:
+    """All offsets of the stream in order, and its end."""
+    offsets = {offset for _, state in handle.states.values() for offset in state}
+    positions = sorted({*offsets, size})
+    if positions[0] < 0 or positions[-1] != size:
+        raise damaged("an element begins outside of its stream")
+    return positions
+
+
+def _list(data: bytes, starts: list[int], ends: list[int], value: Serializer) -> pa.Array:
+    if value.unreadable:
+        return pa.array([data[start:end] for start, end in zip(starts, ends, strict=True)], pa.binary())
+    read = value.read
+    values = []
+    for start, end in zip(starts, ends, strict=True):
+        element, behind = read(data, start)
+        if behind != end:
+            raise damaged(f"an element has {behind - start} bytes, and room of {end - start}")
+        values.append(element)
+    return pa.array(values, value.type)
+
+
+def _broadcast(data: bytes, starts: list[int], serializers: list[Serializer]) -> list[pa.Array]:
+    for serializer in serializers:
+        if serializer.unreadable:
+            serializer.read(data, 0)
+    [key, value] = serializers
+    rows: list[tuple[Any, Any]] = []
+    for position in starts:
+        count = int.from_bytes(data[position : position + 4], "big")
+        position += 4
+        if count > len(data) - position:
+            raise damaged(f"{count} pairs are to follow, and {len(data) - position} bytes are left")
+        for _ in range(count):
+            name, position = key.read(data, position)
+            content, position = value.read(data, position)
+            rows.append((name, content))
+    return [
+        pa.array([row[number] for row in rows], serializer.type)
+        for number, serializer in enumerate(serializers)
+    ]
+

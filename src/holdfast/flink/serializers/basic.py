@@ -1,0 +1,255 @@
+"""Numbers, texts and times, as Flink's own serializers of them write them.
+
+Source:
+    Flink, flink-core, org.apache.flink.api.common.typeutils.base (2.3.0); StringValue.
+"""
+
+import struct
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.flink.serializers.serializer import (
+    Read,
+    Rows,
+    Serializer,
+    counted,
+    sliced,
+)
+
+_NO_INT, _NO_LONG = -(1 << 31), -(1 << 63)
+_NANOS = 1_000_000_000
+
+_INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
+_MILLIS_NANOS = struct.Struct(">qi")
+_DATE, _TIME = struct.Struct(">ibb"), struct.Struct(">bbbi")
+
+
+def number(code: str, dtype: str, type: pa.DataType) -> Serializer:
+    """Numbers of a fixed width.
+
+    Args:
+        code: Of `struct`.
+        dtype: Of NumPy, big-endian.
+        type: Of Arrow.
+    """
+    form = struct.Struct(f">{code}")
+    unpack, width = form.unpack_from, form.size
+
+    def read(data: bytes, position: int) -> tuple[Any, int]:
+        return unpack(data, position)[0], position + width
+
+    def column(rows: Rows) -> pa.Array:
+        values = np.ascontiguousarray(rows).view(dtype)[:, 0]
+        return pa.array(values.astype(values.dtype.newbyteorder("=")), type)
+
+    return Serializer(type, read, width, width, column)
+
+
+def _read_boolean(data: bytes, position: int) -> tuple[bool, int]:
+    return data[position] != 0, position + 1
+
+
+def _boolean_column(rows: Rows) -> pa.Array:
+    return pa.array(rows[:, 0] != 0, pa.bool_())
+
+
+def read_string(data: bytes, position: int) -> tuple[str | None, int]:
+    """Read a `StringValue`: a varint of its UTF-16 units plus one, 0 for null; then a varint for each unit."""
+    length = data[position]
+    position += 1
+    if length > 0x7F:
+        length, position = _varint(data, position - 1)
+    if not length:
+        return None, position
+    end = position + length - 1
+    units = data[position:end]
+    if units.isascii() and len(units) == length - 1:
+        return units.decode("ascii"), end
+    if length - 1 > len(data) - position:
+        message = f"a text of {length - 1} characters follows, and {len(data) - position} bytes are left"
+        raise ValueError(message)
+    text = bytearray()
+    for _ in range(length - 1):
+        unit = data[position]
+        position += 1
+        if unit > 0x7F:
+            unit, position = _varint(data, position - 1)
+            if unit > 0xFFFF:
+                message = "a text has a character that doesn't fit into 16 bits"
+                raise ValueError(message)
+        text += unit.to_bytes(2, "little")
+    return text.decode("utf-16-le"), position  # which refuses half of a pair
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 28:
+            message = "the length of a text doesn't fit into 32 bits"
+            raise ValueError(message)
+
+
+def _read_char(data: bytes, position: int) -> tuple[str, int]:
+    unit, end = sliced(data, position, 2)
+    return unit.decode("utf-16-be"), end
+
+
+def _read_integer(data: bytes, position: int) -> tuple[int | None, int]:
+    length: int = _INT.unpack_from(data, position)[0]
+    position += 4
+    if length < 4:
+        return (None, 0, 1, 10)[length] if length >= 0 else _refuse_length(length), position
+    digits, position = sliced(data, position, length - 4)
+    return int.from_bytes(digits, "big", signed=True), position
+
+
+def _refuse_length(length: int) -> int:
+    message = f"a number has {length} bytes"
+    raise ValueError(message)
+
+
+def _read_big_integer(data: bytes, position: int) -> tuple[str | None, int]:
+    value, position = _read_integer(data, position)
+    return None if value is None else str(value), position
+
+
+def _read_big_decimal(data: bytes, position: int) -> tuple[str | None, int]:
+    value, position = _read_integer(data, position)
+    if value is None:
+        return None, position
+    scale: int = _INT.unpack_from(data, position)[0]
+    digits = tuple(map(int, str(abs(value))))
+    return str(Decimal((int(value < 0), digits, -scale))), position + 4
+
+
+def _read_millis(data: bytes, position: int) -> tuple[int | None, int]:
+    value: int = _LONG.unpack_from(data, position)[0]
+    return None if value == _NO_LONG else value, position + 8
+
+
+def _read_sql_timestamp(data: bytes, position: int) -> tuple[int | None, int]:
+    millis, nanos = _MILLIS_NANOS.unpack_from(data, position)
+    return None if millis == _NO_LONG else millis // 1000 * _NANOS + nanos, position + 12
+
+
+def _read_instant(data: bytes, position: int) -> tuple[int | None, int]:
+    seconds, nanos = _MILLIS_NANOS.unpack_from(data, position)
+    return None if seconds == _NO_LONG else seconds * _NANOS + nanos, position + 12
+
+
+def _read_local_date(data: bytes, position: int) -> tuple[int | None, int]:
+    year, month, day = _DATE.unpack_from(data, position)
+    return None if year == _NO_INT else _days(year, month, day), position + 6
+
+
+def _read_local_time(data: bytes, position: int) -> tuple[int | None, int]:
+    hour, minute, second, nano = _TIME.unpack_from(data, position)
+    if hour == -128:
+        return None, position + 7
+    if not (0 <= hour < 24 and 0 <= minute < 60 and 0 <= second < 60 and 0 <= nano < _NANOS):
+        message = "there is no such time of day"
+        raise ValueError(message)
+    return ((hour * 60 + minute) * 60 + second) * _NANOS + nano, position + 7
+
+
+def _read_local_date_time(data: bytes, position: int) -> tuple[int | None, int]:
+    days, position = _read_local_date(data, position)
+    time, position = _read_local_time(data, position)
+    return None if days is None or time is None else days * 86_400 * _NANOS + time, position
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """Days since 1970 of a date in the Gregorian calendar, in any year."""
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        message = "there is no such date"
+        raise ValueError(message)
+    year -= month <= 2  # years that begin in March end with the day that leap years have more
+    since_march = (month - 3) % 12
+    return year * 365 + year // 4 - year // 100 + year // 400 + (153 * since_march + 2) // 5 + day - 719469
+
+
+def _read_nothing(data: bytes, position: int) -> tuple[None, int]:
+    data[position]  # it is there, whatever it is
+    return None, position + 1
+
+
+def _no_column(rows: Rows) -> pa.Array:
+    return pa.nulls(len(rows))
+
+
+def _read_time_window(data: bytes, position: int) -> tuple[dict[str, int], int]:
+    start, end = _WINDOW.unpack_from(data, position)
+    return {"start": start, "end": end}, position + 16
+
+
+def _time_window_column(rows: Rows) -> pa.Array:
+    bounds = np.ascontiguousarray(rows).view(">i8").astype(np.int64)
+    columns = [pa.array(np.ascontiguousarray(bounds[:, number])) for number in range(2)]
+    return pa.StructArray.from_arrays(columns, ["start", "end"])
+
+
+_WINDOW = struct.Struct(">qq")
+
+BOOLEAN = Serializer(pa.bool_(), _read_boolean, 1, 1, _boolean_column)
+BYTE = number("b", "i1", pa.int8())
+SHORT = number("h", ">i2", pa.int16())
+INT = number("i", ">i4", pa.int32())
+LONG = number("q", ">i8", pa.int64())
+FLOAT = number("f", ">f4", pa.float32())
+DOUBLE = number("d", ">f8", pa.float64())
+CHAR = Serializer(pa.string(), _read_char, 2)
+STRING = Serializer(pa.string(), read_string)
+BIG_INTEGER = Serializer(pa.string(), _read_big_integer)
+BIG_DECIMAL = Serializer(pa.string(), _read_big_decimal)
+DATE = Serializer(pa.timestamp("ms", "UTC"), _read_millis, 8)
+SQL_TIMESTAMP = Serializer(pa.timestamp("ns", "UTC"), _read_sql_timestamp, 12)
+INSTANT = Serializer(pa.timestamp("ns", "UTC"), _read_instant, 12)
+LOCAL_DATE = Serializer(pa.date32(), _read_local_date, 6)
+LOCAL_TIME = Serializer(pa.time64("ns"), _read_local_time, 7)
+LOCAL_DATE_TIME = Serializer(pa.timestamp("ns"), _read_local_date_time, 13)
+NOTHING = Serializer(pa.null(), _read_nothing, 0, 1, _no_column)
+TIME_WINDOW = Serializer(
+    pa.struct([pa.field("start", pa.int64(), nullable=False), pa.field("end", pa.int64(), nullable=False)]),
+    _read_time_window,
+    0,
+    16,
+    _time_window_column,
+)
+
+
+def array_of(element: Serializer) -> Serializer:
+    """Arrays of numbers or texts: their count, then each."""
+    return Serializer(pa.list_(element.type), list_reader(element.read))
+
+
+def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
+    count, position = counted(data, position)
+    return sliced(data, position, count)
+
+
+BYTES = Serializer(pa.binary(), _read_bytes)
+
+
+def list_reader(read: Read) -> Read:
+    """Reads a count, then so many values."""
+
+    def read_list(data: bytes, position: int) -> tuple[list[Any], int]:
+        count, position = counted(data, position)
+        values: list[Any] = []
+        append: Callable[[Any], None] = values.append
+        for _ in range(count):
+            value, position = read(data, position)
+            append(value)
+        return values, position
+
+    return read_list

@@ -1,0 +1,272 @@
+"""Values that are made of others: lists, maps, tuples, rows, POJOs and what Flink puts around values.
+
+Source:
+    Flink, org.apache.flink.api.common.typeutils.base, org.apache.flink.api.java.typeutils.runtime,
+    org.apache.flink.runtime.state.ttl (2.3.0).
+"""
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.flink.data_input import modified_utf8
+from holdfast.flink.serializers.basic import list_reader
+from holdfast.flink.serializers.serializer import (
+    Read,
+    Serializer,
+    counted,
+    not_readable,
+    sliced,
+    unreadable,
+)
+
+_LONG, _INT = struct.Struct(">q"), struct.Struct(">i")
+_SIGN = 1 << 63
+_KINDS = ("+I", "-U", "+U", "-D")
+
+
+def opaque_if_a_part_is(
+    make: "Callable[..., Serializer]", *parts: Serializer
+) -> Serializer:
+    """What is made of some parts, or what can't be read if one of them can't be."""
+    for part in parts:
+        if part.unreadable:
+            return Serializer(pa.binary(), part.read, parts=parts, unreadable=part.unreadable)
+    return make(*parts)
+
+
+def list_of(element: Serializer) -> Serializer:
+    """`ListSerializer`."""
+    return Serializer(pa.list_(element.type), list_reader(element.read), parts=(element,))
+
+
+def nullable_elements(element: Serializer, *, null: int) -> Serializer:
+    """Elements with a byte before each that says whether it is null; that is 1 for sets, and 0 for arrays."""
+    read = element.read
+
+    def read_element(data: bytes, position: int) -> tuple[Any, int]:
+        if (data[position] != 0) == bool(null):
+            return None, position + 1
+        return read(data, position + 1)
+
+    return Serializer(pa.list_(element.type), list_reader(read_element))
+
+
+def map_of(key: Serializer, value: Serializer) -> Serializer:
+    """`MapSerializer`."""
+    read_key, read_value = key.read, value.read
+
+    def read(data: bytes, position: int) -> tuple[list[tuple[Any, Any]], int]:
+        count, position = counted(data, position)
+        pairs = []
+        for _ in range(count):
+            name, position = read_key(data, position)
+            content = None
+            is_null = data[position]
+            position += 1
+            if not is_null:
+                content, position = read_value(data, position)
+            pairs.append((name, content))
+        return pairs, position
+
+    return Serializer(pa.map_(key.type, value.type), read, parts=(key, value))
+
+
+def tuple_of(*fields: Serializer) -> Serializer:
+    """`TupleSerializer`, and that of Scala's case classes: the fields, one behind the other."""
+    return struct_of({f"f{number}": field for number, field in enumerate(fields)})
+
+
+def struct_of(fields: Mapping[str, Serializer]) -> Serializer:
+    """Fields with names, one behind the other."""
+    if not fields:  # a list could have any number of them in no bytes
+        return unreadable("a tuple of no fields")
+    reads = [(name, field.read) for name, field in fields.items()]
+
+    def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
+        values = {}
+        for name, read_field in reads:
+            values[name], position = read_field(data, position)
+        return values, position
+
+    return Serializer(pa.struct([(name, field.type) for name, field in fields.items()]), read)
+
+
+def row_of(*fields: Serializer, has_kind: bool) -> Serializer:
+    """`RowSerializer`: bits for its kind and for fields that are null, then the other fields."""
+    skipped = 2 if has_kind else 0
+    size = (len(fields) + skipped + 7) // 8
+    reads = [(f"f{number}", field.read) for number, field in enumerate(fields)]
+    names = [("kind", pa.string())] if has_kind else []
+    type = pa.struct(names + [(f"f{number}", field.type) for number, field in enumerate(fields)])
+    if not size:
+        return unreadable("a row of no fields")
+
+    def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
+        mask, position = sliced(data, position, size)
+        bits = f"{int.from_bytes(mask, 'big'):0{8 * size}b}"
+        values: dict[str, Any] = {}
+        if has_kind:
+            values["kind"] = _KINDS[int(bits[1::-1], 2)]
+        for (name, read_field), bit in zip(reads, bits[skipped:], strict=False):
+            values[name] = None
+            if bit == "0":
+                values[name], position = read_field(data, position)
+        return values, position
+
+    return Serializer(type, read)
+
+
+def either_of(left: Serializer, right: Serializer) -> Serializer:
+    """`EitherSerializer`: which it is, and its value."""
+
+    def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
+        is_left = data[position] != 0
+        value, position = (left if is_left else right).read(data, position + 1)
+        return {"left" if is_left else "right": value}, position
+
+    return Serializer(pa.struct([("left", left.type), ("right", right.type)]), read)
+
+
+def nullable(inner: Serializer, *, padding: int) -> Serializer:
+    """`NullableSerializer`: whether it is null, then bytes without a meaning or the value."""
+    read_inner = inner.read
+
+    def read(data: bytes, position: int) -> tuple[Any, int]:
+        if data[position]:
+            _, position = sliced(data, position + 1, padding)
+            return None, position
+        return read_inner(data, position + 1)
+
+    return Serializer(inner.type, read, length=padding + 1 if padding else -1)
+
+
+def with_last_access(_time: Serializer, value: Serializer) -> Serializer:
+    """Values with a time to live: when it was last used, in milliseconds, and the value."""
+    read_value = value.read
+
+    def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
+        last_access = _LONG.unpack_from(data, position)[0]
+        content, position = read_value(data, position + 8)
+        return {"value": content, "last_access": last_access}, position
+
+    type = pa.struct([("value", value.type), ("last_access", pa.timestamp("ms", "UTC"))])
+    return Serializer(type, read)
+
+
+def timer_of(key: Serializer, namespace: Serializer) -> Serializer:
+    """`TimerSerializer`: its time in a form that sorts as bytes, its key and its namespace."""
+    read_key, read_namespace = key.read, namespace.read
+
+    def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
+        timestamp = _LONG.unpack_from(data, position)[0] ^ -_SIGN
+        owner, position = read_key(data, position + 8)
+        space, position = read_namespace(data, position)
+        return {"timestamp": timestamp, "key": owner, "namespace": space}, position
+
+    type = pa.struct([("timestamp", pa.int64()), ("key", key.type), ("namespace", namespace.type)])
+    return Serializer(type, read, parts=(key, namespace))
+
+
+def enum_of(names: Sequence[str]) -> Serializer:
+    """`EnumSerializer`: the number of a name."""
+
+    def read(data: bytes, position: int) -> tuple[str, int]:
+        number = _INT.unpack_from(data, position)[0]
+        if number < 0:
+            message = f"an enum has no value {number}"
+            raise ValueError(message)
+        return names[number], position + 4
+
+    return Serializer(pa.string(), read, length=4)
+
+
+@dataclass(frozen=True, slots=True)
+class PojoClass:
+    """A class of POJOs.
+
+    Attributes:
+        name: Of the Java class.
+        fields: In the order of the values.
+    """
+
+    name: str
+    fields: Mapping[str, Serializer]
+
+
+def pojo_of(
+    own: PojoClass, registered: Sequence[Serializer], others: Mapping[str, Serializer]
+) -> Serializer:
+    """`PojoSerializer`: a byte of flags, then the fields, or a subclass and what its serializer writes.
+
+    Args:
+        own: The class that was declared.
+        registered: Its subclasses that have a number.
+        others: Its subclasses that don't, by name.
+    """
+    for field in own.fields.values():
+        if field.unreadable:
+            return unreadable(field.unreadable)
+    reads = [(name, field.read) for name, field in own.fields.items()]
+    has_subclasses = bool(registered or others)
+
+    def read(data: bytes, position: int) -> tuple[dict[str, Any] | None, int]:
+        flags = data[position]
+        position += 1
+        if flags & 1:
+            return None, position
+        if flags & 8:
+            number = data[position]
+            return registered[number].read(data, position + 1)
+        if flags & 4:
+            (length,) = _SHORT.unpack_from(data, position)
+            name, position = sliced(data, position + 2, length)
+            subclass = modified_utf8(name)
+            if subclass not in others:
+                raise not_readable(f"{subclass}, a subclass of {own.name} that isn't registered,")
+            return others[subclass].read(data, position)
+        if not flags & 2:
+            message = f"a POJO has the flags {flags}"
+            raise ValueError(message)
+        values: dict[str, Any] = {"class": own.name} if has_subclasses else {}
+        for name, read_field in reads:
+            is_null = data[position]
+            position += 1
+            values[name] = None
+            if not is_null:
+                values[name], position = read_field(data, position)
+        return values, position
+
+    return Serializer(_pojo_type(own, [*registered, *others.values()], has_subclasses=has_subclasses), read)
+
+
+def _pojo_type(
+    own: PojoClass, subclasses: Sequence[Serializer], *, has_subclasses: bool
+) -> pa.DataType:
+    fields: dict[str, pa.DataType] = {"class": pa.string()} if has_subclasses else {}
+    fields |= {name: field.type for name, field in own.fields.items()}
+    for subclass in subclasses:
+        if pa.types.is_struct(subclass.type):
+            for field in subclass.type:
+                fields.setdefault(field.name, field.type)
+    return pa.struct(list(fields.items()))
+
+
+def named_class(name: str, pojo: Serializer) -> Serializer:
+    """A subclass, whose values say which it is."""
+    if pojo.unreadable or not pa.types.is_struct(pojo.type):
+        return pojo
+    read: Read = pojo.read
+
+    def read_named(data: bytes, position: int) -> tuple[dict[str, Any] | None, int]:
+        values, position = read(data, position)
+        return values if values is None else {"class": name, **values}, position
+
+    fields = [("class", pa.string()), *((field.name, field.type) for field in pojo.type if field.name != "class")]
+    return Serializer(pa.struct(fields), read_named)
+
+
+_SHORT = struct.Struct(">H")

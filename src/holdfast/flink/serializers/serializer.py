@@ -1,0 +1,118 @@
+"""What reads the values of a state: a function over bytes, made once of what the savepoint says of its serializer.
+
+A function takes bytes and a position, and returns a value and the position behind it. It may raise what Python
+raises when bytes end too early (`struct.error`, `IndexError`) or make no value (`ValueError`); `reading` makes
+`CheckpointCorruptedError` of these.
+"""
+
+import decimal
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.errors import CheckpointCorruptedError, UnreadableStateError
+from holdfast.flink.data_input import damaged
+
+Read = Callable[[bytes, int], tuple[Any, int]]
+Rows = npt.NDArray[np.uint8]
+
+VARIABLE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Serializer:
+    """How values of a state lie in bytes, and as what they are read.
+
+    Attributes:
+        type: The Arrow type that they are read as.
+        read: Reads a value, as something that Arrow makes a value of that type of.
+        length: What Flink takes for the length of every value, or -1 if they differ.
+        width: How many bytes every value has, or 0 if they differ.
+        column: Makes a column of values of that width, given one below the other.
+        parts: Serializers of the elements of a list, or of the keys and values of a map.
+        unreadable: The class that it can't read, or empty. Then `read` raises, and its values are
+            only had as bytes, where somebody says where they end.
+    """
+
+    type: pa.DataType
+    read: Read
+    length: int = VARIABLE
+    width: int = 0
+    column: Callable[[Rows], pa.Array] | None = None
+    parts: "tuple[Serializer, ...]" = ()
+    unreadable: str = ""
+
+
+def unreadable(java_class: str) -> Serializer:
+    """The serializer of values of which only their bytes can be had."""
+
+    def read(_data: bytes, _position: int) -> tuple[Any, int]:
+        raise not_readable(java_class)
+
+    return Serializer(pa.binary(), read, unreadable=java_class)
+
+
+def not_readable(java_class: str) -> UnreadableStateError:
+    """The error of a class whose values can't be read."""
+    message = (
+        f"values of {java_class} can't be read without that class; a canonical savepoint or one of RocksDB "
+        "has them as bytes, or let the job store another type"
+    )
+    return UnreadableStateError(message)
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Make `CheckpointCorruptedError` of what Python raises of bytes that make no value.
+
+    Args:
+        what: What is read, for people.
+    """
+    try:
+        yield
+    except (CheckpointCorruptedError, UnreadableStateError) as error:
+        raise type(error)(f"{what}: {error.args[0]}") from error
+    except (
+        struct.error,
+        IndexError,
+        ValueError,
+        OverflowError,
+        TypeError,
+        RecursionError,
+        decimal.DecimalException,
+        pa.ArrowException,
+    ) as error:
+        raise damaged(f"{what}: {error}") from error
+
+
+def column_of(values: list[Any], type: pa.DataType) -> pa.Array:
+    """Values as a column."""
+    return pa.array(values, type)
+
+
+def counted(data: bytes, position: int) -> tuple[int, int]:
+    """A number of items of at least one byte each, and the position behind it. Raises ValueError."""
+    count: int = _INT.unpack_from(data, position)[0]
+    position += 4
+    if not 0 <= count <= len(data) - position:
+        message = f"{count} items are to follow, and {len(data) - position} bytes are left"
+        raise ValueError(message)
+    return count, position
+
+
+def sliced(data: bytes, position: int, length: int) -> tuple[bytes, int]:
+    """So many bytes, and the position behind them. Raises ValueError."""
+    end = position + length
+    if not position <= end <= len(data):
+        message = f"{length} bytes are to follow, and {len(data) - position} are left"
+        raise ValueError(message)
+    return data[position:end], end
+
+
+_INT = struct.Struct(">i")

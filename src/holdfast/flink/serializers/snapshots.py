@@ -1,0 +1,278 @@
+"""What a savepoint says of a serializer, and the serializer here that reads what that one has written.
+
+    snapshot  utf class of the TypeSerializerSnapshot, int version, what that class adds
+
+How long that is only the class knows: behind one that is not known here nothing can be read, unless somebody else has
+noted the length, as POJOs do of their fields. No class is loaded: their names are compared with the tables below.
+
+Source:
+    Flink, TypeSerializerSnapshot, CompositeTypeSerializerSnapshot, PojoSerializerSnapshotData, LinkedOptionalMapSerializer
+    (2.3.0).
+"""
+
+from collections.abc import Callable
+
+from holdfast.flink.data_input import DataInput, damaged
+from holdfast.flink.serializers import basic, composite
+from holdfast.flink.serializers.serializer import Serializer, unreadable
+
+MOST_NESTED = 32
+
+_COMPOSITE_MAGIC, _NESTED_MAGIC, _MAP_MAGIC = 911108, 1333245, 0x4F2C69A3D70
+
+_BASE = "org.apache.flink.api.common.typeutils.base."
+_RUNTIME = "org.apache.flink.api.java.typeutils.runtime."
+
+
+class UnknownSnapshotError(Exception):
+    """A snapshot of a class that isn't known: where it ends can't be said.
+
+    Attributes:
+        java_class: The class.
+    """
+
+    def __init__(self, java_class: str) -> None:
+        super().__init__(java_class)
+        self.java_class = java_class
+
+
+def _simple() -> dict[str, Serializer]:
+    """What is known by its class alone."""
+    base = {
+        "Boolean": basic.BOOLEAN,
+        "BooleanValue": basic.BOOLEAN,
+        "Byte": basic.BYTE,
+        "ByteValue": basic.BYTE,
+        "Short": basic.SHORT,
+        "ShortValue": basic.SHORT,
+        "Int": basic.INT,
+        "IntValue": basic.INT,
+        "Long": basic.LONG,
+        "LongValue": basic.LONG,
+        "Float": basic.FLOAT,
+        "FloatValue": basic.FLOAT,
+        "Double": basic.DOUBLE,
+        "DoubleValue": basic.DOUBLE,
+        "Char": basic.CHAR,
+        "CharValue": basic.CHAR,
+        "String": basic.STRING,
+        "StringValue": basic.STRING,
+        "BigInt": basic.BIG_INTEGER,
+        "BigDec": basic.BIG_DECIMAL,
+        "Date": basic.DATE,
+        "SqlDate": basic.DATE,
+        "SqlTime": basic.DATE,
+        "SqlTimestamp": basic.SQL_TIMESTAMP,
+        "Instant": basic.INSTANT,
+        "LocalDate": basic.LOCAL_DATE,
+        "LocalTime": basic.LOCAL_TIME,
+        "LocalDateTime": basic.LOCAL_DATE_TIME,
+        "Void": basic.NOTHING,
+    }
+    arrays = {
+        "BooleanPrimitive": basic.array_of(basic.BOOLEAN),
+        "BytePrimitive": basic.BYTES,
+        "ShortPrimitive": basic.array_of(basic.SHORT),
+        "IntPrimitive": basic.array_of(basic.INT),
+        "LongPrimitive": basic.array_of(basic.LONG),
+        "FloatPrimitive": basic.array_of(basic.FLOAT),
+        "DoublePrimitive": basic.array_of(basic.DOUBLE),
+        "CharPrimitive": basic.array_of(basic.CHAR),
+        "String": basic.array_of(basic.STRING),
+    }
+    windows = "org.apache.flink.streaming.api.windowing.windows."
+    void = "org.apache.flink.runtime.state.VoidNamespaceSerializer"
+    return {
+        **{f"{_BASE}{name}Serializer${name}SerializerSnapshot": kind for name, kind in base.items()},
+        **{
+            f"{_BASE}array.{name}ArraySerializer${name}ArraySerializerSnapshot": kind
+            for name, kind in arrays.items()
+        },
+        f"{void}$VoidNamespaceSerializerSnapshot": basic.NOTHING,
+        f"{windows}TimeWindow$Serializer$TimeWindowSerializerSnapshot": basic.TIME_WINDOW,
+        f"{windows}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot": basic.NOTHING,
+    }
+
+
+_SIMPLE = _simple()
+
+
+def read_snapshot(source: DataInput, depth: int = 0) -> Serializer:
+    """Read a snapshot.
+
+    Raises:
+        CheckpointCorruptedError: It is damaged.
+        UnknownSnapshotError: It is of a class, or a version of a class, that isn't known.
+    """
+    if depth > MOST_NESTED:
+        raise damaged("serializers stand in each other without end")
+    java_class, version = source.utf(), source.int()
+    if (simple := _SIMPLE.get(java_class)) is not None:
+        if version == 2:
+            source.utf()  # Flink 1.7 named the serializer
+        elif version != 3:
+            raise UnknownSnapshotError(java_class)
+        return simple
+    if (read_other := _OTHERS.get(java_class)) is None:
+        raise UnknownSnapshotError(java_class)
+    return read_other(source, java_class, version, depth)
+
+
+_ReadSnapshot = Callable[[DataInput, str, int, int], Serializer]
+
+
+def _composite(
+    make: Callable[..., Serializer],
+    count: int = -1,
+    outer: Callable[[DataInput, int], dict[str, object]] = lambda _source, _version: {},
+) -> _ReadSnapshot:
+    """Reads a snapshot with others in it.
+
+    Args:
+        make: Makes the serializer of the parts and of what `outer` has read.
+        count: How many parts there are, or -1 for any number.
+        outer: Reads what stands before them, in a version.
+    """
+
+    def read(source: DataInput, java_class: str, version: int, depth: int) -> Serializer:
+        if not 1 <= version <= 3:
+            raise UnknownSnapshotError(java_class)
+        if version == 3:
+            source.expect(_COMPOSITE_MAGIC, "a composite serializer")
+            version = source.int()
+        arguments = outer(source, version)
+        source.expect(_NESTED_MAGIC, "the parts of a serializer")
+        source.expect(1, "the parts of a serializer")
+        parts = [read_snapshot(source, depth + 1) for _ in range(source.count(6))]
+        if count not in {-1, len(parts)}:
+            message = f"{java_class} has {len(parts)} parts and not {count}"
+            raise damaged(message)
+        return composite.opaque_if_a_part_is(lambda *parts: make(*parts, **arguments), *parts)
+
+    return read
+
+
+def _java_class(source: DataInput, _version: int) -> dict[str, object]:
+    source.utf()
+    return {}
+
+
+def _row_has_kind(source: DataInput, version: int) -> dict[str, object]:
+    if version >= 4:
+        return {"has_kind": source.byte() != 0}
+    return {"has_kind": version == 3}
+
+
+def _padding(source: DataInput, _version: int) -> dict[str, object]:
+    padding = source.int()
+    if not 0 <= padding <= 1 << 16:
+        message = f"a null has {padding} bytes"
+        raise damaged(message)
+    return {"padding": padding}
+
+
+def _pojo(source: DataInput, java_class: str, version: int, depth: int) -> Serializer:
+    if version != 2:
+        raise UnknownSnapshotError(java_class)
+    name = source.utf()
+    fields = _framed(source, depth)
+    registered = [composite.named_class(key, pojo) for key, pojo in _framed(source, depth).items()]
+    others = {key: composite.named_class(key, pojo) for key, pojo in _framed(source, depth).items()}
+    return composite.pojo_of(composite.PojoClass(name, fields), registered, others)
+
+
+def _framed(source: DataInput, depth: int) -> dict[str, Serializer]:
+    """A map of names to snapshots of noted lengths: those that aren't known are skipped."""
+    if source.long() != _MAP_MAGIC:
+        raise damaged("a map of serializers doesn't begin as it should")
+    serializers = {}
+    for _ in range(source.count(4)):
+        name = source.utf()
+        if source.byte():
+            source.take(source.count())
+        serializers[name] = unreadable(f"what {name} was")
+        if source.byte():
+            length = source.count()
+            start = source.position
+            serializers[name] = snapshot_in(
+                DataInput(source.data, start, start + length), depth + 1
+            )
+            source.position = start + length
+    return serializers
+
+
+def snapshot_in(source: DataInput, depth: int = 0) -> Serializer:
+    """Read a snapshot whose end is known, so that it need not be one that can be read.
+
+    Raises:
+        CheckpointCorruptedError: It is damaged.
+    """
+    try:
+        return read_snapshot(source, depth)
+    except UnknownSnapshotError as unknown:
+        return unreadable(unknown.java_class)
+
+
+def _kryo(source: DataInput, java_class: str, version: int, _depth: int) -> Serializer:
+    if version != 2:
+        raise UnknownSnapshotError(java_class)
+    name = source.utf()
+    for _ in range(3):  # classes and serializers that Kryo was told of
+        if source.long() != _MAP_MAGIC:
+            raise damaged("a map of serializers doesn't begin as it should")
+        for _ in range(source.count(4)):
+            source.utf()
+            for _ in range(2):
+                if source.byte():
+                    source.take(source.count())
+    return unreadable(f"{name} (by Kryo)")
+
+
+def _enum(source: DataInput, java_class: str, version: int, _depth: int) -> Serializer:
+    if version not in {2, 3}:
+        raise UnknownSnapshotError(java_class)
+    source.utf()
+    return composite.enum_of([source.utf() for _ in range(source.count(2))])
+
+
+def _perhaps_with_time_to_live(
+    source: DataInput, java_class: str, version: int, depth: int
+) -> Serializer:
+    if version != 1:
+        raise UnknownSnapshotError(java_class)
+    source.byte()
+    return read_snapshot(source, depth + 1)
+
+
+_OTHERS: dict[str, _ReadSnapshot] = {
+    f"{_BASE}ListSerializerSnapshot": _composite(composite.list_of, 1),
+    f"{_BASE}MapSerializerSnapshot": _composite(composite.map_of, 2),
+    f"{_BASE}SetSerializerSnapshot": _composite(
+        lambda element: composite.nullable_elements(element, null=1), 1
+    ),
+    f"{_BASE}GenericArraySerializerSnapshot": _composite(
+        lambda element: composite.nullable_elements(element, null=0), 1, _java_class
+    ),
+    f"{_BASE}EnumSerializer$EnumSerializerSnapshot": _enum,
+    f"{_RUNTIME}TupleSerializerSnapshot": _composite(composite.tuple_of, -1, _java_class),
+    f"{_RUNTIME}RowSerializer$RowSerializerSnapshot": _composite(
+        composite.row_of, -1, _row_has_kind
+    ),
+    f"{_RUNTIME}JavaEitherSerializerSnapshot": _composite(composite.either_of, 2),
+    f"{_RUNTIME}NullableSerializer$NullableSerializerSnapshot": _composite(
+        composite.nullable, 1, _padding
+    ),
+    f"{_RUNTIME}PojoSerializerSnapshot": _pojo,
+    f"{_RUNTIME}kryo.KryoSerializerSnapshot": _kryo,
+    "org.apache.flink.api.scala.typeutils.ScalaCaseClassSerializerSnapshot": _composite(
+        composite.tuple_of, -1, _java_class
+    ),
+    "org.apache.flink.runtime.state.ttl.TtlStateFactory$TtlSerializerSnapshot": _composite(
+        composite.with_last_access, 2
+    ),
+    "org.apache.flink.runtime.state.ttl.TtlAwareSerializerSnapshot": _perhaps_with_time_to_live,
+    "org.apache.flink.streaming.api.operators.TimerSerializerSnapshot": _composite(
+        composite.timer_of, 2
+    ),
+}
+
