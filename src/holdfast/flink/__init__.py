@@ -1,0 +1,15 @@
+"""Savepoints and retained checkpoints of Apache Flink jobs, read without a JVM.
+
+`savepoint` is what users see: `open` makes a `FlinkSavepoint`. It reads `metadata` (operators and handles), then
+`stored_states` the states of an operator: `operator_state`, `keyed_state` in the `canonical` form or that of the `heap`
+backend, `raw_timers`. `descriptions` says which states a stream has, and `serializers` reads their values.
+
+Nothing that is read is believed: every count is compared with the bytes that are left, and no class is loaded. Flink
+has no checksums, so damage inside of a value can't be seen.
+"""
+
+from holdfast.flink.operator_ids import operator_id
+from holdfast.flink.savepoint import FlinkSavepoint
+from holdfast.flink.savepoint import open_savepoint as open  # as users call it: holdfast.flink.open
+
+__all__ = ["FlinkSavepoint", "open", "operator_id"]

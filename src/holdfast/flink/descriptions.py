@@ -81,7 +81,9 @@ class StateInfo:
 
     @property
     def namespace(self) -> Serializer:
-        """The serializer of namespaces."""
+        """The serializer of namespaces; a timer has its own in it."""
+        if self.is_timer and self.value.parts:
+            return self.value.parts[1]
         return self.serializer("NAMESPACE_SERIALIZER")
 
 

@@ -41,9 +41,9 @@ class Entries:
 
 def column_names(info: StateInfo, key: Serializer) -> list[tuple[str, pa.DataType]]:
     """The columns of a state and their types, without the key group."""
-    value, namespace = info.value, info.namespace
-    if info.is_timer and not value.unreadable:
-        key, namespace = value.parts
+    namespace = info.namespace
+    if info.is_timer and info.value.parts:
+        key = info.value.parts[0]
     columns = [("key", key.type)]
     if not pa.types.is_null(namespace.type):
         columns.append(("namespace", namespace.type))
@@ -67,9 +67,8 @@ class EntryReader:
         if info.is_timer:
             if self._value.unreadable:
                 raise not_readable(self._value.unreadable)
-            key, namespace = self._value.parts
-        else:
-            namespace = info.namespace
+            key = self._value.parts[0]
+        namespace = info.namespace
         self._key, self._namespace = key, namespace
         self._has_lengths = key.length < 0 and namespace.length < 0 and not info.is_timer
         if namespace.unreadable:

@@ -6,7 +6,8 @@ Source:
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import pyarrow as pa
 
@@ -49,6 +50,10 @@ class KeyGroups:
         with files.open(handle.stream) as stream:
             end = min([offset for offset in handle.offsets if offset > 0], default=stream.size)
             return cls(handle, keyed_description(stream.read(0, end)), max_parallelism)
+
+    def described(self, description: KeyedDescription) -> Self:
+        """The same with another description."""
+        return replace(self, description=description)
 
     def columns(self, state: int, files: StateFiles) -> Iterator[tuple[int, list[pa.Array]]]:
         """The columns of a state in each key group that has some.

@@ -19,7 +19,7 @@ from holdfast.flink.data_input import damaged
 from holdfast.flink.descriptions import OperatorDescription, StateInfo, operator_description
 from holdfast.flink.files import StateFiles, StateStream
 from holdfast.flink.handles import OperatorHandle
-from holdfast.flink.serializers import Serializer, reading
+from holdfast.flink.serializers import Serializer, reading, unreadable
 from holdfast.flink.snappy import decompress_streams
 
 _BROADCAST = 2
@@ -53,8 +53,13 @@ class OperatorStates:
                 return info
         raise damaged(f"state {name!r} has elements and no description")
 
-    def columns(self, name: str, files: StateFiles) -> list[pa.Array]:
+    def columns(self, name: str, files: StateFiles, *, as_bytes: bool) -> list[pa.Array]:
         """The elements of a state: the values, or keys and values of a broadcast state.
+
+        Args:
+            name: Of the state.
+            files: Where its bytes are.
+            as_bytes: Whether elements of lists are not decoded.
 
         Raises:
             CheckpointError: They can't be read.
@@ -70,7 +75,7 @@ class OperatorStates:
             data, starts, ends = self._elements(stream, offsets)
             if mode == _BROADCAST:
                 return _broadcast(data, starts, serializers)
-            return [_list(data, starts, ends, info.value)]
+            return [_list(data, starts, ends, unreadable(name) if as_bytes else info.value)]
 
     def _elements(
         self, stream: StateStream, offsets: Sequence[int]

@@ -61,8 +61,8 @@ def unreadable(java_class: str) -> Serializer:
 def not_readable(java_class: str) -> UnreadableStateError:
     """The error of a class whose values can't be read."""
     message = (
-        f"values of {java_class} can't be read without that class; a canonical savepoint or one of RocksDB "
-        "has them as bytes, or let the job store another type"
+        f"values of {java_class} can't be read without that class; let the job store another type, or take their "
+        "bytes: as_bytes=True, or --bytes, of canonical savepoints and of RocksDB"
     )
     return UnreadableStateError(message)
 

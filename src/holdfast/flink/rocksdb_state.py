@@ -1,0 +1,125 @@
+"""Keyed state of a subtask in files of RocksDB or ForSt: incremental checkpoints and native savepoints.
+
+The files hold entries as in `entries`, of each key several versions: the newest counts, elements that were added to
+a list are joined, oldest first. Keys of other key groups are left from before a rescaling.
+
+Source:
+    Flink, RocksIncrementalSnapshotStrategy (2.3.0); RocksDB, StringAppendOperator.
+"""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Self
+
+import pyarrow as pa
+
+from holdfast.flink.descriptions import KeyedDescription, keyed_description
+from holdfast.flink.entries import Entries, EntryReader
+from holdfast.flink.files import StateFiles
+from holdfast.flink.handles import IncrementalHandle, StreamHandle
+from holdfast.flink.keyed_state import prefix_bytes
+from holdfast.flink.serializers import reading
+from holdfast.flink.sst import MERGE, VALUE, Entry, SstFile
+
+_FILES = ".sst"
+_SEPARATOR = b","
+
+_Deletion = tuple[bytes, bytes, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RocksGroups:
+    """Keyed state of a subtask in files, described but not read.
+
+    Attributes:
+        handle: Which files there are.
+        description: Which states there are.
+        max_parallelism: Of the operator.
+        streams: The files of each state.
+    """
+
+    handle: IncrementalHandle
+    description: KeyedDescription
+    max_parallelism: int
+    streams: dict[str, list[StreamHandle]]
+
+    @classmethod
+    def of(cls, handle: IncrementalHandle, files: StateFiles, max_parallelism: int) -> "RocksGroups":
+        """Read the description, and whose files there are. Raises `CheckpointError`."""
+        with files.open(handle.meta) as stream:
+            description = keyed_description(stream.read(0, stream.size))
+        streams: dict[str, list[StreamHandle]] = {}
+        for name, content in handle.files:
+            if name.endswith(_FILES):
+                with files.open(content) as stream, reading(f"file {name!r}"):
+                    streams.setdefault(SstFile(stream).column_family, []).append(content)
+        return cls(handle, description, max_parallelism, streams)
+
+    def described(self, description: KeyedDescription) -> Self:
+        """The same with another description."""
+        return replace(self, description=description)
+
+    def columns(self, state: int, files: StateFiles) -> Iterator[tuple[int, list[pa.Array]]]:
+        """The columns of a state in each key group that has some.
+
+        Raises:
+            CheckpointError: They can't be read.
+        """
+        info = self.description.states[state]
+        size = prefix_bytes(self.max_parallelism)
+        reader = EntryReader(info, self.description.key, size)
+        first, count = self.handle.first, self.handle.count
+        with ExitStack() as opened:
+            tables = [
+                SstFile(opened.enter_context(files.open(content)))
+                for content in self.streams.get(info.name, ())
+            ]
+            deletions = [deletion for table in tables for deletion in table.range_deletions()]
+            sources = [_Sorted(table.entries(first.to_bytes(size, "big"))) for table in tables]
+            for group in range(first, first + count):
+                with reading(f"key group {group}"):
+                    versions = [
+                        entry
+                        for source in sources
+                        for entry in source.with_prefix(group.to_bytes(size, "big"))
+                    ]
+                    entries = _newest(sorted(versions), deletions)
+                    columns = reader.columns(group, entries) if entries.keys else None
+                if columns is not None:
+                    yield group, columns
+
+
+class _Sorted:
+    """Entries in order, of which those with a prefix are taken off, prefix by prefix."""
+
+    def __init__(self, entries: Iterator[Entry]) -> None:
+        self._entries = entries
+        self._next: Entry | None = next(entries, None)
+
+    def with_prefix(self, prefix: bytes) -> Iterator[Entry]:
+        entry = self._next
+        while entry is not None and entry[0].startswith(prefix):
+            yield entry
+            entry = next(self._entries, None)
+        self._next = entry
+
+
+def _newest(versions: list[Entry], deletions: list[_Deletion]) -> Entries:
+    """What is left of versions that are sorted, the newest of each key first."""
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    for key, several in itertools.groupby(versions, lambda entry: entry[0]):
+        deleted = max((at for start, end, at in deletions if start <= key < end), default=-1)
+        parts: list[bytes] = []
+        for _, negative, kind, value in several:
+            if -negative < deleted or kind not in {VALUE, MERGE}:
+                break
+            parts.append(value)
+            if kind == VALUE:
+                break
+        if parts:
+            keys.append(key)
+            values.append(_SEPARATOR.join(reversed(parts)))
+    return Entries(keys, values)

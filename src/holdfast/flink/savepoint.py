@@ -1,0 +1,332 @@
+"""A savepoint or checkpoint of Flink, opened: its operators, their states, and the rows of those.
+
+`metadata` is read when it is opened; descriptions of an operator's states when they are asked for; rows a key group at
+a time. Start here.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.common import uripath
+from holdfast.errors import CheckpointError, CheckpointNotFoundError, InvalidRequestError
+from holdfast.flink.descriptions import TIMERS
+from holdfast.flink.files import StateFiles
+from holdfast.flink.handles import IncrementalHandle
+from holdfast.flink.metadata import FlinkMetadata, FlinkOperator, parse_metadata
+from holdfast.flink.operator_ids import operator_id
+from holdfast.flink.stored_states import StatesOfOperator, StoredState
+from holdfast.locations.file_systems import file_system_for
+
+_METADATA = "_metadata"
+_MOST_METADATA_BYTES = 1 << 31
+
+_OPERATORS = pa.schema(
+    [
+        ("operator", pa.string()),
+        ("id", pa.string()),
+        ("uid", pa.string()),
+        ("name", pa.string()),
+        ("parallelism", pa.int32()),
+        ("max_parallelism", pa.int32()),
+        ("subtasks", pa.int32()),
+        ("in_flight_bytes", pa.int64()),
+    ]
+)
+_STATES = pa.schema(
+    [
+        ("operator", pa.string()),
+        ("state", pa.string()),
+        ("kind", pa.string()),
+        ("key", pa.string()),
+        ("namespace", pa.string()),
+        ("value", pa.string()),
+        ("failure", pa.string()),
+    ]
+)
+
+
+class FlinkSavepoint:
+    """A savepoint or retained checkpoint of a Flink job. `holdfast.flink.open` makes it.
+
+    Operators are named by their uid, their id in hexadecimal digits, or their name if no other has it.
+
+    Attributes:
+        pointer: URI of its metadata.
+        metadata_version: Of the form of its metadata, which says which Flink wrote it.
+        checkpoint_id: Its number.
+    """
+
+    def __init__(
+        self, pointer: str, metadata: FlinkMetadata, files: StateFiles, uids: Iterable[str]
+    ) -> None:
+        self.pointer = pointer
+        self.metadata_version = metadata.version
+        self.checkpoint_id = metadata.checkpoint_id
+        self._operators = metadata.operators
+        self._files = files
+        self._uids = {operator_id(uid): uid for uid in uids}
+        self._states: dict[str, StatesOfOperator] = {}
+
+    def operators(self) -> pa.Table:
+        """The operators: a row each.
+
+        `operator` is how it is best named: the uid if it is known, else the id. Savepoints before Flink 2.0 have no uids
+        and names; `open(..., uids=)` says them. `subtasks` are those with state; `in_flight_bytes` rows between operators,
+        in unaligned checkpoints, which are in no state.
+        """
+        rows = [
+            {
+                "operator": self._label(operator),
+                "id": operator.id,
+                "uid": self._uid(operator) or None,
+                "name": operator.name or None,
+                "parallelism": operator.parallelism,
+                "max_parallelism": operator.max_parallelism,
+                "subtasks": len(operator.subtasks),
+                "in_flight_bytes": sum(
+                    subtask.in_flight_bytes for subtask in operator.subtasks.values()
+                ),
+            }
+            for operator in self._operators
+        ]
+        return pa.Table.from_pylist(rows, _OPERATORS)
+
+    def states(self, operator: str | None = None) -> pa.Table:
+        """The states of all operators, or of one: a row each.
+
+        `key`, `namespace` and `value` are Arrow types, null where there is none. `failure` says why a state can't be
+        read, as far as its description shows; what single values hold is seen when they are read.
+
+        Raises:
+            InvalidRequestError: There is no such operator, or files are in another store.
+        """
+        chosen = self._operators if operator is None else [self._operator(operator)]
+        rows = []
+        for each in chosen:
+            for state in self._states_of(each).states:
+                types: dict[str, Any] = dict(state.columns)
+                rows.append(
+                    {
+                        "operator": self._label(each),
+                        "state": state.name or None,
+                        "kind": state.kind,
+                        **{
+                            name: str(types[name]) if name in types else None
+                            for name in ("key", "namespace", "value")
+                        },
+                        "failure": state.failure or None,
+                    }
+                )
+        return pa.Table.from_pylist(rows, _STATES)
+
+    def read_state(
+        self,
+        operator: str,
+        state: str,
+        *,
+        kind: str | None = None,
+        subtask: int | None = None,
+        explode: bool = False,
+        as_bytes: bool = False,
+    ) -> pa.Table:
+        """Read a state as a table.
+
+        List and union states have a row for each element: `subtask` and `value`. Broadcast states have rows of `key` and
+        `value`, from one subtask's copy. Keyed states have a row for each key: `key_group`, `key`, `namespace` if there
+        is one, and `value`, which is a list or a map for such states; timers `timestamp` instead, in milliseconds.
+
+        Args:
+            operator: Its uid, id or name.
+            state: The state's name.
+            kind: The state's kind, as `states` says it, where operator state and keyed state have one name.
+            subtask: Only what this subtask has stored.
+            explode: Whether each element of a list, or entry of a map, is a row of its own: `value`, or `map_key` and
+                `map_value`.
+            as_bytes: Whether values are given as they are stored, without being decoded. Keys and namespaces
+                are decoded. The heap backend's own format has no lengths, so that it can't be done there.
+
+        Raises:
+            InvalidRequestError: There is no such state, or files are in another store.
+            UnreadableStateError: It holds values of a class that isn't known.
+            CheckpointCorruptedError: It is damaged.
+            CheckpointNotFoundError: A file is missing.
+        """
+        stored = self._state(operator, state, kind)
+        batches = list(self._batches(stored, subtask, explode=explode, as_bytes=as_bytes))
+        if batches:
+            return pa.Table.from_batches(batches).combine_chunks()
+        empty = pa.schema(list(stored.columns)).empty_table()
+        return _exploded(empty) if explode else empty
+
+    def iter_state(
+        self,
+        operator: str,
+        state: str,
+        *,
+        kind: str | None = None,
+        subtask: int | None = None,
+        explode: bool = False,
+        as_bytes: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Read a state in batches: of a keyed state a key group at a time, else a subtask.
+
+        Arguments and errors are those of `read_state`; the latter come while the batches are read.
+        """
+        stored = self._state(operator, state, kind)
+        return self._batches(stored, subtask, explode=explode, as_bytes=as_bytes)
+
+    def timers(self, operator: str) -> pa.Table:
+        """The timers of an operator: `service`, `domain` (`event` or `processing`), `key_group`, `key`, `namespace`, `timestamp`.
+
+        Timers of a function are those of the service `user-timers`; windows have `window-timers`.
+
+        Raises as `read_state`.
+        """
+        tables = []
+        for state in self._states_of(self._operator(operator)).states:
+            if not state.name.startswith(TIMERS):
+                continue
+            domain, _, service = state.name.removeprefix(TIMERS).partition("_")
+            for batch in state.batches(None, as_bytes=False):
+                table = pa.Table.from_batches([batch])
+                for name, text in (("domain", domain), ("service", service)):
+                    table = table.add_column(0, name, pa.repeat(pa.scalar(text), len(table)))
+                tables.append(table)
+        if not tables:
+            return pa.schema([("service", pa.string()), ("domain", pa.string())]).empty_table()
+        return pa.concat_tables(tables, promote_options="default").combine_chunks()
+
+    def warnings(self) -> list[str]:
+        """What is not in the states although the job had it, or may have had it."""
+        warnings = []
+        for operator in self._operators:
+            label = self._label(operator)
+            in_flight = sum(subtask.in_flight_bytes for subtask in operator.subtasks.values())
+            if in_flight:
+                warnings.append(
+                    f"operator {label} has {in_flight} bytes of rows in flight, which are in no state; "
+                    "take a savepoint, or an aligned checkpoint"
+                )
+            subtasks = operator.subtasks.values()
+            is_native = any(isinstance(subtask.keyed, IncrementalHandle) for subtask in subtasks)
+            has_timers = any(subtask.raw_keyed is not None for subtask in subtasks)
+            if is_native and not has_timers:
+                names = [state.name for state in self._states_of(operator).states]
+                if names and not any(name.startswith(TIMERS) for name in names):
+                    warnings.append(
+                        f"operator {label} has no timers; if it registers some and keeps them on the heap, Flink has "
+                        "left them out of this native savepoint: take a canonical one"
+                    )
+        return warnings
+
+    def _state(self, operator: str, name: str, kind: str | None) -> StoredState:
+        stored = self._states_of(self._operator(operator)).states
+        named = [state for state in stored if state.name == name and kind in {None, state.kind}]
+        if len(named) == 1:
+            return named[0]
+        if named:
+            kinds = [state.kind for state in named]
+            message = f"operator {operator!r} has several states {name!r}; name one of the kinds {kinds}"
+            raise InvalidRequestError(message)
+        failures = [state.failure for state in stored if not state.name]
+        there = ", ".join(state.name for state in stored if state.name) or "none"
+        why = f"; {failures[0]}" if failures else ""
+        what = name if kind is None else f"{kind} {name}"
+        raise InvalidRequestError(f"operator {operator!r} has no state {what!r}; there are {there}{why}")
+
+    def _batches(
+        self, state: StoredState, subtask: int | None, *, explode: bool, as_bytes: bool
+    ) -> Iterator[pa.RecordBatch]:
+        for batch in state.batches(subtask, as_bytes=as_bytes):
+            if explode:
+                yield from _exploded(pa.Table.from_batches([batch])).to_batches()
+            else:
+                yield batch
+
+    def _states_of(self, operator: FlinkOperator) -> StatesOfOperator:
+        if operator.id not in self._states:
+            self._states[operator.id] = StatesOfOperator(operator, self._files)
+        return self._states[operator.id]
+
+    def _operator(self, name: str) -> FlinkOperator:
+        for operator in self._operators:
+            if name in {operator.id, operator.uid or None} or operator_id(name) == operator.id:
+                return operator
+        named = [operator for operator in self._operators if operator.name == name]
+        if len(named) == 1:
+            return named[0]
+        several = f"there are {len(named)} operators of this name" if named else "there is no such operator"
+        raise InvalidRequestError(f"{several}: {name!r}; `operators` lists all")
+
+    def _uid(self, operator: FlinkOperator) -> str:
+        return operator.uid or self._uids.get(operator.id, "")
+
+    def _label(self, operator: FlinkOperator) -> str:
+        return self._uid(operator) or operator.id
+
+
+def open_savepoint(
+    pointer: str | os.PathLike[str],
+    *,
+    moved: Mapping[str, str] | None = None,
+    uids: Iterable[str] = (),
+) -> FlinkSavepoint:
+    """Open a savepoint or a retained checkpoint of a Flink job, of Flink 1.8 to 2.3.
+
+    Args:
+        pointer: URI or path of its directory, or of its `_metadata`; in any store that Holdfast reaches.
+        moved: Where files of a checkpoint are that were moved: what their URIs begin with now, by what they began
+            with. Savepoints can be moved as a whole without.
+        uids: Uids of operators, to show them for savepoints before Flink 2.0, which have ids alone.
+
+    Raises:
+        CheckpointNotFoundError: Nothing is there.
+        UnsupportedFormatError: It isn't Flink's, or of a version that isn't known.
+        CheckpointCorruptedError: Its metadata is damaged.
+        InvalidRequestError: The pointer is no usable URI.
+    """
+    uri = uripath.normalize(pointer)
+    if uripath.name(uri) != _METADATA:
+        uri = uripath.join(uri, _METADATA)
+    try:
+        with file_system_for(uri).open(uri) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            if size > _MOST_METADATA_BYTES:
+                raise InvalidRequestError(f"metadata of {size} bytes are not read", uri)
+            data = file.read(size)
+            while len(data) < size and (more := file.read(size - len(data))):
+                data += more
+    except CheckpointNotFoundError as error:
+        raise CheckpointNotFoundError("no savepoint or checkpoint of Flink is there", uri) from error
+    try:
+        metadata = parse_metadata(data)
+    except CheckpointError as error:
+        raise type(error)(str(error.args[0]), uri) from error
+    return FlinkSavepoint(uri, metadata, StateFiles(uripath.parent(uri), moved or {}), uids)
+
+
+def _exploded(table: pa.Table) -> pa.Table:
+    """A row for each element of the lists or maps in the last column."""
+    if not table.num_columns or table.schema.names[-1] != "value":
+        return table
+    type = table.schema.types[-1]
+    if not (pa.types.is_list(type) or pa.types.is_map(type)):
+        return table
+    values = table.column("value").combine_chunks()
+    others = table.drop_columns(["value"])
+    if pa.types.is_map(type):
+        entries = values.cast(pa.list_(pa.struct([("key", type.key_type), ("value", type.item_type)])))
+        rows = others.take(pc.list_parent_indices(entries))
+        flat = pc.list_flatten(entries)
+        columns = [("map_key", pc.struct_field(flat, 0)), ("map_value", pc.struct_field(flat, 1))]
+    else:
+        rows = others.take(pc.list_parent_indices(values))
+        columns = [("value", pc.list_flatten(values))]
+    for name, column in columns:
+        rows = rows.append_column(name, column)
+    return rows

@@ -1,0 +1,252 @@
+"""Files of RocksDB and ForSt (`*.sst`), read by themselves.
+
+    file    data blocks, other blocks, properties, metaindex, index, footer
+    footer  byte checksum kind, metaindex and index { varint offset, varint size }, padding to 41 bytes,
+            u4 version, u8 88e241b785f4cff7 (little-endian)
+    block   entries, u4 × restart, u4 restarts; byte compression, 4 bytes checksum
+    entry   varint shared, varint rest, varint value length, rest of the key, value
+    key     user's key, u8 little-endian sequence << 8 | kind
+
+Source:
+    RocksDB, table/format.h, table/block_based/block.h, db/dbformat.h (8.10).
+"""
+
+import bisect
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from holdfast.common.crc import crc32c
+from holdfast.errors import UnsupportedFormatError
+from holdfast.flink.data_input import damaged
+from holdfast.flink.files import StateStream
+from holdfast.flink.serializers import not_readable
+from holdfast.flink.snappy import decompress_block
+
+_FOOTER_BYTES, _MAGIC, _VERSIONS = 53, 0x88E241B785F4CFF7, range(2, 6)
+_TRAILER_BYTES = 5
+_MOST_OF_A_BLOCK = 1 << 28
+_MASK = 0xFFFF_FFFF
+_CRC32C = 1
+_TWO_LEVELS, _WITH_FIRST_KEY = 2, 3
+
+DELETION, VALUE, MERGE, SINGLE_DELETION = 0, 1, 2, 7
+_KINDS = {DELETION, VALUE, MERGE, SINGLE_DELETION}
+
+Entry = tuple[bytes, int, int, bytes]
+"""A user's key, minus its sequence number, its kind and its value: sorted, the newest of a key comes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Where a block is."""
+
+    offset: int
+    size: int
+
+
+class SstFile:
+    """A file of sorted entries.
+
+    Args:
+        stream: Its bytes, open as long as this is used.
+
+    Raises:
+        CheckpointCorruptedError: It is damaged.
+        UnsupportedFormatError: It is of a version, or has an index, that isn't known.
+    """
+
+    def __init__(self, stream: StateStream) -> None:
+        self._stream = stream
+        if stream.size < _FOOTER_BYTES:
+            raise damaged(f"a file of RocksDB has {stream.size} bytes")
+        footer = stream.read(stream.size - _FOOTER_BYTES, stream.size)
+        if int.from_bytes(footer[-8:], "little") != _MAGIC:
+            raise damaged("a file of RocksDB doesn't end as it should")
+        version = int.from_bytes(footer[-12:-8], "little")
+        if version not in _VERSIONS:
+            message = (
+                f"a file of RocksDB is of version {version}, and Holdfast reads {_VERSIONS[0]} to {_VERSIONS[-1]}; "
+                "take a canonical savepoint"
+            )
+            raise UnsupportedFormatError(message)
+        self._checksum = footer[0]
+        metaindex, position = _handle(footer, 1)
+        self._index, _ = _handle(footer, position)
+        self._meta = {
+            name: _handle(value, 0)[0] for name, value in _entries(self._block(metaindex))
+        }
+        self._properties: dict[bytes, bytes] = {}
+        if (properties := self._meta.get(b"rocksdb.properties")) is not None:
+            self._properties = dict(_entries(self._block(properties)))
+
+    @property
+    def column_family(self) -> str:
+        """The state whose entries it has."""
+        return self._properties.get(b"rocksdb.column.family.name", b"").decode("utf-8", "replace")
+
+    def range_deletions(self) -> list[tuple[bytes, bytes, int]]:
+        """From which key to which, without the latter, all is deleted that is older than a sequence number."""
+        block = self._meta.get(b"rocksdb.range_del")
+        if block is None:
+            return []
+        return [(key[:-8], end, _sequence(key)[0]) for key, end in _entries(self._block(block))]
+
+    def entries(self, start: bytes) -> Iterator[Entry]:
+        """The entries from a key on, in order.
+
+        Raises:
+            CheckpointCorruptedError: They are damaged.
+            UnreadableStateError: One is of a kind that isn't known.
+        """
+        last_keys = [key for key, _ in self._data_blocks]
+        for _, handle in self._data_blocks[bisect.bisect_left(last_keys, start) :]:
+            for internal, value in _entries(self._block(handle)):
+                key = internal[:-8]
+                if key < start:
+                    continue
+                sequence, kind = _sequence(internal)
+                if kind not in _KINDS:
+                    raise not_readable(f"an entry of RocksDB of kind {kind}")
+                yield key, -sequence, kind, value
+
+    @cached_property
+    def _data_blocks(self) -> list[tuple[bytes, _Block]]:
+        """A key that no key of each block is behind, and where the block is."""
+        kind = int.from_bytes(self._properties.get(b"rocksdb.block.based.table.index.type", b""), "little")
+        if kind >= _WITH_FIRST_KEY:
+            message = f"a file of RocksDB has an index of kind {kind}; take a canonical savepoint"
+            raise UnsupportedFormatError(message)
+        blocks = self._index_entries(self._index)
+        if kind == _TWO_LEVELS:
+            blocks = [entry for _, part in blocks for entry in self._index_entries(part)]
+        return blocks
+
+    def _index_entries(self, handle: _Block) -> list[tuple[bytes, _Block]]:
+        data = self._block(handle)
+        is_user_key = self._flag(b"rocksdb.index.key.is.user.key")
+        if not self._flag(b"rocksdb.index.value.is.delta.encoded"):
+            entries = [(key, _handle(value, 0)[0]) for key, value in _entries(data)]
+        else:
+            entries = list(_delta_entries(data))
+        return [(key if is_user_key else key[:-8], block) for key, block in entries]
+
+    def _flag(self, name: bytes) -> bool:
+        return self._properties.get(name, b"\0") != b"\0"
+
+    def _block(self, handle: _Block) -> bytes:
+        """A block, decompressed."""
+        data = self._stream.read(handle.offset, handle.offset + handle.size + _TRAILER_BYTES)
+        content, kind = data[: handle.size], data[handle.size]
+        if self._checksum == _CRC32C:
+            crc = crc32c(data[: handle.size + 1])
+            masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & _MASK
+            if masked != int.from_bytes(data[handle.size + 1 :], "little"):
+                raise damaged("a block of RocksDB differs from its checksum")
+        return content if kind == 0 else _decompressed(content, kind)
+
+
+def _decompressed(data: bytes, kind: int) -> bytes:
+    if kind == 1:
+        return decompress_block(data, _MOST_OF_A_BLOCK)
+    size, start = _varint(data, 0)
+    if size > _MOST_OF_A_BLOCK:
+        raise damaged(f"a block of RocksDB is to have {size} bytes")
+    data = data[start:]
+    try:
+        match kind:
+            case 2:
+                whole = zlib.decompressobj(-14).decompress(data, size)
+            case 4 | 5:
+                whole = pa.decompress(data, size, codec="lz4_raw", asbytes=True)
+            case 7:
+                whole = pa.decompress(data, size, codec="zstd", asbytes=True)
+            case _:
+                message = f"a block of RocksDB is compressed in a way ({kind}) that isn't known"
+                raise UnsupportedFormatError(message)
+    except (pa.ArrowException, OSError, zlib.error) as error:
+        raise damaged("a block of RocksDB can't be decompressed") from error
+    if len(whole) != size:
+        raise damaged(f"a block of RocksDB has {len(whole)} bytes and not {size}")
+    return bytes(whole)
+
+
+def _entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of a block."""
+    position, end = 0, _end(data)
+    key = b""
+    while position < end:
+        shared, rest, length = data[position : position + 3]
+        if (shared | rest | length) < 0x80:
+            position += 3
+        else:
+            shared, position = _varint(data, position)
+            rest, position = _varint(data, position)
+            length, position = _varint(data, position)
+        behind = position + rest
+        if shared > len(key) or behind + length > end:
+            raise damaged("an entry of RocksDB ends behind its block")
+        key = key[:shared] + data[position:behind]
+        position = behind + length
+        yield key, data[behind:position]
+
+
+def _delta_entries(data: bytes) -> Iterator[tuple[bytes, _Block]]:
+    """Keys and blocks of an index that only notes how sizes differ."""
+    position, end = 0, _end(data)
+    key, block = b"", _Block(0, 0)
+    while position < end:
+        shared, position = _varint(data, position)
+        rest, position = _varint(data, position)
+        if shared > len(key) or position + rest > end:
+            raise damaged("an entry of RocksDB ends behind its block")
+        key = key[:shared] + data[position : position + rest]
+        position += rest
+        if shared:
+            zigzag, position = _varint(data, position)
+            size = block.size + (zigzag >> 1 ^ -(zigzag & 1))
+            block = _Block(block.offset + block.size + _TRAILER_BYTES, size)
+        else:
+            block, position = _handle(data, position)
+        if block.size < 0:
+            raise damaged("a block of RocksDB has no size")
+        yield key, block
+
+
+def _end(data: bytes) -> int:
+    """Where entries end, and the places begin where keys are whole."""
+    restarts = int.from_bytes(data[-4:], "little")
+    end = len(data) - 4 * (restarts + 1)
+    if end < 0:
+        raise damaged("a block of RocksDB is shorter than it says, or has an index of hashes")
+    return end
+
+
+def _handle(data: bytes, position: int) -> tuple[_Block, int]:
+    offset, position = _varint(data, position)
+    size, position = _varint(data, position)
+    return _Block(offset, size), position
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if position >= len(data) or shift > 63:
+            raise damaged("a number of RocksDB has no end")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def _sequence(internal: bytes) -> tuple[int, int]:
+    """The sequence number of a key and its kind."""
+    if len(internal) < 8:
+        raise damaged("a key of RocksDB is too short")
+    packed = int.from_bytes(internal[-8:], "little")
+    return packed >> 8, packed & 0xFF

@@ -1,0 +1,264 @@
+"""The states of an operator over all its subtasks: what there is, of which types, and the rows of each.
+
+A state that can't be read says why, and is no reason not to read the others.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+import pyarrow as pa
+
+from holdfast.errors import CheckpointError, InvalidRequestError, UnreadableStateError
+from holdfast.flink.descriptions import TIMERS, KeyedDescription
+from holdfast.flink.entries import column_names
+from holdfast.flink.files import StateFiles
+from holdfast.flink.handles import (
+    MODES,
+    ChangelogHandle,
+    IncrementalHandle,
+    KeyedHandle,
+    KeyGroupsHandle,
+    OperatorHandle,
+)
+from holdfast.flink.keyed_state import KeyGroups
+from holdfast.flink.metadata import FlinkOperator
+from holdfast.flink.operator_state import OperatorStates
+from holdfast.flink.raw_timers import raw_timers
+from holdfast.flink.rocksdb_state import RocksGroups
+from holdfast.flink.serializers import not_readable, reading, unreadable
+
+_BROADCAST = "broadcast"
+
+
+class StatePart(Protocol):
+    """What a subtask has of a state."""
+
+    def batches(self, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:
+        """The rows; with `as_bytes` values are not decoded. Raises `CheckpointError`."""
+        ...
+
+
+class DescribedGroups(Protocol):
+    """Keyed state of a subtask, described but not read."""
+
+    @property
+    def description(self) -> KeyedDescription:
+        """Which states there are."""
+        ...
+
+    def described(self, description: KeyedDescription) -> Self:
+        """The same with another description."""
+        ...
+
+    def columns(self, state: int, files: StateFiles) -> Iterator[tuple[int, list[pa.Array]]]:
+        """The columns of a state in each key group that has some. Raises `CheckpointError`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _OperatorPart:
+    """A list, union or broadcast state of a subtask."""
+
+    subtask: int
+    states: OperatorStates
+    name: str
+    files: StateFiles
+
+    @property
+    def columns(self) -> tuple[tuple[str, pa.DataType], ...]:
+        info = self.states.info(self.name)
+        mode, _ = self.states.handle.states[self.name]
+        is_broadcast = MODES[mode] == _BROADCAST
+        first = ("key", info.serializer("KEY_SERIALIZER").type) if is_broadcast else ("subtask", pa.int32())
+        return first, ("value", info.value.type)
+
+    def batches(self, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:
+        arrays = self.states.columns(self.name, self.files, as_bytes=as_bytes)
+        if len(arrays) == 1:
+            arrays.insert(0, _constant(self.subtask, len(arrays[0])))
+        yield pa.record_batch(arrays, [name for name, _ in self.columns])
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyedPart:
+    """A keyed state of a subtask."""
+
+    groups: DescribedGroups
+    number: int
+    files: StateFiles
+
+    @property
+    def columns(self) -> tuple[tuple[str, pa.DataType], ...]:
+        description = self.groups.description
+        columns = column_names(description.states[self.number], description.key)
+        return ("key_group", pa.int32()), *columns
+
+    def batches(self, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:
+        groups = self.groups
+        if as_bytes:
+            groups = groups.described(_as_bytes(groups.description, self.number))
+        names = [name for name, _ in self.columns]
+        for group, columns in groups.columns(self.number, self.files):
+            yield pa.record_batch([_constant(group, len(columns[0])), *columns], names)
+
+
+@dataclass(frozen=True, slots=True)
+class _TimersPart:
+    """Timers of a service in the raw keyed state of a subtask."""
+
+    handle: KeyGroupsHandle
+    service: str
+    files: StateFiles
+
+    def batches(self, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  # all are decoded
+        for group, service, columns in raw_timers(self.handle, self.files):
+            if service == self.service:
+                names, arrays = zip(*columns, strict=True)
+                count = len(arrays[0])
+                yield pa.record_batch([_constant(group, count), *arrays], ["key_group", *names])
+
+
+@dataclass(slots=True)
+class StoredState:
+    """A state of an operator.
+
+    Attributes:
+        name: As the job has named it.
+        kind: `list`, `union` or `broadcast`; of keyed state `keyed value`, `keyed list`, `keyed map`, `keyed
+            reducing`, `keyed aggregating`, `keyed timer`.
+        columns: Names and types, as far as they are known.
+        failure: Why it can't be read, or empty.
+        parts: What reads the rows of a subtask, by its index.
+    """
+
+    name: str
+    kind: str
+    columns: tuple[tuple[str, pa.DataType], ...]
+    failure: str
+    parts: list[tuple[int, StatePart]]
+
+    def batches(self, subtask: int | None, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:
+        """The rows of all subtasks, or of one; of a broadcast state those of one subtask's copy.
+
+        Raises:
+            CheckpointError: They can't be read.
+        """
+        parts = [part for index, part in self.parts if subtask in {None, index}]
+        if self.failure and not as_bytes:
+            raise UnreadableStateError(f"state {self.name!r}: {self.failure}")
+        if self.kind == _BROADCAST:
+            parts = parts[:1]
+        for part in parts:
+            with reading(f"state {self.name!r}"):
+                yield from part.batches(as_bytes=as_bytes)
+
+
+class StatesOfOperator:
+    """The states of an operator.
+
+    Attributes:
+        states: All of them, those that can't be read too.
+    """
+
+    def __init__(self, operator: FlinkOperator, files: StateFiles) -> None:
+        self._operator = operator
+        self._files = files
+        self._by_name: dict[tuple[str, str], StoredState] = {}
+        for index, subtask in operator.subtasks.items():
+            with self._kept("operator state"):
+                if subtask.operator is not None:
+                    self._add_operator(index, subtask.operator)
+            with self._kept("keyed state"):
+                if subtask.keyed is not None:
+                    self._add_keyed(index, subtask.keyed)
+            with self._kept("raw keyed state"):
+                if subtask.raw_keyed is not None:
+                    self._add_timers(index, subtask.raw_keyed)
+        self.states = list(self._by_name.values())
+
+    @contextmanager
+    def _kept(self, what: str) -> Iterator[None]:
+        """Keep why all of this can't be read, and go on with what can be."""
+        try:
+            with reading(what):
+                yield
+        except InvalidRequestError:
+            raise  # a file in another store: whoever calls has to say where it is
+        except CheckpointError as error:
+            self._by_name.setdefault(("", what), StoredState("", what, (), str(error), []))
+
+    def _add(
+        self,
+        index: int,
+        name: str,
+        kind: str,
+        part: StatePart,
+        columns: tuple[tuple[str, pa.DataType], ...],
+        failure: str = "",
+    ) -> None:
+        state = self._by_name.get((name, kind))
+        if state is None:
+            state = StoredState(name, kind, columns, failure, [])
+            self._by_name[name, kind] = state
+        state.failure = state.failure or failure
+        state.parts.append((index, part))
+
+    def _add_operator(self, index: int, handle: OperatorHandle) -> None:
+        states = OperatorStates.of(handle, self._files)
+        for name, (mode, _) in handle.states.items():
+            part = _OperatorPart(index, states, name, self._files)
+            self._add(index, name, MODES[mode], part, part.columns)
+
+    def _add_keyed(self, index: int, handle: KeyedHandle) -> None:
+        for groups in self._keyed_parts(handle):
+            for number, info in enumerate(groups.description.states):
+                part = _KeyedPart(groups, number, self._files)
+                failure = ""
+                if info.namespace.unreadable:
+                    failure = str(not_readable(info.namespace.unreadable))
+                self._add(index, info.name, f"keyed {info.type}", part, part.columns, failure)
+
+    def _keyed_parts(self, handle: KeyedHandle | None) -> Iterator[DescribedGroups]:
+        match handle:
+            case KeyGroupsHandle():
+                yield KeyGroups.of(handle, self._files, self._operator.max_parallelism)
+            case IncrementalHandle():
+                yield RocksGroups.of(handle, self._files, self._operator.max_parallelism)
+            case ChangelogHandle(bases=bases, changes=0):
+                for base in bases:
+                    yield from self._keyed_parts(base)
+            case None:
+                return
+            case _:
+                message = (
+                    "the changelog state backend has written changes since the last whole state, which only Flink "
+                    "can apply; take a canonical savepoint"
+                )
+                raise UnreadableStateError(message)
+
+    def _add_timers(self, index: int, handle: KeyedHandle) -> None:
+        if not isinstance(handle, KeyGroupsHandle):
+            return
+        services = {
+            name: tuple((column, array.type) for column, array in columns)
+            for _, name, columns in raw_timers(handle, self._files)
+        }
+        for name, columns in services.items():
+            part = _TimersPart(handle, name, self._files)
+            schema = (("key_group", pa.int32()), *columns)
+            self._add(index, f"{TIMERS}{name}", "keyed timer", part, schema)
+
+
+def _as_bytes(description: KeyedDescription, number: int) -> KeyedDescription:
+    """The same states, but that the values of one are only had as bytes."""
+    states = list(description.states)
+    info = states[number]
+    value = unreadable("what is asked for as bytes")
+    states[number] = replace(info, serializers={**info.serializers, "VALUE_SERIALIZER": value})
+    return replace(description, states=tuple(states))
+
+
+def _constant(number: int, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(number, pa.int32()), count)
