@@ -12,7 +12,7 @@ import grimp
 
 PAGE = Path("CONTRIBUTING.md")
 BEGIN, END = "<!-- folders: made by `make docs` -->\n", "<!-- end of folders -->"
-LAYERS = ("cli", "spark", "spark_progress", "testing", "backends", "locations", "common")
+LAYERS = ("cli", "flink", "spark", "spark_progress", "testing", "backends", "locations", "common")
 """From the top down; what is in none of them stands alone."""
 
 

@@ -28,6 +28,7 @@ PUBLIC = (
     "locations/__init__.py",
     "locations/adapters.py",
     "backends/__init__.py",
+    "src/holdfast/flink/__init__.py",
     "src/holdfast/spark/__init__.py",
     "src/holdfast/spark/aggregates/__init__.py",
     "src/holdfast/spark/by_key/__init__.py",

@@ -47,56 +47,57 @@ class DataInput:
         """The next byte, unsigned."""
         return self.take(1)[0]
 
-    def short(self) -> int:
+    def read_short(self) -> int:
         """The next 16 bits, signed."""
         return self._number(_SHORT)
 
-    def int(self) -> int:
+    def read_int(self) -> int:
         """The next 32 bits, signed."""
         return self._number(_INT)
 
-    def long(self) -> "int":
+    def read_long(self) -> int:
         """The next 64 bits, signed."""
         return self._number(_LONG)
 
-    def longs(self, count: "int") -> "tuple[int, ...]":
+    def longs(self, count: int) -> tuple[int, ...]:
         """The next numbers of 64 bits."""
         values: tuple[Any, ...] = struct.unpack(f">{count}q", self.take(8 * count))
         return values
 
     def utf(self) -> str:
         """The next text, with its length before it."""
-        return modified_utf8(self.take(self.short() & 0xFFFF))
+        return modified_utf8(self.take(self.read_short() & 0xFFFF))
 
-    def count(self, least: "int" = 1) -> "int":
+    def count(self, least: int = 1) -> int:
         """The number of items that follow.
 
         Args:
             least: Bytes that the smallest of them takes, at least 1.
         """
-        count = self.int()
+        count = self.read_int()
         if not 0 <= count <= self.left // least:
             raise damaged(f"{count} items are to follow, and {self.left} bytes are left")
         return count
 
-    def short_count(self) -> "int":
+    def short_count(self) -> int:
         """The number of items that follow, in 16 bits."""
-        count = self.short()
+        count = self.read_short()
         if not 0 <= count <= self.left:
             raise damaged(f"{count} items are to follow, and {self.left} bytes are left")
         return count
 
-    def expect(self, number: "int", what: str) -> None:
+    def expect(self, number: int, what: str) -> None:
         """Read 32 bits that have to be a certain number."""
-        if self.int() & 0xFFFF_FFFF != number & 0xFFFF_FFFF:
+        if self.read_int() & 0xFFFF_FFFF != number & 0xFFFF_FFFF:
             raise damaged(f"{what} doesn't begin as it should")
 
-    def _number(self, kind: struct.Struct) -> Any:
+    def _number(self, kind: struct.Struct) -> int:
         start = self.position
         if kind.size > self.end - start:
             raise damaged(f"{kind.size} bytes are to follow, and {self.left} are left")
         self.position = start + kind.size
-        return kind.unpack_from(self.data, start)[0]
+        value: int = kind.unpack_from(self.data, start)[0]
+        return value
 
 
 def modified_utf8(data: bytes) -> str:

@@ -1,8 +1,8 @@
 """What stands before the data of operator state and keyed state: which states there are, and their serializers.
 
-    operator  int version (5, 6), [6: byte compressed], short n × info (lists), short n × info (broadcast)
-    keyed     int 6, byte compressed, int 2, snapshot of the key's serializer, short n × info
-    info      utf name, int kind, int n × { utf option, utf value }, int n × { utf role, int 2, snapshot }
+    operator  int version (5, 6), [6: byte compressed], short n * info (lists), short n * info (broadcast)
+    keyed     int 6, byte compressed, int 2, snapshot of the key's serializer, short n * info
+    info      utf name, int kind, int n * { utf option, utf value }, int n * { utf role, int 2, snapshot }
 
 Behind a snapshot of a class that isn't known nothing has a known place. The next description is then searched by what
 it has to begin with: one state that can't be read is no reason not to read the others.
@@ -74,7 +74,10 @@ class StateInfo:
             key = self.serializer("USER_KEY_SERIALIZER")
             if key.unreadable or value.unreadable:
                 return Serializer(
-                    value.type, value.read, parts=(key, value), unreadable=key.unreadable or value.unreadable
+                    value.type,
+                    value.read,
+                    parts=(key, value),
+                    unreadable=key.unreadable or value.unreadable,
                 )
             return map_of(key, value)
         return value
@@ -125,7 +128,7 @@ def operator_description(data: bytes) -> OperatorDescription:
         UnsupportedFormatError: It is of an unknown version.
     """
     source = DataInput(data)
-    version = source.int()
+    version = source.read_int()
     if version not in {5, 6}:
         raise _unknown_version("operator state", version)
     is_compressed = version == 6 and source.byte() != 0
@@ -138,7 +141,7 @@ def operator_description(data: bytes) -> OperatorDescription:
 def keyed_description(data: bytes) -> KeyedDescription:
     """Read the description of keyed state. Raises as `operator_description`."""
     source = DataInput(data)
-    version = source.int()
+    version = source.read_int()
     if version != 6:
         raise _unknown_version("keyed state", version)
     is_compressed = source.byte() != 0
@@ -185,7 +188,7 @@ def _info(source: DataInput) -> StateInfo:
 
 def _head(source: DataInput) -> StateInfo:
     """The part of a description before its serializers."""
-    name, kind = source.utf(), source.int()
+    name, kind = source.utf(), source.read_int()
     if not 0 <= kind <= _ASYNC_KIND:
         raise damaged(f"state {name!r} is of kind {kind}")
     return StateInfo(name, kind, {source.utf(): source.utf() for _ in range(source.count(4))})
@@ -217,7 +220,7 @@ def _begins_info(source: DataInput) -> bool:
             and info.name.isprintable()
             and source.count(6) > 0
             and source.utf() in _ROLES
-            and source.int() == _SNAPSHOT_VERSION
+            and source.read_int() == _SNAPSHOT_VERSION
         )
     except CheckpointCorruptedError:
         return False

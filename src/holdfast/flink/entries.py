@@ -174,7 +174,7 @@ class EntryReader:
         if value.column is not None and (rows := _rows(values, value.width)) is not None:
             return value.column(rows)
         read = value.read
-        result = []
+        result: list[Any] = []
         append: Callable[[Any], None] = result.append
         for data in _texts(values):
             content, end = read(data, 0)

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import BinaryIO, Protocol, Self
 
-from holdfast.common import uripath
-from holdfast.common.reading import read_exactly
+from holdfast.common import read_exactly, uripath
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.flink.data_input import damaged
 from holdfast.flink.handles import FileStream, InlineStream, StreamHandle
@@ -127,7 +126,9 @@ class _File:
                 raise CheckpointNotFoundError(message, self._uri) from error
             length = self._file.seek(0, 2)
             if length < self._start + self.size:
-                message = f"{self._uri} has {length} bytes, and {self._start + self.size} by its metadata"
+                message = (
+                    f"{self._uri} has {length} bytes, and {self._start + self.size} by its metadata"
+                )
                 raise damaged(message)
         self._file.seek(self._start + start)
         return bytes(read_exactly(self._file, end - start))

@@ -8,7 +8,9 @@ Source:
     Flink, MetadataV2V3SerializerBase (2.3.0).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from holdfast.errors import UnsupportedFormatError
 from holdfast.flink.data_input import DataInput, damaged
@@ -137,7 +139,7 @@ def stream_handle(source: DataInput, depth: int = 0) -> StreamHandle | None:
             return FileStream(name, is_relative=True, start=0, size=_size(source))
         case 15:
             start, size = _size(source), _size(source)
-            source.int()  # who the file is shared by
+            source.read_int()  # who the file is shared by
             uri = source.utf()
             source.utf()
             return FileStream(uri, is_relative=False, start=start, size=size)
@@ -178,57 +180,25 @@ def operator_handle(source: DataInput) -> OperatorHandle | None:
 def keyed_handle(source: DataInput, depth: int = 0) -> KeyedHandle | None:
     """Read a keyed handle. Raises as `stream_handle`."""
     _check_depth(depth)
-    match source.byte():
-        case 0:
-            return None
-        case 3:
-            return _key_groups(source, depth)
-        case 7:
-            return _key_groups(source, depth, is_canonical=True)
-        case 12:
-            handle = _key_groups(source, depth)
-            source.utf()
-            return handle
-        case 5:
-            return _incremental(source, depth, is_new=False)
-        case 11:
-            return _incremental(source, depth, is_new=True)
-        case 8:
-            return _changelog(source, depth, is_new=False)
-        case 14:
-            return _changelog(source, depth, is_new=True)
-        case 9:
-            source.take(24)
-            for _ in range(source.count(8)):
-                source.int()
-                source.take(source.count())
-            source.utf()
-            return ChangesHandle()
-        case (10 | 13) as kind:
-            source.take(8)
-            for _ in range(source.count(9)):
-                stream_handle(source, depth + 1)
-                source.long()
-            source.take(16)
-            source.utf()
-            if kind == 13:
-                source.utf()
-            return ChangesHandle()
-        case kind:
-            raise _unknown("keyed state", kind)
+    kind = source.byte()
+    if kind == 0:
+        return None
+    if kind not in _KEYED:
+        raise _unknown("keyed state", kind)
+    return _KEYED[kind](source, depth)
 
 
 def channel_bytes(source: DataInput, *, has_kind: bool) -> int:
     """Read a handle of data in flight, and return how many bytes of them there are."""
     kind = source.byte() if has_kind else 1
-    source.int()
+    source.read_int()
     if kind in {1, 2}:
         source.take(8)
         source.longs(source.count(8))
-        size = source.long()
+        size = source.read_long()
         stream_handle(source)
     elif kind in {3, 4}:
-        size = source.long()
+        size = source.read_long()
         stream_handle(source)
         source.take(source.count())
     else:
@@ -247,12 +217,18 @@ def _key_groups(
     return None if stream is None else KeyGroupsHandle(first, offsets, stream, is_canonical)
 
 
+def _key_groups_with_id(source: DataInput, depth: int) -> KeyGroupsHandle | None:
+    handle = _key_groups(source, depth)
+    source.utf()
+    return handle
+
+
 def _incremental(source: DataInput, depth: int, *, is_new: bool) -> IncrementalHandle:
-    source.long()
+    source.read_long()
     source.utf()
     first, count = _range(source)
     if is_new:
-        source.long()
+        source.read_long()
     meta = needed_stream(source, depth + 1)
     files = tuple(
         (source.utf(), needed_stream(source, depth + 1))
@@ -266,7 +242,7 @@ def _incremental(source: DataInput, depth: int, *, is_new: bool) -> IncrementalH
 
 def _changelog(source: DataInput, depth: int, *, is_new: bool) -> ChangelogHandle:
     _range(source)
-    source.long()
+    source.read_long()
     bases = [keyed_handle(source, depth + 1) for _ in range(source.count())]
     changes = [keyed_handle(source, depth + 1) for _ in range(source.count())]
     source.take(16 if is_new else 8)
@@ -275,15 +251,36 @@ def _changelog(source: DataInput, depth: int, *, is_new: bool) -> ChangelogHandl
     return ChangelogHandle(there, sum(handle is not None for handle in changes))
 
 
+def _changes_inline(source: DataInput, _depth: int) -> ChangesHandle:
+    source.take(24)
+    for _ in range(source.count(8)):
+        source.read_int()
+        source.take(source.count())
+    source.utf()
+    return ChangesHandle()
+
+
+def _changes_in_files(source: DataInput, depth: int, *, is_new: bool) -> ChangesHandle:
+    source.take(8)
+    for _ in range(source.count(9)):
+        stream_handle(source, depth + 1)
+        source.read_long()
+    source.take(16)
+    source.utf()
+    if is_new:
+        source.utf()
+    return ChangesHandle()
+
+
 def _range(source: DataInput) -> tuple[int, int]:
-    first, count = source.int(), source.int()
+    first, count = source.read_int(), source.read_int()
     if not (0 <= first <= 1 << 15 and 0 <= count <= (1 << 15) - first):
         raise damaged(f"{count} key groups from {first} on are more than there can be")
     return first, count
 
 
 def _size(source: DataInput) -> int:
-    size = source.long()
+    size = source.read_long()
     if size < 0:
         raise damaged("a file's length is negative")
     return size
@@ -300,3 +297,18 @@ def _unknown(what: str, kind: int) -> UnsupportedFormatError:
         "know; take a canonical savepoint with a Flink from 1.8 to 2.3"
     )
     return UnsupportedFormatError(message)
+
+
+_KEYED: dict[int, Callable[[DataInput, int], KeyedHandle | None]] = {
+    3: _key_groups,
+    5: partial(_incremental, is_new=False),
+    7: partial(_key_groups, is_canonical=True),
+    8: partial(_changelog, is_new=False),
+    9: _changes_inline,
+    10: partial(_changes_in_files, is_new=False),
+    11: partial(_incremental, is_new=True),
+    12: _key_groups_with_id,
+    13: partial(_changes_in_files, is_new=True),
+    14: partial(_changelog, is_new=True),
+}
+"""What reads a keyed handle, by its kind."""

@@ -1,6 +1,6 @@
 """Key groups as the heap backend writes them in its own checkpoints and native savepoints.
 
-    group  int group, then for every state: short state, int n, n × { namespace, key, value }
+    group  int group, then for every state: short state, int n, n * { namespace, key, value }
 
 Nothing has a length: a state that can't be read spoils what stands behind it in the group. Where the state is
 compressed each state is a stream of its own, and spoils nothing.
@@ -45,7 +45,9 @@ def heap_columns(
         while position < len(part):
             (state,) = _SHORT.unpack_from(part, position)
             if state >= len(description.states):
-                message = f"a key group has a state {state}, and there are {len(description.states)}"
+                message = (
+                    f"a key group has a state {state}, and there are {len(description.states)}"
+                )
                 raise damaged(message)
             info = description.states[state]
             if state == wanted:
@@ -91,7 +93,11 @@ class _Reader:
         count, position = self._count(data, position)
         if not count:
             return None
-        columns = self._rows(data, position, count) if self._width else self._values(data, position, count)
+        columns = (
+            self._rows(data, position, count)
+            if self._width
+            else self._values(data, position, count)
+        )
         if self._info.is_timer:
             timers: list[dict[str, Any]] = columns["timer"]
             key, namespace = self._info.value.parts
@@ -113,7 +119,9 @@ class _Reader:
         (count,) = _INT.unpack_from(data, position)
         position += 4
         if not 0 <= count <= (len(data) - position) // max(self._width, 1):
-            raise damaged(f"{count} entries are to follow, and {len(data) - position} bytes are left")
+            raise damaged(
+                f"{count} entries are to follow, and {len(data) - position} bytes are left"
+            )
         return count, position
 
     def _check_readable(self, count: int) -> None:

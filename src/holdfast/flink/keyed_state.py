@@ -4,6 +4,7 @@ Source:
     Flink, KeyGroupsStateHandle and what restores it (2.3.0).
 """
 
+import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -69,18 +70,20 @@ class KeyGroups:
             if self._is_heap(stream, groups):
                 for group, start, end in groups:
                     with reading(f"key group {group}"):
-                        columns = heap_columns(stream.read(start, end), group, self.description, state)
+                        data = stream.read(start, end)
+                        columns = heap_columns(data, group, self.description, state)
                     if columns is not None:
                         yield group, columns
                 return
             reader = EntryReader(info, self.description.key, prefix_bytes(self.max_parallelism))
             for group, start, end in groups:
+                columns = None
                 with reading(f"key group {group}"):
                     data = self._canonical(stream.read(start, end))
                     entries = entries_of(data, state, reader, len(self.description.states))
                     if entries is not None:
                         columns = reader.columns(group, entries)
-                if entries is not None:
+                if columns is not None:
                     yield group, columns
 
     def _groups(self, stream: StateStream) -> Iterator[tuple[int, int, int]]:
@@ -89,7 +92,7 @@ class KeyGroups:
         if offsets and max(offsets) > stream.size:
             raise damaged("a key group begins behind the end of its stream")
         ordered = sorted({*offsets, stream.size})
-        behind = dict(zip(ordered, ordered[1:], strict=False))
+        behind = dict(itertools.pairwise(ordered))
         for number, offset in enumerate(self.handle.offsets):
             if offset > 0:
                 yield self.handle.first + number, offset, behind.get(offset, stream.size)
@@ -117,4 +120,3 @@ class KeyGroups:
             return data
         [whole] = decompress_streams(data)
         return whole.data
-

@@ -1,9 +1,9 @@
 """Flink's `_metadata` in all its versions, 2 to 7: operators, their subtasks, and handles to their state.
 
-    file      int 0x4960672d, int version, long checkpoint, int n × master, int n × operator [, properties]
+    file      int 0x4960672d, int version, long checkpoint, int n * master, int n * operator [, properties]
     master    int 0xc96b1696, int length { int version, utf name, int n, bytes }
     operator  [from 5: utf name, utf uid] 16 bytes id, int parallelism, int max parallelism,
-              coordinator, int subtasks × { int index, subtask }
+              coordinator, int subtasks * { int index, subtask }
     subtask   operator handle, raw operator handle, keyed handle, raw keyed handle, channels
 
 Source:
@@ -96,17 +96,19 @@ def parse_metadata(data: bytes) -> FlinkMetadata:
         UnsupportedFormatError: It is none of Flink's, or of an unknown version.
     """
     source = DataInput(data)
-    if source.left < 8 or source.int() != _MAGIC:
-        message = "the file doesn't begin like metadata of Flink; `holdfast show` reads Holdfast's own"
+    if source.left < 8 or source.read_int() != _MAGIC:
+        message = (
+            "the file doesn't begin like metadata of Flink; `holdfast show` reads Holdfast's own"
+        )
         raise UnsupportedFormatError(message)
-    version = source.int()
+    version = source.read_int()
     if version not in VERSIONS:
         message = (
             f"the metadata is of version {version}, and Holdfast reads {VERSIONS[0]} to {VERSIONS[-1]}: "
             "those of Flink 1.3 to 2.3"
         )
         raise UnsupportedFormatError(message)
-    checkpoint_id = source.long()
+    checkpoint_id = source.read_long()
     for _ in range(source.count(8)):
         _skip_master(source)
     operators = []
@@ -129,20 +131,20 @@ def _operator(source: DataInput, version: int) -> FlinkOperator:
     if version >= 5:
         name, uid = source.utf(), source.utf()
     id = source.take(16).hex()
-    parallelism, max_parallelism = source.int(), source.int()
+    parallelism, max_parallelism = source.read_int(), source.read_int()
     if not (0 <= parallelism <= 1 << 15 and -1 <= max_parallelism <= 1 << 15):
         raise damaged(f"an operator has {parallelism} subtasks and {max_parallelism} key groups")
     coordinator = None
     if version == 2:
-        source.int()
+        source.read_int()
     else:
         coordinator = stream_handle(source)
-    count = source.int()
+    count = source.read_int()
     if count > min(parallelism, source.left // 4):
         raise damaged(f"an operator of {parallelism} subtasks has the state of {count}")
     subtasks = {}
     for _ in range(count):
-        index = source.int()
+        index = source.read_int()
         if index < 0 and version >= 3:
             continue  # it had ended
         if not 0 <= index < parallelism or index in subtasks:
@@ -164,12 +166,12 @@ def _subtask(source: DataInput, version: int) -> FlinkSubtask:
             for _ in range(source.count(16)):
                 in_flight += channel_bytes(source, has_kind=version >= 6)
     if version >= 7 and source.byte():
-        source.long()
+        source.read_long()
     return FlinkSubtask(operator, raw_operator, keyed, raw_keyed, in_flight)
 
 
 def _optional(source: DataInput) -> OperatorHandle | None:
-    number = source.int()
+    number = source.read_int()
     if number not in {0, 1}:
         raise damaged(f"a subtask has {number} operator states of one kind")
     return operator_handle(source) if number else None

@@ -1,7 +1,7 @@
 """Operator state of a subtask: lists, unions and broadcast states, each element at an offset of its own.
 
     list, union  an element at each offset
-    broadcast    at the one offset int n, n × { key, value }
+    broadcast    at the one offset int n, n * { key, value }
 
 Where the state is compressed, the offsets are those of Snappy's chunks, of which each element begins one.
 
@@ -9,6 +9,7 @@ Source:
     Flink, OperatorStateRestoreOperation and PartitionableListState (2.3.0).
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,7 +85,7 @@ class OperatorStates:
         positions = _positions(self.handle, stream.size)
         if not self.description.is_compressed:
             first = min(offsets)
-            behind = dict(zip(positions, positions[1:], strict=False))
+            behind = dict(itertools.pairwise(positions))
             data = stream.read(first, behind[max(offsets)])
             ends = [behind[offset] - first for offset in offsets]
             return data, [offset - first for offset in offsets], ends
@@ -95,8 +96,12 @@ class OperatorStates:
         except KeyError as error:
             raise damaged("an element doesn't begin at a compressed chunk") from error
         place = dict(zip(positions, places, strict=True))
-        behind = dict(zip(positions, places[1:], strict=False))
-        return whole.data, [place[offset] for offset in offsets], [behind[offset] for offset in offsets]
+        behind = dict(zip(positions[:-1], places[1:], strict=True))
+        return (
+            whole.data,
+            [place[offset] for offset in offsets],
+            [behind[offset] for offset in offsets],
+        )
 
 
 def _positions(handle: OperatorHandle, size: int) -> list[int]:
@@ -110,7 +115,9 @@ def _positions(handle: OperatorHandle, size: int) -> list[int]:
 
 def _list(data: bytes, starts: list[int], ends: list[int], value: Serializer) -> pa.Array:
     if value.unreadable:
-        return pa.array([data[start:end] for start, end in zip(starts, ends, strict=True)], pa.binary())
+        return pa.array(
+            [data[start:end] for start, end in zip(starts, ends, strict=True)], pa.binary()
+        )
     read = value.read
     values = []
     for start, end in zip(starts, ends, strict=True):
@@ -127,9 +134,9 @@ def _broadcast(data: bytes, starts: list[int], serializers: list[Serializer]) ->
             serializer.read(data, 0)
     [key, value] = serializers
     rows: list[tuple[Any, Any]] = []
-    for position in starts:
-        count = int.from_bytes(data[position : position + 4], "big")
-        position += 4
+    for start in starts:
+        count = int.from_bytes(data[start : start + 4], "big")
+        position = start + 4
         if count > len(data) - position:
             raise damaged(f"{count} pairs are to follow, and {len(data) - position} bytes are left")
         for _ in range(count):
@@ -140,4 +147,3 @@ def _broadcast(data: bytes, starts: list[int], serializers: list[Serializer]) ->
         pa.array([row[number] for row in rows], serializer.type)
         for number, serializer in enumerate(serializers)
     ]
-

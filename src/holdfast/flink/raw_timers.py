@@ -1,13 +1,14 @@
 """Timers that RocksDB's jobs have on the heap: in raw keyed state, beside the files of RocksDB.
 
-    group    f1cd859f, int 2, int n × service
-    service  utf name, snapshot of the key, snapshot of the namespace, int n × event timer, int n × processing timer
+    group    f1cd859f, int 2, int n * service
+    service  utf name, snapshot of the key, snapshot of the namespace, int n * event timer, int n * processing timer
     timer    key, namespace, long
 
 Source:
     Flink, InternalTimerServiceSerializationProxy and InternalTimersSnapshotReaderWriters (2.3.0).
 """
 
+import itertools
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -40,7 +41,7 @@ def raw_timers(handle: KeyGroupsHandle, files: StateFiles) -> Iterator[Timers]:
     """
     with files.open(handle.stream) as stream:
         ordered = sorted({offset for offset in handle.offsets if offset >= 0} | {stream.size})
-        behind = dict(zip(ordered, ordered[1:], strict=False))
+        behind = dict(itertools.pairwise(ordered))
         if ordered[-1] != stream.size:
             raise damaged("a key group begins behind the end of its stream")
         for group, offset in enumerate(handle.offsets, handle.first):
@@ -54,7 +55,7 @@ def raw_timers(handle: KeyGroupsHandle, files: StateFiles) -> Iterator[Timers]:
 
 def _services(source: DataInput) -> Iterator[tuple[str, list[tuple[str, pa.Array]]]]:
     source.expect(_MAGIC, "raw keyed state with timers")
-    if (version := source.int()) != _VERSION:
+    if (version := source.read_int()) != _VERSION:
         message = f"timers are stored in version {version}, and Holdfast knows {_VERSION} alone"
         raise UnsupportedFormatError(message)
     for _ in range(source.count(2)):
@@ -89,7 +90,7 @@ def _timers(
         space, source.position = namespace.read(source.data, source.position)
         keys.append(owner)
         namespaces.append(space)
-        times.append(source.long())
+        times.append(source.read_long())
     columns = [("key", pa.array(keys, key.type))]
     if not pa.types.is_null(namespace.type):
         columns.append(("namespace", pa.array(namespaces, namespace.type)))

@@ -46,7 +46,9 @@ class RocksGroups:
     streams: dict[str, list[StreamHandle]]
 
     @classmethod
-    def of(cls, handle: IncrementalHandle, files: StateFiles, max_parallelism: int) -> "RocksGroups":
+    def of(
+        cls, handle: IncrementalHandle, files: StateFiles, max_parallelism: int
+    ) -> "RocksGroups":
         """Read the description, and whose files there are. Raises `CheckpointError`."""
         with files.open(handle.meta) as stream:
             description = keyed_description(stream.read(0, stream.size))
@@ -85,7 +87,7 @@ class RocksGroups:
                         for source in sources
                         for entry in source.with_prefix(group.to_bytes(size, "big"))
                     ]
-                    entries = _newest(sorted(versions), deletions)
+                    entries = _newest(sorted(versions), _within(deletions, group, size))
                     columns = reader.columns(group, entries) if entries.keys else None
                 if columns is not None:
                     yield group, columns
@@ -104,6 +106,15 @@ class _Sorted:
             yield entry
             entry = next(self._entries, None)
         self._next = entry
+
+
+def _within(deletions: list[_Deletion], group: int, size: int) -> list[_Deletion]:
+    """Those that have to do with a key group."""
+    start, end = group.to_bytes(size, "big"), (group + 1).to_bytes(size + 1, "big")[-size:]
+    is_last = group + 1 == 1 << 8 * size
+    return [
+        deletion for deletion in deletions if deletion[1] > start and (is_last or deletion[0] < end)
+    ]
 
 
 def _newest(versions: list[Entry], deletions: list[_Deletion]) -> Entries:

@@ -230,13 +230,17 @@ class FlinkSavepoint:
             return named[0]
         if named:
             kinds = [state.kind for state in named]
-            message = f"operator {operator!r} has several states {name!r}; name one of the kinds {kinds}"
+            message = (
+                f"operator {operator!r} has several states {name!r}; name one of the kinds {kinds}"
+            )
             raise InvalidRequestError(message)
         failures = [state.failure for state in stored if not state.name]
         there = ", ".join(state.name for state in stored if state.name) or "none"
         why = f"; {failures[0]}" if failures else ""
         what = name if kind is None else f"{kind} {name}"
-        raise InvalidRequestError(f"operator {operator!r} has no state {what!r}; there are {there}{why}")
+        raise InvalidRequestError(
+            f"operator {operator!r} has no state {what!r}; there are {there}{why}"
+        )
 
     def _batches(
         self, state: StoredState, subtask: int | None, *, explode: bool, as_bytes: bool
@@ -259,7 +263,11 @@ class FlinkSavepoint:
         named = [operator for operator in self._operators if operator.name == name]
         if len(named) == 1:
             return named[0]
-        several = f"there are {len(named)} operators of this name" if named else "there is no such operator"
+        several = (
+            f"there are {len(named)} operators of this name"
+            if named
+            else "there is no such operator"
+        )
         raise InvalidRequestError(f"{several}: {name!r}; `operators` lists all")
 
     def _uid(self, operator: FlinkOperator) -> str:
@@ -302,7 +310,9 @@ def open_savepoint(
             while len(data) < size and (more := file.read(size - len(data))):
                 data += more
     except CheckpointNotFoundError as error:
-        raise CheckpointNotFoundError("no savepoint or checkpoint of Flink is there", uri) from error
+        raise CheckpointNotFoundError(
+            "no savepoint or checkpoint of Flink is there", uri
+        ) from error
     try:
         metadata = parse_metadata(data)
     except CheckpointError as error:
@@ -320,7 +330,9 @@ def _exploded(table: pa.Table) -> pa.Table:
     values = table.column("value").combine_chunks()
     others = table.drop_columns(["value"])
     if pa.types.is_map(type):
-        entries = values.cast(pa.list_(pa.struct([("key", type.key_type), ("value", type.item_type)])))
+        entries = values.cast(
+            pa.list_(pa.struct([("key", type.key_type), ("value", type.item_type)]))
+        )
         rows = others.take(pc.list_parent_indices(entries))
         flat = pc.list_flatten(entries)
         columns = [("map_key", pc.struct_field(flat, 0)), ("map_value", pc.struct_field(flat, 1))]

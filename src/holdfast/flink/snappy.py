@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.common.crc import crc32c
+from holdfast.common import crc32c
 from holdfast.flink.data_input import damaged
 
 _STREAM = b"\xff\x06\x00\x00sNaPpY"

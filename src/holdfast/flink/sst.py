@@ -3,7 +3,7 @@
     file    data blocks, other blocks, properties, metaindex, index, footer
     footer  byte checksum kind, metaindex and index { varint offset, varint size }, padding to 41 bytes,
             u4 version, u8 88e241b785f4cff7 (little-endian)
-    block   entries, u4 × restart, u4 restarts; byte compression, 4 bytes checksum
+    block   entries, u4 * restart, u4 restarts; byte compression, 4 bytes checksum
     entry   varint shared, varint rest, varint value length, rest of the key, value
     key     user's key, u8 little-endian sequence << 8 | kind
 
@@ -19,7 +19,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from holdfast.common.crc import crc32c
+from holdfast.common import crc32c
 from holdfast.errors import UnsupportedFormatError
 from holdfast.flink.data_input import damaged
 from holdfast.flink.files import StateStream
@@ -116,7 +116,9 @@ class SstFile:
     @cached_property
     def _data_blocks(self) -> list[tuple[bytes, _Block]]:
         """A key that no key of each block is behind, and where the block is."""
-        kind = int.from_bytes(self._properties.get(b"rocksdb.block.based.table.index.type", b""), "little")
+        kind = int.from_bytes(
+            self._properties.get(b"rocksdb.block.based.table.index.type", b""), "little"
+        )
         if kind >= _WITH_FIRST_KEY:
             message = f"a file of RocksDB has an index of kind {kind}; take a canonical savepoint"
             raise UnsupportedFormatError(message)

@@ -71,7 +71,11 @@ class _OperatorPart:
         info = self.states.info(self.name)
         mode, _ = self.states.handle.states[self.name]
         is_broadcast = MODES[mode] == _BROADCAST
-        first = ("key", info.serializer("KEY_SERIALIZER").type) if is_broadcast else ("subtask", pa.int32())
+        first = (
+            ("key", info.serializer("KEY_SERIALIZER").type)
+            if is_broadcast
+            else ("subtask", pa.int32())
+        )
         return first, ("value", info.value.type)
 
     def batches(self, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:
@@ -195,6 +199,7 @@ class StatesOfOperator:
         name: str,
         kind: str,
         part: StatePart,
+        *,
         columns: tuple[tuple[str, pa.DataType], ...],
         failure: str = "",
     ) -> None:
@@ -209,7 +214,7 @@ class StatesOfOperator:
         states = OperatorStates.of(handle, self._files)
         for name, (mode, _) in handle.states.items():
             part = _OperatorPart(index, states, name, self._files)
-            self._add(index, name, MODES[mode], part, part.columns)
+            self._add(index, name, MODES[mode], part, columns=part.columns)
 
     def _add_keyed(self, index: int, handle: KeyedHandle) -> None:
         for groups in self._keyed_parts(handle):
@@ -218,7 +223,14 @@ class StatesOfOperator:
                 failure = ""
                 if info.namespace.unreadable:
                     failure = str(not_readable(info.namespace.unreadable))
-                self._add(index, info.name, f"keyed {info.type}", part, part.columns, failure)
+                self._add(
+                    index,
+                    info.name,
+                    f"keyed {info.type}",
+                    part,
+                    columns=part.columns,
+                    failure=failure,
+                )
 
     def _keyed_parts(self, handle: KeyedHandle | None) -> Iterator[DescribedGroups]:
         match handle:
@@ -248,7 +260,7 @@ class StatesOfOperator:
         for name, columns in services.items():
             part = _TimersPart(handle, name, self._files)
             schema = (("key_group", pa.int32()), *columns)
-            self._add(index, f"{TIMERS}{name}", "keyed timer", part, schema)
+            self._add(index, f"{TIMERS}{name}", "keyed timer", part, columns=schema)
 
 
 def _as_bytes(description: KeyedDescription, number: int) -> KeyedDescription:

@@ -9,6 +9,7 @@ from holdfast.cli.commands import (
     completion,
     copy,
     diff,
+    flink,
     importing,
     listing,
     report,
@@ -33,6 +34,7 @@ COMMANDS = (
     restore,
     rollback,
     importing,
+    flink,
     settings,
     completion,
 )

@@ -3,12 +3,19 @@
 import argparse
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.checkpoints import POINTER_HELP, pointed
 from holdfast.cli.command import add_command
 from holdfast.cli.output import bytes_text, print_table, say
+from holdfast.cli.rows import (
+    DEFAULT_LIMIT,
+    cell_text,
+    element_cell,
+    json_rows,
+    positive_count,
+)
 from holdfast.cli.stores import add_stores
 from holdfast.errors import CheckpointNotFoundError
 
@@ -17,8 +24,6 @@ if TYPE_CHECKING:
 
     from holdfast.cli.command import Commands
 
-_LIMIT = 100
-_LENGTH = 200  # of an element
 _NUMBERS = ("subtasks", "elements", "bytes", "subtask", "partition", "key_group")
 
 
@@ -62,9 +67,9 @@ def add_to(commands: "Commands") -> None:
     command.add_argument("--subtask", type=int, metavar="N", help="only what this subtask has")
     command.add_argument(
         "--limit",
-        type=_count,
+        type=positive_count,
         metavar="N",
-        help=f"at most so many rows; without --json {_LIMIT} if not given",
+        help=f"at most so many rows; without --json {DEFAULT_LIMIT} if not given",
     )
     command.add_argument("--json", action="store_true", help="print JSON, one object a line")
     add_stores(command)
@@ -84,10 +89,10 @@ def cat_command(options: argparse.Namespace) -> int:
         return 1
     limit = options.limit
     if limit is None and not options.json:
-        limit = _LIMIT
+        limit = DEFAULT_LIMIT
     is_there, batches = _asked_for(options, pointer)
     # One row more, to know whether there are more.
-    rows = itertools.islice(_rows(batches), None if limit is None else limit + 1)
+    rows = itertools.islice(json_rows(batches), None if limit is None else limit + 1)
     if options.json:
         count = 0
         for count, row in enumerate(itertools.islice(rows, limit), 1):  # noqa: B007
@@ -95,7 +100,7 @@ def cat_command(options: argparse.Namespace) -> int:
     else:
         shown = list(rows)
         count = len(shown)
-        cell = _state_cell if _is_listing(options) else _element_cell
+        cell = _state_cell if _is_listing(options) else element_cell
         texts = [{name: cell(name, row[name]) for name in row} for row in shown[:limit]]
         print_table(texts, right=_NUMBERS)
         if limit is not None and count > limit:
@@ -134,16 +139,6 @@ def _asked_for(
     return bool(parts), readable.batches(parts)
 
 
-def _rows(batches: "Iterable[pa.RecordBatch]") -> Iterator[dict[str, Any]]:
-    from holdfast.cli.json_values import json_value  # noqa: PLC0415  # it needs Arrow
-
-    for batch in batches:
-        for row in zip(*batch.columns, strict=True):
-            yield {
-                name: json_value(value) for name, value in zip(batch.schema.names, row, strict=True)
-            }
-
-
 def _is_listing(options: argparse.Namespace) -> bool:
     """Whether no state is named."""
     asked = (options.operator, options.raw, options.kind, options.key)
@@ -155,16 +150,7 @@ def _state_cell(name: str, value: Any) -> str:
         return bytes_text(value)
     if name == "state" and value is None:
         return "-"
-    return _as_text(value)
-
-
-def _element_cell(_: str, value: Any) -> str:
-    text = _as_text(value)
-    return f"{text[:_LENGTH]}…" if len(text) > _LENGTH else text
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return cell_text(value)
 
 
 def _named_value(text: str) -> tuple[str, str]:
@@ -172,9 +158,3 @@ def _named_value(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return name, value
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
-    return int(text)

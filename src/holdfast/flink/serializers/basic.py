@@ -70,7 +70,9 @@ def read_string(data: bytes, position: int) -> tuple[str | None, int]:
     if units.isascii() and len(units) == length - 1:
         return units.decode("ascii"), end
     if length - 1 > len(data) - position:
-        message = f"a text of {length - 1} characters follows, and {len(data) - position} bytes are left"
+        message = (
+            f"a text of {length - 1} characters follows, and {len(data) - position} bytes are left"
+        )
         raise ValueError(message)
     text = bytearray()
     for _ in range(length - 1):
@@ -175,7 +177,15 @@ def _days(year: int, month: int, day: int) -> int:
         raise ValueError(message)
     year -= month <= 2  # years that begin in March end with the day that leap years have more
     since_march = (month - 3) % 12
-    return year * 365 + year // 4 - year // 100 + year // 400 + (153 * since_march + 2) // 5 + day - 719469
+    return (
+        year * 365
+        + year // 4
+        - year // 100
+        + year // 400
+        + (153 * since_march + 2) // 5
+        + day
+        - 719469
+    )
 
 
 def _read_nothing(data: bytes, position: int) -> tuple[None, int]:
@@ -219,7 +229,9 @@ LOCAL_TIME = Serializer(pa.time64("ns"), _read_local_time, 7)
 LOCAL_DATE_TIME = Serializer(pa.timestamp("ns"), _read_local_date_time, 13)
 NOTHING = Serializer(pa.null(), _read_nothing, 0, 1, _no_column)
 TIME_WINDOW = Serializer(
-    pa.struct([pa.field("start", pa.int64(), nullable=False), pa.field("end", pa.int64(), nullable=False)]),
+    pa.struct(
+        [pa.field("start", pa.int64(), nullable=False), pa.field("end", pa.int64(), nullable=False)]
+    ),
     _read_time_window,
     0,
     16,

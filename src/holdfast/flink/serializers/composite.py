@@ -28,9 +28,7 @@ _SIGN = 1 << 63
 _KINDS = ("+I", "-U", "+U", "-D")
 
 
-def opaque_if_a_part_is(
-    make: "Callable[..., Serializer]", *parts: Serializer
-) -> Serializer:
+def opaque_if_a_part_is(make: "Callable[..., Serializer]", *parts: Serializer) -> Serializer:
     """What is made of some parts, or what can't be read if one of them can't be."""
     for part in parts:
         if part.unreadable:
@@ -222,9 +220,7 @@ def pojo_of(
             number = data[position]
             return registered[number].read(data, position + 1)
         if flags & 4:
-            (length,) = _SHORT.unpack_from(data, position)
-            name, position = sliced(data, position + 2, length)
-            subclass = modified_utf8(name)
+            subclass, position = _class_name(data, position)
             if subclass not in others:
                 raise not_readable(f"{subclass}, a subclass of {own.name} that isn't registered,")
             return others[subclass].read(data, position)
@@ -232,15 +228,29 @@ def pojo_of(
             message = f"a POJO has the flags {flags}"
             raise ValueError(message)
         values: dict[str, Any] = {"class": own.name} if has_subclasses else {}
-        for name, read_field in reads:
-            is_null = data[position]
-            position += 1
-            values[name] = None
-            if not is_null:
-                values[name], position = read_field(data, position)
-        return values, position
+        return values, _read_fields(data, position, reads, values)
 
-    return Serializer(_pojo_type(own, [*registered, *others.values()], has_subclasses=has_subclasses), read)
+    subclasses = [*registered, *others.values()]
+    return Serializer(_pojo_type(own, subclasses, has_subclasses=has_subclasses), read)
+
+
+def _class_name(data: bytes, position: int) -> tuple[str, int]:
+    (length,) = _SHORT.unpack_from(data, position)
+    name, position = sliced(data, position + 2, length)
+    return modified_utf8(name), position
+
+
+def _read_fields(
+    data: bytes, position: int, reads: Sequence[tuple[str, Read]], values: dict[str, Any]
+) -> int:
+    """Read the fields of a POJO into a dictionary, and return where they end."""
+    for name, read in reads:
+        is_null = data[position]
+        position += 1
+        values[name] = None
+        if not is_null:
+            values[name], position = read(data, position)
+    return position
 
 
 def _pojo_type(
@@ -265,7 +275,10 @@ def named_class(name: str, pojo: Serializer) -> Serializer:
         values, position = read(data, position)
         return values if values is None else {"class": name, **values}, position
 
-    fields = [("class", pa.string()), *((field.name, field.type) for field in pojo.type if field.name != "class")]
+    fields = [
+        ("class", pa.string()),
+        *((field.name, field.type) for field in pojo.type if field.name != "class"),
+    ]
     return Serializer(pa.struct(fields), read_named)
 
 

@@ -83,7 +83,9 @@ def _simple() -> dict[str, Serializer]:
     windows = "org.apache.flink.streaming.api.windowing.windows."
     void = "org.apache.flink.runtime.state.VoidNamespaceSerializer"
     return {
-        **{f"{_BASE}{name}Serializer${name}SerializerSnapshot": kind for name, kind in base.items()},
+        **{
+            f"{_BASE}{name}Serializer${name}SerializerSnapshot": kind for name, kind in base.items()
+        },
         **{
             f"{_BASE}array.{name}ArraySerializer${name}ArraySerializerSnapshot": kind
             for name, kind in arrays.items()
@@ -106,7 +108,7 @@ def read_snapshot(source: DataInput, depth: int = 0) -> Serializer:
     """
     if depth > MOST_NESTED:
         raise damaged("serializers stand in each other without end")
-    java_class, version = source.utf(), source.int()
+    java_class, version = source.utf(), source.read_int()
     if (simple := _SIMPLE.get(java_class)) is not None:
         if version == 2:
             source.utf()  # Flink 1.7 named the serializer
@@ -139,7 +141,7 @@ def _composite(
             raise UnknownSnapshotError(java_class)
         if version == 3:
             source.expect(_COMPOSITE_MAGIC, "a composite serializer")
-            version = source.int()
+            version = source.read_int()
         arguments = outer(source, version)
         source.expect(_NESTED_MAGIC, "the parts of a serializer")
         source.expect(1, "the parts of a serializer")
@@ -164,7 +166,7 @@ def _row_has_kind(source: DataInput, version: int) -> dict[str, object]:
 
 
 def _padding(source: DataInput, _version: int) -> dict[str, object]:
-    padding = source.int()
+    padding = source.read_int()
     if not 0 <= padding <= 1 << 16:
         message = f"a null has {padding} bytes"
         raise damaged(message)
@@ -183,7 +185,7 @@ def _pojo(source: DataInput, java_class: str, version: int, depth: int) -> Seria
 
 def _framed(source: DataInput, depth: int) -> dict[str, Serializer]:
     """A map of names to snapshots of noted lengths: those that aren't known are skipped."""
-    if source.long() != _MAP_MAGIC:
+    if source.read_long() != _MAP_MAGIC:
         raise damaged("a map of serializers doesn't begin as it should")
     serializers = {}
     for _ in range(source.count(4)):
@@ -218,7 +220,7 @@ def _kryo(source: DataInput, java_class: str, version: int, _depth: int) -> Seri
         raise UnknownSnapshotError(java_class)
     name = source.utf()
     for _ in range(3):  # classes and serializers that Kryo was told of
-        if source.long() != _MAP_MAGIC:
+        if source.read_long() != _MAP_MAGIC:
             raise damaged("a map of serializers doesn't begin as it should")
         for _ in range(source.count(4)):
             source.utf()
@@ -275,4 +277,3 @@ _OTHERS: dict[str, _ReadSnapshot] = {
         composite.timer_of, 2
     ),
 }
-

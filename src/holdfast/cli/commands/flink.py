@@ -1,0 +1,220 @@
+"""`holdfast flink`: what is in savepoints and checkpoints of Flink jobs."""
+
+import argparse
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli.command import add_command, add_json
+from holdfast.cli.output import count_text, print_json, print_line, print_table, say
+from holdfast.cli.rows import DEFAULT_LIMIT, element_cell, json_rows, positive_count
+from holdfast.cli.stores import add_stores, use_stores
+from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from holdfast.cli.command import Commands
+    from holdfast.flink import FlinkSavepoint
+
+_NUMBERS = ("subtask", "key_group", "timestamp", "parallelism", "states")
+_POINTER_HELP = "URI of the directory of a savepoint or retained checkpoint of Flink"
+
+
+def add_to(commands: "Commands") -> None:
+    """Add the commands."""
+    whole = commands.add_parser("flink", help="look into savepoints of Apache Flink jobs")
+    kinds = whole.add_subparsers(required=True, metavar="WHAT", title="what is done")
+    show = add_command(
+        kinds,
+        "show",
+        show_command,
+        help="show operators and states of a savepoint of Flink",
+        description=(
+            "Show the operators of a savepoint or retained checkpoint of Apache Flink 1.8 to 2.3, their states\n"
+            "and the types of these. Neither Flink nor Java is needed. What can't be read says why.\n\n"
+            "Before Flink 2.0 a savepoint has no uids: name those that you know."
+        ),
+        examples="""
+            holdfast flink show s3://bucket/savepoints/savepoint-1a2b3c-4d5e6f
+            holdfast flink show file:///data/flink/savepoint-1a2b3c-4d5e6f --uid orders --uid totals --json
+        """,
+    )
+    show.add_argument("pointer", help=_POINTER_HELP)
+    add_json(show, "one object with everything")
+    cat = add_command(
+        kinds,
+        "cat",
+        cat_command,
+        help="print states of a savepoint of Flink as rows",
+        description=(
+            "Print a state of a savepoint or retained checkpoint of Apache Flink as rows; without a state, what\n"
+            "states there are. In JSON, bytes are in base64, times in ISO 8601, decimals are texts; as a table,\n"
+            "long values are cut."
+        ),
+        examples="""
+            holdfast flink cat s3://bucket/savepoints/savepoint-1a2b3c-4d5e6f orders seen --limit 10
+            holdfast flink cat file:///data/flink/savepoint-1a2b3c-4d5e6f orders by-day --explode --json
+            holdfast flink cat file:///data/flink/savepoint-1a2b3c-4d5e6f orders --timers
+        """,
+    )
+    cat.add_argument("pointer", help=_POINTER_HELP)
+    cat.add_argument("operator", nargs="?", help="uid, id or name of the operator")
+    cat.add_argument("state", nargs="?", help="name of the state")
+    cat.add_argument("--kind", help="the state's kind, where two states have one name")
+    cat.add_argument(
+        "--timers", action="store_true", help="the operator's timers instead of a state"
+    )
+    cat.add_argument("--subtask", type=int, metavar="N", help="only what this subtask has stored")
+    cat.add_argument(
+        "--explode", action="store_true", help="a row for each element of a list or entry of a map"
+    )
+    cat.add_argument("--bytes", action="store_true", help="values as they are stored, not decoded")
+    cat.add_argument(
+        "--limit",
+        type=positive_count,
+        metavar="N",
+        help=f"at most so many rows; without --json {DEFAULT_LIMIT} if not given",
+    )
+    cat.add_argument("--json", action="store_true", help="print JSON, one object a line")
+    for command in (show, cat):
+        command.add_argument(
+            "--uid",
+            action="append",
+            default=[],
+            help="uid of an operator, for savepoints before Flink 2.0; may be repeated",
+        )
+        command.add_argument(
+            "--moved",
+            action="append",
+            default=[],
+            metavar="OLD=NEW",
+            help="where files of a checkpoint are now, by what their URIs began with; may be repeated",
+        )
+        add_stores(command)
+
+
+def show_command(options: argparse.Namespace) -> int:
+    """Print operators and states."""
+    try:
+        savepoint = _opened(options)
+    except CheckpointNotFoundError as error:
+        say(str(error))
+        return 1
+    states: dict[str, list[dict[str, Any]]] = {}
+    for state in savepoint.states().to_pylist():
+        states.setdefault(state.pop("operator"), []).append(state)
+    operators = savepoint.operators().to_pylist()
+    for operator in operators:
+        operator["states"] = states.get(operator["operator"], [])
+    shown = {
+        "pointer": savepoint.pointer,
+        "checkpoint": savepoint.checkpoint_id,
+        "metadata_version": savepoint.metadata_version,
+        "operators": operators,
+        "warnings": savepoint.warnings(),
+    }
+    if options.json:
+        print_json(shown)
+    else:
+        _print(shown)
+    return 0
+
+
+def cat_command(options: argparse.Namespace) -> int:
+    """Print the rows of a state, or a row for each state.
+
+    Raises:
+        InvalidRequestError: There is no such state, or options contradict each other.
+        CheckpointError: The state can't be read.
+    """
+    try:
+        savepoint = _opened(options)
+    except CheckpointNotFoundError as error:
+        say(str(error))
+        return 1
+    if options.timers and (options.operator is None or options.state is not None):
+        raise InvalidRequestError("--timers takes an operator and no state")
+    if options.timers:
+        batches = iter(savepoint.timers(options.operator).to_batches())
+    elif options.state is None:
+        batches = iter(savepoint.states(options.operator).to_batches())
+    else:
+        batches = savepoint.iter_state(
+            options.operator,
+            options.state,
+            kind=options.kind,
+            subtask=options.subtask,
+            explode=options.explode,
+            as_bytes=options.bytes,
+        )
+    limit = options.limit
+    if limit is None and not options.json:
+        limit = DEFAULT_LIMIT
+    # One row more, to know whether there are more.
+    rows = itertools.islice(json_rows(batches), None if limit is None else limit + 1)
+    if options.json:
+        count = 0
+        for count, row in enumerate(itertools.islice(rows, limit), 1):  # noqa: B007
+            print(json.dumps(row))  # in ASCII: other characters may steer the terminal
+    else:
+        shown = list(rows)
+        count = len(shown)
+        texts = [
+            {name: element_cell(name, value) for name, value in row.items()}
+            for row in shown[:limit]
+        ]
+        print_table(texts, right=_NUMBERS)
+        if limit is not None and count > limit:
+            say(f"there are more than these {limit} rows; --limit shows more of them")
+    if not count:
+        say("it is empty")
+    return 0
+
+
+def _opened(options: argparse.Namespace) -> "FlinkSavepoint":
+    # Not at the top: it takes a while to load Arrow, and other commands need none.
+    from holdfast import flink  # noqa: PLC0415
+
+    moved = {}
+    for pair in options.moved:
+        old, equals, new = pair.partition("=")
+        if not old or not equals or not new:
+            message = f"--moved takes OLD=NEW, such as --moved s3://old/flink=s3://new/flink, and not {pair!r}"
+            raise InvalidRequestError(message)
+        moved[old] = new
+    use_stores(options, options.pointer, *moved.values())
+    return flink.open(options.pointer, moved=moved, uids=options.uid)
+
+
+def _print(shown: dict[str, Any]) -> None:
+    print_line(
+        f"{shown['pointer']}: checkpoint {shown['checkpoint']}, metadata of version {shown['metadata_version']}"
+    )
+    stateless = []
+    for operator in shown["operators"]:
+        if not operator["states"]:
+            stateless.append(operator["name"] or operator["operator"])
+            continue
+        name = f" ({operator['name']})" if operator["name"] else ""
+        print_line()
+        print_line(
+            f"operator {operator['operator']}{name}: {count_text(operator['parallelism'], 'subtask')}, "
+            f"at most {operator['max_parallelism']}"
+        )
+        print_table(
+            [
+                {
+                    "state": state["state"] or "-",
+                    "kind": state["kind"],
+                    **{part: state[part] or "-" for part in ("key", "namespace", "value")},
+                }
+                for state in operator["states"]
+            ]
+        )
+        for state in operator["states"]:
+            if state["failure"]:
+                say(f"{state['state'] or state['kind']} can't be read: {state['failure']}")
+    if stateless:
+        print_line()
+        print_line(f"without state: {', '.join(stateless)}")
+    for warning in shown["warnings"]:
+        say(warning)
