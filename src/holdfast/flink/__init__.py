@@ -9,7 +9,6 @@ has no checksums, so damage inside of a value can't be seen.
 """
 
 from holdfast.flink.operator_ids import operator_id
-from holdfast.flink.savepoint import FlinkSavepoint
-from holdfast.flink.savepoint import open_savepoint as open  # noqa: A004  # users call it flink.open
+from holdfast.flink.savepoint import FlinkSavepoint, open  # noqa: A004  # users call flink.open
 
 __all__ = ["FlinkSavepoint", "open", "operator_id"]

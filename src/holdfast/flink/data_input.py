@@ -19,12 +19,16 @@ class DataInput:
     Attributes:
         position: Where the next value begins.
         end: Where the bytes end.
+        is_of_flink_1: Whether a Flink before 2.0 has written them, which has another Kryo.
     """
 
-    __slots__ = ("data", "end", "position")
+    __slots__ = ("data", "end", "is_of_flink_1", "position")
 
-    def __init__(self, data: bytes, position: int = 0, end: int | None = None) -> None:
+    def __init__(
+        self, data: bytes, position: int = 0, end: int | None = None, *, is_of_flink_1: bool = False
+    ) -> None:
         self.data = data
+        self.is_of_flink_1 = is_of_flink_1
         self.position = position
         self.end = len(data) if end is None else end
         if not 0 <= position <= self.end <= len(data):
@@ -34,6 +38,10 @@ class DataInput:
     def left(self) -> int:
         """How many bytes are left."""
         return self.end - self.position
+
+    def part(self, start: int, end: int) -> "DataInput":
+        """The bytes from one position to another, to be read by themselves."""
+        return DataInput(self.data, start, end, is_of_flink_1=self.is_of_flink_1)
 
     def take(self, length: int) -> bytes:
         """The next bytes."""

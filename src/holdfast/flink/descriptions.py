@@ -56,7 +56,7 @@ class StateInfo:
 
     @property
     def type(self) -> str:
-        """Its type by Flink's name in small letters, such as `map` or `timer`."""
+        """The type by Flink's name in small letters, such as `map` or `timer`."""
         return "timer" if self.is_timer else self.options.get(_OPTIONS[0], "value").lower()
 
     def serializer(self, role: str) -> Serializer:
@@ -120,14 +120,13 @@ class KeyedDescription:
     states: tuple[StateInfo, ...]
 
 
-def operator_description(data: bytes) -> OperatorDescription:
+def operator_description(source: DataInput) -> OperatorDescription:
     """Read the description of operator state.
 
     Raises:
         CheckpointCorruptedError: It is damaged.
         UnsupportedFormatError: It is of an unknown version.
     """
-    source = DataInput(data)
     version = source.read_int()
     if version not in {5, 6}:
         raise _unknown_version("operator state", version)
@@ -138,9 +137,8 @@ def operator_description(data: bytes) -> OperatorDescription:
     return OperatorDescription(is_compressed, lists, broadcasts)
 
 
-def keyed_description(data: bytes) -> KeyedDescription:
+def keyed_description(source: DataInput) -> KeyedDescription:
     """Read the description of keyed state. Raises as `operator_description`."""
-    source = DataInput(data)
     version = source.read_int()
     if version != 6:
         raise _unknown_version("keyed state", version)
@@ -169,7 +167,7 @@ def _infos(source: DataInput, count: int) -> tuple[StateInfo, ...]:
             raise damaged(f"the descriptions behind state {info.name!r} are missing")
         if source.left and is_last:
             source.position -= 2  # how many others follow stands before them
-        _read_other_roles(DataInput(source.data, behind, source.position), info)
+        _read_other_roles(source.part(behind, source.position), info)
     return tuple(infos)
 
 

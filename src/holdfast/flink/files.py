@@ -11,7 +11,7 @@ from typing import BinaryIO, Protocol, Self
 
 from holdfast.common import read_exactly, uripath
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
-from holdfast.flink.data_input import damaged
+from holdfast.flink.data_input import DataInput, damaged
 from holdfast.flink.handles import FileStream, InlineStream, StreamHandle
 from holdfast.locations.file_systems import file_system_for
 
@@ -52,10 +52,14 @@ class StateFiles:
     Args:
         directory: Where its metadata is.
         moved: Where files are that were moved since, by what their URIs began with before.
+        is_of_flink_1: Whether a Flink before 2.0 has written them.
     """
 
-    def __init__(self, directory: str, moved: Mapping[str, str]) -> None:
+    def __init__(
+        self, directory: str, moved: Mapping[str, str], *, is_of_flink_1: bool = False
+    ) -> None:
         self._directory = directory
+        self._is_of_flink_1 = is_of_flink_1
         self._moved = {_normal(old): uripath.normalize(new) for old, new in moved.items()}
 
     def open(self, handle: StreamHandle) -> StateStream:
@@ -68,6 +72,10 @@ class StateFiles:
         if isinstance(handle, InlineStream):
             return _Inline(handle.data)
         return _File(self._uri(handle), handle)
+
+    def input(self, stream: StateStream, start: int, end: int) -> DataInput:
+        """Bytes of a stream from one position to another, to be read value by value."""
+        return DataInput(stream.read(start, end), is_of_flink_1=self._is_of_flink_1)
 
     def _uri(self, handle: FileStream) -> str:
         if handle.is_relative:

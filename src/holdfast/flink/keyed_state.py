@@ -50,7 +50,7 @@ class KeyGroups:
         """Read the description alone. Raises `CheckpointError`."""
         with files.open(handle.stream) as stream:
             end = min([offset for offset in handle.offsets if offset > 0], default=stream.size)
-            return cls(handle, keyed_description(stream.read(0, end)), max_parallelism)
+            return cls(handle, keyed_description(files.input(stream, 0, end)), max_parallelism)
 
     def described(self, description: KeyedDescription) -> Self:
         """The same with another description."""

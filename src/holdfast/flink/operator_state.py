@@ -16,11 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.errors import InvalidRequestError
 from holdfast.flink.data_input import damaged
 from holdfast.flink.descriptions import OperatorDescription, StateInfo, operator_description
 from holdfast.flink.files import StateFiles, StateStream
 from holdfast.flink.handles import OperatorHandle
-from holdfast.flink.serializers import Serializer, reading, unreadable
+from holdfast.flink.serializers import Serializer, only_as_bytes, reading
 from holdfast.flink.snappy import decompress_streams
 
 _BROADCAST = 2
@@ -43,7 +44,7 @@ class OperatorStates:
         """Read the description alone. Raises `CheckpointError`."""
         with files.open(handle.stream) as stream:
             offsets = _positions(handle, stream.size)
-            return cls(handle, operator_description(stream.read(0, offsets[0])))
+            return cls(handle, operator_description(files.input(stream, 0, offsets[0])))
 
     def info(self, name: str) -> StateInfo:
         """The description of a state that the handle has. Raises `CheckpointCorruptedError`."""
@@ -75,8 +76,10 @@ class OperatorStates:
         with files.open(self.handle.stream) as stream, reading(f"state {name!r}"):
             data, starts, ends = self._elements(stream, offsets)
             if mode == _BROADCAST:
+                if as_bytes:
+                    raise InvalidRequestError("values of a broadcast state can't be had as bytes")
                 return _broadcast(data, starts, serializers)
-            return [_list(data, starts, ends, unreadable(name) if as_bytes else info.value)]
+            return [_list(data, starts, ends, only_as_bytes() if as_bytes else info.value)]
 
     def _elements(
         self, stream: StateStream, offsets: Sequence[int]

@@ -46,7 +46,7 @@ def raw_timers(handle: KeyGroupsHandle, files: StateFiles) -> Iterator[Timers]:
             raise damaged("a key group begins behind the end of its stream")
         for group, offset in enumerate(handle.offsets, handle.first):
             if 0 <= offset < stream.size:
-                source = DataInput(stream.read(offset, behind[offset]))
+                source = files.input(stream, offset, behind[offset])
                 with reading(f"timers of key group {group}"):
                     timers = list(_services(source))
                 for name, columns in timers:

@@ -51,7 +51,7 @@ class RocksGroups:
     ) -> "RocksGroups":
         """Read the description, and whose files there are. Raises `CheckpointError`."""
         with files.open(handle.meta) as stream:
-            description = keyed_description(stream.read(0, stream.size))
+            description = keyed_description(files.input(stream, 0, stream.size))
         streams: dict[str, list[StreamHandle]] = {}
         for name, content in handle.files:
             if name.endswith(_FILES):
@@ -109,7 +109,7 @@ class _Sorted:
 
 
 def _within(deletions: list[_Deletion], group: int, size: int) -> list[_Deletion]:
-    """Those that have to do with a key group."""
+    """The deletions that have to do with a key group."""
     start, end = group.to_bytes(size, "big"), (group + 1).to_bytes(size + 1, "big")[-size:]
     is_last = group + 1 == 1 << 8 * size
     return [

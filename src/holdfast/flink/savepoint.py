@@ -21,6 +21,7 @@ from holdfast.flink.operator_ids import operator_id
 from holdfast.flink.stored_states import StatesOfOperator, StoredState
 from holdfast.locations.file_systems import file_system_for
 
+_FIRST_OF_FLINK_2 = 5  # version of the metadata
 _METADATA = "_metadata"
 _MOST_METADATA_BYTES = 1 << 31
 
@@ -277,7 +278,7 @@ class FlinkSavepoint:
         return self._uid(operator) or operator.id
 
 
-def open_savepoint(
+def open(
     pointer: str | os.PathLike[str],
     *,
     moved: Mapping[str, str] | None = None,
@@ -317,7 +318,9 @@ def open_savepoint(
         metadata = parse_metadata(data)
     except CheckpointError as error:
         raise type(error)(str(error.args[0]), uri) from error
-    return FlinkSavepoint(uri, metadata, StateFiles(uripath.parent(uri), moved or {}), uids)
+    is_of_flink_1 = metadata.version < _FIRST_OF_FLINK_2
+    files = StateFiles(uripath.parent(uri), moved or {}, is_of_flink_1=is_of_flink_1)
+    return FlinkSavepoint(uri, metadata, files, uids)
 
 
 def _exploded(table: pa.Table) -> pa.Table:

@@ -10,7 +10,12 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
-from holdfast.errors import CheckpointError, InvalidRequestError, UnreadableStateError
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    UnreadableStateError,
+    UnsupportedFormatError,
+)
 from holdfast.flink.descriptions import TIMERS, KeyedDescription
 from holdfast.flink.entries import column_names
 from holdfast.flink.files import StateFiles
@@ -27,9 +32,16 @@ from holdfast.flink.metadata import FlinkOperator
 from holdfast.flink.operator_state import OperatorStates
 from holdfast.flink.raw_timers import raw_timers
 from holdfast.flink.rocksdb_state import RocksGroups
-from holdfast.flink.serializers import not_readable, reading, unreadable
+from holdfast.flink.serializers import not_readable, only_as_bytes, reading
 
 _BROADCAST = "broadcast"
+_OF_THIS_STATE = (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    UnreadableStateError,
+    UnsupportedFormatError,
+)
+"""Errors that say nothing about other states."""
 
 
 class StatePart(Protocol):
@@ -188,9 +200,7 @@ class StatesOfOperator:
         try:
             with reading(what):
                 yield
-        except InvalidRequestError:
-            raise  # a file in another store: whoever calls has to say where it is
-        except CheckpointError as error:
+        except _OF_THIS_STATE as error:
             self._by_name.setdefault(("", what), StoredState("", what, (), str(error), []))
 
     def _add(
@@ -267,7 +277,7 @@ def _as_bytes(description: KeyedDescription, number: int) -> KeyedDescription:
     """The same states, but that the values of one are only had as bytes."""
     states = list(description.states)
     info = states[number]
-    value = unreadable("what is asked for as bytes")
+    value = only_as_bytes()
     states[number] = replace(info, serializers={**info.serializers, "VALUE_SERIALIZER": value})
     return replace(description, states=tuple(states))
 

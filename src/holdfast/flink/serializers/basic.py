@@ -229,9 +229,7 @@ LOCAL_TIME = Serializer(pa.time64("ns"), _read_local_time, 7)
 LOCAL_DATE_TIME = Serializer(pa.timestamp("ns"), _read_local_date_time, 13)
 NOTHING = Serializer(pa.null(), _read_nothing, 0, 1, _no_column)
 TIME_WINDOW = Serializer(
-    pa.struct(
-        [pa.field("start", pa.int64(), nullable=False), pa.field("end", pa.int64(), nullable=False)]
-    ),
+    pa.struct([("start", pa.int64()), ("end", pa.int64())]),
     _read_time_window,
     0,
     16,

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.errors import CheckpointCorruptedError, UnreadableStateError
+from holdfast.errors import CheckpointError, InvalidRequestError, UnreadableStateError
 from holdfast.flink.data_input import damaged
 
 Read = Callable[[bytes, int], tuple[Any, int]]
@@ -58,6 +58,19 @@ def unreadable(java_class: str) -> Serializer:
     return Serializer(pa.binary(), read, unreadable=java_class)
 
 
+def only_as_bytes() -> Serializer:
+    """The serializer of values that nobody wants to have decoded."""
+
+    def read(_data: bytes, _position: int) -> tuple[Any, int]:
+        message = (
+            "the heap backend's own format doesn't say how long values are, so that they can't be had as bytes; take "
+            "a canonical savepoint"
+        )
+        raise InvalidRequestError(message)
+
+    return Serializer(pa.binary(), read, unreadable="bytes")
+
+
 def not_readable(java_class: str) -> UnreadableStateError:
     """The error of a class whose values can't be read."""
     message = (
@@ -76,8 +89,8 @@ def reading(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (CheckpointCorruptedError, UnreadableStateError) as error:
-        raise type(error)(f"{what}: {error.args[0]}") from error
+    except CheckpointError as error:
+        raise type(error)(f"{what}: {error.args[0]}", error.location, error.kind) from error
     except (
         struct.error,
         IndexError,
@@ -89,11 +102,6 @@ def reading(what: str) -> Iterator[None]:
         pa.ArrowException,
     ) as error:
         raise damaged(f"{what}: {error}") from error
-
-
-def column_of(values: list[Any], type: pa.DataType) -> pa.Array:
-    """Values as a column."""
-    return pa.array(values, type)
 
 
 def counted(data: bytes, position: int) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from holdfast.flink.data_input import DataInput, damaged
 from holdfast.flink.serializers import basic, composite
+from holdfast.flink.serializers.kryo import kryo_of
 from holdfast.flink.serializers.serializer import Serializer, unreadable
 
 MOST_NESTED = 32
@@ -196,9 +197,7 @@ def _framed(source: DataInput, depth: int) -> dict[str, Serializer]:
         if source.byte():
             length = source.count()
             start = source.position
-            serializers[name] = snapshot_in(
-                DataInput(source.data, start, start + length), depth + 1
-            )
+            serializers[name] = snapshot_in(source.part(start, start + length), depth + 1)
             source.position = start + length
     return serializers
 
@@ -227,7 +226,7 @@ def _kryo(source: DataInput, java_class: str, version: int, _depth: int) -> Seri
             for _ in range(2):
                 if source.byte():
                     source.take(source.count())
-    return unreadable(f"{name} (by Kryo)")
+    return kryo_of(name, is_of_flink_1=source.is_of_flink_1)
 
 
 def _enum(source: DataInput, java_class: str, version: int, _depth: int) -> Serializer:
