@@ -455,7 +455,7 @@ def keyed_description(key: bytes, infos: Sequence[bytes], *, is_compressed: bool
 def snappy_chunk(data: bytes) -> bytes:
     crc = crc32c(data)
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFF_FFFF
-    content = pa.compress(data, codec="snappy", asbytes=True)
+    content: bytes = pa.compress(data, codec="snappy", asbytes=True)
     return b"\0" + (len(content) + 4).to_bytes(3, "little") + masked.to_bytes(4, "little") + content
 
 
@@ -477,14 +477,14 @@ def canonical_group(states: Mapping[int, Entries]) -> bytes:
     for number, entries in states.items():
         data += struct.pack(">H", number)
         for position, (key, value) in enumerate(entries):
-            if position == len(entries) - 1:
-                key = bytes([key[0] | 0x80]) + key[1:]
-            data += i4(len(key)) + key + i4(len(value)) + value
+            is_last = position == len(entries) - 1
+            first = bytes([key[0] | (0x80 if is_last else 0)])
+            data += i4(len(key)) + first + key[1:] + i4(len(value)) + value
     return data + b"\xff\xff"
 
 
 def entry_key(
-    group: int, key: Kind, name: Any, namespace: Kind, space: Any, prefix: int = 1
+    group: int, key: Kind, name: Any, namespace: Kind, space: Any, *, prefix: int = 1
 ) -> bytes:
     """The key of an entry, without a map's key."""
     data = group.to_bytes(prefix, "big")

@@ -42,8 +42,8 @@ from contracts.flink_savepoints import (
     metadata,
     nullable,
     pojo_snapshot,
-    snapshot,
     snappy,
+    snapshot,
     string,
     tuple_of,
     utf,
@@ -77,7 +77,10 @@ def column(table: pa.Table, name: str) -> pa.Array:
 
 @given(data=st.data(), kind=KINDS, compressed=st.booleans())
 def test_values_of_any_kind_are_read_from_list_states(
-    data: st.DataObject, kind: Kind, compressed: bool, tmp_path: Path
+    data: st.DataObject,
+    kind: Kind,
+    compressed: bool,  # noqa: FBT001
+    tmp_path: Path,
 ) -> None:
     values = data.draw(st.lists(kind.values, max_size=4))
     others = [1, 2]
@@ -165,7 +168,10 @@ class State:
 
 @given(data=st.data(), form=st.sampled_from(["canonical", "heap"]), compressed=st.booleans())
 def test_keyed_states_of_any_kind_are_read_in_all_forms(
-    data: st.DataObject, form: str, compressed: bool, tmp_path: Path
+    data: st.DataObject,
+    form: str,
+    compressed: bool,  # noqa: FBT001
+    tmp_path: Path,
 ) -> None:
     key, other_key = data.draw(st.sampled_from(KEYS))
     state = State(
@@ -352,9 +358,9 @@ def test_on_the_heap_an_unknown_state_spoils_what_stands_behind_it(tmp_path: Pat
     ]
     savepoint = keyed(tmp_path, keyed_description(LONG.snapshot, infos), groups)
     assert savepoint.read_state("job", "first").column("value").to_pylist() == [9]
-    with pytest.raises(UnreadableStateError, match="com.acme.Snapshot"):
+    with pytest.raises(UnreadableStateError, match=r"com.acme.Snapshot"):
         savepoint.read_state("job", "unknown")
-    with pytest.raises(UnreadableStateError, match="behind another.*'unknown'.*com.acme.Snapshot"):
+    with pytest.raises(UnreadableStateError, match=r"behind another.*'unknown'.*com.acme.Snapshot"):
         savepoint.read_state("job", "last")
     with pytest.raises(InvalidRequestError, match="canonical"):
         savepoint.read_state("job", "first", as_bytes=True)
@@ -370,7 +376,7 @@ def test_a_key_that_is_not_known_is_read_as_bytes_where_it_has_an_end(tmp_path: 
     assert savepoint.read_state("job", "v").to_pylist() == [
         {"key_group": 0, "key": b"key", "value": 4}
     ]
-    with pytest.raises(UnreadableStateError, match="com.acme.Snapshot"):
+    with pytest.raises(UnreadableStateError, match=r"com.acme.Snapshot"):
         savepoint.read_state("job", "m")
 
 

@@ -1,0 +1,260 @@
+"""`_metadata` in all versions, and the files that it leads to."""
+
+import uuid
+from pathlib import Path
+
+import pytest
+from contracts.flink_savepoints import (
+    LONG,
+    NOTHING,
+    Subtask,
+    canonical_group,
+    channel,
+    entry_key,
+    file,
+    i4,
+    i8,
+    incremental,
+    inline,
+    key_groups,
+    keyed_description,
+    keyed_info,
+    keyed_stream,
+    list_states,
+    metadata,
+    relative,
+    segment,
+    utf,
+)
+
+from holdfast import flink
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    UnreadableStateError,
+    UnsupportedFormatError,
+)
+
+VERSIONS = range(2, 8)
+DESCRIPTION = keyed_description(LONG.snapshot, [keyed_info("v", "VALUE", LONG.snapshot)])
+GROUP = canonical_group({0: [(entry_key(0, LONG, 3, NOTHING, None), i8(4))]})
+ROW = {"key_group": 0, "key": 3, "value": 4}
+STREAM = DESCRIPTION + GROUP
+
+
+def keyed(stream: bytes, kind: int = 12) -> bytes:
+    return key_groups(kind, 0, [len(DESCRIPTION), 0], stream)
+
+
+def write(directory: Path, content: bytes) -> Path:
+    directory.mkdir(exist_ok=True)
+    (directory / "_metadata").write_bytes(content)
+    return directory
+
+
+def value_of(savepoint: flink.FlinkSavepoint) -> object:
+    return savepoint.read_state("job", "v").to_pylist()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_metadata_of_every_version_is_read(version: int, tmp_path: Path) -> None:
+    subtask = Subtask(operator=list_states({"l": (LONG, [1, 2])}), keyed=keyed(inline(STREAM)))
+    master = i4(0xC96B1696 - (1 << 32)) + i4(3) + b"abc"
+    properties = b"\xac\xed\0\5" if version == 4 else b""
+    operators = {"job": {0: subtask, 1: Subtask(operator=list_states({"l": (LONG, [3])}))}}
+    content = metadata(operators, version=version, masters=[master], properties=properties)
+    savepoint = flink.open(write(tmp_path, content), uids=["job"])
+    assert (savepoint.metadata_version, savepoint.checkpoint_id) == (version, 7)
+    [row] = savepoint.operators().to_pylist()
+    assert row == {
+        "operator": "job",
+        "id": flink.operator_id("job"),
+        "uid": "job",
+        "name": "name of job" if version >= 5 else None,
+        "parallelism": 2,
+        "max_parallelism": 128,
+        "subtasks": 2,
+        "in_flight_bytes": 0,
+    }
+    assert savepoint.read_state("job", "l").to_pylist() == [
+        {"subtask": 0, "value": 1},
+        {"subtask": 0, "value": 2},
+        {"subtask": 1, "value": 3},
+    ]
+    assert value_of(savepoint) == [ROW]
+    assert [row["state"] for row in savepoint.states().to_pylist()] == ["l", "v"]
+
+
+def test_an_operator_is_named_by_uid_id_or_name(tmp_path: Path) -> None:
+    content = metadata({"job": {0: Subtask(keyed=keyed(inline(STREAM)))}, "other": {}})
+    savepoint = flink.open(write(tmp_path, content))
+    for name in ("job", flink.operator_id("job"), "name of job"):
+        assert savepoint.read_state(name, "v").to_pylist() == [ROW]
+    with pytest.raises(InvalidRequestError, match="no such operator"):
+        savepoint.read_state("nobody", "v")
+    with pytest.raises(InvalidRequestError, match="there are v"):
+        savepoint.read_state("job", "w")
+    assert savepoint.states("other").num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("uid", "id"),
+    [
+        ("numbers", "ca88eee0095684d687a1b6495617f957"),
+        ("my-uid", "8409efe6adc6d20787611f16017c808f"),
+        ("", "0" * 32),
+    ],
+)
+def test_the_id_of_an_operator_is_made_of_its_uid(uid: str, id: str) -> None:
+    assert flink.operator_id(uid) == id
+
+
+@pytest.mark.parametrize("kind", [3, 7, 12])
+def test_every_handle_of_key_groups_is_read(kind: int, tmp_path: Path) -> None:
+    content = metadata({"job": {0: Subtask(keyed=keyed(inline(STREAM), kind))}})
+    assert value_of(flink.open(write(tmp_path, content))) == [ROW]
+
+
+def test_streams_are_found_wherever_they_are(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "chk-1"
+    (tmp_path / "shared").write_bytes(b"....." + STREAM + b"...")
+    (tmp_path / "whole").write_bytes(STREAM)
+    size = len(STREAM)
+    for stream in (
+        relative("beside", size),
+        file(f"file:{tmp_path}/whole", size),  # with one slash, as Flink writes it
+        segment(f"file://{tmp_path}/shared", 5, size),
+    ):
+        directory = write(checkpoint, metadata({"job": {0: Subtask(keyed=keyed(stream))}}))
+        (checkpoint / "beside").write_bytes(STREAM)
+        assert value_of(flink.open(directory)) == [ROW]
+        assert value_of(flink.open(f"file://{directory}/_metadata")) == [ROW]
+
+
+def test_files_that_were_moved_are_found_where_one_says(tmp_path: Path) -> None:
+    (tmp_path / "state").write_bytes(STREAM)
+    stream = file("hdfs://nn:8020/flink/job/shared/state", len(STREAM))
+    directory = write(tmp_path, metadata({"job": {0: Subtask(keyed=keyed(stream))}}))
+    with pytest.raises(InvalidRequestError, match=r"another store.*--moved"):
+        flink.open(directory).states()
+    moved = {"hdfs://nn:8020/flink/job/shared": f"file://{tmp_path}"}
+    assert value_of(flink.open(directory, moved=moved)) == [ROW]
+
+
+@pytest.mark.parametrize("name", ["../state", "a/b", "..", "", "/etc/passwd"])
+def test_a_relative_name_leads_nowhere_else(name: str, tmp_path: Path) -> None:
+    (tmp_path / "state").write_bytes(STREAM)
+    content = metadata({"job": {0: Subtask(keyed=keyed(relative(name, len(STREAM))))}})
+    [row] = flink.open(write(tmp_path / "savepoint", content)).states().to_pylist()
+    assert "leads elsewhere" in row["failure"]
+
+
+def test_a_missing_file_is_said_and_the_other_states_are_read(tmp_path: Path) -> None:
+    subtask = Subtask(
+        operator=list_states({"l": (LONG, [1])}), keyed=keyed(relative("gone", len(STREAM)))
+    )
+    savepoint = flink.open(write(tmp_path, metadata({"job": {0: subtask}})))
+    states = {row["state"]: row["failure"] for row in savepoint.states().to_pylist()}
+    assert states["l"] is None
+    assert "missing" in states[None]
+    assert savepoint.read_state("job", "l").num_rows == 1
+    with pytest.raises(InvalidRequestError, match="missing"):
+        savepoint.read_state("job", "v")
+
+
+def test_a_file_that_is_too_short_is_said(tmp_path: Path) -> None:
+    (tmp_path / "state").write_bytes(STREAM[:-1])
+    content = metadata({"job": {0: Subtask(keyed=keyed(relative("state", len(STREAM))))}})
+    [row] = flink.open(write(tmp_path, content)).states().to_pylist()
+    assert f"has {len(STREAM) - 1} bytes, and {len(STREAM)}" in row["failure"]
+
+
+def test_a_changelog_is_read_if_nothing_has_changed_since(tmp_path: Path) -> None:
+    head = i4(0) + i4(2) + i8(0) + i4(1) + keyed(inline(STREAM))
+    change = b"\x09" + i4(0) + i4(2) + i8(0) + i8(1) + i4(1) + i4(0) + i4(2) + b"xy" + utf("id")
+    tail = i8(1) + i8(1) + utf("id")
+    unchanged = b"\x0e" + head + i4(0) + tail
+    changed = b"\x0e" + head + i4(1) + change + tail
+    content = metadata({"job": {0: Subtask(keyed=unchanged)}})
+    assert value_of(flink.open(write(tmp_path, content))) == [ROW]
+    content = metadata({"job": {0: Subtask(keyed=changed)}, "other": {}})
+    [row] = flink.open(write(tmp_path, content)).states().to_pylist()
+    assert "canonical savepoint" in row["failure"]
+
+
+@pytest.mark.parametrize("version", [3, 6])
+def test_rows_in_flight_are_warned_of(version: int, tmp_path: Path) -> None:
+    subtask = Subtask(channels=[channel(40, version=version), channel(2, version=version)])
+    savepoint = flink.open(write(tmp_path, metadata({"job": {0: subtask}}, version=version)))
+    assert savepoint.operators().column("in_flight_bytes").to_pylist() == [42]
+    [warning] = savepoint.warnings()
+    assert "42 bytes of rows in flight" in warning
+
+
+def test_a_native_savepoint_without_timers_is_warned_of(tmp_path: Path) -> None:
+    handle = incremental(0, 2, inline(DESCRIPTION), {})
+    savepoint = flink.open(write(tmp_path, metadata({"job": {0: Subtask(keyed=handle)}})))
+    assert savepoint.read_state("job", "v").num_rows == 0
+    [warning] = savepoint.warnings()
+    assert "take a canonical one" in warning
+
+
+def test_what_is_no_metadata_of_flink_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointNotFoundError):
+        flink.open(tmp_path)
+    with pytest.raises(UnsupportedFormatError, match="Holdfast's own"):
+        flink.open(write(tmp_path, b"holdfast"))
+    with pytest.raises(UnsupportedFormatError, match="version 9"):
+        flink.open(write(tmp_path, metadata({}, version=9)))
+    with pytest.raises(UnsupportedFormatError, match="of kind 99"):
+        flink.open(write(tmp_path, metadata({"job": {0: Subtask(keyed=b"\x63")}})))
+    with pytest.raises(CheckpointCorruptedError):
+        flink.open(write(tmp_path, metadata({"job": {0: Subtask()}})[:-1]))
+
+
+def test_state_of_a_version_that_is_not_known_is_said(tmp_path: Path) -> None:
+    subtask = Subtask(
+        operator=b"\4" + i4(0) + inline(i4(3)), keyed=keyed_stream(i4(5), [GROUP, b""])
+    )
+    savepoint = flink.open(write(tmp_path, metadata({"job": {0: subtask}})))
+    failures = savepoint.states().column("failure").to_pylist()
+    assert [text.count("stored in version") for text in failures] == [1, 1]
+
+
+def test_two_states_of_one_name_are_told_apart_by_their_kind(tmp_path: Path) -> None:
+    subtask = Subtask(operator=list_states({"v": (LONG, [1])}), keyed=keyed(inline(STREAM)))
+    savepoint = flink.open(write(tmp_path, metadata({"job": {0: subtask}})))
+    with pytest.raises(InvalidRequestError, match="keyed value"):
+        savepoint.read_state("job", "v")
+    assert savepoint.read_state("job", "v", kind="keyed value").to_pylist() == [ROW]
+    assert savepoint.read_state("job", "v", kind="list").num_rows == 1
+
+
+def test_a_savepoint_is_read_from_any_store(memory_directory: str) -> None:
+    from holdfast.locations.adapters import file_system_for
+
+    directory = f"{memory_directory}/{uuid.uuid4().hex}"
+    file_system = file_system_for(directory)
+    file_system.prepare_directory(directory)
+    content = metadata({"job": {0: Subtask(keyed=keyed(relative("state", len(STREAM))))}})
+    for name, data in (("_metadata", content), ("state", STREAM)):
+        stream = file_system.create(f"{directory}/{name}")
+        stream.write(data)
+        stream.commit()
+    assert value_of(flink.open(directory)) == [ROW]
+
+
+def test_subtasks_that_describe_a_state_as_unreadable_are_said(tmp_path: Path) -> None:
+    from contracts.flink_savepoints import snapshot
+
+    description = keyed_description(
+        LONG.snapshot,
+        [keyed_info("v", "VALUE", LONG.snapshot, snapshot("com.acme.Namespace", 1))],
+    )
+    subtask = Subtask(keyed=keyed_stream(description, [GROUP, b""]))
+    savepoint = flink.open(write(tmp_path, metadata({"job": {0: subtask}})))
+    [row] = savepoint.states().to_pylist()
+    assert "com.acme.Namespace" in row["failure"]
+    with pytest.raises(UnreadableStateError, match=r"com.acme.Namespace"):
+        savepoint.read_state("job", "v")
