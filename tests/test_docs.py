@@ -44,6 +44,7 @@ PRINTED = {
     "how-to-inspect-checkpoints.md": "damaged: []",
     "how-to-keep-checkpoints.md": "0 bytes would go, 0 files are too young to tell",
     "how-to-come-from-flink.md": "tens: True",
+    "how-to-read-flink-savepoints.md": "60 timers",
     "how-to-move-a-job.md": "it went on: True",
     "how-to-move-from-transformwithstate.md": "counted on from 20: True",
     "how-to-move-from-foreachbatch.md": "a customer is first 1 time",
@@ -67,6 +68,7 @@ NO_SETTINGS = {"spark.holdfast.state.checkpoints.dir"}
 WITHOUT_A_JOB = (
     "how-to-test-an-adapter.md",
     "how-to-configure.md",
+    "how-to-read-flink-savepoints.md",
     "api-testing.md",
 )
 

@@ -14,6 +14,7 @@ PAGES = {
     "holdfast.backends": "api-backends.md",
     "holdfast.backends.keyed_state": "api-keyed-state.md",
     "holdfast.errors": "api-errors.md",
+    "holdfast.flink": "api-flink.md",
     "holdfast.locations": "api-locations.md",
     "holdfast.locations.adapters": "api-adapters.md",
     "holdfast.spark": "api-spark.md",

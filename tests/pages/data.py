@@ -2,6 +2,7 @@
 
 import json
 import os
+import tarfile
 import time
 from pathlib import Path
 
@@ -31,17 +32,29 @@ _TWO_DAYS_S = 2 * 24 * 3600
 
 
 def write_data(directory: Path) -> None:
-    """Write what stands for /data: `holdfast`, `totals-spark` and an empty `savepoints`."""
+    """Write what stands for /data: `holdfast`, `totals-spark`, `flink` and an empty `savepoints`."""
     location = directory / "totals-spark"
     write_job(f"file://{directory}/holdfast", f"file://{location}")
     _write_query(location, f"file://{directory}/holdfast")
     (directory / "savepoints").mkdir()
+    _write_savepoints_of_flink(directory / "flink")
     # What a driver that was killed has left, and a sweep would delete.
     left = directory / "holdfast" / JOB / "chk-43" / f"0badf00d-{'0' * 32}"
     left.parent.mkdir(mode=0o700)
     left.write_bytes(b"x" * 1000)
     before = time.time() - _TWO_DAYS_S
     os.utime(left, (before, before))
+
+
+def _write_savepoints_of_flink(directory: Path) -> None:
+    """Native savepoints of Flink 2.3 on RocksDB and of 1.20 on the heap."""
+    archives = Path(__file__).parents[1] / "data" / "flink"
+    for name in ("rocks", "f120-heap"):
+        with tarfile.open(archives / f"{name}.tar.xz") as archive:
+            for member in archive.getmembers():
+                kind, _, member.name = member.name.partition("/native/")
+                if member.name and kind == name and member.isfile():
+                    archive.extract(member, directory, filter="data")
 
 
 def write_job(checkpoint_dir: str, checkpoint_location: str) -> None:

@@ -205,24 +205,34 @@ class FlinkSavepoint:
         """What is not in the states although the job had it, or may have had it."""
         warnings = []
         for operator in self._operators:
-            label = self._label(operator)
             in_flight = sum(subtask.in_flight_bytes for subtask in operator.subtasks.values())
             if in_flight:
                 warnings.append(
-                    f"operator {label} has {in_flight} bytes of rows in flight, which are in no state; "
-                    "take a savepoint, or an aligned checkpoint"
+                    f"operator {self._label(operator)} has {in_flight} bytes of rows in flight, which are in no "
+                    "state; take a savepoint, or an aligned checkpoint"
                 )
-            subtasks = operator.subtasks.values()
-            is_native = any(isinstance(subtask.keyed, IncrementalHandle) for subtask in subtasks)
-            has_timers = any(subtask.raw_keyed is not None for subtask in subtasks)
-            if is_native and not has_timers:
-                names = [state.name for state in self._states_of(operator).states]
-                if names and not any(name.startswith(TIMERS) for name in names):
-                    warnings.append(
-                        f"operator {label} has no timers; if it registers some and keeps them on the heap, Flink has "
-                        "left them out of this native savepoint: take a canonical one"
-                    )
+        labels = self._perhaps_without_timers()
+        if labels:
+            warnings.append(
+                f"there are no timers in the files of RocksDB of {', '.join(labels)}; if the job keeps timers on the "
+                "heap, Flink has left them out of this native savepoint: take a canonical one"
+            )
         return warnings
+
+    def _perhaps_without_timers(self) -> list[str]:
+        """Operators with files of RocksDB, if none of them has timers anywhere: Flink loses those on the heap."""
+        operators = [
+            operator
+            for operator in self._operators
+            if any(
+                isinstance(subtask.keyed, IncrementalHandle)
+                for subtask in operator.subtasks.values()
+            )
+        ]
+        for operator in operators:
+            if any(state.name.startswith(TIMERS) for state in self._states_of(operator).states):
+                return []
+        return [self._label(operator) for operator in operators]
 
     def _state(self, operator: str, name: str, kind: str | None) -> StoredState:
         stored = self._states_of(self._operator(operator)).states

@@ -1,0 +1,175 @@
+"""`holdfast flink`."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contracts.flink_savepoints import (
+    LONG,
+    NOTHING,
+    STRING,
+    TIMER,
+    Subtask,
+    canonical_group,
+    channel,
+    composite,
+    entry_key,
+    file,
+    i8,
+    info,
+    keyed_description,
+    keyed_info,
+    keyed_stream,
+    list_of,
+    list_states,
+    metadata,
+    snapshot,
+)
+
+from holdfast import flink
+from holdfast.cli.command_line import main
+
+ID = flink.operator_id("job")
+
+
+@pytest.fixture
+def savepoint(tmp_path: Path) -> str:
+    """A savepoint of two operators, one of them with a state that can't be read."""
+    timers = composite(TIMER, LONG.snapshot, NOTHING.snapshot)
+    infos = [
+        keyed_info("v", "LIST", list_of(LONG).snapshot),
+        info("_timer_state/event_user-timers", 3, serializers={"VALUE_SERIALIZER": timers}),
+        keyed_info("w", "VALUE", LONG.snapshot, snapshot("com.acme.Namespace", 1)),
+    ]
+    group = canonical_group(
+        {
+            0: [(entry_key(0, LONG, 3, NOTHING, None), i8(1) + b"," + i8(2))],
+            1: [(b"\0\x80" + i8(5)[1:] + i8(3) + b"\0", b"")],
+        }
+    )
+    subtask = Subtask(
+        operator=list_states({"texts": (STRING, ["a", "\x1b[31m"])}),
+        keyed=keyed_stream(keyed_description(LONG.snapshot, infos), [group, b""]),
+        channels=[channel(9, version=4)],
+    )
+    (tmp_path / "_metadata").write_bytes(metadata({"job": {0: subtask}, "other": {}}, version=4))
+    return f"file://{tmp_path}"
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[Any]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_show_says_in_json_what_there_is(
+    savepoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["flink", "show", savepoint, "--uid", "job", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    operator, other = shown["operators"]
+    states = {state["state"]: state for state in operator.pop("states")}
+    assert operator == {
+        "operator": "job",
+        "id": ID,
+        "uid": "job",
+        "name": None,
+        "parallelism": 1,
+        "max_parallelism": 128,
+        "subtasks": 1,
+        "in_flight_bytes": 9,
+    }
+    assert (other["uid"], other["states"]) == (None, [])
+    assert (shown["checkpoint"], shown["metadata_version"]) == (7, 4)
+    assert "9 bytes of rows in flight" in shown["warnings"][0]
+    assert list(states) == ["texts", "v", "_timer_state/event_user-timers", "w"]
+    assert states["v"] == {
+        "state": "v",
+        "kind": "keyed list",
+        "key": "int64",
+        "namespace": None,
+        "value": "list<item: int64>",
+        "failure": None,
+    }
+    assert "com.acme.Namespace" in states["w"]["failure"]
+
+
+def test_show_says_to_people_what_there_is(
+    savepoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["flink", "show", f"{savepoint}/_metadata"]) == 0
+    said = capsys.readouterr()
+    assert f"operator {ID}: 1 subtask, at most 128" in said.out
+    assert f"without state: {flink.operator_id('other')}" in said.out
+    assert "w can't be read: " in said.err
+    assert "rows in flight" in said.err
+
+
+def test_cat_prints_rows(savepoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["flink", "cat", savepoint, "job", "v", "--json"]) == 0
+    assert lines(capsys) == [{"key_group": 0, "key": 3, "value": [1, 2]}]
+    assert main(["flink", "cat", savepoint, ID, "v", "--explode", "--json", "--limit", "1"]) == 0
+    assert lines(capsys) == [{"key_group": 0, "key": 3, "value": 1}]
+    assert main(["flink", "cat", savepoint, "job", "v", "--bytes", "--json"]) == 0
+    data = base64.b64encode(i8(1) + b"," + i8(2)).decode()
+    assert lines(capsys) == [{"key_group": 0, "key": 3, "value": data}]
+    assert main(["flink", "cat", savepoint, "job", "--timers", "--json"]) == 0
+    [timer] = lines(capsys)
+    assert (timer["domain"], timer["key"], timer["timestamp"]) == (
+        "event",
+        3,
+        5,
+    )
+    assert main(["flink", "cat", savepoint, "job", "--json"]) == 0
+    assert len(lines(capsys)) == 4
+
+
+def test_cat_prints_a_table_that_steers_no_terminal(
+    savepoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["flink", "cat", savepoint, "job", "texts", "--limit", "1"]) == 0
+    said = capsys.readouterr()
+    assert said.out.split() == ["subtask", "value", "0", "a"]
+    assert "more than these 1 rows" in said.err
+    assert main(["flink", "cat", savepoint, "job", "texts", "--subtask", "0"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+    assert main(["flink", "cat", savepoint, "job", "texts", "--subtask", "5"]) == 0
+    assert "it is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["job", "w"], 3, "com.acme.Namespace"),
+        (["job", "nothing"], 2, "there are texts, v"),
+        (["nobody", "v"], 2, "no such operator"),
+        (["job", "v", "--timers"], 2, "no state"),
+        (["--moved", "s3://here"], 2, "OLD=NEW"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    words: list[str], status: int, said: str, savepoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["flink", "cat", savepoint, *words]) == status
+    assert said in capsys.readouterr().err
+
+
+def test_a_place_without_a_savepoint_is_said(
+    local_directory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("show", "cat"):
+        assert main(["flink", command, local_directory]) == 1
+        assert "no savepoint or checkpoint of Flink" in capsys.readouterr().err
+
+
+def test_files_that_were_moved_are_read_where_one_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    description = keyed_description(LONG.snapshot, [keyed_info("v", "VALUE", LONG.snapshot)])
+    handle = b"\x0c" + bytes(8) + file("s3://old/flink/state", len(description)) + b"\0\0"
+    (tmp_path / "state").write_bytes(description)
+    (tmp_path / "_metadata").write_bytes(metadata({"job": {0: Subtask(keyed=handle)}}))
+    pointer = f"file://{tmp_path}"
+    assert main(["flink", "cat", pointer, "job", "v"]) == 2
+    assert "another store" in capsys.readouterr().err
+    assert main(["flink", "cat", pointer, "job", "v", "--moved", f"s3://old/flink={pointer}"]) == 0
