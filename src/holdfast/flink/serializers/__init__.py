@@ -1,7 +1,7 @@
 """Serializers: from what a savepoint says of a serializer to what reads its values.
 
-`snapshots` reads descriptions and knows the classes; `basic`, `composite` and `kryo` make what reads values, each
-a `Serializer`. Start with `serializer`.
+`snapshots` reads descriptions and knows the classes; `basic`, `composite`, `kryo` and `sql` make what reads values,
+each a `Serializer`. Start with `serializer`.
 """
 
 from holdfast.flink.serializers.composite import list_of, map_of

@@ -13,7 +13,7 @@ Source:
 from collections.abc import Callable
 
 from holdfast.flink.data_input import DataInput, damaged
-from holdfast.flink.serializers import basic, composite
+from holdfast.flink.serializers import basic, composite, sql
 from holdfast.flink.serializers.kryo import kryo_of
 from holdfast.flink.serializers.serializer import Serializer, unreadable
 
@@ -22,6 +22,7 @@ MOST_NESTED = 32
 _COMPOSITE_MAGIC, _NESTED_MAGIC, _MAP_MAGIC = 911108, 1333245, 0x4F2C69A3D70
 
 _BASE = "org.apache.flink.api.common.typeutils.base."
+_SQL = "org.apache.flink.table.runtime.typeutils."
 _RUNTIME = "org.apache.flink.api.java.typeutils.runtime."
 
 
@@ -92,6 +93,7 @@ def _simple() -> dict[str, Serializer]:
             for name, kind in arrays.items()
         },
         f"{void}$VoidNamespaceSerializerSnapshot": basic.NOTHING,
+        f"{_SQL}StringDataSerializer$StringDataSerializerSnapshot": sql.STRING_DATA,
         f"{windows}TimeWindow$Serializer$TimeWindowSerializerSnapshot": basic.TIME_WINDOW,
         f"{windows}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot": basic.NOTHING,
     }
@@ -245,6 +247,34 @@ def _perhaps_with_time_to_live(
     return read_snapshot(source, depth + 1)
 
 
+def _sql_row(source: DataInput, java_class: str, version: int, depth: int) -> Serializer:
+    if version != 3:
+        raise UnknownSnapshotError(java_class)
+    count = source.count()
+    # Types of the fields stand before, as objects of Java.
+    parts = _NESTED_MAGIC.to_bytes(4, "big") + (1).to_bytes(4, "big") + count.to_bytes(4, "big")
+    start = source.data.find(parts, source.position, source.end)
+    if start < 0:
+        raise UnknownSnapshotError(java_class)
+    source.position = start + len(parts)
+    return sql.row_of(*(read_snapshot(source, depth + 1) for _ in range(count)))
+
+
+def _sql_decimal(source: DataInput, _class: str, _version: int, _depth: int) -> Serializer:
+    return _of_numbers(sql.decimal_of, source.read_int(), source.read_int())
+
+
+def _sql_timestamp(source: DataInput, _class: str, _version: int, _depth: int) -> Serializer:
+    return _of_numbers(sql.timestamp_of, source.read_int())
+
+
+def _of_numbers(make: Callable[..., Serializer], *numbers: int) -> Serializer:
+    try:
+        return make(*numbers)
+    except ValueError as error:
+        raise damaged(str(error)) from error
+
+
 _OTHERS: dict[str, _ReadSnapshot] = {
     f"{_BASE}ListSerializerSnapshot": _composite(composite.list_of, 1),
     f"{_BASE}MapSerializerSnapshot": _composite(composite.map_of, 2),
@@ -272,6 +302,9 @@ _OTHERS: dict[str, _ReadSnapshot] = {
         composite.with_last_access, 2
     ),
     "org.apache.flink.runtime.state.ttl.TtlAwareSerializerSnapshot": _perhaps_with_time_to_live,
+    f"{_SQL}RowDataSerializer$RowDataSerializerSnapshot": _sql_row,
+    f"{_SQL}DecimalDataSerializer$DecimalSerializerSnapshot": _sql_decimal,
+    f"{_SQL}TimestampDataSerializer$TimestampDataSerializerSnapshot": _sql_timestamp,
     "org.apache.flink.streaming.api.operators.TimerSerializerSnapshot": _composite(
         composite.timer_of, 2
     ),
