@@ -166,43 +166,61 @@ class EntryReader:
 
     def _values(self, values: "list[bytes] | Rows") -> pa.Array:
         value = self._value
-        if value.unreadable:
-            return pa.array(_texts(values), pa.binary())
-        if self._info.type == "list":
+        if self._info.type == "list" and not value.unreadable:
             read_list = _elements(value)
             return pa.array([read_list(data) for data in _texts(values)], value.type)
-        if value.column is not None and (rows := _rows(values, value.width)) is not None:
-            return value.column(rows)
-        read = value.read
-        result: list[Any] = []
-        append: Callable[[Any], None] = result.append
-        for data in _texts(values):
-            content, end = read(data, 0)
-            if end != len(data):
-                raise damaged(f"a value has {len(data)} bytes, of which {end} are read")
-            append(content)
-        return pa.array(result, value.type)
+        return _decoded(value, values)
 
     def _maps(self, group: int, entries: Entries) -> list[pa.Array]:
         prefix = group.to_bytes(self._prefix, "big")
         user_key, user_value = _map_parts(self._value)
         fixed = self._key_width
-        maps: dict[bytes, list[tuple[Any, Any]]] = {}
+        numbers: dict[bytes, int] = {}
+        owners, names, contents = [], [], []
         for key, value in zip(_texts(entries.keys), _texts(entries.values), strict=True):
             if not key.startswith(prefix):
                 raise _other_group(group)
             split = fixed or self._split(key)[2]
-            name: Any = key[split:]
-            if not user_key.unreadable:
-                name = _whole(user_key, name, "map key")
-            content: Any = None
-            if not value[0]:
-                content = value[1:]
-                if not user_value.unreadable:
-                    content = _whole(user_value, content, "map value")
-            maps.setdefault(key[:split], []).append((name, content))
-        columns = self._key_columns(group, list(maps))
-        return [*columns, pa.array(list(maps.values()), _value_type(self._info))]
+            owners.append(numbers.setdefault(key[:split], len(numbers)))
+            names.append(key[split:])
+            contents.append(None if value[0] else value[1:])
+        columns = self._key_columns(group, list(numbers))
+        items = _decoded_or_null(user_value, contents)
+        keys = _decoded(user_key, names)
+        order = np.argsort(owners, kind="stable")
+        if (np.diff(owners) < 0).any():  # entries of one map need not stand together
+            keys, items = keys.take(pa.array(order)), items.take(pa.array(order))
+        offsets = np.concatenate(([0], np.cumsum(np.bincount(owners)))).astype(np.int32)
+        return [*columns, pa.MapArray.from_arrays(pa.array(offsets), keys, items)]
+
+
+def _decoded(serializer: Serializer, values: "list[bytes] | Rows") -> pa.Array:
+    """Values that end where their bytes do, as a column."""
+    if serializer.unreadable:
+        return pa.array(_texts(values), pa.binary())
+    column = serializer.column
+    if column is not None and (rows := _rows(values, serializer.width)) is not None:
+        return column(rows)
+    read = serializer.read
+    result: list[Any] = []
+    append: Callable[[Any], None] = result.append
+    for data in _texts(values):
+        content, end = read(data, 0)
+        if end != len(data):
+            raise damaged(f"a value has {len(data)} bytes, of which {end} are read")
+        append(content)
+    return pa.array(result, serializer.type)
+
+
+def _decoded_or_null(serializer: Serializer, values: list[bytes | None]) -> pa.Array:
+    there = [value for value in values if value is not None]
+    column = _decoded(serializer, there)
+    if len(there) == len(values):
+        return column
+    numbers = iter(range(len(there)))
+    return column.take(
+        pa.array([None if value is None else next(numbers) for value in values], pa.int64())
+    )
 
 
 def _value_type(info: StateInfo) -> pa.DataType:
@@ -217,13 +235,6 @@ def _map_parts(value: Serializer) -> Sequence[Serializer]:
     if not value.parts:
         return value, value  # of which nothing is known
     return value.parts
-
-
-def _whole(serializer: Serializer, data: bytes, what: str) -> Any:
-    value, end = serializer.read(data, 0)
-    if end != len(data):
-        raise damaged(f"a {what} has {len(data)} bytes, of which {end} are read")
-    return value
 
 
 def _elements(value: Serializer) -> Callable[[bytes], list[Any]]:
