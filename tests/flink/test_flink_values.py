@@ -237,7 +237,7 @@ def test_timers_are_read_in_all_forms(
 
 
 def test_timers_beside_rocksdb_are_read_from_raw_keyed_state(tmp_path: Path) -> None:
-    service = utf("user-timers") + i4(2) + LONG.snapshot + i4(2) + NOTHING.snapshot
+    service = utf("user-timers") + LONG.snapshot + NOTHING.snapshot
     service += each([i8(5) + b"\0" + i8(1000)]) + each([i8(6) + b"\0" + i8(-1)])
     group = struct.pack(">I", 0xF1CD859F) + i4(2) + each([service])
     stream = inline(group + group)

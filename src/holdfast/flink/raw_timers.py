@@ -60,10 +60,7 @@ def _services(source: DataInput) -> Iterator[tuple[str, list[tuple[str, pa.Array
         raise UnsupportedFormatError(message)
     for _ in range(source.count(2)):
         name = source.utf()
-        serializers = []
-        for _ in range(2):
-            source.expect(2, "a serializer of timers")
-            serializers.append(_readable(source))
+        serializers = [_readable(source) for _ in range(2)]
         for domain in DOMAINS:
             columns = _timers(source, *serializers)
             if columns is not None:
