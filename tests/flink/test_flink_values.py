@@ -295,12 +295,14 @@ def test_lists_and_maps_can_be_read_element_by_element(tmp_path: Path) -> None:
     infos = [
         keyed_info("list", "LIST", list_of(LONG).snapshot),
         keyed_info("map", "MAP", map_of(STRING, LONG).snapshot),
+        keyed_info("unknown", "MAP", UNKNOWN),
     ]
     key = b"\0" + i8(3) + b"\0"
     group = canonical_group(
         {
             0: [(key, i8(1) + SEPARATOR + i8(2))],
             1: [(key + string("a"), b"\0" + i8(7)), (key + string("b"), b"\1")],
+            2: [(key + b"name", b"\0value")],
         }
     )
     savepoint = keyed(tmp_path, keyed_description(LONG.snapshot, infos), [group, b""])
@@ -316,6 +318,11 @@ def test_lists_and_maps_can_be_read_element_by_element(tmp_path: Path) -> None:
     assert savepoint.read_state("job", "list", as_bytes=True).to_pylist() == [
         row | {"value": i8(1) + b"," + i8(2)}
     ]
+    assert savepoint.read_state("job", "map", as_bytes=True).to_pylist() == [
+        row | {"value": [(string("a"), i8(7)), (string("b"), None)]}
+    ]
+    unknown = savepoint.read_state("job", "unknown")
+    assert unknown.to_pylist() == [row | {"value": [(b"name", b"value")]}]
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -404,6 +411,36 @@ def test_a_pojo_says_which_class_it_is_where_there_are_several(tmp_path: Path) -
     with pytest.raises(UnreadableStateError, match="Star"):
         unknown.read_state("job", "v")
     assert unknown.read_state("job", "v", as_bytes=True).column("value").to_pylist() == values
+
+
+def test_subtasks_may_know_different_subclasses(tmp_path: Path) -> None:
+    circle = pojo_snapshot("Circle", {"r": LONG.snapshot})
+    plain = pojo_snapshot("Shape", {"n": INT.snapshot})
+    known = pojo_snapshot("Shape", {"n": INT.snapshot}, None, {"Circle": circle})
+    subtasks = {}
+    for index, (value, data) in enumerate(
+        [(plain, b"\2\0" + i4(1)), (known, b"\4" + utf("Circle") + b"\2\0" + i8(5))]
+    ):
+        description = keyed_description(LONG.snapshot, [keyed_info("v", "VALUE", value)])
+        group = canonical_group({0: [(bytes([index]) + i8(3) + b"\0", data)]})
+        subtasks[index] = Subtask(keyed=keyed_stream(description, [group], first=index))
+    (tmp_path / "_metadata").write_bytes(metadata({"job": subtasks}))
+    savepoint = flink.open(tmp_path)
+    assert savepoint.read_state("job", "v").column("value").to_pylist() == [
+        {"n": 1, "class": None, "r": None},
+        {"n": None, "class": "Circle", "r": 5},
+    ]
+    assert savepoint.read_state("job", "v", as_bytes=True).num_rows == 2
+
+
+def test_subtasks_that_say_different_types_are_refused(tmp_path: Path) -> None:
+    subtasks = {
+        index: Subtask(operator=list_states({"v": (kind, [])}))
+        for index, kind in enumerate([LONG, STRING])
+    }
+    (tmp_path / "_metadata").write_bytes(metadata({"job": subtasks}))
+    with pytest.raises(UnreadableStateError, match="different types"):
+        flink.open(tmp_path).read_state("job", "v")
 
 
 def kryo(java_class: str) -> bytes:

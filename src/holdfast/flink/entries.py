@@ -225,7 +225,7 @@ def _decoded_or_null(serializer: Serializer, values: list[bytes | None]) -> pa.A
 
 def _value_type(info: StateInfo) -> pa.DataType:
     value = info.value
-    if info.type == "map" and value.unreadable and value.parts:
+    if info.type == "map" and value.unreadable:
         user_key, user_value = _map_parts(value)
         return pa.map_(user_key.type, user_value.type)
     return value.type

@@ -166,9 +166,12 @@ class StoredState:
             raise UnreadableStateError(f"state {self.name!r}: {self.failure}")
         if self.kind == _BROADCAST:
             parts = parts[:1]
+        schema = None if as_bytes else pa.schema(list(self.columns))
         for part in parts:
             with reading(f"state {self.name!r}"):
-                yield from part.batches(as_bytes=as_bytes)
+                for batch in part.batches(as_bytes=as_bytes):
+                    schema = schema or batch.schema
+                    yield _of_schema(batch, schema)
 
 
 class StatesOfOperator:
@@ -219,6 +222,11 @@ class StatesOfOperator:
             self._by_name[name, kind] = state
         state.failure = state.failure or failure
         state.parts.append((index, part))
+        if state.columns != columns:
+            try:
+                state.columns = _merged(state.columns, columns)
+            except TypeError:
+                state.failure = "its subtasks say that it has different types"
 
     def _add_operator(self, index: int, handle: OperatorHandle) -> None:
         states = OperatorStates.of(handle, self._files)
@@ -280,6 +288,48 @@ def _as_bytes(description: KeyedDescription, number: int) -> KeyedDescription:
     value = only_as_bytes()
     states[number] = replace(info, serializers={**info.serializers, "VALUE_SERIALIZER": value})
     return replace(description, states=tuple(states))
+
+
+def _merged(
+    columns: tuple[tuple[str, pa.DataType], ...], others: tuple[tuple[str, pa.DataType], ...]
+) -> tuple[tuple[str, pa.DataType], ...]:
+    """Columns of both: a subtask knows those subclasses of a POJO that it has met. Raises TypeError."""
+    if [name for name, _ in columns] != [name for name, _ in others]:
+        raise TypeError
+    return tuple(
+        (name, _merged_type(type, other))
+        for (name, type), (_, other) in zip(columns, others, strict=True)
+    )
+
+
+def _merged_type(type: pa.DataType, other: pa.DataType) -> pa.DataType:
+    if type == other:
+        return type
+    if pa.types.is_struct(type) and pa.types.is_struct(other):
+        fields = {field.name: field.type for field in type}
+        for field in other:
+            known = fields.get(field.name)
+            fields[field.name] = field.type if known is None else _merged_type(known, field.type)
+        return pa.struct(list(fields.items()))
+    if pa.types.is_list(type) and pa.types.is_list(other):
+        return pa.list_(_merged_type(type.value_type, other.value_type))
+    if pa.types.is_map(type) and pa.types.is_map(other):
+        return pa.map_(
+            _merged_type(type.key_type, other.key_type),
+            _merged_type(type.item_type, other.item_type),
+        )
+    raise TypeError
+
+
+def _of_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with the columns that all subtasks have together."""
+    if batch.schema.equals(schema):
+        return batch
+    columns = [
+        column if column.type == field.type else pa.array(column.to_pylist(), field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.record_batch(columns, schema=schema)
 
 
 def _constant(number: int, count: int) -> pa.Array:
