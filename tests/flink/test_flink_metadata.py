@@ -10,6 +10,7 @@ from contracts.flink_savepoints import (
     Subtask,
     canonical_group,
     channel,
+    each,
     entry_key,
     file,
     i4,
@@ -22,6 +23,7 @@ from contracts.flink_savepoints import (
     keyed_stream,
     list_states,
     metadata,
+    operator_handle,
     relative,
     segment,
     utf,
@@ -183,6 +185,33 @@ def test_a_changelog_is_read_if_nothing_has_changed_since(tmp_path: Path) -> Non
     assert "canonical savepoint" in row["failure"]
 
 
+def test_changes_of_a_changelog_in_files_are_passed_over(tmp_path: Path) -> None:
+    changes = [i8(0) + inline(b"xy"), i8(5) + file("file:/gone", 9)]
+    change = b"\x0d" + i4(0) + i4(2) + each(changes) + i8(0) + i8(0) + utf("id") + utf("filesystem")
+    head = i4(0) + i4(2) + i8(0) + i4(1) + keyed(inline(STREAM))
+    handle = b"\x0e" + head + i4(1) + change + i8(1) + i8(1) + utf("id")
+    subtask = Subtask(operator=list_states({"l": (LONG, [1])}), keyed=handle)
+    savepoint = flink.open(write(tmp_path, metadata({"job": {0: subtask}, "other": {}})))
+    assert savepoint.operators().num_rows == 2
+    assert savepoint.read_state("job", "l").num_rows == 1
+
+
+def test_operator_state_in_merged_files_is_read(tmp_path: Path) -> None:
+    whole = list_states({"l": (LONG, [1, 2])})
+    data = whole[whole.rindex(i4(6) + b"\0") :]
+    (tmp_path / "merged").write_bytes(b"...." + data)
+    stream = whole[: -len(inline(data))][1:]
+    directories = utf("file:/flink/taskowned") + utf("file:/flink/shared")
+    merged = segment(f"file:{tmp_path}/merged", 4, len(data))
+    subtasks = {
+        0: Subtask(operator=b"\x11" + stream + directories + b"\0" + merged),
+        1: Subtask(operator=b"\x11" + i4(0) + directories + b"\1\x10"),
+    }
+    savepoint = flink.open(write(tmp_path, metadata({"job": subtasks})))
+    assert savepoint.read_state("job", "l").column("value").to_pylist() == [1, 2]
+    assert savepoint.states().num_rows == 1
+
+
 @pytest.mark.parametrize("version", [3, 6])
 def test_rows_in_flight_are_warned_of(version: int, tmp_path: Path) -> None:
     subtask = Subtask(channels=[channel(40, version=version), channel(2, version=version)])
@@ -215,7 +244,7 @@ def test_what_is_no_metadata_of_flink_is_refused(tmp_path: Path) -> None:
 
 def test_state_of_a_version_that_is_not_known_is_said(tmp_path: Path) -> None:
     subtask = Subtask(
-        operator=b"\4" + i4(0) + inline(i4(3)), keyed=keyed_stream(i4(5), [GROUP, b""])
+        operator=operator_handle(i4(3), {"l": (0, [b"x"])}), keyed=keyed_stream(i4(5), [GROUP, b""])
     )
     savepoint = flink.open(write(tmp_path, metadata({"job": {0: subtask}})))
     failures = savepoint.states().column("failure").to_pylist()

@@ -538,5 +538,20 @@ def test_state_of_the_new_interfaces_names_elements_and_user_keys(
     assert savepoint.read_state("job", "m").column("value").to_pylist() == [[("a", 7)]]
 
 
+def test_serializers_around_others_are_seen_through(tmp_path: Path) -> None:
+    ttl = "org.apache.flink.runtime.state.ttl.TtlAwareSerializerSnapshot"
+    kept = snapshot(ttl, 1, b"\0" + LONG.snapshot)
+    many = composite("org.apache.flink.runtime.state.ArrayListSerializerSnapshot", kept)
+    java = snapshot("org.apache.flink.runtime.state.JavaSerializer$JavaSerializerSnapshot")
+    states: dict[str, tuple[Kind, list[Any]]] = {
+        "kept": (Kind(kept, pa.int64(), i8, LONG.values), [5]),
+        "many": (Kind(many, pa.null(), lambda data: data, st.none()), [each([i8(1), i8(2)])]),
+        "java": (Kind(java, pa.binary(), lambda data: data, st.none()), [b"\xac\xed"]),
+    }
+    savepoint = opened(tmp_path, Subtask(operator=list_states(states)))
+    read = {name: savepoint.read_state("job", name)["value"].to_pylist() for name in states}
+    assert read == {"kept": [5], "many": [[1, 2]], "java": [b"\xac\xed"]}
+
+
 def test_every_simple_serializer_has_a_kind_of_its_own() -> None:
     assert len({kind.snapshot for kind in SIMPLE}) == len(SIMPLE)

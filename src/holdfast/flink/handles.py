@@ -164,16 +164,16 @@ def operator_handle(source: DataInput) -> OperatorHandle | None:
         return None
     if kind not in {4, 17}:
         raise _unknown("operator state", kind)
-    if kind == 17:  # of merged files: where those of the task are, which its stream says, too
-        source.utf()
-        source.utf()
-        source.byte()
     states = {}
     for _ in range(source.count(7)):
         name, mode = source.utf(), source.byte()
         if mode >= len(MODES):
             raise damaged(f"an operator state is spread in mode {mode}")
         states[name] = mode, source.longs(source.count(8))
+    if kind == 17:  # of merged files: where those of the task are, which its stream says, too
+        source.utf()
+        source.utf()
+        source.byte()
     return OperatorHandle(states, needed_stream(source))
 
 
@@ -263,8 +263,8 @@ def _changes_inline(source: DataInput, _depth: int) -> ChangesHandle:
 def _changes_in_files(source: DataInput, depth: int, *, is_new: bool) -> ChangesHandle:
     source.take(8)
     for _ in range(source.count(9)):
-        stream_handle(source, depth + 1)
         source.read_long()
+        stream_handle(source, depth + 1)
     source.take(16)
     source.utf()
     if is_new:

@@ -229,6 +229,8 @@ class StatesOfOperator:
                 state.failure = "its subtasks say that it has different types"
 
     def _add_operator(self, index: int, handle: OperatorHandle) -> None:
+        if not handle.states:  # of merged files, which has no description either
+            return
         states = OperatorStates.of(handle, self._files)
         for name, (mode, _) in handle.states.items():
             part = _OperatorPart(index, states, name, self._files)

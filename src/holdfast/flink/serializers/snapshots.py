@@ -93,6 +93,9 @@ def _simple() -> dict[str, Serializer]:
             for name, kind in arrays.items()
         },
         f"{void}$VoidNamespaceSerializerSnapshot": basic.NOTHING,
+        "org.apache.flink.runtime.state.JavaSerializer$JavaSerializerSnapshot": unreadable(
+            "java.io.Serializable (by Java)"
+        ),
         f"{_SQL}StringDataSerializer$StringDataSerializerSnapshot": sql.STRING_DATA,
         f"{windows}TimeWindow$Serializer$TimeWindowSerializerSnapshot": basic.TIME_WINDOW,
         f"{windows}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot": basic.NOTHING,
@@ -277,6 +280,7 @@ def _of_numbers(make: Callable[..., Serializer], *numbers: int) -> Serializer:
 
 _OTHERS: dict[str, _ReadSnapshot] = {
     f"{_BASE}ListSerializerSnapshot": _composite(composite.list_of, 1),
+    "org.apache.flink.runtime.state.ArrayListSerializerSnapshot": _composite(composite.list_of, 1),
     f"{_BASE}MapSerializerSnapshot": _composite(composite.map_of, 2),
     f"{_BASE}SetSerializerSnapshot": _composite(
         lambda element: composite.nullable_elements(element, null=1), 1
