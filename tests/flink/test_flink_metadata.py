@@ -165,6 +165,26 @@ def test_a_missing_file_is_said_and_the_other_states_are_read(tmp_path: Path) ->
         savepoint.read_state("job", "v")
 
 
+def test_a_state_is_not_read_in_part_unless_one_asks_for_a_subtask(tmp_path: Path) -> None:
+    subtasks = {
+        0: Subtask(operator=list_states({"l": (LONG, [1])}), keyed=keyed(inline(STREAM))),
+        1: Subtask(keyed=keyed(relative("gone", len(STREAM)))),
+    }
+    savepoint = flink.open(write(tmp_path, metadata({"job": subtasks})))
+    with pytest.raises(UnreadableStateError, match=r"incomplete.*subtask 1.*missing"):
+        value_of(savepoint)
+    with pytest.raises(UnreadableStateError, match="incomplete"):
+        savepoint.read_state("job", "v", as_bytes=True)
+    assert savepoint.read_state("job", "v", subtask=0).to_pylist() == [ROW]
+    assert savepoint.read_state("job", "l").num_rows == 1
+    failures = {row["state"]: row["failure"] for row in savepoint.states().to_pylist()}
+    assert failures["l"] is None
+    assert "missing" in failures["v"]
+    with pytest.raises(UnreadableStateError, match="missing"):
+        savepoint.timers("job")
+    assert "missing" in failures[None]
+
+
 def test_a_file_that_is_too_short_is_said(tmp_path: Path) -> None:
     (tmp_path / "state").write_bytes(STREAM[:-1])
     content = metadata({"job": {0: Subtask(keyed=keyed(relative("state", len(STREAM))))}})

@@ -99,7 +99,7 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=25)  # each makes a database
+@settings(max_examples=12)  # each makes a database
 @given(
     steps=st.lists(STEP, max_size=30),
     compression=st.sampled_from(COMPRESSIONS),

@@ -12,13 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.common import uripath
-from holdfast.errors import CheckpointError, CheckpointNotFoundError, InvalidRequestError
+from holdfast.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+    UnreadableStateError,
+)
 from holdfast.flink.descriptions import TIMERS
 from holdfast.flink.files import StateFiles
 from holdfast.flink.handles import IncrementalHandle
 from holdfast.flink.metadata import FlinkMetadata, FlinkOperator, parse_metadata
 from holdfast.flink.operator_ids import operator_id
-from holdfast.flink.stored_states import StatesOfOperator, StoredState
+from holdfast.flink.stored_states import WITH_TIMERS, StatesOfOperator, StoredState
 from holdfast.locations.file_systems import file_system_for
 
 _FIRST_OF_FLINK_2 = 5  # version of the metadata
@@ -119,7 +124,7 @@ class FlinkSavepoint:
                             name: str(types[name]) if name in types else None
                             for name in ("key", "namespace", "value")
                         },
-                        "failure": state.failure or None,
+                        "failure": state.failure or state.incomplete or None,
                     }
                 )
         return pa.Table.from_pylist(rows, _STATES)
@@ -189,6 +194,8 @@ class FlinkSavepoint:
         """
         tables = []
         for state in self._states_of(self._operator(operator)).states:
+            if not state.name and state.kind in WITH_TIMERS:
+                raise UnreadableStateError(state.failure)
             if not state.name.startswith(TIMERS):
                 continue
             domain, _, service = state.name.removeprefix(TIMERS).partition("_")

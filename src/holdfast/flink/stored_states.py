@@ -34,7 +34,11 @@ from holdfast.flink.raw_timers import raw_timers
 from holdfast.flink.rocksdb_state import RocksGroups
 from holdfast.flink.serializers import not_readable, only_as_bytes, reading
 
-_BROADCAST = "broadcast"
+_BROADCAST, _TIMERS = "broadcast", "keyed timer"
+_OPERATOR_STATE, _KEYED_STATE, _RAW_KEYED_STATE = "operator state", "keyed state", "raw keyed state"
+WITH_TIMERS = (_KEYED_STATE, _RAW_KEYED_STATE)
+"""Kinds of what timers are in."""
+
 _OF_THIS_STATE = (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -147,6 +151,7 @@ class StoredState:
         columns: Names and types, as far as they are known.
         failure: Why it can't be read, or empty.
         parts: What reads the rows of a subtask, by its index.
+        incomplete: Why rows of a subtask can't be read, which may have some of it; or empty.
     """
 
     name: str
@@ -154,6 +159,7 @@ class StoredState:
     columns: tuple[tuple[str, pa.DataType], ...]
     failure: str
     parts: list[tuple[int, StatePart]]
+    incomplete: str = ""
 
     def batches(self, subtask: int | None, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:
         """The rows of all subtasks, or of one; of a broadcast state those of one subtask's copy.
@@ -164,6 +170,9 @@ class StoredState:
         parts = [part for index, part in self.parts if subtask in {None, index}]
         if self.failure and not as_bytes:
             raise UnreadableStateError(f"state {self.name!r}: {self.failure}")
+        if self.incomplete and subtask is None and self.kind != _BROADCAST:
+            message = f"state {self.name!r} is incomplete; subtask= or --subtask reads the others: {self.incomplete}"
+            raise UnreadableStateError(message)
         if self.kind == _BROADCAST:
             parts = parts[:1]
         schema = None if as_bytes else pa.schema(list(self.columns))
@@ -185,26 +194,38 @@ class StatesOfOperator:
         self._operator = operator
         self._files = files
         self._by_name: dict[tuple[str, str], StoredState] = {}
+        self._failures: dict[str, str] = {}
         for index, subtask in operator.subtasks.items():
-            with self._kept("operator state"):
+            with self._kept(_OPERATOR_STATE, index):
                 if subtask.operator is not None:
                     self._add_operator(index, subtask.operator)
-            with self._kept("keyed state"):
+            with self._kept(_KEYED_STATE, index):
                 if subtask.keyed is not None:
                     self._add_keyed(index, subtask.keyed)
-            with self._kept("raw keyed state"):
+            with self._kept(_RAW_KEYED_STATE, index):
                 if subtask.raw_keyed is not None:
                     self._add_timers(index, subtask.raw_keyed)
-        self.states = list(self._by_name.values())
+        self.states = [
+            *(StoredState("", what, (), failure, []) for what, failure in self._failures.items()),
+            *(self._completed(state) for state in self._by_name.values()),
+        ]
 
     @contextmanager
-    def _kept(self, what: str) -> Iterator[None]:
-        """Keep why all of this can't be read, and go on with what can be."""
+    def _kept(self, what: str, index: int) -> Iterator[None]:
+        """Keep why all of this can't be read of a subtask, and go on with what can be."""
         try:
-            with reading(what):
+            with reading(f"{what} of subtask {index}"):
                 yield
         except _OF_THIS_STATE as error:
-            self._by_name.setdefault(("", what), StoredState("", what, (), str(error), []))
+            self._failures.setdefault(what, str(error))
+
+    def _completed(self, state: StoredState) -> StoredState:
+        """The state, which says if a subtask may have rows of it that can't be read."""
+        what = _KEYED_STATE if state.kind.startswith("keyed") else _OPERATOR_STATE
+        state.incomplete = self._failures.get(what, "")
+        if state.kind == _TIMERS and not state.incomplete:
+            state.incomplete = self._failures.get(_RAW_KEYED_STATE, "")
+        return state
 
     def _add(
         self,
@@ -280,7 +301,7 @@ class StatesOfOperator:
         for name, columns in services.items():
             part = _TimersPart(handle, name, self._files)
             schema = (("key_group", pa.int32()), *columns)
-            self._add(index, f"{TIMERS}{name}", "keyed timer", part, columns=schema)
+            self._add(index, f"{TIMERS}{name}", _TIMERS, part, columns=schema)
 
 
 def _as_bytes(description: KeyedDescription, number: int) -> KeyedDescription:
