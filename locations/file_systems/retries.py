@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from random import Random
 from typing import TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception
 
 from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import (
@@ -25,6 +26,8 @@ from holdfast.errors import (
 _log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
+
+_RANDOM = Random()  # noqa: S311  # of its own: a program that seeds Python's draws what it always drew
 
 ABORT_DEADLINE_S = 10.0
 """How long a stream that is given up tries to leave nothing behind."""
@@ -152,14 +155,17 @@ class Retrier:
         retrying = Retrying(
             retry=retry_if_exception(is_transient),
             stop=deadline_is_near,
-            wait=wait_random_exponential(
-                multiplier=self._policy.first_wait_s, max=self._policy.longest_wait_s
-            ),
+            wait=self._wait_s,
             before_sleep=note,
             sleep=self._clock.sleep,
             reraise=True,
         )
         return retrying(next_attempt)
+
+    def _wait_s(self, state: RetryCallState) -> float:
+        doublings = min(state.attempt_number - 1, 63)
+        bound = min(self._policy.longest_wait_s, self._policy.first_wait_s * 2**doublings)
+        return _RANDOM.uniform(0, bound)
 
 
 def _changed_nothing(error: BaseException) -> bool:
