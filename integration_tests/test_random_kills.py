@@ -29,7 +29,7 @@ from holdfast.spark import progress_of
 
 KILLS = int(os.environ.get("HOLDFAST_KILLS", "1"))
 SEED = int(os.environ.get("HOLDFAST_SEED", str(time.time_ns() % 1_000_000)))
-BATCHES = max(6, 3 * KILLS)
+BATCHES = max(12, 3 * KILLS)
 ROWS = 2000
 LOCAL, CLUSTER = "local[2]", "local-cluster[2,1,1024]"
 LONGEST_WAIT_S = 0.7

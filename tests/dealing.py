@@ -30,6 +30,9 @@ SECONDS_OF_A_TEST = {
     "integration_tests/test_submit": 30.0,
     "integration_tests/test_two_phase_commit": 8.0,
     "tests/": 0.03,
+    "tests/backends/test_columnar_machine": 250.0,
+    "tests/backends/test_keyed_state_machine": 80.0,
+    "tests/locations/test_lifecycle_machine": 50.0,
     "tests/spark/": 1.0,
     "tests/test_docs.py::test_the_code_of": 8.0,
 }
