@@ -1,21 +1,13 @@
 """`holdfast cat`: what is in a state."""
 
 import argparse
-import itertools
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.checkpoints import POINTER_HELP, pointed
 from holdfast.cli.command import add_command
-from holdfast.cli.output import bytes_text, print_table, say
-from holdfast.cli.rows import (
-    DEFAULT_LIMIT,
-    cell_text,
-    element_cell,
-    json_rows,
-    positive_count,
-)
+from holdfast.cli.output import bytes_text, say
+from holdfast.cli.rows import add_rows, cell_text, element_cell, print_rows
 from holdfast.cli.stores import add_stores
 from holdfast.errors import CheckpointNotFoundError
 
@@ -65,13 +57,7 @@ def add_to(commands: "Commands") -> None:
         help="only the rows of this key, without reading others; once for each of its columns",
     )
     command.add_argument("--subtask", type=int, metavar="N", help="only what this subtask has")
-    command.add_argument(
-        "--limit",
-        type=positive_count,
-        metavar="N",
-        help=f"at most so many rows; without --json {DEFAULT_LIMIT} if not given",
-    )
-    command.add_argument("--json", action="store_true", help="print JSON, one object a line")
+    add_rows(command)
     add_stores(command)
 
 
@@ -87,25 +73,10 @@ def cat_command(options: argparse.Namespace) -> int:
     except CheckpointNotFoundError as error:
         say(str(error))
         return 1
-    limit = options.limit
-    if limit is None and not options.json:
-        limit = DEFAULT_LIMIT
     is_there, batches = _asked_for(options, pointer)
-    # One row more, to know whether there are more.
-    rows = itertools.islice(json_rows(batches), None if limit is None else limit + 1)
-    if options.json:
-        count = 0
-        for count, row in enumerate(itertools.islice(rows, limit), 1):  # noqa: B007
-            print(json.dumps(row))  # in ASCII: other characters may steer the terminal
-    else:
-        shown = list(rows)
-        count = len(shown)
-        cell = _state_cell if _is_listing(options) else element_cell
-        texts = [{name: cell(name, row[name]) for name in row} for row in shown[:limit]]
-        print_table(texts, right=_NUMBERS)
-        if limit is not None and count > limit:
-            say(f"there are more than these {limit} rows; --limit shows more of them")
-    if is_there and not count:
+    cell = _state_cell if _is_listing(options) else element_cell
+    is_any = print_rows(options, batches, right=_NUMBERS, cell=cell)
+    if is_there and not is_any:
         say("it is empty" if options.key is None else "nothing is kept for that key")
     return 0 if is_there else 1
 

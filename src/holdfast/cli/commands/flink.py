@@ -1,17 +1,18 @@
 """`holdfast flink`: what is in savepoints and checkpoints of Flink jobs."""
 
 import argparse
-import itertools
-import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command import add_command, add_json
 from holdfast.cli.output import count_text, print_json, print_line, print_table, say
-from holdfast.cli.rows import DEFAULT_LIMIT, element_cell, json_rows, positive_count
+from holdfast.cli.rows import add_rows, print_rows
 from holdfast.cli.stores import add_stores, use_stores
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from holdfast.cli.command import Commands
     from holdfast.flink import FlinkSavepoint
 
@@ -68,13 +69,7 @@ def add_to(commands: "Commands") -> None:
         "--explode", action="store_true", help="a row for each element of a list or entry of a map"
     )
     cat.add_argument("--bytes", action="store_true", help="values as they are stored, not decoded")
-    cat.add_argument(
-        "--limit",
-        type=positive_count,
-        metavar="N",
-        help=f"at most so many rows; without --json {DEFAULT_LIMIT} if not given",
-    )
-    cat.add_argument("--json", action="store_true", help="print JSON, one object a line")
+    add_rows(cat)
     for command in (show, cat):
         command.add_argument(
             "--uid",
@@ -134,9 +129,9 @@ def cat_command(options: argparse.Namespace) -> int:
     if options.timers and (options.operator is None or options.state is not None):
         raise InvalidRequestError("--timers takes an operator and no state")
     if options.timers:
-        batches = iter(savepoint.timers(options.operator).to_batches())
+        batches: Iterable[pa.RecordBatch] = savepoint.timers(options.operator).to_batches()
     elif options.state is None:
-        batches = iter(savepoint.states(options.operator).to_batches())
+        batches = savepoint.states(options.operator).to_batches()
     else:
         batches = savepoint.iter_state(
             options.operator,
@@ -146,33 +141,13 @@ def cat_command(options: argparse.Namespace) -> int:
             explode=options.explode,
             as_bytes=options.bytes,
         )
-    limit = options.limit
-    if limit is None and not options.json:
-        limit = DEFAULT_LIMIT
-    # One row more, to know whether there are more.
-    rows = itertools.islice(json_rows(batches), None if limit is None else limit + 1)
-    if options.json:
-        count = 0
-        for count, row in enumerate(itertools.islice(rows, limit), 1):  # noqa: B007
-            print(json.dumps(row))  # in ASCII: other characters may steer the terminal
-    else:
-        shown = list(rows)
-        count = len(shown)
-        texts = [
-            {name: element_cell(name, value) for name, value in row.items()}
-            for row in shown[:limit]
-        ]
-        print_table(texts, right=_NUMBERS)
-        if limit is not None and count > limit:
-            say(f"there are more than these {limit} rows; --limit shows more of them")
-    if not count:
+    if not print_rows(options, batches, right=_NUMBERS):
         say("it is empty")
     return 0
 
 
 def _opened(options: argparse.Namespace) -> "FlinkSavepoint":
-    # Not at the top: it takes a while to load Arrow, and other commands need none.
-    from holdfast import flink  # noqa: PLC0415
+    from holdfast import flink  # noqa: PLC0415  # it takes a while to load Arrow, which other commands don't need
 
     moved = {}
     for pair in options.moved:
