@@ -64,9 +64,9 @@ class SegmentStore:
             if segment is not None and segment.is_changed():
                 self._workspace.forget(name)
                 segment = None
-            if segment is None:
-                segment = self._opened(name)
             local = self._local(name)
+            if segment is None:
+                segment = self._opened(name, local)
             if local is not None:
                 segment.fetch_if_damaged(local.fetched_again)
             self._segments[name] = segment
@@ -101,12 +101,11 @@ class SegmentStore:
         """Let go of all segments. Local files stay."""
         self._segments = {}
 
-    def _opened(self, name: str) -> Segment:
-        stream = self._streams.get(name)
-        if stream is None:
-            raise CheckpointNotFoundError(f"segment {name} is gone")
-        local = self._local(name)
+    def _opened(self, name: str, local: LocalSegment | None) -> Segment:
         if local is None:
+            stream = self._streams.get(name)
+            if stream is None:
+                raise CheckpointNotFoundError(f"segment {name} is gone")
             segment = load_segment(name, stream)
             if isinstance(stream, ByteStreamStateHandle):
                 self._workspace.keep(segment)

@@ -211,7 +211,7 @@ class Section:
         start, length = self._place.place
         read = (
             self._segment.verified
-        )  # nothing that leads here: that would keep its memory until a collection
+        )  # not by `self`: a circle would keep the memory until a collection
         try:
             if self._part is None:
                 self._part = PartialBatch(lambda offset, size: read(start + offset, size), length)

@@ -8,6 +8,7 @@ Source:
     Flink, MetadataV2V3SerializerBase (2.3.0).
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -74,6 +75,27 @@ class KeyGroupsHandle:
     offsets: tuple[int, ...]
     stream: StreamHandle
     is_canonical: bool = False
+
+    def extents(self, size: int, *, least: int) -> list[tuple[int, int, int]]:
+        """Each key group that is there, where it begins and where it ends.
+
+        Args:
+            size: Length of the stream, in bytes.
+            least: The least offset that a group can begin at; lower ones say that it is not there.
+
+        Raises:
+            CheckpointCorruptedError: A key group begins behind the end of the stream.
+        """
+        there = [
+            (group, offset)
+            for group, offset in enumerate(self.offsets, self.first)
+            if offset >= least
+        ]
+        edges = sorted({*(offset for _, offset in there), size})
+        if edges[-1] != size:
+            raise damaged("a key group begins behind the end of its stream")
+        behind = {**dict(itertools.pairwise(edges)), size: size}
+        return [(group, offset, behind[offset]) for group, offset in there]
 
 
 @dataclass(frozen=True, slots=True)

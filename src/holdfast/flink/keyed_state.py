@@ -4,7 +4,6 @@ Source:
     Flink, KeyGroupsStateHandle and what restores it (2.3.0).
 """
 
-import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,7 +13,6 @@ import pyarrow as pa
 
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.flink.canonical import check_group, entries_of
-from holdfast.flink.data_input import damaged
 from holdfast.flink.descriptions import KeyedDescription, keyed_description
 from holdfast.flink.entries import EntryReader
 from holdfast.flink.files import StateFiles, StateStream
@@ -64,7 +62,7 @@ class KeyGroups:
         """
         info = self.description.states[state]
         with files.open(self.handle.stream) as stream:
-            groups = list(self._groups(stream))
+            groups = self.handle.extents(stream.size, least=1)
             if not groups:
                 return
             if self._is_heap(stream, groups):
@@ -85,17 +83,6 @@ class KeyGroups:
                         columns = reader.columns(group, entries)
                 if columns is not None:
                     yield group, columns
-
-    def _groups(self, stream: StateStream) -> Iterator[tuple[int, int, int]]:
-        """Each key group that is there, where it begins and where it ends."""
-        offsets = [offset for offset in self.handle.offsets if offset > 0]
-        if offsets and max(offsets) > stream.size:
-            raise damaged("a key group begins behind the end of its stream")
-        ordered = sorted({*offsets, stream.size})
-        behind = dict(itertools.pairwise(ordered))
-        for number, offset in enumerate(self.handle.offsets):
-            if offset > 0:
-                yield self.handle.first + number, offset, behind.get(offset, stream.size)
 
     def _is_heap(self, stream: StateStream, groups: list[tuple[int, int, int]]) -> bool:
         """Whether the groups are in the form of the heap backend, which the handle doesn't say."""

@@ -8,13 +8,12 @@ Source:
     Flink, InternalTimerServiceSerializationProxy and InternalTimersSnapshotReaderWriters (2.3.0).
 """
 
-import itertools
 from collections.abc import Iterator
 
 import pyarrow as pa
 
 from holdfast.errors import UnsupportedFormatError
-from holdfast.flink.data_input import DataInput, damaged
+from holdfast.flink.data_input import DataInput
 from holdfast.flink.files import StateFiles
 from holdfast.flink.handles import KeyGroupsHandle
 from holdfast.flink.serializers import (
@@ -40,13 +39,9 @@ def raw_timers(handle: KeyGroupsHandle, files: StateFiles) -> Iterator[Timers]:
         CheckpointError: They can't be read.
     """
     with files.open(handle.stream) as stream:
-        ordered = sorted({offset for offset in handle.offsets if offset >= 0} | {stream.size})
-        behind = dict(itertools.pairwise(ordered))
-        if ordered[-1] != stream.size:
-            raise damaged("a key group begins behind the end of its stream")
-        for group, offset in enumerate(handle.offsets, handle.first):
-            if 0 <= offset < stream.size:
-                source = files.input(stream, offset, behind[offset])
+        for group, start, end in handle.extents(stream.size, least=0):
+            if start < end:
+                source = files.input(stream, start, end)
                 with reading(f"timers of key group {group}"):
                     timers = list(_services(source))
                 for name, columns in timers:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.common import uripath
+from holdfast.common import fill, uripath
 from holdfast.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -324,9 +324,8 @@ def open(
             file.seek(0)
             if size > _MOST_METADATA_BYTES:
                 raise InvalidRequestError(f"metadata of {size} bytes are not read", uri)
-            data = file.read(size)
-            while len(data) < size and (more := file.read(size - len(data))):
-                data += more
+            view = memoryview(bytearray(size))
+            data = bytes(view[: fill(file, view)])
     except CheckpointNotFoundError as error:
         raise CheckpointNotFoundError(
             "no savepoint or checkpoint of Flink is there", uri

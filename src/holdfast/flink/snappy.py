@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.common import crc32c
 from holdfast.flink.data_input import damaged
+from holdfast.flink.masked_crc import masked_crc32c
 
 _STREAM = b"\xff\x06\x00\x00sNaPpY"
 _MOST_OF_A_CHUNK = 1 << 16
-_MASK = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,6 @@ def _chunk(data: bytes, *, is_plain: bool) -> bytes:
     masked, content = int.from_bytes(data[:4], "little"), data[4:]
     if not is_plain:
         content = decompress_block(content, _MOST_OF_A_CHUNK)
-    crc = crc32c(content)
-    if ((crc >> 15 | crc << 17) + 0xA282EAD8) & _MASK != masked:
+    if masked_crc32c(content) != masked:
         raise damaged("a compressed chunk differs from its checksum")
     return content

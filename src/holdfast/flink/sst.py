@@ -19,17 +19,16 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from holdfast.common import crc32c
 from holdfast.errors import UnsupportedFormatError
 from holdfast.flink.data_input import damaged
 from holdfast.flink.files import StateStream
+from holdfast.flink.masked_crc import masked_crc32c
 from holdfast.flink.serializers import not_readable
 from holdfast.flink.snappy import decompress_block
 
 _FOOTER_BYTES, _MAGIC, _VERSIONS = 53, 0x88E241B785F4CFF7, range(2, 6)
 _TRAILER_BYTES = 5
 _MOST_OF_A_BLOCK = 1 << 28
-_MASK = 0xFFFF_FFFF
 _CRC32C = 1
 _TWO_LEVELS, _WITH_FIRST_KEY = 2, 3
 
@@ -143,11 +142,9 @@ class SstFile:
         """A block, decompressed."""
         data = self._stream.read(handle.offset, handle.offset + handle.size + _TRAILER_BYTES)
         content, kind = data[: handle.size], data[handle.size]
-        if self._checksum == _CRC32C:
-            crc = crc32c(data[: handle.size + 1])
-            masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & _MASK
-            if masked != int.from_bytes(data[handle.size + 1 :], "little"):
-                raise damaged("a block of RocksDB differs from its checksum")
+        checksum = int.from_bytes(data[-4:], "little")
+        if self._checksum == _CRC32C and masked_crc32c(data[:-4]) != checksum:
+            raise damaged("a block of RocksDB differs from its checksum")
         return content if kind == 0 else _decompressed(content, kind)
 
 
