@@ -1,14 +1,17 @@
 """Stored columns of a state as Arrow columns that anybody can read, without the job's classes."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
 
 from holdfast.backends.arrow import json_text
 from holdfast.backends.serializers import Kind, StoredSerializer, packed, stored_in
+from holdfast.common import message_pack_decoder
 from holdfast.errors import CheckpointCorruptedError
+
+_PLAIN = message_pack_decoder(list[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ def shown(how: ShownColumn, stored: pa.Array) -> pa.Array:
     if how.kind == "pickle":
         return stored.cast(pa.binary())
     try:
-        texts = list(map(json_text, msgspec.msgpack.decode(packed(stored))))
+        texts = list(map(json_text, _PLAIN.decode(packed(stored))))
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         message = f"elements of state {how.state!r} can't be decoded ({type(error).__name__})"
         raise CheckpointCorruptedError(message) from None

@@ -24,6 +24,7 @@ from holdfast.backends.serializers.object_columns import object_column
 from holdfast.backends.serializers.objects import Objects
 from holdfast.backends.serializers.serializer import Serializer
 from holdfast.backends.serializers.stored_form import StoredSerializer
+from holdfast.common import message_pack_decoder
 
 _MAYBE_LARGE = re.compile(rb"\xcf[\x80-\xff]")
 """How whole numbers from 2**63 on begin in MessagePack; other data may look like that, too."""
@@ -32,7 +33,7 @@ _AT_ONCE = 256
 """Objects that exist at a time: the more there are, the longer Python's garbage collector looks at them."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_plain = msgspec.msgpack.Decoder(strict=False).decode
+_plain = message_pack_decoder(Any, strict=False).decode
 
 
 class ObjectSerializer(Serializer):
@@ -55,7 +56,7 @@ class ObjectSerializer(Serializer):
         self._has_durations = "duration" in str(column.type)
         self._row = column.row if column.has_classes else None
         self._read_row = (
-            None if column.row_type is None else msgspec.msgpack.Decoder(column.row_type).decode
+            None if column.row_type is None else message_pack_decoder(column.row_type).decode
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

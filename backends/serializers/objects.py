@@ -15,11 +15,12 @@ from holdfast.backends.serializers.type_forms import (
     has_untyped,
     leaves_out_defaults,
 )
+from holdfast.common import message_pack_decoder
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 
 _encode = msgspec.msgpack.Encoder().encode
 _encode_sorted = msgspec.msgpack.Encoder(order="deterministic").encode
-_plain = msgspec.msgpack.Decoder().decode
+_plain = message_pack_decoder(Any).decode
 
 
 class Objects:
@@ -45,8 +46,8 @@ class Objects:
         if type is None:
             raise InvalidRequestError("None is no type of elements")
         try:
-            self._decode = msgspec.msgpack.Decoder(type).decode
-            self._decode_list = msgspec.msgpack.Decoder(list[type]).decode
+            self._decode = message_pack_decoder(type).decode
+            self._decode_list = message_pack_decoder(list[type]).decode
             self.described = msgspec.inspect.type_info(type)
             self.form = form_of(self.described)
             classes = classes_in(self.described)

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 
+from holdfast.common import message_pack_decoder
 from holdfast.errors import CheckpointCorruptedError
 
 Kind = Literal["arrow", "messagepack", "pickle"]
@@ -30,6 +31,9 @@ class StoredSerializer(msgspec.Struct, frozen=True):
     leaves_out_defaults: bool = False
 
 
+_DECODER = message_pack_decoder(StoredSerializer)
+
+
 def stored_in(field: pa.Field, state: str) -> StoredSerializer:
     """What a stored column of a state says of itself.
 
@@ -40,7 +44,7 @@ def stored_in(field: pa.Field, state: str) -> StoredSerializer:
     if content is None:
         return StoredSerializer("arrow", str(field.type))
     try:
-        return msgspec.msgpack.decode(content, type=StoredSerializer)
+        return _DECODER.decode(content)
     except msgspec.MsgspecError as error:
         message = f"state {state!r} does not say how it was stored ({error})"
         raise CheckpointCorruptedError(message) from error

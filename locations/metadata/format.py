@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.common import crc32c
+from holdfast.common import crc32c, message_pack_decoder
 from holdfast.errors import (
     CheckpointCorruptedError,
     InvalidRequestError,
@@ -112,7 +112,7 @@ def _read_version_1(rest: memoryview) -> CheckpointMetadata:
     body = rest[_LENGTH.size :]
     if length != len(body):
         raise msgspec.DecodeError(f"body of {len(body)} bytes, expected {length}")
-    return msgspec.msgpack.decode(body, type=CheckpointMetadata)
+    return _DECODER.decode(body)
 
 
 READERS: dict[int, Callable[[memoryview], CheckpointMetadata]] = {1: _read_version_1}
@@ -144,3 +144,6 @@ def _unreadable(version: int) -> str:
     readable = f"versions {oldest} to {newest}" if oldest < newest else f"version {newest}"
     message = f"written in format version {version}; this Holdfast reads {readable}"
     return f"{message}: upgrade Holdfast" if version > newest else message
+
+
+_DECODER = message_pack_decoder(CheckpointMetadata)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from holdfast.common import SYSTEM_CLOCK, Clock, uripath
+from holdfast.common import SYSTEM_CLOCK, Clock, json_decoder, uripath
 from holdfast.errors import (
     CheckpointConflictError,
     CheckpointCorruptedError,
@@ -60,6 +60,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     claimed_ms: int
     completed: dict[int, str]
+
+
+_DECODER = json_decoder(Claim)
 
 
 class DirectoryOwnership:
@@ -155,7 +158,7 @@ class DirectoryOwnership:
             uri = _claim_at(self._directory, newest_epoch(self._directory))
             try:
                 with file_system_for(uri).open(uri) as stream:
-                    return msgspec.json.decode(stream.read(), type=Claim)
+                    return _DECODER.decode(stream.read())
             except CheckpointNotFoundError:
                 continue  # a newer one was published, and this one forgotten
             except msgspec.MsgspecError as error:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from holdfast.backends.keyed.segments.stored_specs import StoredSpec
 from holdfast.backends.keyed.table import TableSpec
-from holdfast.common import MOST, Count, crc32c
+from holdfast.common import MOST, Count, crc32c, message_pack_decoder
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
 
 MAGIC = b"HOLDTBLS"
@@ -263,7 +263,7 @@ def decode_manifest(content: bytes, location: str = "") -> Manifest:
     return manifest
 
 
-_DECODER = msgspec.msgpack.Decoder(Manifest)
+_DECODER = message_pack_decoder(Manifest)
 
 
 def _check(name: str, table: TableManifest) -> None:

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from holdfast.common import BlockBytes, Count, crc32c
+from holdfast.common import BlockBytes, Count, crc32c, message_pack_decoder
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
 
 MAGIC = b"HOLDSEGM"
@@ -203,7 +203,7 @@ def flaw_of_blocks(
     )
 
 
-_DECODER = msgspec.msgpack.Decoder(Trailer)
+_DECODER = message_pack_decoder(Trailer)
 
 
 def _flaw(trailer: Trailer, end: int) -> str | None:

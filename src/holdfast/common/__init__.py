@@ -16,6 +16,7 @@ from holdfast.common.bounds import (
 )
 from holdfast.common.clock import SYSTEM_CLOCK, Clock
 from holdfast.common.crc import crc32c
+from holdfast.common.decoders import json_decoder, message_pack_decoder
 from holdfast.common.durations import duration_s
 from holdfast.common.parallel import ContextPool, as_they_end, check_wanted, in_parallel
 from holdfast.common.process_cache import ProcessCache
@@ -44,6 +45,8 @@ __all__ = [
     "failures_of",
     "fill",
     "in_parallel",
+    "json_decoder",
+    "message_pack_decoder",
     "raise_first",
     "read_exactly",
     "read_into",

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.common import Count
+from holdfast.common import Count, message_pack_decoder
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations.metadata import CheckpointMetadata
 
@@ -45,6 +45,9 @@ class SparkProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         return batch_time, max(watermark, self.watermark)
 
 
+_DECODER = message_pack_decoder(SparkProgress)
+
+
 def progress_of(metadata: CheckpointMetadata) -> SparkProgress:
     """Spark's side of a checkpoint.
 
@@ -57,7 +60,7 @@ def progress_of(metadata: CheckpointMetadata) -> SparkProgress:
         message = f"checkpoint {metadata.checkpoint_id} was not taken by a Spark query"
         raise InvalidRequestError(message)
     try:
-        return msgspec.msgpack.decode(encoded, type=SparkProgress)
+        return _DECODER.decode(encoded)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         message = (
             f"Spark's side of checkpoint {metadata.checkpoint_id} of job {metadata.job_id} can't be "

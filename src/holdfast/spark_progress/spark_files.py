@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from holdfast.common import message_pack_decoder
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata, absolute_uri, relative_uri
@@ -51,6 +52,9 @@ class SparkFiles(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, files=files, state_origins=origins)
 
 
+_DECODER = message_pack_decoder(SparkFiles)
+
+
 def spark_files_of(metadata: CheckpointMetadata, directory: str) -> SparkFiles:
     """Spark's side of a savepoint in a directory.
 
@@ -63,7 +67,7 @@ def spark_files_of(metadata: CheckpointMetadata, directory: str) -> SparkFiles:
         message = "this is no savepoint of a query; take_savepoint makes one"
         raise InvalidRequestError(message, directory)
     try:
-        decoded = msgspec.msgpack.decode(encoded, type=SparkFiles)
+        decoded = _DECODER.decode(encoded)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         message = f"Spark's side of the savepoint can't be decoded ({error})"
         raise CheckpointCorruptedError(message, directory) from error

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.common import json_decoder
 from holdfast.errors import CheckpointCorruptedError
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
@@ -166,17 +167,21 @@ class _FileOffset(msgspec.Struct, forbid_unknown_fields=True):
     logOffset: int  # noqa: N815  # Spark's name
 
 
+_FILE_OFFSET = json_decoder(_FileOffset)
+_ENTRY = json_decoder(dict[str, Any])
+
+
 def _log_offset(line: str) -> int | None:
     """How far a line says that a log of files counts; None if the source has offsets of another kind."""
     try:
-        return msgspec.json.decode(line, type=_FileOffset).logOffset
+        return _FILE_OFFSET.decode(line).logOffset
     except msgspec.MsgspecError:
         return None  # Kafka has topics by name, other sources need not even be JSON
 
 
 def _json(line: str, uri: str) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(line, type=dict[str, Any])
+        return _ENTRY.decode(line)
     except msgspec.MsgspecError as error:
         message = f"Spark's log has an entry that can't be read ({error})"
         raise CheckpointCorruptedError(message, uri) from error

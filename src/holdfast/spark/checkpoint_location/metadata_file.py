@@ -7,6 +7,7 @@ While a restore or a roll back is not finished the file has no id, which keeps S
 
 import msgspec
 
+from holdfast.common import json_decoder
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.spark.checkpoint_location.small_files import names_in, read
 
@@ -18,6 +19,9 @@ class _Metadata(msgspec.Struct):
     """What is read of the file; Spark may have more in it."""
 
     id: str
+
+
+_DECODER = json_decoder(_Metadata)
 
 
 def query_id_of(checkpoint_location: str) -> str:
@@ -32,7 +36,7 @@ def query_id_of(checkpoint_location: str) -> str:
         raise InvalidRequestError(message, checkpoint_location)
     uri = f"{checkpoint_location}/{METADATA}"
     try:
-        return msgspec.json.decode(read(uri), type=_Metadata).id
+        return _DECODER.decode(read(uri)).id
     except msgspec.MsgspecError as error:
         message = (
             "query's id can't be read; if a restore or a roll back was interrupted here, repeat it "
@@ -48,7 +52,7 @@ def with_query_id(content: bytes, query_id: str) -> str:
         CheckpointCorruptedError: The content is not JSON.
     """
     try:
-        known = msgspec.json.decode(content, type=dict[str, object])
+        known = json_decoder(dict[str, object]).decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         message = f"Spark's file {METADATA!r} can't be read ({error})"
         raise CheckpointCorruptedError(message) from error

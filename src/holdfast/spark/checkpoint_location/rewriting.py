@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from holdfast.common import json_decoder
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.redaction import shown
 
@@ -149,7 +150,7 @@ def _plain(uri: str) -> str:
 
 def _json(line: str, path: str) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(line, type=dict[str, Any])
+        return json_decoder(dict[str, Any]).decode(line)
     except msgspec.MsgspecError as error:
         message = f"Spark's file {path!r} can't be read ({error})"
         raise CheckpointCorruptedError(message) from error

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.common import uripath
+from holdfast.common import json_decoder, uripath
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations.file_systems import file_system_for
 
@@ -46,7 +46,7 @@ def read_json(uri: str, kind: type[_T], *, what: str) -> _T:
         CheckpointCorruptedError: It holds something else.
     """
     try:
-        return msgspec.json.decode(read(uri), type=kind)
+        return json_decoder(kind).decode(read(uri))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CheckpointCorruptedError(f"{what} can't be read ({error})", uri) from error
 

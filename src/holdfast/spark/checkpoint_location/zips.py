@@ -10,8 +10,7 @@ import zipfile
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-import msgspec
-
+from holdfast.common import json_decoder
 from holdfast.errors import CheckpointCorruptedError
 
 _DESCRIPTION = "metadata"
@@ -32,7 +31,7 @@ def parts_of(path: str, opens: Callable[[], BinaryIO]) -> dict[str, int]:
     try:
         with opens() as stream, zipfile.ZipFile(stream) as archive:
             _, _, text = archive.read(_DESCRIPTION).decode().partition("\n")
-        described = msgspec.json.decode(text, type=dict[str, Any])
+        described = json_decoder(dict[str, Any]).decode(text)
         return {
             f"{directory}/{folder}/{part[name]}": int(part["sizeBytes"])
             for kind, folder, name in _PARTS

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from holdfast.backends.inspection import ReadableState, readable_state, states
+from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.data_source.spark_types import spark_schema_of
 from holdfast.spark.settings import Stores, check_known
@@ -106,7 +107,7 @@ def _key_in(text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
+        return json_decoder(dict[str, Any]).decode(text)
     except (msgspec.MsgspecError, UnicodeEncodeError):
         message = (
             f"option key must be a JSON object, of values by the key's columns, and not {text!r}"
@@ -116,7 +117,7 @@ def _key_in(text: str | None) -> dict[str, Any] | None:
 
 def _settings_in(text: str) -> dict[str, str]:
     try:
-        return msgspec.json.decode(text, type=dict[str, str])
+        return json_decoder(dict[str, str]).decode(text)
     except (msgspec.MsgspecError, UnicodeEncodeError):  # not the text: it may hold a secret
         message = "option settings must be a JSON object, of texts by names of settings of Spark"
         raise InvalidRequestError(message) from None

@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, StructType
 
+from holdfast.common import json_decoder
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.processors import Declaration, checked_time_mode
 
@@ -140,7 +141,7 @@ def _properties(session: SparkSession, location: str) -> _Properties:
         )
         raise InvalidRequestError(message, location)
     try:
-        return msgspec.json.decode(operators[0]["operatorProperties"], type=_Properties)
+        return json_decoder(_Properties).decode(operators[0]["operatorProperties"])
     except msgspec.MsgspecError as error:
         message = f"this version doesn't know how Spark describes the operator's state ({error})"
         raise InvalidRequestError(message, location) from error

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from holdfast.common import message_pack_decoder
 from holdfast.errors import CheckpointDeclinedError
 from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.spark.operators import Operator
@@ -40,10 +41,12 @@ class Acknowledgement(msgspec.Struct, frozen=True):
         return msgspec.msgpack.encode(self)
 
 
+_DECODER = message_pack_decoder(Acknowledgement)
+
+
 def decode_acknowledgements(encoded: Iterable[bytes]) -> list[Acknowledgement]:
     """The reports as they arrived, in no particular order."""
-    decoder = msgspec.msgpack.Decoder(Acknowledgement)
-    return [decoder.decode(report) for report in encoded]
+    return [_DECODER.decode(report) for report in encoded]
 
 
 def operator_state(

@@ -1,0 +1,32 @@
+"""Decoders of MessagePack and JSON, made by a single thread at a time.
+
+A decoder that is made for a class has msgspec work out what its fields are, and keep that with the
+class. A thread that comes upon a class of which another works out the fields uses what is half there,
+and the process ends with a segmentation fault (msgspec 0.22.0). Decoding itself may be done by many.
+"""
+
+import threading
+from typing import TypeVar
+
+import msgspec
+
+_T = TypeVar("_T")
+
+_making = threading.Lock()
+
+
+def message_pack_decoder(type: type[_T], *, strict: bool = True) -> msgspec.msgpack.Decoder[_T]:
+    """A decoder that makes a value of the type from MessagePack.
+
+    Args:
+        type: The type.
+        strict: Whether values must be of the type that they stand for: no text as a number.
+    """
+    with _making:
+        return msgspec.msgpack.Decoder(type, strict=strict)
+
+
+def json_decoder(type: type[_T]) -> msgspec.json.Decoder[_T]:
+    """A decoder that makes a value of the type from JSON."""
+    with _making:
+        return msgspec.json.Decoder(type)
