@@ -33,6 +33,7 @@ demo: setup java ## kill and restart two jobs on real data, then check every row
 IN_PARALLEL := --maxprocesses 4 --dist loadfile --numprocesses
 
 .PHONY: test
+test: export HYPOTHESIS_PROFILE ?= quick
 test: setup java ## the tests, fast and without network; includes real Spark
 	$(BIN)/pytest $(IN_PARALLEL) logical -m "not exhaustive" tests $(ARGS)
 

@@ -10,6 +10,7 @@ from jobs.connect import ConnectJob, Gate, Marks
 from jobs.operators import CountsLongs, FailsOnce, Groups
 from jobs.session import ROCKSDB, session_with
 from jobs.timed import TellsTimes
+from jobs.totals_by_key import ROWS, check_totals, run, totals
 from jobs.transforming import TotalsFromThere
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -332,3 +333,11 @@ def test_processors_are_given_times_of_the_zone_that_the_session_has(job: Connec
     assert session_settings(job.spark).time_zone == "Europe/Berlin"
     job.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     assert session_settings(job.spark).time_zone == "Asia/Tokyo"
+
+
+def test_totals_by_key_go_on_with_another_parallelism(job: ConnectJob) -> None:
+    job.feed(files=2, rows=ROWS)
+    run(job, totals(job))
+    job.feed(files=1, rows=ROWS)
+    run(job, totals(job, parallelism=3))
+    check_totals(job)

@@ -27,6 +27,7 @@ from examples.demo.servers import SERVERS, NoServerError
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend
 from holdfast.spark import progress_of
 
+IS_WHOLE = "HOLDFAST_KILLS" in os.environ
 KILLS = int(os.environ.get("HOLDFAST_KILLS", "1"))
 SEED = int(os.environ.get("HOLDFAST_SEED", str(time.time_ns() % 1_000_000)))
 BATCHES = max(12, 3 * KILLS)
@@ -74,8 +75,8 @@ def undisturbed(flights: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> 
     return outcome(places)
 
 
-# On S3 `make kills` alone: a job with its checkpoints there is killed in test_s3.py.
-@pytest.fixture(params=["local", "s3"] if "HOLDFAST_KILLS" in os.environ else ["local"])
+# On S3 `make kills` alone: a job with its checkpoints there is killed in test_jobs_on_s3.py.
+@pytest.fixture(params=["local", "s3"] if IS_WHOLE else ["local"])
 def store(request: pytest.FixtureRequest) -> Iterator[str | None]:
     before = dict(os.environ)  # a server lets all processes of this one reach it
     try:
@@ -88,6 +89,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[str | None]:
         os.environ.update(before)
 
 
+@pytest.mark.skipif(not IS_WHOLE, reason="`make kills` runs it; here the demo kills this job")
 def test_jobs_that_are_killed_again_and_again_end_as_if_nothing_had_happened(
     store: str | None, flights: pa.Table, undisturbed: Outcome, tmp_path: Path
 ) -> None:

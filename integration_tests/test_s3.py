@@ -1,21 +1,12 @@
-"""S3 for real: the contracts on two servers, and a Spark job whose checkpoints are on one of them."""
+"""S3 for real: the contracts on two servers, and what a killed writer leaves there."""
 
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from contracts.patience import RUN_HANGS_S
 from contracts.s3_objects import put_many
-from jobs.job import Job
-from jobs.killed import BATCH, GROUP
-from jobs.operators import Groups
-from pyspark.sql import DataFrame
+from jobs.until_killed import run_until_killed
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast.locations import (
@@ -27,14 +18,7 @@ from holdfast.locations import (
 )
 from holdfast.locations.adapters import unregister_file_system
 from holdfast.locations.file_systems import S3FileSystem
-from holdfast.spark.query import CLEANER
 from holdfast.testing import CheckpointStorageContract, ExclusiveFileSystemContract
-
-FILES = 4
-ROWS = 100
-RETAINED = 2
-
-TESTS = Path(__file__).parents[1] / "tests"
 
 WRITE_AND_DIE = """
 import os, signal, sys
@@ -49,29 +33,6 @@ stream = file_system_for(sys.argv[1]).create(sys.argv[1])
 stream.write(bytes(40 << 20))
 os.kill(os.getpid(), signal.SIGKILL)
 """
-
-DRIVER = """
-import logging
-import sys
-from pathlib import Path
-from unittest import mock
-
-from jobs import job, killed
-
-
-class JobOfDefaults(job.Job):
-    def __init__(self, spark, directory):
-        super().__init__(spark, directory)
-        self.settings = {}  # they are in spark-defaults.conf
-        spark.sparkContext.setLogLevel("INFO")
-
-
-logging.basicConfig(level=logging.DEBUG)
-logging.getLogger("py4j").setLevel(logging.INFO)  # it would log what Spark answers: all settings
-with mock.patch.object(killed, "Job", JobOfDefaults):
-    killed.main(Path(sys.argv[1]), sys.argv[2])
-"""
-"""The driver of `jobs.killed`, as talkative as can be."""
 
 
 @pytest.fixture
@@ -160,128 +121,13 @@ class TestS3CheckpointStorage(CheckpointStorageContract):
         assert s3_reaches.uploads() == []
 
 
-@dataclass
-class JobOnS3:
-    """A streaming query whose checkpoints are in a bucket, reached as Hadoop's settings say."""
-
-    job: Job
-    bucket: S3Bucket
-
-    def __post_init__(self) -> None:
-        server = self.bucket.server
-        self.job.settings = {
-            "spark.hadoop.fs.s3a.endpoint": server.endpoint,
-            "spark.hadoop.fs.s3a.access.key": server.access_key,
-            "spark.hadoop.fs.s3a.secret.key": server.secret_key,
-            "spark.hadoop.fs.s3a.path.style.access": "true",
-            "spark.holdfast.checkpoint.dir": self.checkpoints,
-            "spark.holdfast.checkpoint.num-retained": str(RETAINED),
-            "spark.holdfast.job.id": "job",
-            "spark.holdfast.state.inline-threshold": "0",  # all state is in objects
-        }
-
-    @property
-    def checkpoints(self) -> str:
-        return f"s3://{self.bucket.name}/checkpoints"
-
-    def completed(self) -> list[int]:
-        """Ids of the completed checkpoints, looked up behind the library's back."""
-        return sorted(
-            int(key.split("/")[2].removeprefix("chk-"))
-            for key in self.bucket.keys("checkpoints")
-            if key.endswith("/_metadata")
-        )
-
-    def run_until_killed(self, point: str) -> str:
-        """Run it in a driver that dies at that point in its second batch; all that it said."""
-        defaults = self.job.directory / "conf" / "spark-defaults.conf"
-        defaults.parent.mkdir()
-        defaults.write_text("".join(f"{k} {v}\n" for k, v in self.job.settings.items()))
-        with open(self.job.directory / "log", "w+b") as log:
-            died = subprocess.run(
-                [sys.executable, "-c", DRIVER, str(self.job.directory), point],
-                cwd=TESTS,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(TESTS),
-                    "SPARK_CONF_DIR": str(defaults.parent),
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                timeout=RUN_HANGS_S,
-                check=False,
-            )
-            log.seek(0)
-            said = log.read().decode(errors="replace")
-        assert died.returncode == -signal.SIGKILL, said[-3000:]
-        return said
-
-
-@pytest.fixture
-def job_on_s3(job: Job, minio_bucket: S3Bucket) -> Iterator[JobOnS3]:
-    yield JobOnS3(job, minio_bucket)
-    for scheme in ("s3", "s3a"):
-        unregister_file_system(scheme)
-
-
-@pytest.mark.parametrize("point", ["before the metadata", "after the metadata"])
-def test_a_killed_job_goes_on_and_leaves_only_what_it_retains(
-    job_on_s3: JobOnS3, point: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    job, bucket = job_on_s3.job, job_on_s3.bucket
-    job.feed(files=FILES, rows=ROWS)
-    said = job_on_s3.run_until_killed(point)
-    survived = point == "after the metadata"
-    assert job_on_s3.completed()[-1] == (BATCH + 1 if survived else BATCH)
-
-    sunk: list[int] = []
-
-    def sink(rows: DataFrame, batch_id: int) -> None:
-        sunk.append(batch_id)
-        job.write(rows, batch_id)
-
-    with caplog.at_level("DEBUG", "holdfast"):
-        job.run(job.operator(Groups(GROUP), sink=sink))
-
-    assert sunk == list(range(BATCH + 1 if survived else BATCH, FILES))
-    written = job.ids_written()
-    assert len(set(written)) == len(written)
-    assert len(written) == 2 * (FILES * ROWS // 2 // GROUP) * GROUP
-
-    CLEANER.wait()
-    sweep(job_on_s3.checkpoints, "job", grace_s=0)  # the job itself leaves young orphans alone
-    kept = bucket.keys()
-    directories = sorted(key.rpartition("/")[0] for key in kept)
-    begin = "checkpoints/job"
-    # Two subtasks have a state each.
-    assert directories == [f"{begin}/_epoch", *[f"{begin}/chk-3"] * 3, *[f"{begin}/chk-4"] * 3]
-    assert job_on_s3.completed() == [3, 4]
-    for key in kept:
-        assert bucket.uploads(key) == []  # MinIO lists those of one key only
-
-    secret = bucket.server.secret_key
-    for log, words in (
-        (said, ("DEBUG:botocore", "INFO:holdfast", " INFO ")),
-        (caplog.text, ("holdfast",)),
-    ):
-        assert [word for word in words if word not in log] == []  # it is worth looking into
-        assert secret not in log
-    for key in kept:
-        assert secret.encode() not in bucket.read(key)
-
-
 def test_the_sweep_aborts_uploads_of_killed_writers(versitygw_bucket: S3Bucket) -> None:
     # MinIO would not list them.
     server = versitygw_bucket.server
     uri = f"s3://{versitygw_bucket.name}/checkpoints/job/chk-1/{'0' * 32}"
     directory = f"s3://{versitygw_bucket.name}/checkpoints"
-    died = subprocess.run(
-        [sys.executable, "-c", WRITE_AND_DIE, uri, server.endpoint],
-        env={**os.environ, "ACCESS_KEY": server.access_key, "SECRET_KEY": server.secret_key},
-        check=False,
-    )
-    assert died.returncode == -signal.SIGKILL
+    keys = {"ACCESS_KEY": server.access_key, "SECRET_KEY": server.secret_key}
+    run_until_killed("-c", WRITE_AND_DIE, uri, server.endpoint, environment=keys)
     assert len(versitygw_bucket.uploads()) == 1
     use_s3(settings_of(versitygw_bucket.server))
     try:

@@ -1,12 +1,9 @@
-"""S3 through s3fs for real: the contracts on two servers, and a Spark job that changes over to it."""
+"""S3 through s3fs for real: the contracts on two servers."""
 
 from collections.abc import Iterable, Iterator
 
 import pytest
 from contracts.s3_objects import put_many
-from jobs.job import Job
-from jobs.operators import Groups
-from pyspark.errors import StreamingQueryException
 from servers.s3 import S3Bucket, settings_of
 
 from holdfast.locations import (
@@ -17,12 +14,7 @@ from holdfast.locations import (
 )
 from holdfast.locations.adapters import FileSystem, unregister_file_system
 from holdfast.locations.file_systems import S3fsFileSystem
-from holdfast.spark.query import CLEANER
 from holdfast.testing import CheckpointStorageContract, FileSystemContract
-
-FILES = 4
-ROWS = 100
-GROUP = 7
 
 
 def forget_s3() -> None:
@@ -77,41 +69,3 @@ class TestS3fsStorage(CheckpointStorageContract):
     def files(self, storage: CheckpointStorage) -> set[str]:
         assert isinstance(storage, FileSystemCheckpointStorage)
         return {f"fsspec+s3://{self.bucket.name}/{key}" for key in self.bucket.keys("")}
-
-
-@pytest.fixture
-def job_on_s3(job: Job, minio_bucket: S3Bucket) -> Iterator[Job]:
-    """A streaming query whose checkpoints are in a bucket, reached by boto3."""
-    server = minio_bucket.server
-    job.settings = {
-        "spark.holdfast.checkpoint.dir": f"s3://{minio_bucket.name}/checkpoints",
-        "spark.holdfast.job.id": "job",
-        "spark.holdfast.s3.endpoint": server.endpoint,
-        "spark.holdfast.s3.access-key": server.access_key,
-        "spark.holdfast.s3.secret-key": server.secret_key,
-        "spark.holdfast.s3.path-style-access": "true",
-        "spark.holdfast.state.inline-threshold": "0",  # all state is in objects
-    }
-    yield job
-    forget_s3()
-
-
-def test_a_job_goes_on_through_s3fs_from_what_boto3_has_written(
-    job_on_s3: Job, minio_bucket: S3Bucket
-) -> None:
-    job = job_on_s3
-    job.feed(files=FILES // 2, rows=ROWS)
-    job.run(job.operator(Groups(GROUP)))
-    before = len(job.ids_written())
-    job.settings["spark.holdfast.checkpoint.dir"] = f"fsspec+s3://{minio_bucket.name}/checkpoints"
-    job.feed(files=FILES // 2, rows=ROWS)
-    with pytest.raises(StreamingQueryException, match="single-writer"):
-        job.run(job.operator(Groups(GROUP)))
-    assert len(job.ids_written()) == before
-    job.settings["spark.holdfast.checkpoint.single-writer"] = "true"
-    job.run(job.operator(Groups(GROUP)))
-    written = job.ids_written()
-    assert len(written) == len(set(written)) > before
-    CLEANER.wait()
-    done = [key for key in minio_bucket.keys("") if key.endswith("/_metadata")]
-    assert done[-1] == f"checkpoints/job/chk-{FILES}/_metadata"

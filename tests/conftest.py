@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from holdfast.locations.adapters import file_system_for
 from holdfast.testing import Faults, faulty_file_system
 
-for name, examples in (("dev", 50), ("ci", 500), ("nightly", 20_000)):
+for name, examples in (("quick", 20), ("dev", 50), ("ci", 500), ("nightly", 20_000)):
     settings.register_profile(
         name,
         max_examples=examples,

@@ -11,24 +11,24 @@ import psutil
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 BYTES_OF_A_PROCESS = 3 << 30
 """About what a process of tests needs, with its Spark and its servers."""
 
 SECONDS_OF_A_TEST = {
     "integration_tests/": 1.0,
-    "integration_tests/test_cases_of_spark": 0.5,
-    "integration_tests/test_cluster": 20.0,
+    "integration_tests/spark/cluster/": 15.0,
+    "integration_tests/spark/cluster/test_submit": 30.0,
+    "integration_tests/spark/test_cases_of_spark": 0.5,
+    "integration_tests/spark/test_crash": 8.0,
+    "integration_tests/spark/test_savepoints": 10.0,
+    "integration_tests/spark/test_two_phase_commit": 8.0,
     "integration_tests/test_connect": 10.0,
-    "integration_tests/test_crash": 8.0,
     "integration_tests/test_hdfs_outages": 5.0,
     "integration_tests/test_random_kills": 60.0,
     "integration_tests/test_s3": 0.3,
-    "integration_tests/test_savepoints": 10.0,
-    "integration_tests/test_segments_on_hosts": 15.0,
     "integration_tests/test_servers": 5.0,
-    "integration_tests/test_submit": 30.0,
-    "integration_tests/test_two_phase_commit": 8.0,
     "tests/": 0.03,
     "tests/backends/test_columnar_machine": 250.0,
     "tests/backends/test_keyed_state_machine": 80.0,
@@ -38,6 +38,12 @@ SECONDS_OF_A_TEST = {
 }
 """About, by how its name begins; what takes much longer than its file has tests is listed here."""
 
+SPARK = ("tests/spark/", "integration_tests/spark/")
+"""How tests begin that share a session of Spark."""
+
+TOGETHER = ("integration_tests/spark/cluster/", "integration_tests/test_hdfs")
+"""How tests begin that share servers which take long to start, beyond their file."""
+
 
 def seconds_of(test: str) -> float:
     """About how long a test takes."""
@@ -46,15 +52,37 @@ def seconds_of(test: str) -> float:
 
 
 class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """Deals tests file by file."""
+    """Deals tests file by file.
+
+    As many processes as there are cores have a Spark of their own, which is most of what a process
+    costs; they run the tests that need it before all others, and the rest of the processes none of them.
+    """
+
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        super().__init__(config, log)
+        self._with_spark: set[WorkerController] = set()
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return next((group for group in TOGETHER if nodeid.startswith(group)), file)
 
-    def _assign_work_unit(self, node: object) -> None:
-        longest = max(self.workqueue, key=lambda file: sum(map(seconds_of, self.workqueue[file])))
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        spark = {file for file in self.workqueue if file.startswith(SPARK)}
+        others = set(self.workqueue) - spark
+        files = (spark or others) if self._has_spark(node) else others
+        if not files:
+            node.shutdown()
+            return
+        longest = max(files, key=lambda file: sum(map(seconds_of, self.workqueue[file])))
         self.workqueue.move_to_end(longest, last=False)
         super()._assign_work_unit(node)
+
+    def _has_spark(self, node: WorkerController) -> bool:
+        """Whether the process may start Spark; one takes the place of another that was lost."""
+        self._with_spark &= set(self.nodes)
+        if len(self._with_spark) < (os.cpu_count() or 1):
+            self._with_spark.add(node)
+        return node in self._with_spark
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -6,7 +6,6 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -73,20 +72,17 @@ WITHOUT_A_JOB = (
 )
 
 
-def run_in_full(page: Path) -> Any:
-    # Each starts a Spark of its own; that of README stands for them where time is short.
-    marks = [] if page.name == "README.md" else [pytest.mark.exhaustive]
-    return pytest.param(page, marks=marks, id=page.name)
-
-
 def has_session_of_tests(page: Path) -> bool:
     """Whether its Python runs in the session that tests share, which it must not stop."""
     program = python_of(page)
     return "SparkSession" in program and "spark.stop()" not in program
 
 
+@pytest.mark.exhaustive  # many start a Spark of their own
 @pytest.mark.parametrize(
-    "page", [run_in_full(page) for page in PAGES if run_blocks_of(page) and page != HDFS_PAGE]
+    "page",
+    [page for page in PAGES if run_blocks_of(page) and page != HDFS_PAGE],
+    ids=lambda page: page.name,
 )
 def test_the_code_of_a_page_runs(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest

@@ -28,7 +28,7 @@ class Driver:
         self,
         job: Job,
         function: StatefulFunction,
-        sink: SinkOfJob = Job.write,
+        sink: SinkOfJob = Job.write_by_spark,
         **options: object,
     ) -> None:
         """Run a job there until it has read everything; with options of its operator."""

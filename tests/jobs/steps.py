@@ -9,19 +9,18 @@ import os
 import re
 import sys
 import threading
-import time
 import traceback
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from contracts.patience import RUN_HANGS_S
 from jobs.disturbed import Waits
 from jobs.inside_spark import jvm_of
 from jobs.job import Job, local_spark
 from jobs.killed import BATCH, GROUP, ROWS, kill
 from jobs.signals import Signals
+from jobs.until_killed import wait_until_all_stand
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.locations.coordination import CheckpointsCleaner
@@ -193,26 +192,13 @@ def main(directory: Path) -> None:
                 name: pool.submit(run, job_of(spark, directory, name), name, steps)
                 for name in names
             }
-            wait_until_all_stand(ran, steps)
+            ran.pop(THROUGH).result()
+            wait_until_all_stand(ran, steps.stands)
         (directory / "seen.json").write_text(json.dumps(sorted(steps.seen)))
         kill([jvm_of(spark), os.getpid()])
     except BaseException:  # noqa: BLE001  # whatever it is
         traceback.print_exc()
         os._exit(1)  # the pool would wait for those that stand still
-
-
-def wait_until_all_stand(ran: dict[str, Future[None]], steps: Steps) -> None:
-    """Wait for each job to get where it is to die, and for one to get through."""
-    ran.pop(THROUGH).result()
-    deadline = time.monotonic() + RUN_HANGS_S / 2
-    while not all(map(steps.stands, ran)):
-        for name, outcome in ran.items():
-            if outcome.done() and not steps.stands(name):
-                outcome.result()
-        if time.monotonic() > deadline:
-            late = [STEPS[int(name)] for name in ran if not steps.stands(name)]
-            raise TimeoutError(f"no job gets to: {late}")
-        time.sleep(0.05)
 
 
 if __name__ == "__main__":

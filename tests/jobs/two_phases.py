@@ -17,12 +17,12 @@ from unittest import mock
 
 import psycopg
 import pyarrow as pa
-from contracts.patience import wait_until
 from jobs.inside_spark import jvm_of
 from jobs.job import Job, local_spark
 from jobs.killed import BATCH, kill
 from jobs.operators import Groups
 from jobs.signals import Signals
+from jobs.until_killed import wait_until_all_stand
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -168,9 +168,8 @@ def job_of(spark: SparkSession, directory: Path, name: str) -> Job:
     return job
 
 
-def run(job: Job, dsn: str, table: str, point: str) -> None:
+def run(job: Job, dsn: str, table: str, death: Death) -> None:
     """Run a job until it stands still."""
-    death = Death(job.directory, point)
     job.run(job.operator(StandsStill(GROUP, death), sink=DyingSink(dsn, table, death)))
 
 
@@ -198,20 +197,9 @@ def main(directory: Path, dsn: str) -> None:
     try:
         with mock.patch(COMMIT, committing):
             jobs = {name: job_of(spark, directory, name) for name in POINTS}
-            ran = {
-                name: pool.submit(run, job, dsn, name, POINTS[name]) for name, job in jobs.items()
-            }
-
-            def all_stand() -> bool:
-                ended = [name for name, outcome in ran.items() if outcome.done()]
-                for name in ended:
-                    ran[name].result()
-                assert not ended
-                return all(
-                    Death(job.directory, "").signals.is_given("stands") for job in jobs.values()
-                )
-
-            wait_until(all_stand, "not all jobs come to where they are to die")
+            deaths = {name: Death(job.directory, POINTS[name]) for name, job in jobs.items()}
+            ran = {name: pool.submit(run, jobs[name], dsn, name, deaths[name]) for name in jobs}
+            wait_until_all_stand(ran, lambda name: deaths[name].signals.is_given("stands"))
         kill([jvm_of(spark), os.getpid()])
     except BaseException:  # noqa: BLE001  # whatever it is
         traceback.print_exc()

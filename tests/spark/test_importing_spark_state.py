@@ -65,6 +65,7 @@ def stopped(job: Job) -> Job:
     return job
 
 
+@pytest.mark.exhaustive
 def test_a_query_goes_on_as_if_it_had_never_been_moved(
     stopped: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -117,6 +118,7 @@ def living(job: Job) -> str:
     return f"file://{job.spark_checkpoint}"
 
 
+@pytest.mark.exhaustive
 def test_values_expire_as_in_spark_once_it_is_said_how_long_they_live(
     job: Job, living: str
 ) -> None:

@@ -24,11 +24,14 @@ def states(spark: SparkSession) -> DataFrame:
 @pytest.mark.parametrize(
     "given",
     [
-        lambda states: states,
-        lambda states: states.groupBy("key"),
-        lambda states: states.withColumnRenamed("key", "other").groupBy("other"),
+        pytest.param(lambda states: states, marks=pytest.mark.exhaustive, id="rows"),
+        pytest.param(lambda states: states.groupBy("key"), id="grouped rows"),
+        pytest.param(
+            lambda states: states.withColumnRenamed("key", "other").groupBy("other"),
+            marks=pytest.mark.exhaustive,
+            id="grouped by another name",
+        ),
     ],
-    ids=["rows", "grouped rows", "grouped by another name"],
 )
 def test_initial_state_is_given_to_its_keys_in_the_first_batch_alone(
     given: Callable[[DataFrame], Any], states: DataFrame, job: Job

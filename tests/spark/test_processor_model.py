@@ -4,6 +4,7 @@ import uuid
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jobs.processed import outputs, processor_job
@@ -40,6 +41,7 @@ def test_a_processor_sees_what_it_sees_on_spark(
         assert seen == model.run(batch, time, time - 5)
 
 
+@pytest.mark.exhaustive
 @given(batches=batches)
 def test_it_sees_the_same_with_another_parallelism_in_each_batch(batches: list[Any]) -> None:
     directory = f"memory:///{uuid.uuid4().hex}"

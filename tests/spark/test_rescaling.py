@@ -82,6 +82,7 @@ def test_each_kind_of_state_is_spread_in_its_own_way(job: Job) -> None:
             assert set(row.union) == set(fed)
 
 
+@pytest.mark.exhaustive
 def test_states_that_nobody_asks_for_for_some_restarts_neither_grow_nor_get_lost(job: Job) -> None:
     seen: list[Row] = []
     options = {"schema": AllKinds.schema, "sink": collecting(seen)}

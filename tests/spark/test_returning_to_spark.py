@@ -66,6 +66,7 @@ def newest(job: Job) -> str:
     return f"file://{job.job_directory}/chk-{job.completed()[-1]}"
 
 
+@pytest.mark.exhaustive
 def test_a_query_goes_on_in_spark_as_if_it_had_always_been_there(job: Job) -> None:
     always, returned = job.directory / "always", job.directory / "returned"
     job.feed_at(*(second * SECOND for second in range(13)))

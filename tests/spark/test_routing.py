@@ -18,13 +18,8 @@ ROWS = "id", "nullif(id % 7, 3) as k", "if(id % 5 = 0, null, name) as `a name`"
 SCHEMA = "id long, k long, `a name` string"
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        pytest.param(["k"], marks=pytest.mark.exhaustive, id="one column"),
-        pytest.param(["k", "a name"], id="two columns"),
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("key", [["k"], ["k", "a name"]], ids=["one column", "two columns"])
 def test_each_row_comes_to_the_subtask_that_the_formula_says(job: Job, key: list[str]) -> None:
     seen: list[Row] = []
     columns = ", ".join(f"`{column}`" for column in key)

@@ -127,6 +127,7 @@ def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Numbered, Str
     query.stop()
 
 
+@pytest.mark.exhaustive
 def test_a_running_query_with_operators_is_forked_and_both_go_on(
     spark: SparkSession, tmp_path: Path, running: tuple[Numbered, StreamingQuery]
 ) -> None:

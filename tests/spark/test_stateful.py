@@ -281,10 +281,12 @@ def test_one_operator_serves_two_queries_at_once(
         (job if ours else other).write(rows, batch_id)
 
     operator = job.operator(Groups(70), sink=sink)
-    with ThreadPoolExecutor(2) as pool:
-        for query_job in (job, other):
-            query_job.feed(files=3)
-        list(pool.map(lambda query_job: query_job.run(operator), (job, other)))
+    for query_job in (job, other):
+        query_job.feed(files=3)
+    # Not started at once: each has the session's settings for a moment.
+    queries = [query_job.start(operator, availableNow=True) for query_job in (job, other)]
+    for query in queries:
+        query.awaitTermination()
     for query_job in (job, other):
         assert len(set(query_job.ids_written())) == len(query_job.ids_written()) == 2 * 140
 

@@ -23,10 +23,8 @@ def run(directory: Path, how: str) -> tuple[str, str]:
     return ran.stdout, ran.stderr
 
 
-@pytest.mark.parametrize(
-    "how",
-    ["in a job", pytest.param("in the sink", marks=pytest.mark.exhaustive)],  # drivers of their own
-)
+@pytest.mark.exhaustive  # drivers of their own
+@pytest.mark.parametrize("how", ["in a job", "in the sink"])
 def test_a_query_that_is_stopped_in_mid_batch_ends_quietly_and_commits_nothing(
     tmp_path: Path, how: str
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_timer_of_event_time_fires_behind_the_last_rows(job: Job, timers: Time
     assert job.completed() == [2]  # nothing else was due: the query ended
 
 
+@pytest.mark.exhaustive
 def test_a_batch_in_which_no_timer_is_due_runs_no_job_and_is_a_checkpoint(
     job: Job, timers: Timers
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_batch_in_which_no_timer_is_due_runs_no_job_and_is_a_checkpoint(
     assert timers.fired[4] == [200_000]
 
 
+@pytest.mark.exhaustive
 def test_a_run_without_new_rows_looks_whether_timers_are_due(job: Job, timers: Timers) -> None:
     job.feed_at(100 * S)
     start(job, timers, availableNow=True)
@@ -134,6 +136,7 @@ def test_a_query_that_runs_what_is_there_awaits_no_timer(job: Job, timers: Timer
     assert timers.fired == {0: []}
 
 
+@pytest.mark.exhaustive
 def test_rows_of_sparks_own_operators_are_not_lost_in_a_batch_for_timers(
     job: Job, timers: Timers
 ) -> None:
@@ -164,6 +167,7 @@ def test_a_query_that_could_not_be_asked_is_refused(job: Job) -> None:
         WakeUps().beside(job.spark.range(1))
 
 
+@pytest.mark.exhaustive
 def test_queries_do_not_share_what_asks(
     job: Job, spark: SparkSession, tmp_path: Path, timers: Timers
 ) -> None:

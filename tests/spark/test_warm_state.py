@@ -102,7 +102,8 @@ def test_without_warm_state_all_comes_from_storage(job: Job, spark: SparkSession
     assert names(places(spark)) == before
 
 
-@pytest.mark.parametrize("memory", [pytest.param("0", marks=pytest.mark.exhaustive), "64m"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("memory", ["0", "64m"])
 def test_a_worker_that_dies_with_changed_state_does_not_spoil_it(
     job: Job, tmp_path: Path, memory: str
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_worker_that_dies_with_changed_state_does_not_spoil_it(
     check_each_row_was_counted_once(job, 4)
 
 
+@pytest.mark.exhaustive
 def test_state_of_a_batch_that_was_never_committed_is_not_used(job: Job) -> None:
     job.feed(files=4, rows=ROWS)
 

@@ -146,6 +146,7 @@ def test_a_savepoint_of_other_operators_is_refused(job: Job) -> None:
     job.run(job.operator(CountsLongs(), schema="id long, nth long, subtask int"))
 
 
+@pytest.mark.exhaustive
 def test_state_is_repaired_and_the_query_goes_on(
     spark: SparkSession, job: Job, tmp_path: Path
 ) -> None:

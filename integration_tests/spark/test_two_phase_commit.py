@@ -1,9 +1,5 @@
 """Rows in a table of PostgreSQL, exactly once: the driver is killed at every step of both phases."""
 
-import os
-import signal
-import subprocess
-import sys
 import uuid
 from functools import partial
 from pathlib import Path
@@ -11,11 +7,11 @@ from unittest import mock
 
 import psycopg
 import pytest
-from contracts.patience import RUN_HANGS_S
 from jobs.job import Job
 from jobs.killed import BATCH
 from jobs.operators import Groups
 from jobs.two_phases import COMMIT, GROUP, POINTS, SignedSink, job_of
+from jobs.until_killed import run_until_killed
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from servers.postgres import PostgresServer
@@ -30,7 +26,6 @@ from holdfast.locations import (
     complete_checkpoint,
 )
 
-ROOT = Path(__file__).parents[1]
 FILES = 4
 
 # Where the driver dies, whether the batch counts then, and how many of the transactions that its two
@@ -65,15 +60,7 @@ def killed(
     for name in POINTS:
         create(postgres, name)
         job_of(spark, directory, name).feed(FILES)
-    died = subprocess.run(
-        [sys.executable, "-m", "jobs.two_phases", str(directory), postgres.dsn],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        timeout=RUN_HANGS_S,
-        check=False,
-    )
-    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    run_until_killed("-m", "jobs.two_phases", str(directory), postgres.dsn)
     return directory
 
 

@@ -1,44 +1,25 @@
 """Drivers killed with SIGKILL at every step of a batch."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from contracts.patience import RUN_HANGS_S
 from jobs.killed import BATCH, FILES, GROUP, ROWS
 from jobs.on_cluster import Undisturbed
 from jobs.operators import Groups
 from jobs.steps import COMMITTED_FROM, STEPS, job_of
+from jobs.until_killed import run_until_killed
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.locations import sweep
 from holdfast.spark.query import CLEANER
-
-TESTS = Path(__file__).parents[1] / "tests"
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a driver has left that was killed while each of its jobs was at another step."""
     directory = tmp_path_factory.mktemp("killed")
-    with open(directory / "log", "w+b") as log:
-        died = subprocess.run(
-            [sys.executable, "-m", "jobs.steps", str(directory)],
-            cwd=TESTS,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            timeout=RUN_HANGS_S,
-            check=False,
-        )
-        log.seek(0)
-        said = log.read().decode(errors="replace")
-    assert died.returncode == -signal.SIGKILL, said[-5000:]
+    run_until_killed("-m", "jobs.steps", str(directory))
     return directory
 
 

@@ -1,0 +1,30 @@
+"""Keyed state over a driver that is killed."""
+
+from pathlib import Path
+
+import pytest
+from jobs.job import Job
+from jobs.totals_by_key import ROWS, check_totals, run, totals
+from jobs.until_killed import run_until_killed
+from pyspark.sql import SparkSession
+
+from holdfast.locations import sweep
+from holdfast.locations.adapters import FileStateHandle
+from holdfast.spark.query import CLEANER
+
+
+@pytest.mark.parametrize("point", ["before the metadata", "after the metadata"])
+def test_a_killed_driver_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path, point: str
+) -> None:
+    job = Job(spark, tmp_path / "job")
+    job.feed(files=3, rows=ROWS)
+    run_until_killed("-m", "jobs.totals_by_key", str(job.directory), point)
+    assert max(job.completed()) == (1 if point == "before the metadata" else 2)
+    run(job, totals(job, parallelism=3))
+    check_totals(job)
+    CLEANER.wait()
+    sweep(f"file://{job.checkpoints}", job.job_directory.name, grace_s=0)
+    streams = job.latest().metadata.shared_streams()
+    files = {stream.uri for stream in streams if isinstance(stream, FileStateHandle)}
+    assert {f"file://{file}" for file in job.job_directory.glob("shared/*")} == files != set()
