@@ -170,7 +170,9 @@ def kill_executors(
             for process in candidates
             if "CoarseGrainedExecutorBackend" in command_of(process)
         ]
-        workers = [process for process in candidates if "pyspark.daemon" in command_of(process)]
+        workers = [
+            process for process in candidates if "daemon pyspark.worker" in command_of(process)
+        ]
         name, victims = chance.choice([("executor", executors), ("python worker", workers)])
         if victims:
             chance.choice(victims).kill()

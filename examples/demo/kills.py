@@ -8,7 +8,7 @@ from examples.demo.job_process import JobProcess
 from examples.demo.places import FLEET, FLIGHTS, Job
 from examples.demo.progress import Progress, Stage
 
-_LOOK_EVERY_S = 0.001
+_LOOK_EVERY_S, _LOOK_CLOSELY_EVERY_S = 0.02, 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def watch(
     """Follow a run until it ends, or until it is at one of the points and killed there.
 
     The job takes no part in it, as it would not in a power cut, so nothing but its files tells
-    where it is. Some stages last a few milliseconds: hence the tight loop, and a look of its own
+    where it is. Some stages last a few milliseconds: hence the tight loop in batches of such a point, and a look of its own
     at the job while it is held.
 
     Args:
@@ -102,7 +102,7 @@ def watch(
                 job.kill()
                 return Kill(batch, progress.last_stage(batch))
             job.go_on()
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_LOOK_CLOSELY_EVERY_S if wanted else _LOOK_EVERY_S)
     while progress.committed(batch):
         batch += 1
         on_batch(batch)
