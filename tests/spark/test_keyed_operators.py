@@ -1,6 +1,6 @@
 """Operators with keyed state on a real Spark."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -68,7 +68,7 @@ def test_a_key_of_several_columns_has_their_types_and_may_be_null(job: Job) -> N
     job.start(operator, rows, availableNow=True).awaitTermination()
     tables = [pq.read_table(file) for file in job.output.glob("batch=1/*.parquet")]
     rows_out = [tuple(row.values()) for table in tables for row in table.to_pylist()]
-    midnight = datetime(1969, 12, 31, 23)  # noqa: DTZ001  # Spark writes no zone
+    midnight = datetime(1969, 12, 31, 23, tzinfo=UTC)
     assert sorted(rows_out, key=str) == [
         ("n1", midnight, 67),
         ("n2", midnight, 66),
