@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command import add_command, add_json
+from holdfast.cli.commands.flink_import import add_import
 from holdfast.cli.output import count_text, print_json, print_line, print_table, say
 from holdfast.cli.rows import add_rows, print_rows
 from holdfast.cli.stores import add_stores, use_stores
@@ -70,7 +71,10 @@ def add_to(commands: "Commands") -> None:
     )
     cat.add_argument("--bytes", action="store_true", help="values as they are stored, not decoded")
     add_rows(cat)
-    for command in (show, cat):
+    imported = add_import(kinds)
+    imported.add_argument("pointer", help=_POINTER_HELP)
+    imported.set_defaults(opened=_opened)
+    for command in (show, cat, imported):
         command.add_argument(
             "--uid",
             action="append",
@@ -156,7 +160,7 @@ def _opened(options: argparse.Namespace) -> "FlinkSavepoint":
             message = f"--moved takes OLD=NEW, such as --moved s3://old/flink=s3://new/flink, and not {pair!r}"
             raise InvalidRequestError(message)
         moved[old] = new
-    use_stores(options, options.pointer, *moved.values())
+    use_stores(options, options.pointer, *moved.values(), getattr(options, "to", None))
     return flink.open(options.pointer, moved=moved, uids=options.uid)
 
 

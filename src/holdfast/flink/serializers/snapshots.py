@@ -300,7 +300,7 @@ _OTHERS: dict[str, _ReadSnapshot] = {
     f"{_RUNTIME}PojoSerializerSnapshot": _pojo,
     f"{_RUNTIME}kryo.KryoSerializerSnapshot": _kryo,
     "org.apache.flink.api.scala.typeutils.ScalaCaseClassSerializerSnapshot": _composite(
-        composite.tuple_of, -1, _java_class
+        composite.case_class_of, -1, _java_class
     ),
     "org.apache.flink.runtime.state.ttl.TtlStateFactory$TtlSerializerSnapshot": _composite(
         composite.with_last_access, 2
