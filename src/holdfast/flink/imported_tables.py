@@ -7,7 +7,7 @@ timers       as timers of the function
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -73,6 +73,8 @@ def keyed_table(rows: pa.Table, target: KeyedTarget) -> tuple[TableSpec, StateRo
     Raises:
         InvalidRequestError: They can't become that.
     """
+    if target.kind == "keyed list" and isinstance(target.descriptor, ValueStateDescriptor):
+        rows, target = _only_elements(rows, target.name), replace(target, kind="keyed value")
     columns = _columns(rows, target)
     values, changed = columns["value"], columns.get(_CHANGED)
     key = _fields("key", columns["key"], target.key)
@@ -103,6 +105,16 @@ def keyed_table(rows: pa.Table, target: KeyedTarget) -> tuple[TableSpec, StateRo
         )
         raise InvalidRequestError(message)
     return spec, StateRows(pa.table(arrays, names), descriptor)
+
+
+def _only_elements(rows: pa.Table, name: str) -> pa.Table:
+    """Rows with the only element of each list, as which PyFlink has values. Raises `InvalidRequestError`."""
+    lists = rows.column("value").combine_chunks()
+    if not pc.all(pc.equal(pc.list_value_length(lists), 1), min_count=0).as_py():
+        message = f"state {name!r} has lists of several elements in Flink, and can't become a value"
+        raise InvalidRequestError(message)
+    place = rows.schema.get_field_index("value")
+    return rows.set_column(place, "value", lists.flatten())
 
 
 def _columns(rows: pa.Table, target: KeyedTarget) -> dict[str, pa.Array]:

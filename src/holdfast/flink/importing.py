@@ -44,6 +44,7 @@ def import_savepoint(
     key: Mapping[str, str | Sequence[str]] | None = None,
     ttl_ms: Mapping[Place, int | None] | None = None,
     descriptors: Mapping[Place, KeyedDescriptor] | None = None,
+    types: Mapping[Place, Mapping[str, str]] | None = None,
     timers: bool = True,
     allow_loss: bool = False,
 ) -> str:
@@ -66,6 +67,8 @@ def import_savepoint(
         descriptors: How the job names keyed states, by operator and state here, where other types than those of
             Flink's state are wanted, or a known function of a reducing or aggregating state. Without, such a state
             takes a function of Python.
+        types: Of state of PyFlink, by operator and state of Flink, what `read_state` takes as `types`. A list of one
+            element, as which PyFlink has a value, becomes the value if `descriptors` names a value state.
         timers: Whether timers of functions come along with the keyed states of their operator.
         allow_loss: Whether to go on although states can't be read, values are null, or rows are in flight.
 
@@ -85,6 +88,7 @@ def import_savepoint(
         key=key,
         ttl_ms=ttl_ms,
         descriptors=descriptors,
+        types=types,
         timers=timers,
         allow_loss=allow_loss,
     )
@@ -115,6 +119,7 @@ class FlinkStateImport:
         keys: By operator, names of the key's columns.
         ttl_ms: By operator and state of Flink, how long values live.
         descriptors: By operator and state here, how the job names keyed states.
+        types: By operator and state of Flink, types of PyFlink.
         allow_loss: Whether values that are null are left out.
     """
 
@@ -123,6 +128,7 @@ class FlinkStateImport:
     keys: Mapping[str, tuple[str, ...]]
     ttl_ms: Mapping[Place, int | None]
     descriptors: Mapping[Place, KeyedDescriptor]
+    types: Mapping[Place, Mapping[str, str]]
     allow_loss: bool
 
     @property
@@ -144,6 +150,7 @@ class FlinkStateImport:
         key: Mapping[str, str | Sequence[str]] | None = None,
         ttl_ms: Mapping[Place, int | None] | None = None,
         descriptors: Mapping[Place, KeyedDescriptor] | None = None,
+        types: Mapping[Place, Mapping[str, str]] | None = None,
         timers: bool = True,
         allow_loss: bool = False,
     ) -> Self:
@@ -158,6 +165,7 @@ class FlinkStateImport:
         with_ttl = {each.source for each in by_key if each.has_ttl}
         _check_known("ttl_ms", ttl_ms or {}, with_ttl)
         _check_known("descriptors", descriptors or {}, {each.target for each in by_key})
+        _check_known("types", types or {}, {each.source for each in by_key})
         _check_known("key", key or {}, {each.target[0] for each in by_key})
         for each in by_key:
             is_said = each.source in (ttl_ms or {}) or each.target in (descriptors or {})
@@ -177,6 +185,7 @@ class FlinkStateImport:
             },
             ttl_ms=ttl_ms or {},
             descriptors=descriptors or {},
+            types=types or {},
             allow_loss=allow_loss,
         )
 
@@ -213,6 +222,7 @@ class FlinkStateImport:
             kind=each.kind,
             explode=each.kind == "keyed map",
             check_keys=each.is_keyed,
+            types=self.types.get(each.source),
         )
 
     def _add(self, operator: _Operator, each: MovedState, rows: pa.Table) -> None:

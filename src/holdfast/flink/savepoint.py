@@ -145,6 +145,7 @@ class FlinkSavepoint:
         explode: bool = False,
         as_bytes: bool = False,
         check_keys: bool = False,
+        types: Mapping[str, str] | None = None,
     ) -> pa.Table:
         """Read a state as a table.
 
@@ -164,6 +165,9 @@ class FlinkSavepoint:
             check_keys: Whether keys are refused that stand in other key groups than Flink's hash says: Flink has
                 no checksums, and this shows damage. For keys that are numbers, texts, or tuples of these; others are
                 let pass, because their hash is that of a class of the job.
+            types: Of state of PyFlink, which is bytes to Flink, the type of `value`, and of a map also that of
+                `map_key`: such as `long`, `string`, `row<long, string>`, `list<double>`, `pickled` for the bytes of
+                pickles. A value state of PyFlink is a list of one element.
 
         Raises:
             InvalidRequestError: There is no such state, or files are in another store.
@@ -172,6 +176,8 @@ class FlinkSavepoint:
             CheckpointNotFoundError: A file is missing.
         """
         stored = self._state(operator, state, kind)
+        if types:
+            stored = stored.typed(types)
         batches = list(
             self._batches(
                 stored, subtask, explode=explode, as_bytes=as_bytes, check_keys=check_keys
@@ -192,12 +198,15 @@ class FlinkSavepoint:
         explode: bool = False,
         as_bytes: bool = False,
         check_keys: bool = False,
+        types: Mapping[str, str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Read a state in batches: of a keyed state a key group at a time, else a subtask.
 
         Arguments and errors are those of `read_state`; the latter come while the batches are read.
         """
         stored = self._state(operator, state, kind)
+        if types:
+            stored = stored.typed(types)
         return self._batches(
             stored, subtask, explode=explode, as_bytes=as_bytes, check_keys=check_keys
         )

@@ -3,7 +3,7 @@
 A state that can't be read says why, and is no reason not to read the others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
@@ -13,6 +13,7 @@ import pyarrow as pa
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
+    InvalidRequestError,
     UnreadableStateError,
     UnsupportedFormatError,
 )
@@ -33,7 +34,16 @@ from holdfast.flink.metadata import FlinkOperator
 from holdfast.flink.operator_state import OperatorStates
 from holdfast.flink.raw_timers import raw_timers
 from holdfast.flink.rocksdb_state import RocksGroups
-from holdfast.flink.serializers import Serializer, not_readable, only_as_bytes, reading
+from holdfast.flink.serializers import (
+    Serializer,
+    in_bytes,
+    list_of,
+    map_of,
+    not_readable,
+    only_as_bytes,
+    python_type,
+    reading,
+)
 
 _BROADCAST, _TIMERS = "broadcast", "keyed timer"
 _OPERATOR_STATE, _KEYED_STATE, _RAW_KEYED_STATE = "operator state", "keyed state", "raw keyed state"
@@ -116,6 +126,24 @@ class _KeyedPart:
         columns = column_names(description.states[self.number], description.key)
         return ("key_group", pa.int32()), *columns
 
+    @property
+    def has_bytes(self) -> bool:
+        """Whether its values, elements or entries are arrays of bytes."""
+        value = self.groups.description.states[self.number].value
+        parts = value.parts or (value,)
+        return all(part.type == pa.binary() and not part.unreadable for part in parts)
+
+    def typed(self, serializers: Mapping[str, Serializer]) -> "_KeyedPart":
+        """The same with values of other serializers; see `StoredState.typed`."""
+        description = self.groups.description
+        info = description.states[self.number]
+        value = serializers["value"]
+        if info.type == "map":
+            value = map_of(serializers["map_key"], value)
+        elif info.type == "list":
+            value = list_of(value)
+        return replace(self, groups=self.groups.described(_valued(description, self.number, value)))
+
     def batches(self, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:
         groups = self.groups
         if as_bytes:
@@ -167,6 +195,31 @@ class StoredState:
     key: Serializer | None = None
     max_parallelism: int = 0
     has_ttl: bool = False
+
+    def typed(self, types: Mapping[str, str]) -> "StoredState":
+        """The same of values that PyFlink has written.
+
+        Args:
+            types: What `value` and `map_key` are, by the names of `python_type`.
+
+        Raises:
+            InvalidRequestError: There are no such types, or the state has no bytes that could be of them.
+        """
+        serializers = {role: in_bytes(python_type(name)) for role, name in types.items()}
+        roles = {"map_key", "value"} if self.kind == "keyed map" else {"value"}
+        if serializers.keys() != roles:
+            message = f"state {self.name!r} is {self.kind}; name types of {sorted(roles)}, not of {sorted(types)}"
+            raise InvalidRequestError(message)
+        parts: list[tuple[int, StatePart]] = []
+        columns = self.columns
+        for index, part in self.parts:
+            if not isinstance(part, _KeyedPart) or not part.has_bytes:
+                message = f"state {self.name!r} has no values of bytes, as those of PyFlink are"
+                raise InvalidRequestError(message)
+            typed = part.typed(serializers)
+            parts.append((index, typed))
+            columns = typed.columns
+        return replace(self, parts=parts, columns=columns)
 
     @property
     def has_known_hash(self) -> bool:
@@ -354,9 +407,13 @@ def _has_ttl(info: StateInfo) -> bool:
 
 def _as_bytes(description: KeyedDescription, number: int) -> KeyedDescription:
     """The same states, but that the values of one are only had as bytes."""
+    return _valued(description, number, only_as_bytes())
+
+
+def _valued(description: KeyedDescription, number: int, value: Serializer) -> KeyedDescription:
+    """The same states, but that the values of one have another serializer."""
     states = list(description.states)
     info = states[number]
-    value = only_as_bytes()
     states[number] = replace(info, serializers={**info.serializers, "VALUE_SERIALIZER": value})
     return replace(description, states=tuple(states))
 

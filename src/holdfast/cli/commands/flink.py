@@ -70,6 +70,14 @@ def add_to(commands: "Commands") -> None:
         "--explode", action="store_true", help="a row for each element of a list or entry of a map"
     )
     cat.add_argument("--bytes", action="store_true", help="values as they are stored, not decoded")
+    cat.add_argument(
+        "--type",
+        action="append",
+        default=[],
+        metavar="COLUMN=TYPE",
+        help="of state of PyFlink, the type of `value`, and of maps also of `map_key`, such as value=long; "
+        "may be repeated",
+    )
     add_rows(cat)
     imported = add_import(kinds)
     imported.add_argument("pointer", help=_POINTER_HELP)
@@ -144,10 +152,18 @@ def cat_command(options: argparse.Namespace) -> int:
             subtask=options.subtask,
             explode=options.explode,
             as_bytes=options.bytes,
+            types=dict(_pair("--type", text) for text in options.type),
         )
     if not print_rows(options, batches, right=_NUMBERS):
         say("it is empty")
     return 0
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise InvalidRequestError(f"{option} takes NAME=VALUE, and not {text!r}")
+    return name, value
 
 
 def _opened(options: argparse.Namespace) -> "FlinkSavepoint":

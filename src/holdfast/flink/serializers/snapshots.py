@@ -84,6 +84,7 @@ def _simple() -> dict[str, Serializer]:
     }
     windows = "org.apache.flink.streaming.api.windowing.windows."
     void = "org.apache.flink.runtime.state.VoidNamespaceSerializer"
+    wrapper = "org.apache.flink.streaming.api.utils.ByteArrayWrapperSerializer"
     return {
         **{
             f"{_BASE}{name}Serializer${name}SerializerSnapshot": kind for name, kind in base.items()
@@ -93,6 +94,7 @@ def _simple() -> dict[str, Serializer]:
             for name, kind in arrays.items()
         },
         f"{void}$VoidNamespaceSerializerSnapshot": basic.NOTHING,
+        f"{wrapper}$ByteArrayWrapperSerializerSnapshot": basic.BYTES,
         "org.apache.flink.runtime.state.JavaSerializer$JavaSerializerSnapshot": unreadable(
             "java.io.Serializable (by Java)"
         ),
