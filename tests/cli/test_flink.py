@@ -223,3 +223,31 @@ def test_import_gives_one_object_in_json(
 )
 def test_import_refuses_options_that_say_nothing(savepoint: str, options: list[str]) -> None:
     assert main(["flink", "import", savepoint, *options]) == 2
+
+
+def test_export_says_what_is_kept_and_lost_before_it_writes(
+    savepoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = ["--map", "job/texts=moved/texts", "--map", "job/v=moved/v"]
+    target = ["--to", f"file://{tmp_path}/imported"]
+    assert (
+        main(["flink", "import", savepoint, "--uid", "job", *places, "--allow-loss", *target]) == 3
+    )
+    capsys.readouterr()
+    places = places[:2]
+    assert (
+        main(["flink", "import", savepoint, "--uid", "job", *places, "--allow-loss", *target]) == 0
+    )
+    ours = capsys.readouterr().out.strip()
+    command = ["flink", "export", ours, "--map", "moved=job"]
+    assert main(command) == 2
+    assert main([*command, "--dry-run", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["kept"] == ["moved/texts as job: list, string"]
+    assert "nothing was written" in err
+    assert main([*command, "--to", f"file://{tmp_path}/back"]) == 0
+    back = capsys.readouterr().out.strip()
+    assert main(["flink", "cat", back, "job", "texts", "--json"]) == 0
+    assert [row["value"] for row in lines(capsys)] == ["a", "\x1b[31m"]
+    assert main(["flink", "export", f"file://{tmp_path}/nothing", "--dry-run"]) == 1
+    assert main(["flink", "export", ours, "--dry-run", "--map", "moved"]) == 2

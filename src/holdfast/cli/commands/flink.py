@@ -1,10 +1,11 @@
-"""`holdfast flink`: what is in savepoints and checkpoints of Flink jobs."""
+"""`holdfast flink`: what is in savepoints and checkpoints of Flink jobs, and the ways from there and back."""
 
 import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command import add_command, add_json
+from holdfast.cli.commands.flink_export import add_export
 from holdfast.cli.commands.flink_import import add_import
 from holdfast.cli.output import count_text, print_json, print_line, print_table, say
 from holdfast.cli.rows import add_rows, print_rows
@@ -23,7 +24,9 @@ _POINTER_HELP = "URI of the directory of a savepoint or retained checkpoint of F
 
 def add_to(commands: "Commands") -> None:
     """Add the commands."""
-    whole = commands.add_parser("flink", help="look into savepoints of Apache Flink jobs")
+    whole = commands.add_parser(
+        "flink", help="savepoints of Apache Flink jobs: looked into, imported, written"
+    )
     kinds = whole.add_subparsers(required=True, metavar="WHAT", title="what is done")
     show = add_command(
         kinds,
@@ -82,6 +85,7 @@ def add_to(commands: "Commands") -> None:
     imported = add_import(kinds)
     imported.add_argument("pointer", help=_POINTER_HELP)
     imported.set_defaults(opened=_opened)
+    add_export(kinds)
     for command in (show, cat, imported):
         command.add_argument(
             "--uid",

@@ -1,0 +1,54 @@
+"""Jobs of a real Flink, where a JDK and its jars can be had."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+_SOURCE = Path(__file__).parents[2] / "infra" / "flink" / "StateJob.java"
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+_JARS = Path(os.environ.get("FLINK_JARS") or _CACHE / "holdfast/flink-2.3.0/pyflink/lib")
+_OPENED = ["java.base/java.lang", "java.base/java.util", "java.base/java.time"]
+_LIMIT_S = 300
+
+StateJob = Callable[..., list[list[str]]]
+"""Runs the job with arguments, and gives what it prints: the parts of each line."""
+
+
+@pytest.fixture(scope="session")
+def flink_state_job(tmp_path_factory: pytest.TempPathFactory) -> StateJob:
+    """The job of `infra/flink`, compiled."""
+    java, javac = shutil.which("java"), shutil.which("javac")
+    if java is None or javac is None:
+        pytest.skip("a job of Flink needs a JDK, and there is none")
+    if not list(_JARS.glob("flink-dist*.jar")):
+        pytest.skip(f"there are no jars of Flink in {_JARS}; `make flink-libraries` brings them")
+    classes = tmp_path_factory.mktemp("flink-classes")
+    command = [javac, "-nowarn", "-cp", f"{_JARS}/*", "-d", str(classes), str(_SOURCE)]
+    subprocess.run(command, check=True, timeout=_LIMIT_S)
+
+    def run(*arguments: str) -> list[list[str]]:
+        opened = [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED]
+        memory = ["-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        path = ["-cp", f"{classes}:{_JARS}/*"]
+        done = subprocess.run(
+            [java, *memory, *opened, *path, "StateJob", *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env={
+                **os.environ,
+                "JAVA_TOOL_OPTIONS": "-Dstdout.encoding=UTF-8 -Dfile.encoding=UTF-8",
+            },
+            cwd=classes,
+            timeout=_LIMIT_S,
+        )
+        assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+        lines = done.stdout.splitlines()
+        return [line[1:].split("\t") for line in lines if line.startswith("@")]
+
+    return run
