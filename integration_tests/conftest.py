@@ -11,7 +11,7 @@ from jobs.fixtures import job, spark
 from jobs.on_cluster import fed_job, signals, undisturbed
 from servers.browser import browser
 from servers.connect import connect
-from servers.flink import flink_state_job
+from servers.flink import flink_state_job, savepoints_of_flink
 from servers.hdfs import hdfs, hdfs_directory
 from servers.postgres import postgres
 from servers.s3 import minio, minio_bucket, real_s3_bucket, versitygw, versitygw_bucket
@@ -35,6 +35,7 @@ __all__ = [
     "pytest_xdist_make_scheduler",
     "real_s3_bucket",
     "run_case",
+    "savepoints_of_flink",
     "signals",
     "spark",
     "undisturbed",

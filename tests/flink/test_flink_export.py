@@ -2,6 +2,7 @@
 
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -161,7 +162,10 @@ INSTANT = next(kind for kind in SIMPLE if kind.type == pa.timestamp("ns", "UTC")
 
 
 def test_states_that_flink_cant_have_are_refused_or_left_out(tmp_path: Path) -> None:
-    lists = {"times": (INSTANT, [1]), "texts": (STRING, ["a"])}
+    lists: dict[str, tuple[Kind, list[Any]]] = {
+        "times": (INSTANT, [1]),
+        "texts": (STRING, ["a"]),
+    }
     ours = imported(tmp_path, Subtask(operator=list_states(lists)))
     target = f"file://{tmp_path}/back"
     with pytest.raises(InvalidRequestError, match="state job/times: values of type timestamp"):

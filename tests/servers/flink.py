@@ -1,8 +1,9 @@
-"""Jobs of a real Flink, where a JDK and its jars can be had."""
+"""Jobs of a real Flink, where a JDK and its jars can be had; and the savepoints that Flink's own tests have."""
 
 import os
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 _SOURCE = Path(__file__).parents[2] / "infra" / "flink" / "StateJob.java"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 _JARS = Path(os.environ.get("FLINK_JARS") or _CACHE / "holdfast/flink-2.3.0/pyflink/lib")
+_TESTS = "org.apache.flink:flink-tests:2.3.0:jar:tests"
 _OPENED = ["java.base/java.lang", "java.base/java.util", "java.base/java.time"]
 _LIMIT_S = 300
 
@@ -52,3 +54,30 @@ def flink_state_job(tmp_path_factory: pytest.TempPathFactory) -> StateJob:
         return [line[1:].split("\t") for line in lines if line.startswith("@")]
 
     return run
+
+
+@pytest.fixture(scope="session")
+def savepoints_of_flink(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory with savepoints and checkpoints of Flink 1.8 to 2.2, out of the jar of Flink's tests."""
+    kept = _CACHE / "holdfast" / "flink-tests-2.3.0"
+    if not list(kept.glob("*.jar")):
+        maven = shutil.which("mvn")
+        if maven is None:
+            pytest.skip("the savepoints of Flink's tests are fetched by Maven, and there is none")
+        options = [f"-Dartifact={_TESTS}", f"-DoutputDirectory={kept}"]
+        fetched = subprocess.run(
+            [maven, "-q", "-B", "dependency:copy", *options],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+        )
+        if fetched.returncode:
+            reason = (fetched.stdout.strip() or "no reason").splitlines()[0]
+            pytest.skip(f"Maven can't fetch {_TESTS}: {reason}")
+    [jar] = kept.glob("*.jar")
+    directory = tmp_path_factory.mktemp("flink-tests")
+    with zipfile.ZipFile(jar) as content:
+        names = [name for name in content.namelist() if not name.endswith(".class")]
+        content.extractall(directory, names)
+    return directory
