@@ -9,27 +9,31 @@ from pathlib import Path
 
 import pytest
 
-_SOURCE = Path(__file__).parents[2] / "infra" / "flink" / "StateJob.java"
+_ROOT = Path(__file__).parents[2]
+_SOURCES = [
+    _ROOT / "infra" / "flink" / "StateJob.java",
+    _ROOT / "examples" / "flink" / "Orders.java",
+]
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 _JARS = Path(os.environ.get("FLINK_JARS") or _CACHE / "holdfast/flink-2.3.0/pyflink/lib")
 _TESTS = "org.apache.flink:flink-tests:2.3.0:jar:tests"
 _OPENED = ["java.base/java.lang", "java.base/java.util", "java.base/java.time"]
 _LIMIT_S = 300
 
-StateJob = Callable[..., list[list[str]]]
-"""Runs the job with arguments, and gives what it prints: the parts of each line."""
+FlinkJob = Callable[..., list[list[str]]]
+"""Runs a job with arguments, and gives what it prints: the parts of each line."""
 
 
 @pytest.fixture(scope="session")
-def flink_state_job(tmp_path_factory: pytest.TempPathFactory) -> StateJob:
-    """The job of `infra/flink`, compiled."""
+def flink_job(tmp_path_factory: pytest.TempPathFactory) -> FlinkJob:
+    """The jobs `StateJob` of `infra/flink` and `Orders` of `examples/flink`, compiled."""
     java, javac = shutil.which("java"), shutil.which("javac")
     if java is None or javac is None:
         pytest.skip("a job of Flink needs a JDK, and there is none")
     if not list(_JARS.glob("flink-dist*.jar")):
         pytest.skip(f"there are no jars of Flink in {_JARS}; `make flink-libraries` brings them")
     classes = tmp_path_factory.mktemp("flink-classes")
-    command = [javac, "-nowarn", "-cp", f"{_JARS}/*", "-d", str(classes), str(_SOURCE)]
+    command = [javac, "-nowarn", "-cp", f"{_JARS}/*", "-d", str(classes), *map(str, _SOURCES)]
     subprocess.run(command, check=True, timeout=_LIMIT_S)
 
     def run(*arguments: str) -> list[list[str]]:
@@ -37,7 +41,7 @@ def flink_state_job(tmp_path_factory: pytest.TempPathFactory) -> StateJob:
         memory = ["-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         path = ["-cp", f"{classes}:{_JARS}/*"]
         done = subprocess.run(
-            [java, *memory, *opened, *path, "StateJob", *arguments],
+            [java, *memory, *opened, *path, *arguments],
             check=False,
             capture_output=True,
             text=True,
