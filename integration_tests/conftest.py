@@ -11,6 +11,7 @@ from jobs.fixtures import job, spark
 from jobs.on_cluster import fed_job, signals, undisturbed
 from servers.browser import browser
 from servers.connect import connect
+from servers.flink import flink_job, savepoints_of_flink
 from servers.hdfs import hdfs, hdfs_directory
 from servers.postgres import postgres
 from servers.s3 import minio, minio_bucket, real_s3_bucket, versitygw, versitygw_bucket
@@ -21,6 +22,7 @@ __all__ = [
     "cluster",
     "connect",
     "fed_job",
+    "flink_job",
     "hdfs",
     "hdfs_directory",
     "job",
@@ -33,6 +35,7 @@ __all__ = [
     "pytest_xdist_make_scheduler",
     "real_s3_bucket",
     "run_case",
+    "savepoints_of_flink",
     "signals",
     "spark",
     "undisturbed",

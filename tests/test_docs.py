@@ -44,6 +44,7 @@ PRINTED = {
     "how-to-keep-checkpoints.md": "0 bytes would go, 0 files are too young to tell",
     "how-to-come-from-flink.md": "tens: True",
     "how-to-read-flink-savepoints.md": "2 entries of a map",
+    "how-to-move-a-flink-job.md": "ann 19 [('milk', 4), ('tea', 15)]",
     "how-to-move-a-job.md": "it went on: True",
     "how-to-move-from-transformwithstate.md": "counted on from 20: True",
     "how-to-move-from-foreachbatch.md": "a customer is first 1 time",

@@ -14,9 +14,12 @@ from holdfast.backends.inspection.comparison import (
     compare_files,
     compare_subtasks,
 )
+from holdfast.backends.inspection.keyed_check import KeyedDescriptor
 from holdfast.backends.inspection.keyed_parts import shown_schema
 from holdfast.backends.inspection.keyed_writing import (
+    described_table,
     is_keyed,
+    timers_table,
     without_tables,
     write_keyed_states,
     write_keyed_tables,
@@ -36,6 +39,7 @@ __all__ = [
     "Difference",
     "Fate",
     "FileComparison",
+    "KeyedDescriptor",
     "Raw",
     "ReadableState",
     "ShownColumn",
@@ -47,6 +51,7 @@ __all__ = [
     "compare",
     "compare_files",
     "compare_subtasks",
+    "described_table",
     "is_keyed",
     "iter_state",
     "read_state",
@@ -55,6 +60,7 @@ __all__ = [
     "states",
     "states_of",
     "stored_states",
+    "timers_table",
     "without_tables",
     "write_keyed_states",
     "write_keyed_tables",

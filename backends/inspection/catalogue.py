@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from holdfast.backends.inspection.columns import ShownColumn
-from holdfast.backends.inspection.keyed_parts import tables_of
+from holdfast.backends.inspection.keyed_parts import Table, tables_of
 from holdfast.backends.inspection.operator_parts import KINDS, Section
 from holdfast.backends.inspection.raw_parts import RawPart
 from holdfast.backends.inspection.state_parts import ReadableState, StatePart
+from holdfast.backends.keyed import TableSpec
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import (
     FileStateHandle,
@@ -73,6 +74,12 @@ class StoredState:
     def is_keyed(self) -> bool:
         """Whether it is managed keyed state, whose names are none of operator state."""
         return self.kind.startswith("keyed")
+
+    @property
+    def table_spec(self) -> TableSpec | None:
+        """What the table of managed keyed state holds; None of other state, and if its manifest can't be read."""
+        first = self.parts[0]
+        return first.table.spec if isinstance(first, Table) else None
 
     @property
     def subtasks(self) -> int:

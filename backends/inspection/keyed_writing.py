@@ -165,10 +165,43 @@ def _spec_of(
     if descriptor.name != name:
         message = f"descriptor of state {name!r} names {descriptor.name!r}; give both one name"
         raise InvalidRequestError(message)
+    return described_table(descriptor, schema, namespace, max_parallelism)
+
+
+def described_table(
+    descriptor: KeyedDescriptor, key: pa.Schema, namespace: pa.Schema, max_parallelism: int
+) -> TableSpec:
+    """What the table of a keyed state holds that is described so.
+
+    Args:
+        descriptor: The state.
+        key: The key's columns.
+        namespace: The columns of its namespaces, if it has some.
+        max_parallelism: Number of key groups.
+
+    Raises:
+        InvalidRequestError: A column of key, namespace or map key has a type that can't be hashed.
+    """
     tables = HeapStateTables(KeyGroupRange(0, max_parallelism - 1))
-    backend = KeyedStateBackend(tables, schema, max_parallelism)
+    backend = KeyedStateBackend(tables, key, max_parallelism)
     GETTERS[type(descriptor)](backend, descriptor, namespace)
-    return tables.specs()[name]
+    return tables.specs()[descriptor.name]
+
+
+def timers_table(domain: str, key: pa.Schema, max_parallelism: int) -> TableSpec:
+    """What the table of a function's timers holds; its rows have the key's columns and `time`.
+
+    Args:
+        domain: `event` or `processing`.
+        key: The key's columns.
+        max_parallelism: Number of key groups.
+    """
+    tables = HeapStateTables(KeyGroupRange(0, max_parallelism - 1))
+    backend = KeyedStateBackend(tables, key, max_parallelism)
+    timers = backend.event_time_timers if domain == "event" else backend.processing_time_timers
+    timers()
+    [spec] = tables.specs().values()
+    return spec
 
 
 def _schema_of(name: str, table: pa.Table, names: Sequence[str]) -> pa.Schema:

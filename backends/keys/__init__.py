@@ -2,9 +2,10 @@
 
 `spark_hash` is the hash: it takes keys to key groups, `key_groups` takes those to subtasks. Inside of a key group rows
 are sorted by `spark_xxhash64`. `column_hashes` is what both have in common. `flink_hash` is no part of that: it is for reading
-what Flink has written.
+what Flink has written, and for writing what Flink is to read.
 """
 
+from holdfast.backends.keys.flink_hash import flink_key_groups, java_hash
 from holdfast.backends.keys.key_groups import (
     MAX_PARALLELISM,
     KeyGroupRange,
@@ -22,6 +23,8 @@ __all__ = [
     "KeyGroupRange",
     "check_parallelism",
     "default_max_parallelism",
+    "flink_key_groups",
+    "java_hash",
     "key_group_of",
     "key_group_range",
     "key_hash",

@@ -8,6 +8,10 @@ Source:
 
 import math
 import struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from holdfast.backends.keys.key_groups import check_parallelism
 from holdfast.errors import InvalidRequestError
@@ -111,6 +115,23 @@ def flink_murmur(key_hash: int) -> int:
     h ^= h >> 16
     # As a signed number it would be negated; -2**31, which has no counterpart, becomes 0.
     return h if h < _SIGN else -h & ~_SIGN & _MASK
+
+
+def flink_key_groups(
+    key_hashes: npt.NDArray[np.integer[Any]], max_parallelism: int
+) -> npt.NDArray[np.int64]:
+    """The key groups that Flink has keys in, of many hash codes at once; see `flink_key_group_of_hash`."""
+    check_parallelism(max_parallelism, 1)
+    h = key_hashes.astype(np.uint32) * np.uint32(0xCC9E2D51)  # numpy's arrays overflow as Java does
+    h = (h << np.uint32(15) | h >> np.uint32(17)) * np.uint32(0x1B873593)
+    h = (h << np.uint32(13) | h >> np.uint32(19)) * np.uint32(5) + np.uint32(0xE6546B64)
+    h ^= np.uint32(4)
+    h = (h ^ h >> np.uint32(16)) * np.uint32(0x85EBCA6B)
+    h = (h ^ h >> np.uint32(13)) * np.uint32(0xC2B2AE35)
+    h ^= h >> np.uint32(16)
+    signed = h.view(np.int32).astype(np.int64)
+    spread = np.where(signed == -_SIGN, 0, np.abs(signed))
+    return spread % max_parallelism
 
 
 def _java_hash_of_double(key: float) -> int:

@@ -89,6 +89,8 @@ def test_show_says_in_json_what_there_is(
         "key": "int64",
         "namespace": None,
         "value": "list<item: int64>",
+        "has_ttl": False,
+        "has_known_hash": True,
         "failure": None,
     }
     assert "com.acme.Namespace" in states["w"]["failure"]
@@ -173,3 +175,79 @@ def test_files_that_were_moved_are_read_where_one_says(
     assert main(["flink", "cat", pointer, "job", "v"]) == 2
     assert "another store" in capsys.readouterr().err
     assert main(["flink", "cat", pointer, "job", "v", "--moved", f"s3://old/flink={pointer}"]) == 0
+
+
+def test_import_says_what_is_kept_and_lost_before_it_writes(
+    savepoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = f"file://{tmp_path}/imported"
+    command = ["flink", "import", savepoint, "--uid", "job", "--map", "job/texts=moved/texts"]
+    assert main([*command, "--to", target]) == 3  # rows are in flight
+    assert "9 bytes of rows are in flight" in capsys.readouterr().err
+    assert main([*command, "--allow-loss", "--dry-run"]) == 0
+    out, err = capsys.readouterr()
+    assert not out
+    assert "job/texts as moved/texts: list, string" in err
+    assert "read moved/texts: 2 rows" in err
+    assert "nothing was written" in err
+    assert not (tmp_path / "imported").exists()
+    assert main([*command, "--allow-loss", "--to", target]) == 0
+    out, err = capsys.readouterr()
+    assert err.index("what is lost") < err.index("spark.holdfast.savepoint.path")
+    pointer = out.strip()
+    assert main(["cat", pointer, "moved", "texts", "--json"]) == 0
+    assert [row["value"] for row in lines(capsys)] == ["a", "\x1b[31m"]
+
+
+def test_import_gives_one_object_in_json(
+    savepoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["flink", "import", savepoint, "--uid", "job", "--map", "job/texts=moved/texts"]
+    assert main([*command, "--allow-loss", "--dry-run", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["pointer"] is None
+    assert shown["states"] == [{"operator": "moved", "state": "texts", "rows": 2}]
+    assert shown["starting_offsets"] == {}
+    assert any("watermarks" in lost for lost in shown["lost"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--dry-run", "--map", "job/texts"],
+        ["--dry-run", "--map", "texts=job/texts"],
+        ["--dry-run", "--ttl", "job/texts=soon"],
+        ["--dry-run", "--key", "=customer"],
+    ],
+)
+def test_import_refuses_options_that_say_nothing(savepoint: str, options: list[str]) -> None:
+    assert main(["flink", "import", savepoint, *options]) == 2
+
+
+def test_export_says_what_is_kept_and_lost_before_it_writes(
+    savepoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = ["--map", "job/texts=moved/texts", "--map", "job/v=moved/v"]
+    target = ["--to", f"file://{tmp_path}/imported"]
+    assert (
+        main(["flink", "import", savepoint, "--uid", "job", *places, "--allow-loss", *target]) == 3
+    )
+    capsys.readouterr()
+    places = places[:2]
+    assert (
+        main(["flink", "import", savepoint, "--uid", "job", *places, "--allow-loss", *target]) == 0
+    )
+    ours = capsys.readouterr().out.strip()
+    command = ["flink", "export", ours, "--map", "moved=job"]
+    assert main(command) == 2
+    assert main([*command, "--dry-run", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["kept"] == ["moved/texts as job: list, string"]
+    assert "nothing was written" in err
+    assert main([*command, "--to", f"file://{tmp_path}/back"]) == 0
+    back = capsys.readouterr().out.strip()
+    assert main(["flink", "cat", back, "job", "texts", "--json"]) == 0
+    assert [row["value"] for row in lines(capsys)] == ["a", "\x1b[31m"]
+    assert main(["flink", "export", f"file://{tmp_path}/nothing", "--dry-run"]) == 1
+    assert main(["flink", "export", ours, "--dry-run", "--map", "moved"]) == 2

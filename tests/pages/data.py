@@ -47,7 +47,7 @@ def write_data(directory: Path) -> None:
 
 
 def _write_savepoints_of_flink(directory: Path) -> None:
-    """Native savepoints of Flink 2.3 on RocksDB and of 1.20 on the heap."""
+    """Native savepoints of Flink 2.3 on RocksDB and of 1.20 on the heap; and `orders`, of the job in `examples/flink`."""
     archives = Path(__file__).parents[1] / "data" / "flink"
     for name in ("rocks", "f120-heap"):
         with tarfile.open(archives / f"{name}.tar.xz") as archive:
@@ -55,6 +55,8 @@ def _write_savepoints_of_flink(directory: Path) -> None:
                 kind, _, member.name = member.name.partition("/native/")
                 if member.name and kind == name and member.isfile():
                     archive.extract(member, directory, filter="data")
+    with tarfile.open(archives / "orders.tar.xz") as archive:
+        archive.extractall(directory, filter="data")
 
 
 def write_job(checkpoint_dir: str, checkpoint_location: str) -> None:

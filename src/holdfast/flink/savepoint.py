@@ -21,6 +21,7 @@ from holdfast.errors import (
 from holdfast.flink.descriptions import TIMERS
 from holdfast.flink.files import StateFiles
 from holdfast.flink.handles import IncrementalHandle
+from holdfast.flink.kafka_offsets import READERS, starting_offsets
 from holdfast.flink.metadata import FlinkMetadata, FlinkOperator, parse_metadata
 from holdfast.flink.operator_ids import operator_id
 from holdfast.flink.stored_states import WITH_TIMERS, StatesOfOperator, StoredState
@@ -50,6 +51,8 @@ _STATES = pa.schema(
         ("key", pa.string()),
         ("namespace", pa.string()),
         ("value", pa.string()),
+        ("has_ttl", pa.bool_()),
+        ("has_known_hash", pa.bool_()),
         ("failure", pa.string()),
     ]
 )
@@ -104,7 +107,8 @@ class FlinkSavepoint:
     def states(self, operator: str | None = None) -> pa.Table:
         """The states of all operators, or of one: a row each.
 
-        `key`, `namespace` and `value` are Arrow types, null where there is none. `failure` says why a state can't be
+        `key`, `namespace` and `value` are Arrow types, null where there is none. `has_ttl` says whether values have a time
+        to live, `has_known_hash` whether `check_keys` of `read_state` can check something. `failure` says why a state can't be
         read, as far as its description shows; what single values hold is seen when they are read.
 
         Raises:
@@ -124,6 +128,8 @@ class FlinkSavepoint:
                             name: str(types[name]) if name in types else None
                             for name in ("key", "namespace", "value")
                         },
+                        "has_ttl": state.has_ttl,
+                        "has_known_hash": state.has_known_hash,
                         "failure": state.failure or state.incomplete or None,
                     }
                 )
@@ -138,6 +144,8 @@ class FlinkSavepoint:
         subtask: int | None = None,
         explode: bool = False,
         as_bytes: bool = False,
+        check_keys: bool = False,
+        types: Mapping[str, str] | None = None,
     ) -> pa.Table:
         """Read a state as a table.
 
@@ -154,6 +162,12 @@ class FlinkSavepoint:
                 `map_value`.
             as_bytes: Whether values are given as they are stored, without being decoded. Keys and namespaces
                 are decoded. The heap backend's own format has no lengths, so that it can't be done there.
+            check_keys: Whether keys are refused that stand in other key groups than Flink's hash says: Flink has
+                no checksums, and this shows damage. For keys that are numbers, texts, or tuples of these; others are
+                let pass, because their hash is that of a class of the job.
+            types: Of state of PyFlink, which is bytes to Flink, the type of `value`, and of a map also that of
+                `map_key`: such as `long`, `string`, `row<long, string>`, `list<double>`, `pickled` for the bytes of
+                pickles. A value state of PyFlink is a list of one element.
 
         Raises:
             InvalidRequestError: There is no such state, or files are in another store.
@@ -162,7 +176,13 @@ class FlinkSavepoint:
             CheckpointNotFoundError: A file is missing.
         """
         stored = self._state(operator, state, kind)
-        batches = list(self._batches(stored, subtask, explode=explode, as_bytes=as_bytes))
+        if types:
+            stored = stored.typed(types)
+        batches = list(
+            self._batches(
+                stored, subtask, explode=explode, as_bytes=as_bytes, check_keys=check_keys
+            )
+        )
         if batches:
             return pa.Table.from_batches(batches).combine_chunks()
         empty = pa.schema(list(stored.columns)).empty_table()
@@ -177,18 +197,28 @@ class FlinkSavepoint:
         subtask: int | None = None,
         explode: bool = False,
         as_bytes: bool = False,
+        check_keys: bool = False,
+        types: Mapping[str, str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Read a state in batches: of a keyed state a key group at a time, else a subtask.
 
         Arguments and errors are those of `read_state`; the latter come while the batches are read.
         """
         stored = self._state(operator, state, kind)
-        return self._batches(stored, subtask, explode=explode, as_bytes=as_bytes)
+        if types:
+            stored = stored.typed(types)
+        return self._batches(
+            stored, subtask, explode=explode, as_bytes=as_bytes, check_keys=check_keys
+        )
 
-    def timers(self, operator: str) -> pa.Table:
+    def timers(self, operator: str, *, check_keys: bool = False) -> pa.Table:
         """The timers of an operator: `service`, `domain` (`event` or `processing`), `key_group`, `key`, `namespace`, `timestamp`.
 
         Timers of a function are those of the service `user-timers`; windows have `window-timers`.
+
+        Args:
+            operator: Its uid, id or name.
+            check_keys: As of `read_state`.
 
         Raises as `read_state`.
         """
@@ -199,7 +229,7 @@ class FlinkSavepoint:
             if not state.name.startswith(TIMERS):
                 continue
             domain, _, service = state.name.removeprefix(TIMERS).partition("_")
-            for batch in state.batches(None, as_bytes=False):
+            for batch in state.batches(None, as_bytes=False, check_keys=check_keys):
                 table = pa.Table.from_batches([batch])
                 for name, text in (("domain", domain), ("service", service)):
                     table = table.add_column(0, name, pa.repeat(pa.scalar(text), len(table)))
@@ -207,6 +237,19 @@ class FlinkSavepoint:
         if not tables:
             return pa.schema([("service", pa.string()), ("domain", pa.string())]).empty_table()
         return pa.concat_tables(tables, promote_options="default").combine_chunks()
+
+    def source_offsets(self, operator: str) -> str:
+        """Where a Kafka source goes on reading, as JSON for `startingOffsets` of Spark's source.
+
+        These are the offsets behind the last records that are in the state. Partitions that no reader had yet are not
+        among them: Spark wants all partitions of a topic, so add those from the beginning, as -2.
+
+        Raises:
+            InvalidRequestError: The operator is no `KafkaSource`, or a partition has no offset yet.
+
+        Other errors are those of `read_state`.
+        """
+        return starting_offsets(self.read_state(operator, READERS).column("value").to_pylist())
 
     def warnings(self) -> list[str]:
         """What is not in the states although the job had it, or may have had it."""
@@ -261,9 +304,15 @@ class FlinkSavepoint:
         )
 
     def _batches(
-        self, state: StoredState, subtask: int | None, *, explode: bool, as_bytes: bool
+        self,
+        state: StoredState,
+        subtask: int | None,
+        *,
+        explode: bool,
+        as_bytes: bool,
+        check_keys: bool,
     ) -> Iterator[pa.RecordBatch]:
-        for batch in state.batches(subtask, as_bytes=as_bytes):
+        for batch in state.batches(subtask, as_bytes=as_bytes, check_keys=check_keys):
             if explode:
                 yield from _exploded(pa.Table.from_batches([batch])).to_batches()
             else:

@@ -3,7 +3,7 @@
 A state that can't be read says why, and is no reason not to read the others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
@@ -13,10 +13,11 @@ import pyarrow as pa
 from holdfast.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
+    InvalidRequestError,
     UnreadableStateError,
     UnsupportedFormatError,
 )
-from holdfast.flink.descriptions import TIMERS, KeyedDescription
+from holdfast.flink.descriptions import TIMERS, KeyedDescription, StateInfo
 from holdfast.flink.entries import column_names
 from holdfast.flink.files import StateFiles
 from holdfast.flink.handles import (
@@ -27,12 +28,22 @@ from holdfast.flink.handles import (
     KeyGroupsHandle,
     OperatorHandle,
 )
+from holdfast.flink.key_groups import check_key_groups
 from holdfast.flink.keyed_state import KeyGroups
 from holdfast.flink.metadata import FlinkOperator
 from holdfast.flink.operator_state import OperatorStates
 from holdfast.flink.raw_timers import raw_timers
 from holdfast.flink.rocksdb_state import RocksGroups
-from holdfast.flink.serializers import not_readable, only_as_bytes, reading
+from holdfast.flink.serializers import (
+    Serializer,
+    in_bytes,
+    list_of,
+    map_of,
+    not_readable,
+    only_as_bytes,
+    python_type,
+    reading,
+)
 
 _BROADCAST, _TIMERS = "broadcast", "keyed timer"
 _OPERATOR_STATE, _KEYED_STATE, _RAW_KEYED_STATE = "operator state", "keyed state", "raw keyed state"
@@ -115,6 +126,24 @@ class _KeyedPart:
         columns = column_names(description.states[self.number], description.key)
         return ("key_group", pa.int32()), *columns
 
+    @property
+    def has_bytes(self) -> bool:
+        """Whether its values, elements or entries are arrays of bytes."""
+        value = self.groups.description.states[self.number].value
+        parts = value.parts or (value,)
+        return all(part.type == pa.binary() and not part.unreadable for part in parts)
+
+    def typed(self, serializers: Mapping[str, Serializer]) -> "_KeyedPart":
+        """The same with values of other serializers; see `StoredState.typed`."""
+        description = self.groups.description
+        info = description.states[self.number]
+        value = serializers["value"]
+        if info.type == "map":
+            value = map_of(serializers["map_key"], value)
+        elif info.type == "list":
+            value = list_of(value)
+        return replace(self, groups=self.groups.described(_valued(description, self.number, value)))
+
     def batches(self, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:
         groups = self.groups
         if as_bytes:
@@ -152,6 +181,9 @@ class StoredState:
         failure: Why it can't be read, or empty.
         parts: What reads the rows of a subtask, by its index.
         incomplete: Why rows of a subtask can't be read, which may have some of it; or empty.
+        key: The serializer of its keys, if it is kept by key and has one.
+        max_parallelism: Number of key groups.
+        has_ttl: Whether its values have a time to live.
     """
 
     name: str
@@ -160,9 +192,49 @@ class StoredState:
     failure: str
     parts: list[tuple[int, StatePart]]
     incomplete: str = ""
+    key: Serializer | None = None
+    max_parallelism: int = 0
+    has_ttl: bool = False
 
-    def batches(self, subtask: int | None, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:
+    def typed(self, types: Mapping[str, str]) -> "StoredState":
+        """The same of values that PyFlink has written.
+
+        Args:
+            types: What `value` and `map_key` are, by the names of `python_type`.
+
+        Raises:
+            InvalidRequestError: There are no such types, or the state has no bytes that could be of them.
+        """
+        serializers = {role: in_bytes(python_type(name)) for role, name in types.items()}
+        roles = {"map_key", "value"} if self.kind == "keyed map" else {"value"}
+        if serializers.keys() != roles:
+            message = f"state {self.name!r} is {self.kind}; name types of {sorted(roles)}, not of {sorted(types)}"
+            raise InvalidRequestError(message)
+        parts: list[tuple[int, StatePart]] = []
+        columns = self.columns
+        for index, part in self.parts:
+            if not isinstance(part, _KeyedPart) or not part.has_bytes:
+                message = f"state {self.name!r} has no values of bytes, as those of PyFlink are"
+                raise InvalidRequestError(message)
+            typed = part.typed(serializers)
+            parts.append((index, typed))
+            columns = typed.columns
+        return replace(self, parts=parts, columns=columns)
+
+    @property
+    def has_known_hash(self) -> bool:
+        """Whether it can be seen that keys are in the key groups where they belong."""
+        return self.key is not None and self.key.hash_codes is not None
+
+    def batches(
+        self, subtask: int | None, *, as_bytes: bool, check_keys: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of all subtasks, or of one; of a broadcast state those of one subtask's copy.
+
+        Args:
+            subtask: The subtask; None for all.
+            as_bytes: Whether values are not decoded.
+            check_keys: Whether keys of known hash codes are refused that stand in other key groups than theirs.
 
         Raises:
             CheckpointError: They can't be read.
@@ -180,6 +252,8 @@ class StoredState:
             with reading(f"state {self.name!r}"):
                 for batch in part.batches(as_bytes=as_bytes):
                     schema = schema or batch.schema
+                    if check_keys and self.key is not None:
+                        check_key_groups(batch, self.key, self.max_parallelism)
                     yield _of_schema(batch, schema)
 
 
@@ -236,10 +310,22 @@ class StatesOfOperator:
         *,
         columns: tuple[tuple[str, pa.DataType], ...],
         failure: str = "",
+        key: Serializer | None = None,
+        has_ttl: bool = False,
     ) -> None:
         state = self._by_name.get((name, kind))
         if state is None:
-            state = StoredState(name, kind, columns, failure, [])
+            groups = self._operator.max_parallelism
+            state = StoredState(
+                name,
+                kind,
+                columns,
+                failure,
+                [],
+                key=key,
+                max_parallelism=groups,
+                has_ttl=has_ttl,
+            )
             self._by_name[name, kind] = state
         state.failure = state.failure or failure
         state.parts.append((index, part))
@@ -271,6 +357,8 @@ class StatesOfOperator:
                     part,
                     columns=part.columns,
                     failure=failure,
+                    key=_key_of(info, groups.description),
+                    has_ttl=_has_ttl(info),
                 )
 
     def _keyed_parts(self, handle: KeyedHandle | None) -> Iterator[DescribedGroups]:
@@ -304,11 +392,28 @@ class StatesOfOperator:
             self._add(index, f"{TIMERS}{name}", _TIMERS, part, columns=schema)
 
 
+def _key_of(info: StateInfo, description: KeyedDescription) -> Serializer:
+    """The serializer of keys, which timers have in them."""
+    return info.value.parts[0] if info.is_timer and info.value.parts else description.key
+
+
+def _has_ttl(info: StateInfo) -> bool:
+    """Whether values, elements or entries say when they were last used."""
+    value = info.value
+    if info.type in {"list", "map"} and value.parts:
+        value = value.parts[-1]
+    return value.has_last_access
+
+
 def _as_bytes(description: KeyedDescription, number: int) -> KeyedDescription:
     """The same states, but that the values of one are only had as bytes."""
+    return _valued(description, number, only_as_bytes())
+
+
+def _valued(description: KeyedDescription, number: int, value: Serializer) -> KeyedDescription:
+    """The same states, but that the values of one have another serializer."""
     states = list(description.states)
     info = states[number]
-    value = only_as_bytes()
     states[number] = replace(info, serializers={**info.serializers, "VALUE_SERIALIZER": value})
     return replace(description, states=tuple(states))
 

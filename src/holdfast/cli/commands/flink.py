@@ -1,10 +1,12 @@
-"""`holdfast flink`: what is in savepoints and checkpoints of Flink jobs."""
+"""`holdfast flink`: what is in savepoints and checkpoints of Flink jobs, and the ways from there and back."""
 
 import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command import add_command, add_json
+from holdfast.cli.commands.flink_export import add_export
+from holdfast.cli.commands.flink_import import add_import
 from holdfast.cli.output import count_text, print_json, print_line, print_table, say
 from holdfast.cli.rows import add_rows, print_rows
 from holdfast.cli.stores import add_stores, use_stores
@@ -22,7 +24,9 @@ _POINTER_HELP = "URI of the directory of a savepoint or retained checkpoint of F
 
 def add_to(commands: "Commands") -> None:
     """Add the commands."""
-    whole = commands.add_parser("flink", help="look into savepoints of Apache Flink jobs")
+    whole = commands.add_parser(
+        "flink", help="savepoints of Apache Flink jobs: looked into, imported, written"
+    )
     kinds = whole.add_subparsers(required=True, metavar="WHAT", title="what is done")
     show = add_command(
         kinds,
@@ -69,8 +73,20 @@ def add_to(commands: "Commands") -> None:
         "--explode", action="store_true", help="a row for each element of a list or entry of a map"
     )
     cat.add_argument("--bytes", action="store_true", help="values as they are stored, not decoded")
+    cat.add_argument(
+        "--type",
+        action="append",
+        default=[],
+        metavar="COLUMN=TYPE",
+        help="of state of PyFlink, the type of `value`, and of maps also of `map_key`, such as value=long; "
+        "may be repeated",
+    )
     add_rows(cat)
-    for command in (show, cat):
+    imported = add_import(kinds)
+    imported.add_argument("pointer", help=_POINTER_HELP)
+    imported.set_defaults(opened=_opened)
+    add_export(kinds)
+    for command in (show, cat, imported):
         command.add_argument(
             "--uid",
             action="append",
@@ -140,10 +156,18 @@ def cat_command(options: argparse.Namespace) -> int:
             subtask=options.subtask,
             explode=options.explode,
             as_bytes=options.bytes,
+            types=dict(_pair("--type", text) for text in options.type),
         )
     if not print_rows(options, batches, right=_NUMBERS):
         say("it is empty")
     return 0
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise InvalidRequestError(f"{option} takes NAME=VALUE, and not {text!r}")
+    return name, value
 
 
 def _opened(options: argparse.Namespace) -> "FlinkSavepoint":
@@ -156,7 +180,7 @@ def _opened(options: argparse.Namespace) -> "FlinkSavepoint":
             message = f"--moved takes OLD=NEW, such as --moved s3://old/flink=s3://new/flink, and not {pair!r}"
             raise InvalidRequestError(message)
         moved[old] = new
-    use_stores(options, options.pointer, *moved.values())
+    use_stores(options, options.pointer, *moved.values(), getattr(options, "to", None))
     return flink.open(options.pointer, moved=moved, uids=options.uid)
 
 

@@ -1,10 +1,12 @@
 """Serializers: from what a savepoint says of a serializer to what reads its values.
 
 `snapshots` reads descriptions and knows the classes; `basic`, `composite`, `kryo` and `sql` make what reads values,
-each a `Serializer`. Start with `serializer`.
+each a `Serializer`; `python_types` does so of types that users name, and `writing`
+is the way back. Start with `serializer`.
 """
 
 from holdfast.flink.serializers.composite import list_of, map_of
+from holdfast.flink.serializers.python_types import in_bytes, python_type
 from holdfast.flink.serializers.serializer import (
     Rows,
     Serializer,
@@ -14,16 +16,48 @@ from holdfast.flink.serializers.serializer import (
     unreadable,
 )
 from holdfast.flink.serializers.snapshots import UnknownSnapshotError, read_snapshot
+from holdfast.flink.serializers.writing import (
+    NO_NAMESPACE,
+    Encode,
+    WrittenType,
+    counted,
+    list_snapshot,
+    list_without_count,
+    map_snapshot,
+    nullable_value,
+    timer_snapshot,
+    timer_time,
+    tuple_of_columns,
+    utf,
+    with_last_access,
+    written_type,
+)
 
 __all__ = [
+    "NO_NAMESPACE",
+    "Encode",
     "Rows",
     "Serializer",
     "UnknownSnapshotError",
+    "WrittenType",
+    "counted",
+    "in_bytes",
     "list_of",
+    "list_snapshot",
+    "list_without_count",
     "map_of",
+    "map_snapshot",
     "not_readable",
+    "nullable_value",
     "only_as_bytes",
+    "python_type",
     "read_snapshot",
     "reading",
+    "timer_snapshot",
+    "timer_time",
+    "tuple_of_columns",
     "unreadable",
+    "utf",
+    "with_last_access",
+    "written_type",
 ]

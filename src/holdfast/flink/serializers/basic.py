@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.flink.serializers import hash_codes
 from holdfast.flink.serializers.serializer import (
+    HashCodes,
     Read,
     Rows,
     Serializer,
@@ -28,13 +30,14 @@ _MILLIS_NANOS = struct.Struct(">qi")
 _DATE, _TIME = struct.Struct(">ibb"), struct.Struct(">bbbi")
 
 
-def number(code: str, dtype: str, type: pa.DataType) -> Serializer:
+def number(code: str, dtype: str, type: pa.DataType, hashes: HashCodes) -> Serializer:
     """Numbers of a fixed width.
 
     Args:
         code: Of `struct`.
         dtype: Of NumPy, big-endian.
         type: Of Arrow.
+        hashes: Gives Java's hash codes.
     """
     form = struct.Struct(f">{code}")
     unpack, width = form.unpack_from, form.size
@@ -46,7 +49,7 @@ def number(code: str, dtype: str, type: pa.DataType) -> Serializer:
         values = np.ascontiguousarray(rows).view(dtype)[:, 0]
         return pa.array(values.astype(values.dtype.newbyteorder("=")), type)
 
-    return Serializer(type, read, width, width, column)
+    return Serializer(type, read, width, width, column, hash_codes=hashes)
 
 
 def _read_boolean(data: bytes, position: int) -> tuple[bool, int]:
@@ -210,15 +213,17 @@ def _time_window_column(rows: Rows) -> pa.Array:
 
 _WINDOW = struct.Struct(">qq")
 
-BOOLEAN = Serializer(pa.bool_(), _read_boolean, 1, 1, _boolean_column)
-BYTE = number("b", "i1", pa.int8())
-SHORT = number("h", ">i2", pa.int16())
-INT = number("i", ">i4", pa.int32())
-LONG = number("q", ">i8", pa.int64())
-FLOAT = number("f", ">f4", pa.float32())
-DOUBLE = number("d", ">f8", pa.float64())
-CHAR = Serializer(pa.string(), _read_char, 2)
-STRING = Serializer(pa.string(), read_string)
+BOOLEAN = Serializer(
+    pa.bool_(), _read_boolean, 1, 1, _boolean_column, hash_codes=hash_codes.of_booleans
+)
+BYTE = number("b", "i1", pa.int8(), hash_codes.of_ints)
+SHORT = number("h", ">i2", pa.int16(), hash_codes.of_ints)
+INT = number("i", ">i4", pa.int32(), hash_codes.of_ints)
+LONG = number("q", ">i8", pa.int64(), hash_codes.of_longs)
+FLOAT = number("f", ">f4", pa.float32(), hash_codes.of_floats)
+DOUBLE = number("d", ">f8", pa.float64(), hash_codes.of_floats)
+CHAR = Serializer(pa.string(), _read_char, 2, hash_codes=hash_codes.of_texts)
+STRING = Serializer(pa.string(), read_string, hash_codes=hash_codes.of_texts)
 BIG_INTEGER = Serializer(pa.string(), _read_big_integer)
 BIG_DECIMAL = Serializer(pa.string(), _read_big_decimal)
 DATE = Serializer(pa.timestamp("ms", "UTC"), _read_millis, 8)

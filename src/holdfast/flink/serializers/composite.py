@@ -7,12 +7,13 @@ Source:
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.flink.data_input import modified_utf8
+from holdfast.flink.serializers import hash_codes
 from holdfast.flink.serializers.basic import list_reader
 from holdfast.flink.serializers.serializer import (
     Read,
@@ -74,7 +75,16 @@ def map_of(key: Serializer, value: Serializer) -> Serializer:
 
 
 def tuple_of(*fields: Serializer) -> Serializer:
-    """`TupleSerializer`, and that of Scala's case classes: the fields, one behind the other."""
+    """`TupleSerializer`: the fields, one behind the other."""
+    fields_in_order = case_class_of(*fields)
+    hashes = [field.hash_codes for field in fields if field.hash_codes is not None]
+    if fields_in_order.unreadable or len(hashes) < len(fields):
+        return fields_in_order
+    return replace(fields_in_order, hash_codes=hash_codes.of_tuples(hashes))
+
+
+def case_class_of(*fields: Serializer) -> Serializer:
+    """The serializer of Scala's case classes, which are tuples of another hash code."""
     return struct_of({f"f{number}": field for number, field in enumerate(fields)})
 
 
@@ -152,7 +162,7 @@ def with_last_access(_time: Serializer, value: Serializer) -> Serializer:
         return {"value": content, "last_access": last_access}, position
 
     type = pa.struct([("value", value.type), ("last_access", pa.timestamp("ms", "UTC"))])
-    return Serializer(type, read)
+    return Serializer(type, read, has_last_access=True)
 
 
 def timer_of(key: Serializer, namespace: Serializer) -> Serializer:

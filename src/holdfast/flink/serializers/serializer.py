@@ -21,6 +21,7 @@ from holdfast.flink.data_input import damaged
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 Rows = npt.NDArray[np.uint8]
+HashCodes = Callable[[pa.Array], npt.NDArray[np.int32]]
 
 VARIABLE = -1
 
@@ -38,6 +39,8 @@ class Serializer:
         parts: Serializers of the elements of a list, or of the keys and values of a map.
         unreadable: The class that it can't read, or empty. Then `read` raises, and its values are
             only had as bytes, where somebody says where they end.
+        hash_codes: Java's hash codes of a column of such keys; None where only the job's class knows them.
+        has_last_access: Whether values are structs of a value with a time to live, and when it was last used.
     """
 
     type: pa.DataType
@@ -47,6 +50,8 @@ class Serializer:
     column: Callable[[Rows], pa.Array] | None = None
     parts: "tuple[Serializer, ...]" = ()
     unreadable: str = ""
+    hash_codes: HashCodes | None = None
+    has_last_access: bool = False
 
 
 def unreadable(java_class: str) -> Serializer:

@@ -84,6 +84,7 @@ def _simple() -> dict[str, Serializer]:
     }
     windows = "org.apache.flink.streaming.api.windowing.windows."
     void = "org.apache.flink.runtime.state.VoidNamespaceSerializer"
+    wrapper = "org.apache.flink.streaming.api.utils.ByteArrayWrapperSerializer"
     return {
         **{
             f"{_BASE}{name}Serializer${name}SerializerSnapshot": kind for name, kind in base.items()
@@ -93,6 +94,7 @@ def _simple() -> dict[str, Serializer]:
             for name, kind in arrays.items()
         },
         f"{void}$VoidNamespaceSerializerSnapshot": basic.NOTHING,
+        f"{wrapper}$ByteArrayWrapperSerializerSnapshot": basic.BYTES,
         "org.apache.flink.runtime.state.JavaSerializer$JavaSerializerSnapshot": unreadable(
             "java.io.Serializable (by Java)"
         ),
@@ -300,7 +302,7 @@ _OTHERS: dict[str, _ReadSnapshot] = {
     f"{_RUNTIME}PojoSerializerSnapshot": _pojo,
     f"{_RUNTIME}kryo.KryoSerializerSnapshot": _kryo,
     "org.apache.flink.api.scala.typeutils.ScalaCaseClassSerializerSnapshot": _composite(
-        composite.tuple_of, -1, _java_class
+        composite.case_class_of, -1, _java_class
     ),
     "org.apache.flink.runtime.state.ttl.TtlStateFactory$TtlSerializerSnapshot": _composite(
         composite.with_last_access, 2

@@ -1,0 +1,80 @@
+"""State goes from a real Flink to Holdfast, and from there to a real Flink on another backend, at another parallelism."""
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.flink import FlinkJob
+
+from holdfast import flink, read_state
+
+ROOT = Path(__file__).parents[1]
+KEYS = range(20)
+CENTURY_MS = 100 * 365 * 86_400_000
+
+
+def imported(job: FlinkJob, directory: Path, *how: str) -> str:
+    """A savepoint of Holdfast of the job's state."""
+    [[_, written]] = job("StateJob", "write", *how, "2", f"file://{directory}/flink")
+    savepoint = flink.open(Path(written.removeprefix("file:")))
+    ttl_ms = {("by-long", "seen"): CENTURY_MS}
+    return flink.import_savepoint(savepoint, f"file://{directory}/holdfast", ttl_ms=ttl_ms)
+
+
+def expected(parallelism: int) -> set[tuple[str, ...]]:
+    """What the job prints of state that it has restored."""
+    rows: list[tuple[Any, ...]] = []
+    for key in KEYS:
+        number = str(key / 8)
+        truth = "true" if key % 2 == 0 else "false"
+        rows += [
+            ("value", key, 10 * key),
+            ("list", key, f"[{key}, 44]"),
+            ("map", key, f"{{a={key}, b{key}={2 * key}}}"),
+            ("reducing", key, key + 5),
+            ("aggregating", key, f"{2 * key + 1}/2"),
+            ("mixed", key, f"({truth},{-key},{number},[x{key}, é中😀])"),
+            ("seen", key, key),
+            ("timer", key, 1_000_000 + key),
+            ("count", key, key + 1),
+        ]
+    rows += [("longs", 100 * subtask + number) for subtask in range(2) for number in range(5)]
+    for subtask in range(parallelism):
+        rows += [("union", subtask, "u0"), ("union", subtask, "u1")]
+        rows += [("rules", subtask, "one", 1), ("rules", subtask, "two", 2)]
+    return {tuple(map(str, row)) for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("how", "backend"), [(("hashmap", "canonical"), "rocksdb"), (("rocksdb", "native"), "hashmap")]
+)
+def test_state_of_flink_comes_and_goes(
+    flink_job: FlinkJob, tmp_path: Path, how: tuple[str, str], backend: str
+) -> None:
+    pointer = imported(flink_job, tmp_path, *how)
+    values = read_state(pointer, "by-long", "value")
+    assert dict(zip(*values.select(["key", "value"]).to_pydict().values(), strict=True)) == {
+        key: 10 * key for key in KEYS
+    }
+    back = flink.export_savepoint(pointer, f"file://{tmp_path}/back")
+    printed = flink_job("StateJob", "read", backend, "-", "3", back)
+    assert {tuple(line) for line in printed} == expected(3)
+    assert len(printed) == len(expected(3))
+
+
+def test_the_job_of_the_guide_gives_in_flink_what_it_gives_in_pyspark(
+    flink_job: FlinkJob, tmp_path: Path
+) -> None:
+    with tarfile.open(ROOT / "tests" / "data" / "flink" / "orders.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    later = tmp_path / "later"
+    later.mkdir()
+    (later / "orders.csv").write_text("ann,tea,10\neve,milk,2\nmax,tea,9\n")
+    savepoints, pointer = f"file://{tmp_path}/savepoints", f"file://{tmp_path}/orders"
+    *totals, _ = flink_job("Orders", str(later), "3", savepoints, pointer)
+    page = (ROOT / "docs" / "how-to-move-a-flink-job.md").read_text()
+    for customer, total, products in totals:
+        pairs = [pair.split("=") for pair in products.strip("{}").split(", ")]
+        assert f"\n{customer} {total} {[(name, int(sum)) for name, sum in pairs]}\n" in page
+    assert len(totals) == 3

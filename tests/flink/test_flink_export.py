@@ -1,0 +1,212 @@
+"""Savepoints for Flink: our reader finds in them what was in ours. `integration_tests/test_flink.py` has Flink read them."""
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from contracts.flink_savepoints import (
+    LONG,
+    NOTHING,
+    SIMPLE,
+    STRING,
+    Kind,
+    Subtask,
+    canonical_group,
+    entry_key,
+    keyed_description,
+    keyed_info,
+    keyed_stream,
+    list_of,
+    list_states,
+    map_of,
+    metadata,
+    row_of,
+    tuple_of,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import flink
+from holdfast.backends.keys import flink_key_groups
+from holdfast.errors import InvalidRequestError
+from holdfast.flink.data_input import DataInput
+from holdfast.flink.serializers import read_snapshot, written_type
+
+ARCHIVES = Path(__file__).parents[1] / "data" / "flink"
+STATES = [
+    *(("keyed-long", name) for name in ("value", "list", "map", "reducing", "aggregating")),
+    *(("numbers", name) for name in ("longs", "strings", "union", "own-broadcast", "tuples")),
+    ("by-tuple", "count"),
+    ("ttl", "ttl-value"),
+    ("ttl", "ttl-list"),
+    ("ttl", "ttl-map"),
+]
+UIDS = ["numbers", "keyed-long", "ttl", "by-tuple", "tumbling"]
+
+
+@pytest.fixture(scope="module")
+def savepoint(tmp_path_factory: pytest.TempPathFactory) -> flink.FlinkSavepoint:
+    directory = tmp_path_factory.mktemp("flink")
+    with tarfile.open(ARCHIVES / "heap.tar.xz") as content:
+        content.extractall(directory, filter="data")
+    return flink.open(next((directory / "heap" / "canonical").iterdir()), uids=UIDS)
+
+
+@pytest.fixture(scope="module")
+def ours(savepoint: flink.FlinkSavepoint, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """State of a real job, as a savepoint of Holdfast."""
+    ttl_ms = {place: 10**13 for place in STATES if place[0] == "ttl"}
+    target = f"file://{tmp_path_factory.mktemp('ours')}"
+    return flink.import_savepoint(
+        savepoint, target, {place: place for place in STATES}, ttl_ms=ttl_ms
+    )
+
+
+def content(savepoint: flink.FlinkSavepoint, operator: str, state: str) -> list[str]:
+    rows = savepoint.read_state(operator, state).to_pylist()
+    for row in rows:
+        if isinstance(row["value"], list) and state.endswith("map"):
+            row["value"].sort(key=repr)  # whose order is that of hashes
+    return sorted(map(repr, rows))
+
+
+def test_what_came_from_flink_goes_back_as_it_was(
+    savepoint: flink.FlinkSavepoint, ours: str, tmp_path: Path
+) -> None:
+    back = flink.open(flink.export_savepoint(ours, f"file://{tmp_path}"), uids=UIDS)
+    for operator, state in STATES:
+        assert (
+            back.read_state(operator, state).schema == savepoint.read_state(operator, state).schema
+        )
+        assert content(back, operator, state) == content(savepoint, operator, state)
+    for operator in ("keyed-long", "by-tuple"):
+        timers = [
+            sorted(map(repr, each.timers(operator).to_pylist())) for each in (savepoint, back)
+        ]
+        assert timers[0] == timers[1]
+
+
+def test_keys_lie_in_the_groups_of_flinks_hash_and_of_their_subtask(
+    ours: str, tmp_path: Path
+) -> None:
+    back = flink.open(flink.export_savepoint(ours, f"file://{tmp_path}"), uids=UIDS)
+    for operator, state in STATES:
+        if operator != "numbers":
+            rows = back.read_state(operator, state, check_keys=True)
+            assert rows.num_rows
+    subtasks = [back.read_state("keyed-long", "value", subtask=number) for number in range(2)]
+    first, second = (set(table.column("key_group").to_pylist()) for table in subtasks)
+    assert max(first) < 64 <= min(second)
+
+
+def test_operators_are_named_as_in_the_job(ours: str, tmp_path: Path) -> None:
+    pointer = flink.export_savepoint(ours, f"file://{tmp_path}", {"numbers": "counted"})
+    back = flink.open(pointer)
+    assert back.operators().column("id").to_pylist() == [flink.operator_id("counted")]
+    for operators in ({"number": "a"}, {"numbers": "a", "ttl": "a"}):
+        with pytest.raises(InvalidRequestError):
+            flink.export_savepoint(ours, f"file://{tmp_path}", operators)
+
+
+TYPES = {
+    *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+    *(pa.float32(), pa.float64(), pa.binary()),
+}
+WRITTEN = [STRING, *(kind for kind in SIMPLE if kind.type in TYPES)]
+
+
+def nested(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
+    return st.one_of(
+        st.builds(list_of, kinds),
+        st.builds(map_of, st.sampled_from([LONG, STRING]), kinds),
+        st.builds(tuple_of, kinds, kinds),
+    )
+
+
+@given(kind=st.recursive(st.sampled_from(WRITTEN), nested, max_leaves=4), data=st.data())
+def test_any_value_is_read_as_it_was_written(kind: Kind, data: st.DataObject) -> None:
+    value = data.draw(kind.values)
+    written = written_type(kind.type)
+    encoded = written.encode(value)
+    assert encoded == kind.encode(value)
+    serializer = read_snapshot(DataInput(written.snapshot))
+    assert serializer.type == kind.type
+    assert serializer.read(encoded, 0) == (value, len(encoded))
+
+
+@pytest.mark.parametrize(
+    "type",
+    [
+        pa.decimal128(9, 2),
+        pa.timestamp("us"),
+        pa.uint8(),
+        pa.struct([]),
+        pa.struct([(f"f{number}", pa.int64()) for number in range(26)]),
+        pa.list_(pa.date32()),
+    ],
+)
+def test_types_that_flink_has_no_class_for_are_refused(type: pa.DataType) -> None:
+    with pytest.raises(InvalidRequestError, match="can't be written for Flink"):
+        written_type(type)
+
+
+def imported(directory: Path, subtask: Subtask) -> str:
+    """A savepoint of Holdfast of an operator of Flink."""
+    (directory / "_metadata").write_bytes(metadata({"job": {0: subtask}}))
+    return flink.import_savepoint(flink.open(directory), f"file://{directory}/ours")
+
+
+INSTANT = next(kind for kind in SIMPLE if kind.type == pa.timestamp("ns", "UTC"))
+
+
+def test_states_that_flink_cant_have_are_refused_or_left_out(tmp_path: Path) -> None:
+    lists: dict[str, tuple[Kind, list[Any]]] = {
+        "times": (INSTANT, [1]),
+        "texts": (STRING, ["a"]),
+    }
+    ours = imported(tmp_path, Subtask(operator=list_states(lists)))
+    target = f"file://{tmp_path}/back"
+    with pytest.raises(InvalidRequestError, match="state job/times: values of type timestamp"):
+        flink.export_savepoint(ours, target)
+    assert not (tmp_path / "back").exists()
+    planned = flink.FlinkExport.of(ours, allow_loss=True)
+    assert planned.kept == ["job/texts as job: list, string"]
+    assert [lost for lost in planned.lost if "job/times" in lost]
+    back = flink.open(planned.write(target))
+    assert back.read_state("job", "texts").column("value").to_pylist() == ["a"]
+
+
+def test_state_of_windows_is_refused(savepoint: flink.FlinkSavepoint, tmp_path: Path) -> None:
+    place = ("tumbling", "window-contents")
+    ours = flink.import_savepoint(savepoint, f"file://{tmp_path}/ours", {place: place})
+    with pytest.raises(InvalidRequestError, match="namespaces"):
+        flink.export_savepoint(ours, f"file://{tmp_path}/back")
+
+
+def test_parts_that_are_null_are_refused(tmp_path: Path) -> None:
+    nulls = list_states({"pairs": (map_of(STRING, LONG), [[("a", None)]])})
+    ours = imported(tmp_path, Subtask(operator=nulls))
+    back = flink.open(flink.export_savepoint(ours, f"file://{tmp_path}/back"))
+    assert back.read_state("job", "pairs").column("value").to_pylist() == [[("a", None)]]
+    rows = list_states({"rows": (row_of(LONG), [{"kind": "+I", "f0": None}])})
+    ours = imported(tmp_path, Subtask(operator=rows))
+    with pytest.raises(InvalidRequestError, match="a part of a value is null"):
+        flink.export_savepoint(ours, f"file://{tmp_path}/back")
+
+
+def test_many_key_groups_take_two_bytes(tmp_path: Path) -> None:
+    code = pa.array([7], pa.int32()).to_numpy()
+    group = int(flink_key_groups(code, 1000)[0])
+    groups = [b""] * 1000
+    entry = entry_key(group, LONG, 7, NOTHING, None, prefix=2), LONG.encode(70)
+    groups[group] = canonical_group({0: [entry]})
+    described = keyed_description(LONG.snapshot, [keyed_info("v", "VALUE", LONG.snapshot)])
+    subtask = Subtask(keyed=keyed_stream(described, groups))
+    data = metadata({"job": {0: subtask}}, max_parallelism=1000)
+    (tmp_path / "_metadata").write_bytes(data)
+    ours = flink.import_savepoint(flink.open(tmp_path), f"file://{tmp_path}/ours")
+    back = flink.open(flink.export_savepoint(ours, f"file://{tmp_path}/back"))
+    rows = back.read_state("job", "v", check_keys=True).to_pylist()
+    assert rows == [{"key_group": group, "key": 7, "value": 70}]

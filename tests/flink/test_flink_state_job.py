@@ -1,0 +1,72 @@
+"""Savepoints of `infra/flink/StateJob.java`, made by `infra/flink/golden.py`; what is in them follows formulas."""
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import flink
+
+ARCHIVE = Path(__file__).parents[1] / "data" / "flink" / "state-job.tar.xz"
+KEYS = range(20)
+FORMS = ["hashmap-canonical", "hashmap-native", "rocksdb-canonical", "rocksdb-native"]
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("state-job")
+    with tarfile.open(ARCHIVE) as content:
+        content.extractall(directory, filter="data")
+    return directory / "state-job"
+
+
+@pytest.fixture(params=FORMS)
+def savepoint(archive: Path, request: pytest.FixtureRequest) -> flink.FlinkSavepoint:
+    return flink.open(archive / request.param)
+
+
+def test_keyed_state_is_what_the_job_has_written(savepoint: flink.FlinkSavepoint) -> None:
+    def read(state: str) -> dict[Any, Any]:
+        rows = savepoint.read_state("by-long", state, check_keys=True).to_pylist()
+        return {row["key"]: row["value"] for row in rows}
+
+    assert read("value") == {key: 10 * key for key in KEYS}
+    assert read("list") == {key: [key, 44] for key in KEYS}
+    entries = {key: dict(pairs) for key, pairs in read("map").items()}
+    assert entries == {key: {"a": key, f"b{key}": 2 * key} for key in KEYS}
+    assert read("reducing") == {key: key + 5 for key in KEYS}
+    assert read("aggregating") == {key: {"f0": 2 * key + 1, "f1": 2} for key in KEYS}
+    assert {key: value["value"] for key, value in read("seen").items()} == {
+        key: key for key in KEYS
+    }
+    assert read("mixed") == {
+        key: {"f0": key % 2 == 0, "f1": -key, "f2": key / 8, "f3": [f"x{key}", "é中😀"]}
+        for key in KEYS
+    }
+
+
+def test_keys_that_are_tuples_are_what_the_job_has_written(
+    savepoint: flink.FlinkSavepoint,
+) -> None:
+    rows = savepoint.read_state("by-pair", "count", check_keys=True).to_pylist()
+    counts = {(row["key"]["f0"], row["key"]["f1"]): row["value"] for row in rows}
+    assert counts == {(f"é{key % 3}", key): key + 1 for key in KEYS}
+
+
+def test_operator_state_is_what_the_job_has_written(savepoint: flink.FlinkSavepoint) -> None:
+    def read(state: str) -> list[Any]:
+        return [tuple(row.values()) for row in savepoint.read_state("numbers", state).to_pylist()]
+
+    assert read("longs") == [(s, 100 * s + number) for s in range(2) for number in range(5)]
+    assert read("union") == [(0, "u0"), (1, "u1")]
+    assert sorted(read("rules")) == [("one", 1), ("two", 2)]
+
+
+def test_timers_are_those_that_the_job_has_registered(savepoint: flink.FlinkSavepoint) -> None:
+    rows = savepoint.timers("by-long", check_keys=True).to_pylist()
+    timers = {(row["domain"], row["key"], row["timestamp"]) for row in rows}
+    assert timers == {
+        *(("event", key, 1_000_000 + key) for key in KEYS),
+        *(("processing", key, 4_102_444_800_000 + key) for key in KEYS),
+    }
