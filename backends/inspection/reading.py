@@ -95,9 +95,7 @@ def readable_state(
 ) -> ReadableState:
     """A state whose elements were not read yet. Arguments and errors are those of `read_state`."""
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
-    stored = find_state(
-        metadata, operator, state, raw=raw, kind=kind, is_keyed=key is not None
-    )
+    stored = find_state(metadata, operator, state, raw=raw, kind=kind, is_keyed=key is not None)
     readable = stored.readable()
     if key is None:
         return readable
