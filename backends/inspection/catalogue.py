@@ -169,6 +169,7 @@ def find_state(
     *,
     raw: str | None,
     kind: str | None = None,
+    is_keyed: bool = False,
 ) -> StoredState:
     """The state that somebody names; a name may be left out where there is one only.
 
@@ -178,6 +179,7 @@ def find_state(
         name: The state's name.
         raw: `operator` or `keyed` for the operator's raw state, which has no name.
         kind: The state's kind, where operator state and keyed state have one name.
+        is_keyed: Whether keyed state is meant where no name and no kind is given.
 
     Raises:
         InvalidRequestError: There is no such state, or no name where there are several.
@@ -194,6 +196,8 @@ def find_state(
             raise InvalidRequestError(f"operator {uid!r} has no {wanted_kind} state")
     if raw is not None:
         return states[0]
+    if is_keyed and name is None:
+        states = [state for state in states if state.is_keyed] or states
     named: dict[str, list[StoredState]] = {}
     for state in states:
         if state.name is not None:

@@ -49,7 +49,7 @@ def read_state(
     Args:
         pointer: URI or path of the checkpoint or savepoint, or of its metadata file.
         operator: The operator's uid; may be left out where there is only one operator.
-        state: The state's name; may be left out where there is only one state.
+        state: The state's name; may be left out where there is only one state, or one keyed state if `key` is given.
         raw: `operator` reads raw operator state instead: rows of `subtask`, `partition` and `value`,
             the bytes. `keyed` reads raw keyed state: `subtask`, `key_group` and `value`.
         kind: The state's kind, as `states` says it, where operator state and keyed state have one name.
@@ -95,7 +95,7 @@ def readable_state(
 ) -> ReadableState:
     """A state whose elements were not read yet. Arguments and errors are those of `read_state`."""
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
-    stored = find_state(metadata, operator, state, raw=raw, kind=kind)
+    stored = find_state(metadata, operator, state, raw=raw, kind=kind, is_keyed=key is not None)
     readable = stored.readable()
     if key is None:
         return readable

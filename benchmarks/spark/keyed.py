@@ -4,19 +4,23 @@
 
 The queries take turns in one Spark over the same files: the first has each key once, then keys are uniform. The figure
 is the median period of a micro-batch in a round (Spark's own `triggerExecution`), the first three left out. Ratios are to
-Spark's query in the same round.
+Spark's query in the same round. Beside it stands the CPU time of a batch, of the driver, the JVM and all workers, which other
+work on the machine changes less.
 """
 
 import argparse
+import itertools
 import shutil
 import statistics
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import pyarrow as pa
 import pyarrow.parquet
 from pyspark.sql import DataFrame, Row
@@ -27,6 +31,7 @@ from benchmarks.spark.__main__ import measure, session
 from benchmarks.spark.queries import PARALLELISM, Start
 from holdfast.spark import aggregates, keyed
 
+_WARM_UP = 3
 _RESULT = "key long, n long, total double"
 _STATE = "n long, total double"
 
@@ -99,14 +104,56 @@ def main() -> None:
             source = directory / f"{keys}-keys"
             feed(source, keys=keys, files=options.batches + 3, rows=options.rows)
 
+            cpu = CpuOfBatches()
+
             def queries() -> dict[str, Start]:
-                return {name: side for pair in options.only for name, side in _GROUPS[pair].items()}
+                return {
+                    name: partial(cpu.counted, name, side)  # noqa: B023  # called in this turn
+                    for pair in options.only
+                    for name, side in _GROUPS[pair].items()
+                }
 
             periods = measure(spark, directory, source, queries, options.rounds)
-            report(periods, keys=keys, rows=options.rows, pairs=options.only)
+            report(periods, cpu, keys=keys, rows=options.rows, pairs=options.only)
     finally:
         spark.stop()
         shutil.rmtree(directory)
+
+
+class CpuOfBatches:
+    """CPU time of this process and all below it, batch by batch: that of the JVM and its workers, too."""
+
+    def __init__(self) -> None:
+        self._used_s: dict[str, list[list[float]]] = {}
+
+    def counted(self, name: str, start: Start, stream: DataFrame, checkpoint: str) -> Any:
+        """Start a query, and note from now on what is used up when its batches are written."""
+        used_s: list[float] = []
+        self._used_s.setdefault(name, []).append(used_s)
+        _BATCH_WRITTEN[:] = [lambda: used_s.append(_cpu_s())]
+        return start(stream, checkpoint)
+
+    def ms(self, name: str) -> list[float]:
+        """The median of a batch by round."""
+        return [
+            1000 * statistics.median(b - a for a, b in itertools.pairwise(used_s[_WARM_UP:]))
+            for used_s in self._used_s[name]
+        ]
+
+
+_BATCH_WRITTEN: list[Any] = []
+
+
+def _cpu_s() -> float:
+    this = psutil.Process()
+    used_s = 0.0
+    for process in (this, *this.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        used_s += times.user + times.system + times.children_user + times.children_system
+    return used_s
 
 
 def feed(source: Path, *, keys: int, files: int, rows: int) -> None:
@@ -119,24 +166,36 @@ def feed(source: Path, *, keys: int, files: int, rows: int) -> None:
         pa.parquet.write_table(table, source / f"{number:05}.parquet")
 
 
-def report(periods: dict[str, list[float]], *, keys: int, rows: int, pairs: list[str]) -> None:
-    """Period of a micro-batch and events a second of each query, and the ratio to Spark's."""
-    print(f"\n{keys:,} keys, batches of {rows:,} rows: ms, and thousand events a second, by round")
+def report(
+    periods: dict[str, list[float]], cpu: CpuOfBatches, *, keys: int, rows: int, pairs: list[str]
+) -> None:
+    """Period of a micro-batch, events a second and CPU time of each query, and the ratios to Spark's."""
+    print(
+        f"\n{keys:,} keys, batches of {rows:,} rows: ms, thousand events a second, and ms of CPU, by round"
+    )
     for pair in pairs:
         base, *_ = _GROUPS[pair]
         for name in _GROUPS[pair]:
             if name not in periods:
                 continue
-            rounds = "  ".join(f"{ms:5.0f} ms {rows / ms:6.1f}" for ms in periods[name])
+            cpu_ms = cpu.ms(name)
+            rounds = "  ".join(
+                f"{ms:5.0f} ms {rows / ms:6.1f} ({used:5.0f})"
+                for ms, used in zip(periods[name], cpu_ms, strict=True)
+            )
             ratio = ""
             if name != base and base in periods:
                 both = zip(periods[base], periods[name], strict=True)
                 ratio = f"   ratio {statistics.median(a / b for a, b in both):.2f}"
-            print(f"{name:44}{rounds}{ratio}")
+                both = zip(cpu.ms(base), cpu_ms, strict=True)
+                ratio += f", of CPU {statistics.median(a / b for a, b in both):.2f}"
+            print(f"{name:44}{rounds}{ratio}", flush=True)
 
 
 def _drop(rows: DataFrame, _batch_id: int) -> None:
     rows.write.format("noop").mode("overwrite").save()
+    for note in _BATCH_WRITTEN:
+        note()
 
 
 def _start(output: Any, checkpoint: str) -> Any:

@@ -49,8 +49,8 @@ class SubtaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
         sync_ms: Time of the snapshot's synchronous part, milliseconds.
         async_ms: Time of the snapshot's asynchronous part, milliseconds.
         restored_from: Where the files of its state were when it began: in the memory of its `worker`,
-            in `local` copies on the disk of its host, or in `storage`, if any was only there. Empty
-            if there were no files, or nobody has noted it.
+            in `local` copies on the disk of its host, or in `storage`, if any was only there. Of keyed
+            state segments count, and not the manifest. Empty if there were no files, or nobody has noted it.
         rows_late: Rows that were dropped before the operator because they came too late; not in `rows_in`.
     """
 

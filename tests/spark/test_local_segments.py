@@ -32,6 +32,7 @@ class Host:
         self.storage = storage
         self.local = local
         self.max_bytes = max_bytes
+        self.copies_bytes = LARGE
         self.worker_bytes = 0
         self.start()
         self.rounds = 0
@@ -45,7 +46,9 @@ class Host:
             output=OUTPUT,
             parallelism=parallelism,
             warm=WarmSettings(
-                local_bytes=LARGE, segment_bytes=self.max_bytes, worker_bytes=self.worker_bytes
+                local_bytes=self.copies_bytes,
+                segment_bytes=self.max_bytes,
+                worker_bytes=self.worker_bytes,
             ),
         )
 
@@ -98,6 +101,25 @@ def test_a_segment_is_fetched_once_by_a_host_that_lacks_it(host: Host) -> None:
     host.start(parallelism=3)
     host.run()
     assert host.job.sources == {"local"}  # all three share what two have left
+
+
+@pytest.mark.parametrize("copies_bytes", [0, LARGE])
+def test_state_is_local_where_all_but_the_list_of_its_segments_is(
+    host: Host, copies_bytes: int
+) -> None:
+    host.copies_bytes = copies_bytes  # 0 as by default where storage is a local disk
+    host.start()
+    host.run()
+    lists = list(host.local.glob("holdfast/*.*"))
+    assert bool(lists) == (copies_bytes > 0)
+    for path in lists:
+        path.unlink()
+    host.run()
+    assert host.job.sources == {"local"}
+    for path in host.copies():
+        path.unlink()
+    host.run()
+    assert host.job.sources == {"storage"}
 
 
 def test_files_of_storage_on_the_same_disk_are_the_copies(

@@ -15,6 +15,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as spark
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from holdfast.errors import InvalidRequestError
 from holdfast.spark.processors import InputSettings
 
 OUT = spark.StructType(
@@ -216,9 +217,10 @@ def test_frames_of_different_types_come_out_in_order(memory_directory: str) -> N
         ([pd.DataFrame({"k": ["a"], "n": [1.5]})], PySparkValueError),
         ([Row(k="a", n=1)], PySparkValueError),
         ([pd.Series([1])], PySparkValueError),
+        ([pd.DataFrame([["a", 1, 2]], columns=["k", "n", "n"])], InvalidRequestError),
         (None, TypeError),
     ],
-    ids=["a frame", "a column is missing", "truncated", "a row", "a series", "nothing"],
+    ids=["a frame", "column missing", "truncated", "a row", "a series", "column twice", "nothing"],
 )
 def test_what_is_no_frame_of_the_output_is_refused(
     memory_directory: str, given: Any, error: type[Exception]

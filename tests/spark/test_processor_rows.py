@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from jobs.processed import NUMBER, SCHEMA, Told, outputs, processor_job
@@ -334,6 +335,7 @@ def test_a_processor_may_give_nothing(memory_directory: str, given: Any) -> None
         ([Row(K="a", N=1)], InvalidRequestError, r"\['k', 'n'\] are missing"),
         ([Row(*["a", 1])], PySparkTypeError, "CANNOT_CONVERT_TYPE"),
         ([("a", 1)], InvalidRequestError, "of type tuple"),
+        ([pd.DataFrame()], InvalidRequestError, "run it by transformWithStateInPandas"),
         ([_Tuple("a", 1)], InvalidRequestError, "of type _Tuple"),
         ([{"k": "a", "n": 1}], InvalidRequestError, "of type dict"),
         ([None], InvalidRequestError, "of type NoneType"),

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql import types as spark
 
+import holdfast
 from holdfast.errors import InvalidRequestError
 
 
@@ -45,6 +46,19 @@ def _list(handle: Any) -> Any:
 
 def _map(handle: Any) -> Any:
     return handle.getMapState("m", TEXT, NUMBER)
+
+
+def test_the_only_variable_of_a_processor_need_not_be_named_for_one_key(
+    memory_directory: str,
+) -> None:
+    processor = Told(_value(), lambda p, states, key, rows: states.update((7, key[0])))
+    job = processor_job(memory_directory, processor)
+    job.run([{"k": key, "v": 1} for key in "ab"])
+    pointer = job.latest.location.external_pointer
+    (row,) = holdfast.read_state(pointer, key="b").to_pylist()
+    assert row["value"] == {"n": 7, "s": "b"}
+    with pytest.raises(InvalidRequestError, match="not named; name one of"):
+        holdfast.read_state(pointer)  # there is also what a processor notes of itself
 
 
 def test_a_value_is_as_in_spark(doing: Any) -> None:

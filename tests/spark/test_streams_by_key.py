@@ -171,6 +171,41 @@ def test_a_key_is_columns_of_the_rows(key: Any, job: Job) -> None:
         keyed(stream(job), key, uid="sums", parallelism=2)
 
 
+def test_a_key_that_is_an_expression_is_refused(job: Job) -> None:
+    rows = stream(job)
+    with pytest.raises(InvalidRequestError, match=r"names of columns: .* withColumn"):
+        keyed(rows, rows["key"] + 1, uid="sums", parallelism=2)  # type: ignore[arg-type]
+
+
+def test_what_is_of_another_kind_than_its_method_takes_is_refused_on_the_driver(job: Job) -> None:
+    rows = keyed(stream(job), "key", uid="sums", parallelism=2)
+    with pytest.raises(InvalidRequestError, match="Totals is a class; pass an object of it"):
+        rows.transformWithState(Totals, "key long", "Update", "None")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match=r"is a StatefulProcessor; run it by keyed"):
+        rows.process(Totals(), "key long")  # type: ignore[arg-type]
+    for aggregate in (aggregates.sum("at"), aggregates.avg("at")):
+        with pytest.raises(InvalidRequestError, match=r"'at': it has type timestamp.* cast it"):
+            rows.agg(n=aggregate)
+    with pytest.raises(InvalidRequestError, match=r"rows have no columns \['x'\]"):
+        rows.agg(n=aggregates.max("x"))
+
+
+def test_windows_need_a_column_of_times_and_tell_when_no_watermark_can_end_them(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    minute = windows.tumbling(timedelta(minutes=1))
+    rows = keyed(stream(job), "key", uid="sums", parallelism=2)
+    for time, text in (("value", "must be a timestamp"), ("other", "no column 'other'")):
+        with pytest.raises(InvalidRequestError, match=text):
+            rows.window(minute, time=time)
+    rows.window(minute, time="at")
+    without = keyed(job.stream(), "id", uid="sums", parallelism=2)
+    without.window(minute, time="at", emit="update")
+    assert not caplog.records
+    without.window(minute, time="at")
+    assert "no column of its rows has a watermark" in caplog.text
+
+
 def test_event_time_needs_a_watermark(job: Job) -> None:
     rows = keyed(job.stream(), "id", uid="sums", parallelism=2)
     with pytest.raises(InvalidRequestError, match="call withWatermark before writeStream"):

@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    NumericType,
     ShortType,
     StringType,
     StructType,
@@ -94,7 +95,7 @@ def operands_of(
     by = [*also, *key]
     times = [panes.time] if panes is not None else []
     check_aggregates(aggregates, [*by, *times])
-    check_columns(aggregates, rows.columns)
+    _check_columns(aggregates, rows)
     if panes is not None:
         rows = rows.where(_column(panes.time).isNotNull())
     sketches = need_combining(aggregates)
@@ -129,11 +130,24 @@ def aggregated(
     """What Spark alone makes of the rows: its schema is that of results.
 
     Raises:
-        InvalidRequestError: Names collide, or something is no aggregate.
+        InvalidRequestError: Names collide, or something is no aggregate, or rows lack a column or have numbers in none.
     """
     check_aggregates(aggregates, key)
+    _check_columns(aggregates, rows)
     results = [_native(aggregate).alias(name) for name, aggregate in aggregates.items()]
     return rows.groupBy(*map(_column, key)).agg(*results)
+
+
+def _check_columns(aggregates: Mapping[str, Aggregate], rows: DataFrame) -> None:
+    """Refuse rows that lack a column, or have no numbers where they are added up: Spark would make numbers of text and times."""
+    check_columns(aggregates, rows.columns)
+    types = {field.name: field.dataType for field in rows.schema}
+    for aggregate in aggregates.values():
+        kind = types.get(aggregate.column or "")
+        if aggregate.kind in {"sum", "avg"} and not isinstance(kind, NumericType):
+            name = kind.simpleString() if kind is not None else "no type"
+            message = f"{aggregate.kind} of column {aggregate.column!r}: it has type {name}, which is no number; cast it"
+            raise InvalidRequestError(message)
 
 
 def _native(aggregate: Aggregate) -> Column:

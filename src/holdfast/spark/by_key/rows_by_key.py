@@ -1,12 +1,13 @@
 """Rows of a stream by key, and what can keep state of them."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal
 
-from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
@@ -22,7 +23,7 @@ from holdfast.spark.aggregates import (
 )
 from holdfast.spark.by_key.initial_state import InitialState
 from holdfast.spark.by_key.keyed_output import KeyedOutput
-from holdfast.spark.event_time import LateRows, WakeUps
+from holdfast.spark.event_time import LateRows, WakeUps, has_watermark
 from holdfast.spark.operators import Operator, Sink, StatefulFunction
 from holdfast.spark.processors import ProcessorFunction
 from holdfast.spark.query import StatefulOperator
@@ -34,6 +35,8 @@ from holdfast.spark.windows import (
     WindowedFunction,
     WindowFunction,
 )
+
+_log = logging.getLogger(__name__)
 
 Emit = Literal["append", "update"]
 
@@ -61,6 +64,9 @@ def keyed(
     Raises:
         InvalidRequestError: A column isn't there, or an argument can't be used.
     """
+    if isinstance(key, Column):
+        message = f"the key is {key}; it must be names of columns: make a column of it before, by withColumn"
+        raise InvalidRequestError(message)
     columns = (key,) if isinstance(key, str) else tuple(key)
     missing = [name for name in columns if name not in rows.columns]
     if missing or not columns:
@@ -191,7 +197,19 @@ class KeyedRows:
             allowed_lateness: How long a window is kept for late rows once it is complete.
             emit: "append" gives a window out when the watermark has passed it; "update" in each batch that has
                 rows of it.
+
+        Raises:
+            InvalidRequestError: There is no such column of times.
         """
+        LateRows.of(self.rows, time, uid=self.uid)  # for its errors
+        if emit == "append" and not has_watermark(self.rows.schema):
+            _log.warning(
+                "windows of operator %r come out when the watermark has passed them, and no column of its rows has "
+                "a watermark: call withWatermark before, or give emit='update'. If the column %r was computed from the one "
+                "with the watermark, all is well",
+                self.uid,
+                time,
+            )
         return WindowedRows(self, windows, time, allowed_lateness, emit)
 
     def _processed(

@@ -7,7 +7,7 @@ source in the query's plan (the package `pyspark_holdfast_wake`). `operators/` a
 
 from holdfast.spark.event_time.batch_times import times_of_batch
 from holdfast.spark.event_time.due_timers import NO_TIMERS, NextTimers, due, earliest, is_due
-from holdfast.spark.event_time.late_rows import LateRows
+from holdfast.spark.event_time.late_rows import LateRows, has_watermark
 from holdfast.spark.event_time.wake_ups import WakeUps, wakes_only
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "WakeUps",
     "due",
     "earliest",
+    "has_watermark",
     "is_due",
     "times_of_batch",
     "wakes_only",

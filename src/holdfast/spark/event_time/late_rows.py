@@ -61,6 +61,11 @@ class LateRows:
         return F.coalesce(self.event_time <= F.lit(1000 * late_watermark), F.expr("false"))
 
 
+def has_watermark(schema: StructType) -> bool:
+    """Whether a column has a watermark; if it was computed from such a column, it has none, though the rows have."""
+    return any(_DELAY in (field.metadata or {}) for field in schema)
+
+
 def _field(schema: StructType, name: str | None, *, uid: str) -> StructField:
     if name is not None:
         if name not in schema.names:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from holdfast.backends.assignment import OperatorSettings
@@ -77,6 +78,8 @@ class Operator:
         if not isinstance(self.function, StatefulFunction):
             name = type(self.function).__name__
             message = f"{name} is no StatefulFunction; derive the operator from it"
+            if isinstance(self.function, StatefulProcessor):
+                message = f"{name} is a StatefulProcessor; run it by keyed(…).transformWithState or …InPandas"
             raise InvalidRequestError(message)
 
     def _check_time(self) -> None:

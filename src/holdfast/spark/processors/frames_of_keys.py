@@ -18,7 +18,9 @@ from pyspark.sql.pandas.types import (
 )
 from pyspark.sql.types import StructType
 
+from holdfast.errors import InvalidRequestError
 from holdfast.spark.processors.column_objects import objects_of
+from holdfast.spark.processors.frame_parts import column_values, part_of_frame
 from holdfast.spark.processors.input_of_keys import InputSettings, in_zone
 from holdfast.spark.processors.key_order import Turns
 from holdfast.spark.processors.value_types import struct_type
@@ -57,10 +59,7 @@ class FramesOfKeys:
         if end > self._first + len(self._block) or first < self._first:
             self._first = first
             self._block = self._frames(first, max(end, first + _BLOCK))
-        # A copy, because a processor may change it.
-        frame = self._block.iloc[first - self._first : end - self._first].copy()
-        frame.index = pd.RangeIndex(end - first)
-        return frame
+        return part_of_frame(self._block, first - self._first, end - self._first)
 
     def _frames(self, first: int, end: int) -> Any:
         block = self._table.take(pa.array(self._turns.rows[first:end]))
@@ -113,6 +112,7 @@ class FramesOut:
             for field in schema.fields
         ]
         self._integers_as_decimals = settings.integers_as_decimals
+        self._positions: dict[tuple[Any, ...], Sequence[int]] = {}
         self._parts: list[list[Any]] = []
         self._kinds: list[Any] = []
         self._waiting = 0
@@ -147,15 +147,27 @@ class FramesOut:
                 "Invalid return type. Please make sure that the UDF returns a "
                 "pandas.DataFrame when the specified return type is StructType."
             )
-        if not len(frame.columns):
-            return []
-        if any(isinstance(label, str) for label in frame.columns):
-            missing = [name for name in self._names if name not in frame.columns]
-            if missing:
-                message = f"{missing} not in index"
-                raise KeyError(message)
-            return [_values_of(frame[name]) for name in self._names]
-        return [_values_of(frame.iloc[:, number]) for number in range(len(self._names))]
+        labels = tuple(frame.columns.tolist())
+        positions = self._positions.get(labels)
+        if positions is None:
+            positions = self._positions[labels] = self._positions_in(labels)
+        return [column_values(frame, position) for position in positions]
+
+    def _positions_in(self, labels: tuple[Any, ...]) -> Sequence[int]:
+        """Where the columns of the schema are in frames with these labels."""
+        if not labels:
+            return ()
+        if not any(isinstance(label, str) for label in labels):
+            return range(len(self._names))
+        missing = [name for name in self._names if name not in labels]
+        if missing:
+            message = f"{missing} not in index"
+            raise KeyError(message)
+        repeated = [name for name in self._names if labels.count(name) > 1]
+        if repeated:
+            message = f"a processor gave a frame with several columns {repeated}"
+            raise InvalidRequestError(message)
+        return [labels.index(name) for name in self._names]
 
     def _array(self, number: int, parts: Sequence[Any]) -> pa.Array:
         kind, name = self._arrow.field(number).type, self._names[number]
@@ -182,8 +194,3 @@ class FramesOut:
             )
             raise PySparkValueError(message) from error
         return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-
-
-def _values_of(series: Any) -> Any:
-    """The values of a series: as NumPy has them where it can."""
-    return series.to_numpy() if isinstance(series.dtype, np.dtype) else series.array

@@ -84,6 +84,8 @@ class ProcessorFunction(StatefulFunction):
         settings: InputSettings | None = None,
         session: SparkSession | None = None,
     ) -> None:
+        if isinstance(processor, type):
+            raise InvalidRequestError(f"{processor.__name__} is a class; pass an object of it")
         if not isinstance(processor, StatefulProcessor):
             message = (
                 f"{type(processor).__name__} is no StatefulProcessor; derive it from Spark's class"

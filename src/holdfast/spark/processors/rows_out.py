@@ -99,6 +99,9 @@ class RowsOut:
                 errorClass="CANNOT_CONVERT_TYPE",
                 messageParameters={"from_type": "Row", "to_type": "dict"},
             )
+        if type(row).__name__ == "DataFrame":
+            message = "a processor gave a frame of pandas; run it by transformWithStateInPandas"
+            return InvalidRequestError(message)
         message = (
             f"a processor gave {row!r} of type {type(row).__name__}; it has to give rows with names, such as "
             f"Row({', '.join(f'{name}=…' for name in self._names)})"

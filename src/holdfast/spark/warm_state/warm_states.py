@@ -8,7 +8,7 @@ or a batch that was never committed.
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -93,6 +93,10 @@ _MEMORY = WorkerMemory()
 
 _SEGMENTS: ProcessCache[None, Workspace] = ProcessCache()
 """The segments that this process has open."""
+
+
+def _not_noted(_: str) -> None:
+    """Where a file is that has no state."""
 
 
 class _NotedStateHandle(FileStateHandle, frozen=True, kw_only=True):
@@ -183,8 +187,10 @@ class WarmState:
             to_read = msgspec.structs.replace(state, managed_operator=())
         shared = to_read.shared_streams()
         if self._copies is None and any(
-            isinstance(stream, FileStateHandle) and stream not in shared.values()
-            for stream in to_read.streams()
+            isinstance(stream, FileStateHandle)
+            for handle in to_read.handles()
+            if not isinstance(handle, SegmentsStateHandle)
+            for stream in handle.streams()
         ):
             self._sources.add("storage")
         self._names = frozenset(shared)
@@ -224,12 +230,19 @@ class WarmState:
         """The state, read from copies where there are some; segments have copies of their own."""
         behind = state.with_streams(self._copies.behind) if self._copies else state
         keyed = (
-            msgspec.structs.replace(handle, segments=self._noted(stored.segments))
-            if isinstance(handle, SegmentsStateHandle) and isinstance(stored, SegmentsStateHandle)
-            else handle
+            self._segments_behind(stored) if isinstance(stored, SegmentsStateHandle) else handle
             for handle, stored in zip(behind.managed_keyed, state.managed_keyed, strict=True)
         )
         return msgspec.structs.replace(behind, managed_keyed=tuple(keyed))
+
+    def _segments_behind(self, stored: SegmentsStateHandle) -> SegmentsStateHandle:
+        """The same for segments. Where their manifest is read from says nothing of where the state is."""
+        manifest = stored.manifest
+        if self._copies is not None:
+            manifest = replace(self._copies, on_read=_not_noted).behind(manifest)
+        return msgspec.structs.replace(
+            stored, manifest=manifest, segments=self._noted(stored.segments)
+        )
 
     def _noted(self, segments: Mapping[str, StreamStateHandle]) -> dict[str, StreamStateHandle]:
         """The segments, which tell when they are fetched from storage."""

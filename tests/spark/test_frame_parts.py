@@ -1,0 +1,58 @@
+"""Parts of frames of pandas and values of their columns: the same by what lies below a frame, and by pandas' own ways."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from holdfast.spark.processors.frame_parts import column_values, part_of_frame
+
+
+def frame() -> pd.DataFrame:
+    """Columns of all that pandas keeps in another way."""
+    times = pd.date_range("2024-01-01", periods=6, freq="h")
+    columns: dict[str, Any] = {
+        "i": np.arange(6),
+        "j": np.arange(6) * 10,
+        "x": np.arange(6) / 4,
+        "text": list("abcdef"),
+        "list": [[n] for n in range(6)],
+        "naive": times,
+        "aware": times.tz_localize("Europe/Berlin"),
+        "ext": pd.array([1, None, 3, 4, None, 6], "Int64"),
+        "category": pd.Categorical(list("ababab")),
+    }
+    return pd.DataFrame(columns)
+
+
+def as_in_another_pandas(whole: pd.DataFrame) -> Any:
+    """The frame where other things lie below frames than are known here."""
+    return SimpleNamespace(iloc=whole.iloc, columns=whole.columns)
+
+
+@pytest.mark.parametrize("seen", [frame, lambda: as_in_another_pandas(frame())])
+def test_a_part_is_a_frame_of_its_own(seen: Any) -> None:
+    whole = seen()
+    part = part_of_frame(whole, 2, 5)
+    pd.testing.assert_frame_equal(part, frame().iloc[2:5].reset_index(drop=True))
+    assert isinstance(part.index, pd.RangeIndex)
+    part.loc[0, "i"] = 100
+    part["x"] += 1
+    part["new"] = part["i"] + part["j"]
+    part.columns.name = "changed"
+    assert part["new"].tolist() == [120, 33, 44]
+    again = part_of_frame(whole, 2, 5)
+    pd.testing.assert_frame_equal(again, frame().iloc[2:5].reset_index(drop=True))
+    assert part_of_frame(whole, 6, 6).empty
+
+
+@pytest.mark.parametrize("seen", [frame, lambda: as_in_another_pandas(frame())])
+def test_values_of_a_column_are_those_of_numpy_where_it_has_their_type(seen: Any) -> None:
+    whole, other = frame(), seen()
+    for number, name in enumerate(whole):
+        values = column_values(other, number)
+        assert isinstance(values, np.ndarray) == isinstance(whole[name].dtype, np.dtype)
+        assert values.dtype == whole[name].dtype
+        pd.testing.assert_series_equal(pd.Series(values, name=name), whole[name])
