@@ -32,6 +32,7 @@ from holdfast.backends.keyed.states import FoldingColumns, ValueColumns
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.handles import (
+    FileStateHandle,
     PlaceholderStreamStateHandle,
     SegmentsStateHandle,
     StreamStateHandle,
@@ -154,6 +155,7 @@ class Holdfast:
         ]
         self._note_unused(handles)
         self._handles = handles
+        self._link_copies()
         return phases.figures
 
     def reopen(self, parallelism: int) -> None:
@@ -218,6 +220,15 @@ class Holdfast:
             KeyedStateBackend(self._tables(groups), self._key, GROUPS, groups)
             for groups in self._ranges
         ]
+
+    def _link_copies(self) -> None:
+        """Copies that one subtask has deleted and another needs are there again, as at the start of a query's task."""
+        for handle in self._handles:
+            for name, stream in handle.segments.items():
+                path = self._directory / "local" / name
+                if isinstance(stream, FileStateHandle) and not path.exists():
+                    path.parent.mkdir(exist_ok=True)
+                    path.hardlink_to(stream.uri.removeprefix("file://"))
 
     def _tables(self, groups: KeyGroupRange) -> StateTables:
         first, last = groups.start_key_group, groups.end_key_group

@@ -2,6 +2,9 @@
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -281,6 +284,15 @@ def emptied(_: bytes) -> bytes:
     return b""
 
 
+CUT_OFF_DURING_A_READ = """
+import os, sys
+from holdfast.backends.keyed.segments import Segment
+
+keys = Segment.open(sys.argv[1], "s").section(0).sort_keys
+os.truncate(sys.argv[1], 0)
+keys.sum()
+"""
+
 DAMAGES = [cut, changed_in_the_middle, changed_at_the_end, emptied]
 
 
@@ -302,6 +314,50 @@ def test_a_damaged_local_copy_is_fetched_again_with_a_warning(
     (warning,) = caplog.messages
     assert f"the local copy of segment {name} is damaged" in warning
     assert (job.local / name).read_bytes() == written
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_local_copy_that_is_cut_off_between_two_look_ups_of_a_batch_is_fetched_again(
+    job: Job, caplog: pytest.LogCaptureFixture, *, is_deleted: bool
+) -> None:
+    tables = job.restored()
+    put(tables.table(value_spec()), range(ROWS), 5)
+    handle = job.completed(tables)
+    (name,) = handle.segments
+    table = job.restored(handle).table(value_spec())
+    assert set(values(table, range(ROWS))) == {5}
+    with (job.local / name).open("r+b") as file:
+        if is_deleted:
+            os.unlink(job.local / name)
+        file.truncate(0)
+    assert set(values(table, range(ROWS))) == {5}
+    assert len(caplog.messages) == (0 if is_deleted else 1)
+
+
+def test_a_segment_that_was_cut_off_before_any_checkpoint_had_it_is_named(job: Job) -> None:
+    tables = job.restored()
+    table = tables.table(value_spec())
+    put(table, range(ROWS), 5)
+    (name,) = job.snapshot(tables).segments
+    os.truncate(job.local / name, 5000)
+    with pytest.raises(CheckpointCorruptedError, match=name):
+        values(table, range(ROWS))
+
+
+def test_a_worker_dies_of_a_file_cut_off_during_a_read_and_the_next_fetches_the_segment(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    tables = job.restored()
+    put(tables.table(value_spec()), range(ROWS), 5)
+    handle = job.completed(tables)
+    (name,) = handle.segments
+    path = str(job.local / name)
+    worker = subprocess.run([sys.executable, "-c", CUT_OFF_DURING_A_READ, path], check=False)
+    assert worker.returncode == -signal.SIGBUS
+    job.workspace = Workspace()
+    assert set(values(job.restored(handle).table(value_spec()), range(ROWS))) == {5}
+    (warning,) = caplog.messages
+    assert f"the local copy of segment {name} is damaged" in warning
 
 
 def test_a_merge_fetches_a_damaged_local_copy_again(job: Job) -> None:

@@ -83,7 +83,8 @@ class ColumnarTable:
         self._migration = migration
         self._stored = [stored.spec() for stored in manifest.specs]
         self._migrations = [migration_of(stored, spec, migration) for stored in self._stored]
-        self._sources: dict[tuple[str, int], SectionRows] = {}  # by segment and section
+        # By segment and section. The section is kept to tell whether its segment was fetched again.
+        self._sources: dict[tuple[str, int], tuple[Section, SectionRows]] = {}
 
     @property
     def now_ms(self) -> int:
@@ -177,11 +178,12 @@ class ColumnarTable:
     def layer(self, piece: Slice) -> Layer:
         """The rows of a slice."""
         key = piece.segment, piece.section
-        source = self._sources.get(key)
-        if source is None:
+        section = self._sections(piece)
+        of, source = self._sources.get(key, (None, None))
+        if source is None or of is not section:
             stored, migration = self._stored[piece.spec], self._migrations[piece.spec]
-            source = SectionRows(self._sections(piece), stored, migration)
-            self._sources[key] = source
+            source = SectionRows(section, stored, migration)
+            self._sources[key] = section, source
         return Layer(source, piece.first, piece.end, piece.dead_up_to_ms)
 
     def commit(self, manifest: TableManifest) -> None:

@@ -26,7 +26,8 @@ class SegmentStore:
     """Segments by name.
 
     A local file that is damaged, cut off or gone is fetched again, also when that turns out in the middle of a
-    look-up: only what storage has wrong, too, is an error.
+    look-up: only what storage has wrong, too, is an error. Whether a file was changed is asked whenever its segment
+    is: pages that are cut off while an array of them is being read end the process, and nothing can prevent that.
 
     Args:
         directory: Where local files are; None keeps all segments in memory.
@@ -59,6 +60,8 @@ class SegmentStore:
             StorageUnavailableError: It can't be fetched.
         """
         segment = self._segments.get(name)
+        if segment is not None and segment.is_changed():
+            segment = None
         if segment is None:
             segment = self._workspace.segment(name)
             if segment is not None and segment.is_changed():
@@ -104,6 +107,8 @@ class SegmentStore:
     def _opened(self, name: str, local: LocalSegment | None) -> Segment:
         if local is None:
             stream = self._streams.get(name)
+            if stream is None and name in self._segments:  # written here: this file is all there is
+                return Segment.open(self._path(name), name)
             if stream is None:
                 raise CheckpointNotFoundError(f"segment {name} is gone")
             segment = load_segment(name, stream)

@@ -60,10 +60,12 @@ class SegmentBytes:
     def is_changed(self) -> bool:
         """Whether somebody has written to the file since it was mapped, or put another one in its place.
 
-        Where the file was deleted the bytes are still there.
+        Where the file was deleted the bytes are still there, if nobody has cut them off.
         """
         if self._status is None:
             return False
+        if self._is_cut_off():
+            return True
         try:
             now = os.stat(self.location)
         except FileNotFoundError:
@@ -80,6 +82,8 @@ class SegmentBytes:
         """What is wrong with the first bad block that so many bytes lie in; None if none is bad."""
         if not length:
             return None
+        if self._is_cut_off():
+            return "file was cut off while it was used"
         size = self.trailer.block_bytes
         first, end = offset // size, -(-(offset + length) // size)
         numbers = (first + (~self._is_verified[first:end]).nonzero()[0]).tolist()
@@ -90,6 +94,10 @@ class SegmentBytes:
         if flaw is None:
             self._is_verified[first:end] = True
         return flaw
+
+    def _is_cut_off(self) -> bool:
+        """Whether the file is shorter than what is mapped: to touch what is gone would end the process."""
+        return self._mapped is not None and self._mapped.size() < len(self.view)
 
 
 def _changes_with_content(status: os.stat_result) -> tuple[int, int, int]:
