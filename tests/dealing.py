@@ -25,6 +25,7 @@ SECONDS_OF_A_TEST = {
     "integration_tests/spark/test_savepoints": 10.0,
     "integration_tests/spark/test_two_phase_commit": 8.0,
     "integration_tests/test_connect": 10.0,
+    "integration_tests/test_demo": 250.0,
     "integration_tests/test_hdfs_outages": 5.0,
     "integration_tests/test_random_kills": 60.0,
     "integration_tests/test_s3": 0.3,
