@@ -27,7 +27,6 @@ from examples.demo.servers import SERVERS, NoServerError
 from holdfast.backends import ListStateDescriptor, OperatorStateBackend
 from holdfast.spark import progress_of
 
-IS_WHOLE = "HOLDFAST_KILLS" in os.environ
 KILLS = int(os.environ.get("HOLDFAST_KILLS", "1"))
 SEED = int(os.environ.get("HOLDFAST_SEED", str(time.time_ns() % 1_000_000)))
 BATCHES = max(12, 3 * KILLS)
@@ -36,7 +35,13 @@ LOCAL, CLUSTER = "local[2]", "local-cluster[2,1,1024]"
 LONGEST_WAIT_S = 0.7
 LOOK_EVERY_S = 0.01
 
-pytestmark = pytest.mark.timeout(900 + 60 * KILLS)
+pytestmark = [
+    pytest.mark.skipif(
+        "HOLDFAST_KILLS" not in os.environ,
+        reason="`make kills` runs it; the demo kills the jobs, too",
+    ),
+    pytest.mark.timeout(900 + 60 * KILLS),
+]
 
 
 @dataclass(frozen=True)
@@ -75,8 +80,7 @@ def undisturbed(flights: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> 
     return outcome(places)
 
 
-# On S3 `make kills` alone: a job with its checkpoints there is killed in test_jobs_on_s3.py.
-@pytest.fixture(params=["local", "s3"] if IS_WHOLE else ["local"])
+@pytest.fixture(params=["local", "s3"])
 def store(request: pytest.FixtureRequest) -> Iterator[str | None]:
     before = dict(os.environ)  # a server lets all processes of this one reach it
     try:
@@ -89,7 +93,6 @@ def store(request: pytest.FixtureRequest) -> Iterator[str | None]:
         os.environ.update(before)
 
 
-@pytest.mark.skipif(not IS_WHOLE, reason="`make kills` runs it; here the demo kills this job")
 def test_jobs_that_are_killed_again_and_again_end_as_if_nothing_had_happened(
     store: str | None, flights: pa.Table, undisturbed: Outcome, tmp_path: Path
 ) -> None:

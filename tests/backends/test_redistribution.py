@@ -346,6 +346,7 @@ def test_nothing_is_lost_doubled_or_out_of_order_and_loads_are_even(
     check_split(counts, parallelism + (parallelism == len(counts)))
 
 
+@pytest.mark.exhaustive
 def test_ten_thousand_random_cases_hold_too() -> None:
     pick = random.Random(6)
     for _ in range(10_000):

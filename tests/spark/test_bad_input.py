@@ -75,6 +75,7 @@ def test_checkpoints_among_files_of_spark_are_refused(job: Job) -> None:
     refused(job, job.operator(Groups(70)), "InvalidRequestError", "lie in each other")
 
 
+@pytest.mark.exhaustive
 def test_a_damaged_state_file_is_refused(job: Job) -> None:
     job.settings["spark.holdfast.state.worker-memory"] = "0"  # else nobody reads it
     job.settings["spark.holdfast.state.inline-threshold"] = "0"

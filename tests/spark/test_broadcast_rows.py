@@ -40,6 +40,7 @@ def test_all_subtasks_see_the_rules_of_a_batch_before_its_rows(job: Job) -> None
     assert len({row.subtask for batch_id, row in seen if batch_id > 1}) > 2
 
 
+@pytest.mark.exhaustive
 def test_many_rules_are_sent_once_to_each_executor_and_not_kept(job: Job) -> None:
     seen: list[int] = []
     temporary = temporary_directory_of(job.spark)

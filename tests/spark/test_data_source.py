@@ -64,6 +64,7 @@ def test_elements_of_every_type_come_as_spark_has_them(
     ]
 
 
+@pytest.mark.exhaustive
 def test_the_states_of_a_query_and_its_subtasks_are_read_from_a_savepoint(
     spark: SparkSession, job: Job
 ) -> None:

@@ -7,6 +7,8 @@ from jobs.job import Job
 from jobs.operators import AwaitsAnotherPass, Groups, NoRowsBehind
 from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.exhaustive  # of two rare plans
+
 
 @pytest.fixture
 def passes(tmp_path: Path) -> Path:

@@ -103,6 +103,7 @@ def test_late_rows_come_to_a_function_that_wants_them(job: Job) -> None:
     assert rows_late(job) == 0
 
 
+@pytest.mark.exhaustive
 def test_a_repeated_batch_has_the_times_and_the_late_rows_that_it_had(job: Job) -> None:
     seen = Seen()
 
@@ -123,6 +124,7 @@ def test_a_repeated_batch_has_the_times_and_the_late_rows_that_it_had(job: Job) 
     assert (seen.ids[2], seen.times[2]) == before
 
 
+@pytest.mark.exhaustive
 def test_the_watermark_of_a_savepoint_holds_under_a_new_checkpoint_location(
     spark: SparkSession, job: Job, tmp_path: Path
 ) -> None:

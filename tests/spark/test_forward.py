@@ -116,6 +116,7 @@ def test_a_task_that_is_tried_again_changes_nothing(job: Job) -> None:
     assert sorted(job.ids_written() + job.ids_held()) == job.ids_fed
 
 
+@pytest.mark.exhaustive
 def test_state_goes_on_when_rows_are_dealt_again_and_by_others(job: Job) -> None:
     for forward, parallelism in ((True, 2), (False, 3), (True, 2)):
         operator = job.operator(Groups(7), forward=forward, parallelism=parallelism)

@@ -23,6 +23,9 @@ HOUR_MS = 3_600_000
 Batches = dict[int, list[tuple[Any, ...]]]
 
 
+pytestmark = pytest.mark.exhaustive  # each begins with a query of Spark's own
+
+
 def rows_of(job: Job) -> DataFrame:
     """The rows of the source, whose key has a name that columns of states have, too, and can be null."""
     key = F.when(F.col("id") % 3 == 2, None).otherwise(F.concat(F.lit("key "), F.col("id") % 3))
@@ -65,7 +68,6 @@ def stopped(job: Job) -> Job:
     return job
 
 
-@pytest.mark.exhaustive
 def test_a_query_goes_on_as_if_it_had_never_been_moved(
     stopped: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -118,7 +120,6 @@ def living(job: Job) -> str:
     return f"file://{job.spark_checkpoint}"
 
 
-@pytest.mark.exhaustive
 def test_values_expire_as_in_spark_once_it_is_said_how_long_they_live(
     job: Job, living: str
 ) -> None:

@@ -86,6 +86,7 @@ def test_restarts_follow_each_other_without_new_rows(job: Job) -> None:
     check_every_row_is_there_once(job)
 
 
+@pytest.mark.exhaustive
 def test_a_repeated_batch_that_is_skipped_still_commits_sparks_own_state(job: Job) -> None:
     job.settings["spark.holdfast.checkpoint.num-retained"] = "9"
     seen: dict[int, dict[int, int]] = {}

@@ -21,10 +21,11 @@ def states(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(STATES, "key long, amount long, n long")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "given",
     [
-        pytest.param(lambda states: states, marks=pytest.mark.exhaustive, id="rows"),
+        pytest.param(lambda states: states, id="rows"),
         pytest.param(lambda states: states.groupBy("key"), id="grouped rows"),
         pytest.param(
             lambda states: states.withColumnRenamed("key", "other").groupBy("other"),

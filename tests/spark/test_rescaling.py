@@ -60,6 +60,7 @@ def collecting(into: list[Row]) -> Sink:
     return sink
 
 
+@pytest.mark.exhaustive
 def test_each_kind_of_state_is_spread_in_its_own_way(job: Job) -> None:
     seen: list[Row] = []
 

@@ -19,7 +19,10 @@ from holdfast.spark.savepoints import RESTORED_FILE, restoring
 from holdfast.spark.savepoints.unfinished import Change
 from holdfast.testing import ANY_CALL, Faults
 
-pytestmark = pytest.mark.usefixtures("as_without_spark")
+pytestmark = [
+    pytest.mark.usefixtures("as_without_spark"),
+    pytest.mark.exhaustive,  # more cases of what test_savepoint_files.py does
+]
 
 
 @pytest.fixture

@@ -125,6 +125,7 @@ def told_by_spark(
     return sorted(row.out for row in rows)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("flavour", ["row", "pandas"])
 def test_values_of_all_types_are_the_same_in_spark(
     spark: SparkSession, tmp_path: Path, flavour: Literal["row", "pandas"]
@@ -135,6 +136,7 @@ def test_values_of_all_types_are_the_same_in_spark(
     assert told_by_spark(spark, pointer(tmp_path), processor, flavour) == expected
 
 
+@pytest.mark.exhaustive
 def test_what_has_expired_stays_behind(spark: SparkSession, tmp_path: Path) -> None:
     now_ms = time.time_ns() // 1_000_000
     long_ago = now_ms - 2 * HOUR_MS

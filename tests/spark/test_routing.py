@@ -71,6 +71,7 @@ def test_a_key_is_no_regular_expression_in_any_session(spark: SparkSession, job:
     assert len({row.subtask for row in seen}) == 1
 
 
+@pytest.mark.exhaustive
 def test_raw_keyed_state_goes_where_its_keys_go(job: Job) -> None:
     seen: dict[str, tuple[int, int]] = {}
 

@@ -307,5 +307,6 @@ def test_a_restore_that_dies_is_never_startable_and_can_be_repeated(faults: Faul
     check_restores(faults, stride=STRIDE)
 
 
+@pytest.mark.exhaustive
 def test_a_roll_back_that_dies_is_never_startable_and_can_be_repeated(faults: Faults) -> None:
     check_roll_backs(faults, stride=STRIDE)

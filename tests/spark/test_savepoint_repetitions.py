@@ -47,7 +47,10 @@ from holdfast.spark.savepoints import (
 )
 from holdfast.spark.savepoints.unfinished import Change
 
-pytestmark = pytest.mark.usefixtures("as_without_spark")
+pytestmark = [
+    pytest.mark.usefixtures("as_without_spark"),
+    pytest.mark.exhaustive,  # more cases of what test_savepoint_files.py does
+]
 
 Restore = Callable[[], RestoredQuery]
 

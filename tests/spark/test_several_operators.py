@@ -85,6 +85,7 @@ def test_persisted_rows_go_to_two_operators_and_the_sink(job: Job) -> None:
     assert count_of_kept_rows(job.spark) == 0
 
 
+@pytest.mark.exhaustive
 def test_what_nobody_reads_is_run_by_the_coordinator(job: Job) -> None:
     job.feed(files=2, rows=50)
     names = ("read", "unread", "behind", "without rows")

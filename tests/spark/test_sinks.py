@@ -118,13 +118,14 @@ def test_a_sink_may_read_its_rows_once_in_any_way(
     assert sorted([*rows_read, *job.ids_held()]) == job.ids_fed
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("partitions", "persist"),
     [
-        pytest.param(None, False, marks=pytest.mark.exhaustive, id="narrow"),
+        pytest.param(None, False, id="narrow"),
         pytest.param(1, False, id="behind a shuffle"),
-        pytest.param(None, True, marks=pytest.mark.exhaustive, id="persisted"),
-        pytest.param(1, True, marks=pytest.mark.exhaustive, id="persisted, behind a shuffle"),
+        pytest.param(None, True, id="persisted"),
+        pytest.param(1, True, id="persisted, behind a shuffle"),
     ],
 )
 def test_a_sink_that_hides_an_error_is_refused(
@@ -157,11 +158,12 @@ def test_a_sink_that_persists_may_try_again(job: Job) -> None:
     assert len(set(job.ids_written())) == len(job.ids_written()) == 200
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "reshape",
     [
         pytest.param(lambda rows: rows.repartition(3), id="repartition"),
-        pytest.param(lambda rows: rows.coalesce(1), marks=pytest.mark.exhaustive, id="coalesce"),
+        pytest.param(lambda rows: rows.coalesce(1), id="coalesce"),
         pytest.param(
             lambda rows: rows.sparkSession.createDataFrame([], rows.schema).union(rows),
             marks=pytest.mark.exhaustive,

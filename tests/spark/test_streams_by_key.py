@@ -62,7 +62,9 @@ def test_aggregates_are_those_of_all_rows_so_far_and_only_changed_keys_are_given
     }
 
 
-@pytest.mark.parametrize("by", ["aggregates", "a function"])
+@pytest.mark.parametrize(
+    "by", [pytest.param("aggregates", marks=pytest.mark.exhaustive), "a function"]
+)
 def test_windows_are_given_out_when_the_watermark_has_passed_them(by: str, job: Job) -> None:
     job.feed_at(0 * S, 1 * S, 2 * S, 3 * S)
     job.feed_at(12 * S)

@@ -129,6 +129,7 @@ def test_timers_fire_while_the_sources_are_idle(job: Job, timers: Timers) -> Non
     assert last.batch_time >= timers.times[0].batch_time + 1_000
 
 
+@pytest.mark.exhaustive
 def test_a_query_that_runs_what_is_there_awaits_no_timer(job: Job, timers: Timers) -> None:
     timers.processing = 10_000_000
     job.feed_at(100 * S)

@@ -73,6 +73,7 @@ def names(directories: list[Path]) -> list[str]:
     return [file.name for directory in directories for file in directory.glob("*")]
 
 
+@pytest.mark.exhaustive
 def test_state_is_found_on_the_host_and_not_fetched(job: Job) -> None:
     job.settings[MEMORY] = "0"
     job.feed(files=3, rows=ROWS)

@@ -60,7 +60,8 @@ def run_all_kinds(job: Job, parallelism: int = 2, rows: int = 0) -> list[Row]:
     return seen.rows
 
 
-@pytest.mark.parametrize("parallelism", [pytest.param(2, marks=pytest.mark.exhaustive), 3])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("parallelism", [2, 3])
 def test_a_new_query_begins_with_what_was_written(
     spark: SparkSession, job: Job, parallelism: int, caplog: pytest.LogCaptureFixture
 ) -> None:
