@@ -57,6 +57,7 @@ class TestJavaHash:
     def test_murmur_is_flinks(self, key: int, expected: int) -> None:
         assert flink_murmur(key) == flink_murmur(key & 0xFFFFFFFF) == expected
 
+    @pytest.mark.exhaustive
     def test_murmur_is_flinks_from_minus_to_plus_a_million(self) -> None:
         checksum = 0
         for key in range(-1_000_000, 1_000_000):

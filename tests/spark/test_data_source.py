@@ -157,6 +157,7 @@ def test_large_states_are_read_in_parts(
     assert table.equals(holdfast.read_state(options["path"]))
 
 
+@pytest.mark.exhaustive
 def test_a_key_is_read_without_the_rest(spark: SparkSession, tmp_path: Path) -> None:
     def keep(_: Any, state: Any, key: Any, rows: Any) -> None:
         state.update((len(key[0] or ""),))

@@ -131,6 +131,7 @@ def refused(job: Job, operator: StatefulOperator, words: str) -> None:
     assert (job.completed(), job.ids_written(), sorted(job.job_directory.glob("*/*"))) == before
 
 
+@pytest.mark.exhaustive
 def test_the_stored_number_of_key_groups_is_gone_on_with(job: Job) -> None:
     job.feed(files=1, rows=20)
     job.run(job.operator(Groups(7), max_parallelism=6))

@@ -24,9 +24,8 @@ from holdfast.spark.savepoints import Copier
 from holdfast.spark.savepoints.unfinished import Change
 
 
-@pytest.mark.parametrize(
-    "kept", ["in files of HDFS", pytest.param("in RocksDB", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kept", ["in files of HDFS", "in RocksDB"])
 def test_a_fork_goes_on_where_the_savepoint_was_and_can_be_rolled_back(
     spark: SparkSession, tmp_path: Path, kept: str
 ) -> None:

@@ -81,6 +81,7 @@ def start(job: Job, timers: Timers, **trigger: Any) -> None:
     query.awaitTermination()
 
 
+@pytest.mark.exhaustive
 def test_a_timer_of_event_time_fires_behind_the_last_rows(job: Job, timers: Timers) -> None:
     timers.event = {85_000, 200_000}
     job.feed_at(100 * S)

@@ -9,6 +9,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+pytestmark = pytest.mark.exhaustive  # it starts pytest anew
+
 BROKEN = Path(__file__).parent / "broken_file_systems.py"
 
 CAUGHT = {
