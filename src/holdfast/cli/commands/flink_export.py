@@ -4,7 +4,8 @@ import argparse
 from typing import Any
 
 from holdfast.cli.command import add_command, add_json
-from holdfast.cli.output import print_json, say, told_when_interrupted
+from holdfast.cli.moves import say_all, write_and_print
+from holdfast.cli.output import say
 from holdfast.cli.stores import add_stores, use_stores
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 
@@ -72,21 +73,13 @@ def export_command(options: argparse.Namespace) -> int:
     except CheckpointNotFoundError as error:
         say(str(error))
         return 1
-    say("what is kept:")
-    for kept in planned.kept:
-        say(f"  {kept}")
-    say("what is lost:")
-    for lost in planned.lost:
-        say(f"  {lost}")
-    pointer = None
-    if options.dry_run:
-        say("nothing was written")
-    else:
-        with told_when_interrupted("delete the directory that was begun in --to"):
-            pointer = planned.write(options.to)
-        say("`flink run -s` lets a job begin with the savepoint")
-    if options.json:
-        print_json({"pointer": pointer, "kept": planned.kept, "lost": planned.lost})
-    elif pointer is not None:
-        print(pointer)
+    say_all("what is kept:", planned.kept)
+    say_all("what is lost:", planned.lost)
+    write_and_print(
+        options,
+        lambda: planned.write(options.to),
+        {"kept": planned.kept, "lost": planned.lost},
+        if_interrupted="delete the directory that was begun in --to",
+        next_step="`flink run -s` lets a job begin with the savepoint",
+    )
     return 0

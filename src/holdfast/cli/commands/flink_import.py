@@ -4,7 +4,8 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.command import add_command, add_json
-from holdfast.cli.output import count_text, print_json, say, told_when_interrupted
+from holdfast.cli.moves import say_all, write_and_print
+from holdfast.cli.output import count_text, say
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -98,9 +99,7 @@ def import_command(options: argparse.Namespace) -> int:
         timers=not options.no_timers,
         allow_loss=options.allow_loss,
     )
-    say("what is kept:")
-    for kept in planned.kept:
-        say(f"  {kept}")
+    say_all("what is kept:", planned.kept)
     rows: list[dict[str, Any]] = []
 
     def tell(uid: str, state: str, count: int) -> None:
@@ -108,29 +107,20 @@ def import_command(options: argparse.Namespace) -> int:
         rows.append({"operator": uid, "state": state, "rows": count})
 
     states_read = planned.read(tell)
-    say("what is lost:")
-    for lost in states_read.lost:
-        say(f"  {lost}")
+    say_all("what is lost:", states_read.lost)
     for operator, offsets in planned.starting_offsets.items():
         say(f"source {operator} goes on at startingOffsets {offsets}")
-    pointer = None
-    if options.dry_run:
-        say("nothing was written")
-    else:
-        with told_when_interrupted("delete the directory that was begun in --to"):
-            pointer = states_read.write(options.to)
-        say("spark.holdfast.savepoint.path lets a query begin with the savepoint")
-    if options.json:
-        print_json(
-            {
-                "pointer": pointer,
-                "states": rows,
-                "lost": states_read.lost,
-                "starting_offsets": planned.starting_offsets,
-            }
-        )
-    elif pointer is not None:
-        print(pointer)
+    write_and_print(
+        options,
+        lambda: states_read.write(options.to),
+        {
+            "states": rows,
+            "lost": states_read.lost,
+            "starting_offsets": planned.starting_offsets,
+        },
+        if_interrupted="delete the directory that was begun in --to",
+        next_step="spark.holdfast.savepoint.path lets a query begin with the savepoint",
+    )
     return 0
 
 

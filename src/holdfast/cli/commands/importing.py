@@ -4,7 +4,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import add_command, add_json
-from holdfast.cli.output import print_json, say, told_when_interrupted
+from holdfast.cli.moves import say_all, write_and_print
+from holdfast.cli.output import say
 from holdfast.cli.spark import spark_needed
 from holdfast.cli.stores import add_stores, configuration
 from holdfast.errors import InvalidRequestError
@@ -99,30 +100,20 @@ def import_command(options: argparse.Namespace) -> int:
     )
     for name, kind in planned.kept.items():
         say(f"  {name}: {kind}")
-    say("what is lost:")
-    for lost in planned.lost:
-        say(f"  {lost}")
-    pointer = None
-    if options.dry_run:
-        say("nothing was written")
-    else:
-        way_out = "`holdfast clean` with --savepoint-dir deletes what was written so far"
-        with told_when_interrupted(way_out):
-            pointer = planned.write(options.to)
-        say("`holdfast restore` makes a checkpointLocation of the savepoint")
-    if options.json:
-        print_json(
-            {
-                "pointer": pointer,
-                "query_id": planned.query.stored.query_id,
-                "batch": batch_id,
-                "key": planned.state.key.names,
-                "kept": planned.kept,
-                "lost": planned.lost,
-            }
-        )
-    elif pointer is not None:
-        print(pointer)
+    say_all("what is lost:", planned.lost)
+    write_and_print(
+        options,
+        lambda: planned.write(options.to),
+        {
+            "query_id": planned.query.stored.query_id,
+            "batch": batch_id,
+            "key": planned.state.key.names,
+            "kept": planned.kept,
+            "lost": planned.lost,
+        },
+        if_interrupted="`holdfast clean` with --savepoint-dir deletes what was written so far",
+        next_step="`holdfast restore` makes a checkpointLocation of the savepoint",
+    )
     return 0
 
 
