@@ -168,7 +168,8 @@ def _wait_until_ready(server: "subprocess.Popen[bytes]", port: int, log: Path) -
 def _is_ready(port: int) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
-        connection.request("GET", "/minio/health/ready")  # elsewhere 403 is as good
+        # MinIO says "ready" before it knows its buckets, and this only after. Elsewhere 403 is as good.
+        connection.request("GET", "/minio/health/cluster")
         return connection.getresponse().status < 500
     except (OSError, http.client.HTTPException):
         return False
