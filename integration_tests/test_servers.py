@@ -30,15 +30,14 @@ SERVERS = {
 # An interrupt ends each server's own fixture. What is killed can't end anything, which whoever holds the
 # server notices: so a server of each way to hold them, and of several processes. To pytest, which does not
 # handle it, SIGTERM is as SIGKILL.
-ENDINGS = [
-    *((server, signal.SIGINT) for server in SERVERS),
-    *((server, signal.SIGKILL) for server in ("cluster", "hdfs", "minio", "postgres")),
-    *((server, signal.SIGTERM) for server in ("minio", "postgres")),
-]
+ENDINGS = {
+    signal.SIGINT: SERVERS.keys(),
+    signal.SIGKILL: {"cluster", "hdfs", "minio", "postgres"},
+    signal.SIGTERM: {"minio", "postgres"},
+}
 
 
-@pytest.mark.parametrize(("server", "ending"), ENDINGS)
-def test_no_server_outlives_a_run_that_is_ended(
-    server: str, ending: signal.Signals, tmp_path: Path
-) -> None:
-    check_that_nothing_outlives(tmp_path, server, SERVERS[server], ending)
+@pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.name)
+def test_no_server_outlives_a_run_that_is_ended(ending: signal.Signals, tmp_path: Path) -> None:
+    servers = {name: SERVERS[name] for name in sorted(ENDINGS[ending])}
+    check_that_nothing_outlives(tmp_path, servers, ending)

@@ -28,7 +28,7 @@ SECONDS_OF_A_TEST = {
     "integration_tests/test_demo": 250.0,
     "integration_tests/test_hdfs_outages": 5.0,
     "integration_tests/test_s3": 0.3,
-    "integration_tests/test_servers": 5.0,
+    "integration_tests/test_servers": 25.0,
     "tests/": 0.03,
     "tests/backends/test_columnar_machine": 80.0,
     "tests/backends/test_keyed_state_machine": 60.0,

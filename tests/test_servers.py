@@ -13,5 +13,5 @@ from contracts.run_that_ends import check_that_nothing_outlives
 def test_no_server_outlives_a_run_that_is_ended_while_a_worker_has_it(
     ending: signal.Signals, tmp_path: Path
 ) -> None:
-    imports = "from servers.s3 import ministack"
-    check_that_nothing_outlives(tmp_path, "ministack", imports, ending, "-n", "1")
+    servers = {"ministack": "from servers.s3 import ministack"}
+    check_that_nothing_outlives(tmp_path, servers, ending, "-n", "1")

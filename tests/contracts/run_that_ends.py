@@ -1,10 +1,11 @@
-"""Runs of pytest that are ended from outside while a server of theirs runs."""
+"""Runs of pytest that are ended from outside while servers of theirs run."""
 
 import os
 import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -20,10 +21,19 @@ _TEST = """
 import os
 import pathlib
 import time
+import pytest
 {imports}
 
-def test_server({fixture}):
-    pathlib.Path(os.environ["HOLDFAST_TEST_READY"]).touch()
+def test_servers(request):
+    missing = []
+    for server in {fixtures}:
+        try:
+            request.getfixturevalue(server)
+        except pytest.skip.Exception as reason:
+            missing.append(f"{{server}}: {{str(reason).splitlines()[0]}}")
+    file = pathlib.Path(os.environ["HOLDFAST_TEST_READY"])
+    file.with_suffix(".new").write_text("\\n".join(missing))
+    file.with_suffix(".new").replace(file)
     time.sleep({seconds})
 """
 
@@ -37,22 +47,24 @@ raise SystemExit(pytest.main())
 
 
 def check_that_nothing_outlives(
-    directory: Path, fixture: str, imports: str, ending: signal.Signals, *arguments: str
+    directory: Path, servers: Mapping[str, str], ending: signal.Signals, *arguments: str
 ) -> None:
-    """End a run while a test of it has a server, and wait until no process of it is left.
+    """End a run while a test of it has servers, and wait until no process of it is left.
+
+    The test is skipped in the end where some of the servers can't be had.
 
     Args:
         directory: An empty one, for its files.
-        fixture: The server.
-        imports: Where the fixture is from.
+        servers: The lines that bring each server's fixture, by its name.
         ending: What ends it: an interrupt reaches all of its group, as that of a terminal does,
             others only pytest itself.
         arguments: Of pytest.
     """
     mark = uuid.uuid4().hex
     ready = directory / "ready"
-    file = directory / "test_server.py"
-    file.write_text(_TEST.format(imports=imports, fixture=fixture, seconds=HANGS_S))
+    file = directory / "test_servers.py"
+    imports = "\n".join(servers.values())
+    file.write_text(_TEST.format(imports=imports, fixtures=list(servers), seconds=HANGS_S))
     command = [sys.executable, "-c", _PYTEST, "-q", "-p", "no:cacheprovider", *arguments]
     # Of pytest's settings only those that the command names.
     command += ["--rootdir", str(directory), "-c", os.devnull, str(file)]
@@ -71,16 +83,17 @@ def check_that_nothing_outlives(
     try:
         wait_until(lambda: ready.exists() or run.poll() is not None, "the test does not begin")
         said = (directory / "log").read_text()
-        if run.poll() == 0:
-            pytest.skip(said)
         assert run.poll() is None, said
-        assert len(_processes(mark)) > 1, "there is no server"
+        missing = ready.read_text().splitlines()
+        assert len(_processes(mark)) > len(servers) - len(missing), "a server is not there"
         if ending == signal.SIGINT:
             os.killpg(run.pid, ending)
         else:
             run.send_signal(ending)
         run.wait(HANGS_S)
         wait_until(lambda: not _processes(mark), lambda: f"still there: {_processes(mark)}")
+        if missing:
+            pytest.skip("; ".join(missing))
     finally:
         for process in _processes(mark):
             process.kill()
