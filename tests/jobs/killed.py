@@ -1,7 +1,4 @@
-"""A driver that kills itself, and its JVM, in its second batch.
-
-A point is `before the metadata` or `after the metadata`.
-"""
+"""A driver that kills itself, and its JVM, in its second batch, when nothing of it is missing but its metadata."""
 
 import os
 import signal
@@ -34,31 +31,27 @@ def kill(victims: list[int]) -> None:
         os.kill(victim, signal.SIGKILL)
 
 
-def main(directory: Path, point: str) -> None:
+def main(directory: Path) -> None:
     """Run the job until it dies."""
     spark = local_spark()
     job = Job(spark, directory)
     victims = [jvm_of(spark), os.getpid()]
 
     commit = "holdfast.spark.query.coordinator.complete_checkpoint"
-    with mock.patch(commit, killing(point, victims)):
+    with mock.patch(commit, killing(victims)):
         job.run(job.operator(Groups(GROUP)))
 
 
-def killing(point: str, victims: list[int]) -> Callable[..., object]:
-    """The real commit, with death just before or after it in the second batch."""
+def killing(victims: list[int]) -> Callable[..., object]:
+    """The real commit, with death just before it in the second batch."""
 
     def committing(
         location: CheckpointStorageLocation,
         metadata: CheckpointMetadata,
         ownership: JobOwnership,
     ) -> CompletedCheckpoint:
-        second = metadata.checkpoint_id == BATCH + 1
-        if second and point == "before the metadata":
+        if metadata.checkpoint_id == BATCH + 1:
             kill(victims)
-        completed = complete_checkpoint(location, metadata, ownership)
-        if second and point == "after the metadata":
-            kill(victims)
-        return completed
+        return complete_checkpoint(location, metadata, ownership)
 
     return committing

@@ -1,8 +1,9 @@
-"""A driver that stops its query in mid-batch: `python -m jobs.stops DIR HOW` says what its error is.
+"""A driver that stops queries in mid-batch, each at another place: `python -m jobs.stops DIR`.
 
-HOW is `in a job`, `in the sink`, or `in a sink that fails`.
+It prints the error of each, and where the next begins in what it logs.
 """
 
+import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,11 @@ from jobs.operators import Groups
 from jobs.signals import Signals
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
+
+
+# What a task logs may come late. In this order it can't be missed where it should not be.
+WAYS = ("in a job", "in the sink", "in a sink that fails")
+"""The places in which a query is stopped."""
 
 
 class NeverEnds(Groups):
@@ -37,11 +43,8 @@ def wait_until_interrupted(spark: SparkSession) -> None:
     getattr(latch, "await")()
 
 
-def main(directory: Path, how: str) -> None:
-    """Run the job until it is stopped."""
-    logging.basicConfig()  # shows also what py4j logs
-    spark = local_spark()
-    spark.sparkContext.setLogLevel("ERROR")
+def stop_in_mid_batch(spark: SparkSession, directory: Path, how: str) -> str:
+    """Run a job in this directory until it is stopped; what its error is."""
     job = Job(spark, directory / "job")
     job.feed(files=1)
     signals = Signals(directory / "signals")
@@ -68,8 +71,20 @@ def main(directory: Path, how: str) -> None:
     query = job.start(operator, processingTime="0 seconds")
     signals.wait("begun")
     query.stop()
-    print(query.exception())
+    return str(query.exception())
+
+
+def main(directory: Path) -> None:
+    """Stop a query in each of the ways."""
+    logging.basicConfig()  # shows also what py4j logs
+    spark = local_spark()
+    spark.sparkContext.setLogLevel("ERROR")
+    errors = {}
+    for how in WAYS:
+        print(how, file=sys.stderr, flush=True)
+        errors[how] = stop_in_mid_batch(spark, directory / how, how)
+    print(json.dumps(errors))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]))

@@ -1,7 +1,4 @@
-"""A query that keeps totals by key, and what it has to come to; `python -m jobs.totals_by_key DIR POINT` is killed.
-
-The points are those of `jobs.killed`.
-"""
+"""A query that keeps totals by key, and what it has to come to; `python -m jobs.totals_by_key DIR` is killed."""
 
 import os
 import sys
@@ -55,14 +52,14 @@ def check_totals(job: Job) -> None:
     assert last == expected
 
 
-def main(directory: Path, point: str) -> None:
+def main(directory: Path) -> None:
     """Run the job until it dies."""
     spark = local_spark()
     job = Job(spark, directory)
     commit = "holdfast.spark.query.coordinator.complete_checkpoint"
-    with mock.patch(commit, killing(point, [jvm_of(spark), os.getpid()])):
+    with mock.patch(commit, killing([jvm_of(spark), os.getpid()])):
         run(job, totals(job))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]))
