@@ -18,7 +18,6 @@ from jobs.signals import Signals
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-
 # What a task logs may come late. In this order it can't be missed where it should not be.
 WAYS = ("in a job", "in the sink", "in a sink that fails")
 """The places in which a query is stopped."""

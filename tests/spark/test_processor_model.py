@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs.processed import outputs, processor_job
 from jobs.scripted import Model, Scripted, written
@@ -42,6 +42,7 @@ def test_a_processor_sees_what_it_sees_on_spark(
 
 
 @pytest.mark.exhaustive
+@settings(max_examples=settings().max_examples // 2)
 @given(batches=batches)
 def test_it_sees_the_same_with_another_parallelism_in_each_batch(batches: list[Any]) -> None:
     directory = f"memory:///{uuid.uuid4().hex}"
