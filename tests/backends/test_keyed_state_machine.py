@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from jobs.quick_disk import QUICK_DISK
 
 from holdfast.backends.descriptors import (
     AggregatingStateDescriptor,
@@ -26,6 +27,7 @@ from holdfast.backends.descriptors import (
 from holdfast.backends.keyed import KeyedStateBackend, Keys
 from holdfast.backends.keyed.columnar import ColumnarStateTables, MergePolicy
 from holdfast.backends.keyed.heap import HeapStateTables
+from holdfast.backends.keyed.rocksdb import RocksDBStateTables
 from holdfast.backends.keyed.table import StateTables
 from holdfast.backends.keys import KeyGroupRange, key_group_range, key_hash, xxhash64
 from holdfast.locations.handles import SegmentsStateHandle
@@ -100,7 +102,9 @@ numbers = st.one_of(
     st.just(list(range(KEY_COUNT))),
 )
 seeds = st.integers(0, 1000)
-kinds = st.lists(st.sampled_from(["heap", "columnar", "merging"]), min_size=1, max_size=4)
+kinds = st.lists(
+    st.sampled_from(["heap", "columnar", "merging", "rocksdb"]), min_size=1, max_size=4
+)
 
 
 class KeyedStateMachine(RuleBasedStateMachine):
@@ -143,6 +147,8 @@ class KeyedStateMachine(RuleBasedStateMachine):
     ) -> StateTables:
         if kind == "heap":
             return HeapStateTables(groups, handles)
+        if kind == "rocksdb":
+            return RocksDBStateTables(groups, handles, directory=QUICK_DISK)
         policy = MergePolicy()
         if kind == "merging":
             policy = MergePolicy(
