@@ -52,7 +52,7 @@ class Family:
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The value of each key; None where there is none."""
-        with _translated():
+        with translated():
             return list(self._rows.get(list(keys)) or ())
 
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
@@ -63,17 +63,17 @@ class Family:
             batch.put(key, value)
         for key in deletes:
             batch.delete(key)
-        with _translated():
+        with translated():
             self._database.write(batch, _UNLOGGED)
 
     def delete_range(self, first: bytes, end: bytes) -> None:
         """Delete the keys `first` <= key < `end`, without reading them."""
-        with _translated():
+        with translated():
             self._rows.delete_range(first, end, _UNLOGGED)
 
     def ranges(self, ranges: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         """The keys and values of ranges `first` <= key < `end`, as they are now."""
-        with _translated():
+        with translated():
             rows = self._rows.iter()
             for first, end in ranges:
                 rows.seek(first)
@@ -114,7 +114,7 @@ class Database:
         options = database_options(settings)
         names = {_DEFAULT}
         access = AccessType.read_only(False) if is_read_only else AccessType.read_write()
-        with _translated():
+        with translated():
             if os.path.exists(os.path.join(path, "CURRENT")):
                 names |= set(Rdict.list_cf(path, options))
             families = {name: database_options(settings) for name in names}
@@ -133,7 +133,7 @@ class Database:
         """The rows of a state; none if it is new."""
         family = self._families.get(name)
         if family is None:
-            with _translated():
+            with translated():
                 self._database.create_column_family(
                     _PREFIX + name, database_options(self._settings)
                 )
@@ -143,12 +143,12 @@ class Database:
     def drop(self, name: str) -> None:
         """Delete a state, if it is there, without reading it."""
         if self._families.pop(name, None) is not None:
-            with _translated():
+            with translated():
                 self._database.drop_column_family(_PREFIX + name)
 
     def capture(self, path: str) -> None:
         """Make a database of what there is now, in a new directory on the same disk: its files are hard links."""
-        with _translated():
+        with translated():
             Checkpoint(self._database).create_checkpoint(path)
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class HeldDirectory:
     """
 
     def __init__(self, parent: str) -> None:
-        with _translated():
+        with translated():
             os.makedirs(parent, mode=0o700, exist_ok=True)
             delete_abandoned(parent)
             unlocked = os.path.join(parent, uuid.uuid4().hex + _UNLOCKED)
@@ -211,7 +211,7 @@ def _closed(database: Rdict, holder: HeldDirectory | None) -> None:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def translated() -> Iterator[None]:
     """Make errors of RocksDB and of the disk ours. Which they are RocksDB says in the text alone."""
     try:
         yield

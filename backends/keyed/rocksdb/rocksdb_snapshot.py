@@ -1,46 +1,45 @@
-"""How a snapshot of a database gets into a checkpoint."""
+"""How a snapshot of a database gets into a checkpoint: sorted files that it lacks are written, the rest is referred to."""
 
+import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
-from holdfast.backends.keyed.rocksdb.budget import RocksDBSettings
-from holdfast.backends.keyed.rocksdb.database import Database
-from holdfast.backends.keyed.rocksdb.rocksdb_table import RocksDBTable
-from holdfast.backends.keyed.segments import write_tables
-from holdfast.backends.keyed.table import TableRows, TableSpec
+from holdfast.backends.keyed.rocksdb.native_manifest import NativeManifest, encode_native
+from holdfast.backends.keyed.segments import StoredSpec, finish, new_segment_name
+from holdfast.backends.keyed.table import TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotResult, SnapshotStreams
-from holdfast.locations.handles import SegmentsStateHandle
+from holdfast.locations.handles import (
+    PlaceholderStreamStateHandle,
+    SegmentsStateHandle,
+    StreamStateHandle,
+)
+from holdfast.locations.storages import CheckpointedStateScope
 
-_STEP_ROWS = 1 << 16
+Files = Mapping[str, tuple[str, StreamStateHandle]]
+"""Sorted files by their names in the database: the name of each among shared files, and the file in storage."""
+
+_SORTED = ".sst"
+_COPY_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
 class CapturedDatabase:
-    """A database as it was when the snapshot was taken: a directory of hard links.
+    """A database as it was when the snapshot was taken.
 
     Attributes:
-        path: The directory; empty if there was no state.
-        settings: What it is opened with.
-        specs: What its tables hold, by name.
-        key_groups: The key groups whose rows count.
-        now_ms: The time of the batch.
+        path: A directory of hard links; empty if there was no state.
+        specs: What its tables hold.
+        confirmed: The files that the last confirmed checkpoint has.
+        cursors: How far expired rows were looked for.
     """
 
     path: str
-    settings: RocksDBSettings
-    specs: Mapping[str, TableSpec]
-    key_groups: KeyGroupRange
-    now_ms: int
-
-    def tables(self, database: Database) -> Iterator[tuple[TableSpec, Iterable[TableRows]]]:
-        """The tables of the database, which has been opened, and their rows."""
-        for name, spec in self.specs.items():
-            family = database.family(name)
-            table = RocksDBTable(spec, family, self.key_groups, lambda: self.now_ms)
-            yield spec, table.scan(_STEP_ROWS)
+    specs: tuple[TableSpec, ...]
+    confirmed: Files
+    cursors: Mapping[str, bytes]
 
     def release(self) -> None:
         """Delete the directory. Never raises."""
@@ -49,16 +48,23 @@ class CapturedDatabase:
 
 
 @dataclass(frozen=True, slots=True)
-class FullSnapshotStrategy:
-    """Writes all rows into a segment, which any backend reads.
+class RocksDBSnapshotStrategy:
+    """Writes new sorted files, and the other files with the manifest.
 
     Attributes:
         key_groups: The key groups of the subtask.
         capture: Takes the database as it is.
+        written: Is told the sorted files of the checkpoint.
+        copies: Where sorted files are left for other tasks, as hard links; None if nowhere.
+
+    Source:
+        Flink, RocksIncrementalSnapshotStrategy.
     """
 
     key_groups: KeyGroupRange
     capture: Callable[[], CapturedDatabase]
+    written: Callable[[Files], None]
+    copies: str | None
 
     def sync_prepare_resources(self, checkpoint_id: int) -> CapturedDatabase:  # noqa: ARG002  # the port's
         return self.capture()
@@ -66,9 +72,49 @@ class FullSnapshotStrategy:
     def async_snapshot(
         self, resources: CapturedDatabase, streams: SnapshotStreams
     ) -> SnapshotResult[SegmentsStateHandle]:
-        if not resources.specs:
+        if not resources.path:
             return SnapshotResult()
-        database = Database(resources.path, resources.settings, is_read_only=True)
-        with closing(database):
-            tables = resources.tables(database)
-            return SnapshotResult((write_tables(tables, self.key_groups, streams),))
+        files: dict[str, tuple[str, StreamStateHandle]] = {}
+        private: dict[str, bytes] = {}
+        shared: dict[str, StreamStateHandle] = {}
+        for file in sorted(os.listdir(resources.path)):
+            path = os.path.join(resources.path, file)
+            if not file.endswith(_SORTED):
+                with open(path, "rb") as content:
+                    private[file] = content.read()
+                continue
+            known = resources.confirmed.get(file)
+            if known is None:
+                known = files[file] = new_segment_name(), _upload(path, streams)
+                self._leave(path, known[0])
+                shared[known[0]] = known[1]
+            else:
+                files[file] = known
+                shared[known[0]] = PlaceholderStreamStateHandle(known[0], known[1].size)
+        key_groups = self.key_groups.start_key_group, self.key_groups.end_key_group
+        manifest = NativeManifest(
+            key_groups,
+            tuple(StoredSpec.of(spec) for spec in resources.specs),
+            {file: name for file, (name, _) in files.items()},
+            private,
+            dict(resources.cursors),
+        )
+        with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
+            stream.write(encode_native(manifest))
+            stored = finish(streams, stream)
+        self.written(files)
+        return SnapshotResult((SegmentsStateHandle(key_groups, shared, stored),))
+
+    def _leave(self, path: str, name: str) -> None:
+        """Let other tasks have the file; without it they fetch it."""
+        if self.copies is not None:
+            with suppress(OSError):
+                os.link(path, os.path.join(self.copies, name))
+
+
+def _upload(path: str, streams: SnapshotStreams) -> StreamStateHandle:
+    with streams.open(CheckpointedStateScope.SHARED) as stream:
+        with open(path, "rb") as content:
+            while data := content.read(_COPY_BYTES):
+                stream.write(data)
+        return finish(streams, stream)

@@ -28,6 +28,9 @@ from holdfast.backends.keys import KeyGroupRange
 
 _KEY_BYTES = 8
 _WRITE_ROWS = 1 << 14
+_SWEPT_ROWS = 10_000
+"""So many rows are looked at for expired ones with each snapshot."""
+
 _MOST_ROWS_DELETED_ONE_BY_ONE = 100
 
 
@@ -148,6 +151,24 @@ class RocksDBTable:
         keys = [key for key, _ in self._family.ranges(edges)]
         return int(self._keys.decode(keys)[-1].to_numpy().min())
 
+    def delete_expired(self, after: bytes) -> bytes:
+        """Look at some rows, and delete those whose time is over.
+
+        Args:
+            after: The key that the last look ended at; empty at first.
+
+        Returns:
+            The key that this look ended at; empty if it came to the end.
+        """
+        end = first_key(self._key_groups.end_key_group + 1)
+        start = after or first_key(self._key_groups.start_key_group)
+        rows = list(itertools.islice(self._family.ranges([(start, end)]), _SWEPT_ROWS))
+        living = self._lives(self._values.heads([value for _, value in rows]))
+        expired = [key for key, _ in itertools.compress(rows, ~living)]
+        if expired:
+            self._family.write((), expired)
+        return rows[-1][0] if len(rows) == _SWEPT_ROWS else b""
+
     def _keys_of(self, identities: Identities) -> list[bytes]:
         return self._keys.encode(identities.columns, len(identities), identities.sort_keys)
 
@@ -218,6 +239,11 @@ class RocksDBTable:
 
     def _filled_groups(self) -> list[int]:
         return [int.from_bytes(key[:2], "big") for key in self._first_keys()]
+
+
+def first_key(key_group: int) -> bytes:
+    """Before all keys of the key group."""
+    return _place(key_group * GROUP)
 
 
 def _place(sort_key: int) -> bytes:
