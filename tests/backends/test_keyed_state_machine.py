@@ -24,7 +24,7 @@ from holdfast.backends.descriptors import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from holdfast.backends.keyed import KeyedStateBackend, Keys
+from holdfast.backends.keyed import KeyedStateBackend, Keys, readable_handles
 from holdfast.backends.keyed.columnar import ColumnarStateTables, MergePolicy
 from holdfast.backends.keyed.heap import HeapStateTables
 from holdfast.backends.keyed.rocksdb import RocksDBStateTables
@@ -146,7 +146,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self, kind: str, groups: KeyGroupRange, handles: Sequence[SegmentsStateHandle]
     ) -> StateTables:
         if kind == "heap":
-            return HeapStateTables(groups, handles)
+            return HeapStateTables(groups, readable_handles(handles))
         if kind == "rocksdb":
             return RocksDBStateTables(groups, handles, directory=QUICK_DISK)
         policy = MergePolicy()
@@ -159,7 +159,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
                 most_slice_bytes=100.0,
                 rewrite=0.0,
             )
-        return ColumnarStateTables(groups, handles, policy=policy)
+        return ColumnarStateTables(groups, readable_handles(handles), policy=policy)
 
     def open(self, checkpoint: Checkpoint, kinds: Sequence[str]) -> None:
         for subtask in self.subtasks:

@@ -73,11 +73,7 @@ def decode_native(content: bytes, location: str = "") -> NativeManifest:
         raise UnsupportedFormatError(f"{message}: upgrade Holdfast", location)
     try:
         manifest = _DECODER.decode(memoryview(content)[_HEADER.size : end])
-        for stored in manifest.specs:
-            stored.spec()
-        for name in (*manifest.files, *manifest.private):
-            if not _FILE.fullmatch(name):  # it may lead nowhere else
-                raise ValueError(f"a file of the name {name!r}")
+        _check(manifest)
     except (msgspec.MsgspecError, pa.ArrowException, OSError, ValueError) as error:
         message = f"manifest of a database can't be decoded ({error})"
         raise CheckpointCorruptedError(message, location) from error
@@ -85,3 +81,13 @@ def decode_native(content: bytes, location: str = "") -> NativeManifest:
 
 
 _DECODER = message_pack_decoder(NativeManifest)
+
+
+def _check(manifest: NativeManifest) -> None:
+    """Raise `ValueError` if a table can't be right, or a file would lead out of the directory."""
+    for stored in manifest.specs:
+        stored.spec()
+    for name in (*manifest.files, *manifest.private):
+        if not _FILE.fullmatch(name):
+            message = f"a file of the name {name!r}"
+            raise ValueError(message)
