@@ -102,9 +102,7 @@ numbers = st.one_of(
     st.just(list(range(KEY_COUNT))),
 )
 seeds = st.integers(0, 1000)
-kinds = st.lists(
-    st.sampled_from(["heap", "columnar", "merging", "rocksdb"]), min_size=1, max_size=4
-)
+kinds = st.lists(st.sampled_from(["heap", "columnar", "merging"]), min_size=1, max_size=4)
 
 
 class KeyedStateMachine(RuleBasedStateMachine):
@@ -146,9 +144,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self, kind: str, groups: KeyGroupRange, handles: Sequence[SegmentsStateHandle]
     ) -> StateTables:
         if kind == "heap":
-            return HeapStateTables(groups, readable_handles(handles))
-        if kind == "rocksdb":
-            return RocksDBStateTables(groups, handles, directory=QUICK_DISK)
+            return HeapStateTables(groups, handles)
         policy = MergePolicy()
         if kind == "merging":
             policy = MergePolicy(
@@ -159,7 +155,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
                 most_slice_bytes=100.0,
                 rewrite=0.0,
             )
-        return ColumnarStateTables(groups, readable_handles(handles), policy=policy)
+        return ColumnarStateTables(groups, handles, policy=policy)
 
     def open(self, checkpoint: Checkpoint, kinds: Sequence[str]) -> None:
         for subtask in self.subtasks:
@@ -593,3 +589,20 @@ class KeyedStateMachine(RuleBasedStateMachine):
 TestKeyedStateMachine = KeyedStateMachine.TestCase
 # A step is worth many of a plain test.
 TestKeyedStateMachine.settings = settings(deadline=None, max_examples=settings().max_examples // 2)
+
+
+class RocksDBStateMachine(KeyedStateMachine):
+    """The same with RocksDB in the place of the heap backend."""
+
+    def tables_of(
+        self, kind: str, groups: KeyGroupRange, handles: Sequence[SegmentsStateHandle]
+    ) -> StateTables:
+        if kind == "heap":
+            return RocksDBStateTables(groups, handles, directory=QUICK_DISK)
+        return super().tables_of(kind, groups, readable_handles(handles))
+
+
+TestRocksDBStateMachine = RocksDBStateMachine.TestCase
+TestRocksDBStateMachine.settings = settings(  # opening a database takes 10 ms
+    deadline=None, max_examples=max(1, settings().max_examples // 3), stateful_step_count=20
+)
