@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -297,7 +298,7 @@ def test_what_is_no_manifest_or_a_newer_one_is_refused(checkpoints: KeyedCheckpo
     ],
     ids=str,
 )
-def test_settings_that_cannot_be_are_refused(wrong: dict[str, int]) -> None:
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError):
         RocksDBSettings(**wrong)
 
