@@ -141,7 +141,12 @@ class KeyedStateMachine(RuleBasedStateMachine):
         return xxhash64(columns) & self.mask
 
     def tables_of(
-        self, kind: str, groups: KeyGroupRange, handles: Sequence[SegmentsStateHandle]
+        self,
+        kind: str,
+        groups: KeyGroupRange,
+        handles: Sequence[SegmentsStateHandle],
+        *,
+        may_refer: bool = True,
     ) -> StateTables:
         if kind == "heap":
             return HeapStateTables(groups, handles)
@@ -155,7 +160,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
                 most_slice_bytes=100.0,
                 rewrite=0.0,
             )
-        return ColumnarStateTables(groups, handles, policy=policy)
+        return ColumnarStateTables(groups, handles, policy=policy, may_refer=may_refer)
 
     def open(self, checkpoint: Checkpoint, kinds: Sequence[str]) -> None:
         for subtask in self.subtasks:
@@ -595,11 +600,18 @@ class RocksDBStateMachine(KeyedStateMachine):
     """The same with RocksDB in the place of the heap backend."""
 
     def tables_of(
-        self, kind: str, groups: KeyGroupRange, handles: Sequence[SegmentsStateHandle]
+        self,
+        kind: str,
+        groups: KeyGroupRange,
+        handles: Sequence[SegmentsStateHandle],
+        *,
+        may_refer: bool = True,
     ) -> StateTables:
         if kind == "heap":
-            return RocksDBStateTables(groups, handles, directory=QUICK_DISK)
-        return super().tables_of(kind, groups, readable_handles(handles))
+            return RocksDBStateTables(groups, handles, directory=QUICK_DISK, may_refer=may_refer)
+        readable = readable_handles(handles)
+        # What was written anew is in no checkpoint.
+        return super().tables_of(kind, groups, readable, may_refer=readable == list(handles))
 
 
 TestRocksDBStateMachine = RocksDBStateMachine.TestCase
