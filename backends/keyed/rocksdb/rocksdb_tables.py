@@ -79,7 +79,8 @@ class RocksDBStateTables:
         self._confirmed: Files = {}
         self._confirmed_id = 0
         self._cursors: dict[str, bytes] = {}
-        self._holder = HeldDirectory(directory or os.path.join(tempfile.gettempdir(), "holdfast"))
+        own = os.path.join(tempfile.gettempdir(), f"holdfast-{os.getuid()}")  # no other user's
+        self._holder = HeldDirectory(directory or own)
         try:
             self._database = self._opened(handles, may_refer=may_refer)
         except BaseException:
