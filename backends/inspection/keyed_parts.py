@@ -25,6 +25,7 @@ from holdfast.backends.keyed import (
     TableSpec,
     read_manifest,
     read_tables,
+    readable_handles,
     rows_of_key,
 )
 from holdfast.backends.keys import KeyGroupRange
@@ -39,17 +40,18 @@ _CHANGED_TYPE = pa.timestamp("ms", "UTC")
 def tables_of(
     subtask: int, handle: SegmentsStateHandle
 ) -> Iterator[tuple[str | None, str, StatePart]]:
-    """The tables behind a handle, by what its manifest says; reads nothing else.
+    """The tables behind a handle, by what its manifest says; reads nothing else, unless it is of RocksDB's files.
 
     If the manifest can't be read, there is a state without a name, which fails when it is read.
     """
     try:
-        manifest = read_manifest([handle], KeyGroupRange(*handle.key_groups))
+        (readable,) = readable_handles([handle])
+        manifest = read_manifest([readable], KeyGroupRange(*handle.key_groups))
     except CheckpointError as error:
         yield None, "keyed", LostTables(subtask, handle, error)
         return
     for name, table in manifest.tables.items():
-        yield name, f"keyed {table.spec.kind}", Table(subtask, handle, name, table)
+        yield name, f"keyed {table.spec.kind}", Table(subtask, readable, name, table)
 
 
 @dataclass(frozen=True, slots=True)

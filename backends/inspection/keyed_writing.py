@@ -27,6 +27,7 @@ from holdfast.backends.keyed import (
     TableSpec,
     encode_manifest,
     read_manifest,
+    readable_handles,
     write_tables,
 )
 from holdfast.backends.keys import KeyGroupRange, key_group_range
@@ -63,6 +64,7 @@ def without_tables(handle: SegmentsStateHandle, names: set[str]) -> SegmentsStat
         CheckpointNotFoundError: The manifest is gone.
         CheckpointCorruptedError: The manifest is damaged.
     """
+    (handle,) = readable_handles([handle])
     manifest = read_manifest([handle], KeyGroupRange(*handle.key_groups))
     left = {name: table for name, table in manifest.tables.items() if name not in names}
     if len(left) == len(manifest.tables):

@@ -7,6 +7,8 @@
     table      the port: tables of rows, each known by its identity; a backend is an implementation
     columnar   sorted segments in Arrow, mapped: the default
     heap       dictionaries: simple, and the oracle of the others in tests
+    rocksdb    RocksDB: for large values, and states larger than memory; loaded when it is needed
+    opening    tables of a backend by its name; handles of any backend in the form that all read
 
 States know nothing of how rows are kept, and tables nothing of what rows mean. Start with `table`.
 """
@@ -16,6 +18,12 @@ from holdfast.backends.keyed.columnar import ColumnarStateTables, Workspace
 from holdfast.backends.keyed.heap import HeapStateTables
 from holdfast.backends.keyed.key_lookup import rows_of_key
 from holdfast.backends.keyed.keys import Keys
+from holdfast.backends.keyed.opening import (
+    BACKEND_NAMES,
+    BackendName,
+    open_tables,
+    readable_handles,
+)
 from holdfast.backends.keyed.segments import (
     RestoredTable,
     TableManifest,
@@ -46,7 +54,9 @@ from holdfast.backends.keyed.table import (
 from holdfast.backends.keyed.timer_order import time_part
 
 __all__ = [
+    "BACKEND_NAMES",
     "AggregatingState",
+    "BackendName",
     "ColumnarStateTables",
     "HeapStateTables",
     "Identities",
@@ -69,8 +79,10 @@ __all__ = [
     "ValueState",
     "Workspace",
     "encode_manifest",
+    "open_tables",
     "read_manifest",
     "read_tables",
+    "readable_handles",
     "rows_of_key",
     "time_part",
     "write_tables",

@@ -1,15 +1,16 @@
 """Our own keyed backend, through what operators call.
 
-    python -m benchmarks.keyed.holdfast_backend columnar|heap value|reducing DIRECTORY
+    python -m benchmarks.keyed.holdfast_backend columnar|heap|rocksdb value|reducing DIRECTORY
 
 Totals are a value that is looked up and put, or a reducing state, which adds without looking. A snapshot
-goes to a storage in files, synced, as a subtask's does; columnar tables keep local copies of their segments besides.
+goes to a storage in files, synced, as a subtask's does; all but heap tables keep local copies of shared files besides.
 """
 
 import pickle
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +23,11 @@ from holdfast.backends.descriptors import (
     ValueStateDescriptor,
 )
 from holdfast.backends.keyed import (
-    ColumnarStateTables,
-    HeapStateTables,
+    BackendName,
     KeyedStateBackend,
     Keys,
     StateTables,
+    open_tables,
 )
 from holdfast.backends.keyed.states import FoldingColumns, ValueColumns
 from holdfast.backends.keys import KeyGroupRange
@@ -39,6 +40,7 @@ from holdfast.locations.handles import (
 )
 
 GROUPS = 128
+_ROCKSDB_BYTES = 512 << 20  # as for RocksDB alone
 TOTALS = pa.struct([pa.field("count", pa.int64()), pa.field("sum", pa.int64())])
 _FOLDS = ReducingStateDescriptor("totals", {"count": "count", "sum": "sum"}, TOTALS)
 
@@ -47,7 +49,7 @@ class Holdfast:
     """An engine.
 
     Args:
-        tables: `columnar` or `heap`.
+        tables: Which backend.
         state: What totals are: `value` or `reducing`.
         directory: For checkpoints, and local copies.
     """
@@ -55,8 +57,8 @@ class Holdfast:
     _batch: Batch
     _shares: list[tuple[KeyedStateBackend, Batch]]
 
-    def __init__(self, tables: str, state: str, directory: Path) -> None:
-        self._is_columnar = tables == "columnar"
+    def __init__(self, tables: BackendName, state: str, directory: Path) -> None:
+        self._tables_name = tables
         self._is_reducing = state == "reducing"
         self._directory = directory
         storage = FileSystemCheckpointStorage(f"file://{directory}/checkpoints")
@@ -234,9 +236,13 @@ class Holdfast:
         first, last = groups.start_key_group, groups.end_key_group
         shares = [handle.intersection(first, last) for handle in self._handles]
         handles = [share for share in shares if share is not None]
-        if self._is_columnar:
-            return ColumnarStateTables(groups, handles, directory=str(self._directory / "local"))
-        return HeapStateTables(groups, handles)
+        return open_tables(
+            groups,
+            handles,
+            backend=self._tables_name,
+            directory=str(self._directory / "local"),
+            rocksdb_memory_bytes=_ROCKSDB_BYTES,
+        )
 
     def _dealt(self, batch: Batch) -> Iterator[tuple[KeyedStateBackend, Batch]]:
         """Rows for each subtask."""
@@ -292,4 +298,4 @@ def _numbers(totals: pa.StructArray) -> tuple[Longs, Longs]:
 
 
 if __name__ == "__main__":
-    serve(Holdfast(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
+    serve(Holdfast(cast("BackendName", sys.argv[1]), sys.argv[2], Path(sys.argv[3])))

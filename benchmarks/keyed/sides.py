@@ -80,6 +80,11 @@ SIDES = {
         ("batches", "access", "maps", "timers", "rescale"),
         stores_all=True,
     ),
+    "holdfast-rocksdb": Side(
+        "Holdfast on RocksDB",
+        partial(_holdfast, "rocksdb", "value"),
+        ("batches", "worst", "access", "maps", "timers", "rescale"),
+    ),
     "rocksdb": Side(
         "RocksDB",
         lambda setting: _python("rocksdb", str(setting.directory), str(setting.cache_bytes)),

@@ -53,6 +53,7 @@ from holdfast.locations.storages.job_directory import (
 from holdfast.locations.storages.listings import list_all, list_each
 from holdfast.locations.storages.loading import load_checkpoint, misplaced
 from holdfast.locations.storages.memory_storage import MemoryCheckpointStorage
+from holdfast.locations.storages.memory_streams import MemoryCheckpointStreamFactory
 from holdfast.locations.storages.ownership import EPOCHS, newest_epoch
 from holdfast.locations.storages.pointers import NOT_EXTERNALLY_ADDRESSABLE, resolve_pointer
 
@@ -86,6 +87,7 @@ __all__ = [
     "JobDirectory",
     "JobOwnership",
     "MemoryCheckpointStorage",
+    "MemoryCheckpointStreamFactory",
     "check_job_id",
     "checkpoint_storage",
     "common_directory",

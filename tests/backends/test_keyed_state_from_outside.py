@@ -18,10 +18,12 @@ from holdfast.backends import (
     check,
 )
 from holdfast.backends.keyed import (
+    BackendName,
     ColumnarStateTables,
     HeapStateTables,
     KeyedStateBackend,
     Keys,
+    open_tables,
 )
 from holdfast.backends.keyed_state import (
     ReducingStateDescriptor,
@@ -56,6 +58,7 @@ def written(
     names: list[Any] = NAMES,
     parallelism: int = 2,
     key: pa.Schema = USER,
+    backend_name: BackendName = "columnar",
 ) -> str:
     """Complete a checkpoint for each function that fills states; the next goes on from it. Returns its pointer."""
     storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
@@ -69,7 +72,7 @@ def written(
         for index in range(parallelism):
             groups = key_group_range(GROUPS, parallelism, index)
             handles = states.get(index, StoredSubtask()).managed_keyed
-            tables = ColumnarStateTables(groups, handles, may_refer=False)  # type: ignore[arg-type]
+            tables = open_tables(groups, handles, backend=backend_name, may_refer=False)  # type: ignore[arg-type]
             backend = KeyedStateBackend(tables, key, GROUPS, groups)
             backend.advance_time(1000)
             keys = Keys.of([column], GROUPS)
@@ -276,6 +279,28 @@ class TestCheck:
         assert said.fate is Fate.INCOMPATIBLE
         said_of_list = self.fates(pointer, ListStateDescriptor("pages", int))
         assert [each.fate for each in said_of_list] == [Fate.RESTORED, Fate.NEW]
+
+
+def test_states_in_rocksdb_are_shown_read_and_verified_as_those_of_other_backends(
+    local_directory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pointers = [
+        written(f"{local_directory}/{name}", lengths, visits, pages, backend_name=name)
+        for name in ("columnar", "rocksdb")
+    ]
+    columns = ["state", "kind", "subtasks", "type"]
+    shown = [holdfast.states(pointer).select(columns).to_pylist() for pointer in pointers]
+    assert shown[0] == shown[1] != []
+    for state in shown[0]:
+        of_columns, of_rocksdb = (
+            sorted(map(repr, holdfast.read_state(pointer, "op", state["state"]).to_pylist()))
+            for pointer in pointers
+        )
+        assert of_rocksdb == of_columns
+    assert main(["verify", pointers[1]]) == 0
+    assert main(["copy", pointers[1], f"{local_directory}/copied"]) == 0
+    copied = capsys.readouterr().out.splitlines()[-1]
+    assert holdfast.read_state(copied, "op", "lengths").num_rows == len(NAMES)
 
 
 @pytest.mark.parametrize("tables", [ColumnarStateTables, HeapStateTables])

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from jobs.quick_disk import QUICK_DISK
 
 from holdfast.backends.descriptors import (
     AggregatingStateDescriptor,
@@ -23,9 +24,10 @@ from holdfast.backends.descriptors import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from holdfast.backends.keyed import KeyedStateBackend, Keys
+from holdfast.backends.keyed import KeyedStateBackend, Keys, readable_handles
 from holdfast.backends.keyed.columnar import ColumnarStateTables, MergePolicy
 from holdfast.backends.keyed.heap import HeapStateTables
+from holdfast.backends.keyed.rocksdb import RocksDBStateTables
 from holdfast.backends.keyed.table import StateTables
 from holdfast.backends.keys import KeyGroupRange, key_group_range, key_hash, xxhash64
 from holdfast.locations.handles import SegmentsStateHandle
@@ -139,7 +141,12 @@ class KeyedStateMachine(RuleBasedStateMachine):
         return xxhash64(columns) & self.mask
 
     def tables_of(
-        self, kind: str, groups: KeyGroupRange, handles: Sequence[SegmentsStateHandle]
+        self,
+        kind: str,
+        groups: KeyGroupRange,
+        handles: Sequence[SegmentsStateHandle],
+        *,
+        may_refer: bool = True,
     ) -> StateTables:
         if kind == "heap":
             return HeapStateTables(groups, handles)
@@ -153,7 +160,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
                 most_slice_bytes=100.0,
                 rewrite=0.0,
             )
-        return ColumnarStateTables(groups, handles, policy=policy)
+        return ColumnarStateTables(groups, handles, policy=policy, may_refer=may_refer)
 
     def open(self, checkpoint: Checkpoint, kinds: Sequence[str]) -> None:
         for subtask in self.subtasks:
@@ -587,3 +594,27 @@ class KeyedStateMachine(RuleBasedStateMachine):
 TestKeyedStateMachine = KeyedStateMachine.TestCase
 # A step is worth many of a plain test.
 TestKeyedStateMachine.settings = settings(deadline=None, max_examples=settings().max_examples // 2)
+
+
+class RocksDBStateMachine(KeyedStateMachine):
+    """The same with RocksDB in the place of the heap backend."""
+
+    def tables_of(
+        self,
+        kind: str,
+        groups: KeyGroupRange,
+        handles: Sequence[SegmentsStateHandle],
+        *,
+        may_refer: bool = True,
+    ) -> StateTables:
+        if kind == "heap":
+            return RocksDBStateTables(groups, handles, directory=QUICK_DISK, may_refer=may_refer)
+        readable = readable_handles(handles)
+        # What was written anew is in no checkpoint.
+        return super().tables_of(kind, groups, readable, may_refer=readable == list(handles))
+
+
+TestRocksDBStateMachine = RocksDBStateMachine.TestCase
+TestRocksDBStateMachine.settings = settings(  # opening a database takes 10 ms
+    deadline=None, max_examples=max(1, settings().max_examples // 3), stateful_step_count=20
+)

@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 
+from jobs.quick_disk import QUICK_DISK
+
 from holdfast.backends.keyed import ColumnarStateTables, HeapStateTables, StateTables
+from holdfast.backends.keyed.rocksdb import RocksDBStateTables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.locations.handles import SegmentsStateHandle
 from holdfast.testing import KeyedStatesContract
@@ -20,3 +23,10 @@ class TestStatesInColumns(KeyedStatesContract):
         self, key_groups: KeyGroupRange, handles: Sequence[SegmentsStateHandle] = ()
     ) -> StateTables:
         return ColumnarStateTables(key_groups, handles)
+
+
+class TestStatesInRocksDB(KeyedStatesContract):
+    def tables_of(
+        self, key_groups: KeyGroupRange, handles: Sequence[SegmentsStateHandle] = ()
+    ) -> StateTables:
+        return RocksDBStateTables(key_groups, handles, directory=QUICK_DISK)

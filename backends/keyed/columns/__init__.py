@@ -1,9 +1,10 @@
 """Columns as tables of keyed rows work on them: NumPy where all values are there and of fixed width, else Arrow.
 
-`columns` makes, cuts and compares them, `folding` makes one value of several. Both know rows by position
-alone, and nothing of keys.
+`columns` makes, cuts and compares them, `folding` makes one value of several, `cells` makes Python values of them.
+All know rows by position alone, and nothing of keys.
 """
 
+from holdfast.backends.keyed.columns.cells import cells_of, column_of
 from holdfast.backends.keyed.columns.columns import (
     Column,
     Rows,
@@ -22,6 +23,8 @@ from holdfast.backends.keyed.columns.folding import fold_behind, fold_values, fo
 __all__ = [
     "Column",
     "Rows",
+    "cells_of",
+    "column_of",
     "concatenated",
     "cut",
     "fold_behind",

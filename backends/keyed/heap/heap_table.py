@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.backends.keyed.columns import fold_behind
-from holdfast.backends.keyed.heap.cells import cells_of, column_of
+from holdfast.backends.keyed.columns import cells_of, column_of, fold_behind
 from holdfast.backends.keyed.heap.sort_index import Identity, SortIndex
 from holdfast.backends.keyed.table import (
     Flags,

@@ -16,6 +16,8 @@ Start with `manifest`.
 from holdfast.backends.keyed.segments.manifest import (
     END,
     NEVER,
+    ROCKSDB,
+    ROCKSDB_MAGIC,
     Manifest,
     Run,
     Slice,
@@ -50,6 +52,8 @@ from holdfast.backends.keyed.segments.whole_tables import (
 __all__ = [
     "END",
     "NEVER",
+    "ROCKSDB",
+    "ROCKSDB_MAGIC",
     "Directory",
     "Filter",
     "Layer",

@@ -26,6 +26,12 @@ from holdfast.common import MOST, Count, crc32c, message_pack_decoder
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
 
 MAGIC = b"HOLDTBLS"
+ROCKSDB_MAGIC = b"HOLDRKDB"
+"""Begins what stands in a manifest's place where rows are in RocksDB's own files."""
+
+ROCKSDB = "rocksdb"
+"""The kind of the error for such files."""
+
 VERSION = 1
 """The version that is written, and the only one that is read."""
 
@@ -231,8 +237,12 @@ def decode_manifest(content: bytes, location: str = "") -> Manifest:
     Raises:
         CheckpointCorruptedError: The bytes are no manifest, were cut or changed, or have numbers that
             can't be.
-        UnsupportedFormatError: They are whole, and of a newer version.
+        UnsupportedFormatError: They are whole, and of a newer version; or they are of RocksDB's files, and
+            the kind is `ROCKSDB`.
     """
+    if content.startswith(ROCKSDB_MAGIC):
+        message = "keyed state is in files of RocksDB's, which RocksDB alone reads"
+        raise UnsupportedFormatError(message, location, ROCKSDB)
     if len(content) < _HEADER.size + _CHECKSUM.size or not content.startswith(MAGIC):
         raise CheckpointCorruptedError(f"{len(content)} bytes are no manifest of tables", location)
     end = len(content) - _CHECKSUM.size

@@ -6,7 +6,8 @@ and the process ends with a segmentation fault (msgspec 0.22.0). Decoding itself
 """
 
 import threading
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,15 +16,21 @@ _T = TypeVar("_T")
 _making = threading.Lock()
 
 
-def message_pack_decoder(type: type[_T], *, strict: bool = True) -> msgspec.msgpack.Decoder[_T]:
+def message_pack_decoder(
+    type: type[_T],
+    *,
+    strict: bool = True,
+    ext_hook: Callable[[int, memoryview], Any] | None = None,
+) -> msgspec.msgpack.Decoder[_T]:
     """A decoder that makes a value of the type from MessagePack.
 
     Args:
         type: The type.
         strict: Whether values must be of the type that they stand for: no text as a number.
+        ext_hook: Makes values of extensions, by their number and bytes.
     """
     with _making:
-        return msgspec.msgpack.Decoder(type, strict=strict)
+        return msgspec.msgpack.Decoder(type, strict=strict, ext_hook=ext_hook)
 
 
 def json_decoder(type: type[_T]) -> msgspec.json.Decoder[_T]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from holdfast.backends.keyed import BACKEND_NAMES, BackendName
 from holdfast.backends.sections import Compression
 from holdfast.common import duration_s
 from holdfast.errors import InvalidRequestError
@@ -53,6 +54,36 @@ def _recovery(text: str) -> str:
     if text.lower() not in {"auto", "true", "false"}:
         raise ValueError(text)
     return text.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class StateBackends:
+    """The backends of keyed state: of all operators, and of those that have another one, by uid."""
+
+    backend: BackendName = "columnar"
+    by_operator: tuple[tuple[str, BackendName], ...] = ()
+
+
+def _backends(text: str) -> StateBackends:
+    backend: BackendName = "columnar"
+    by_operator: dict[str, BackendName] = {}
+    for item in text.split(","):
+        uid, equals, name = (part.strip() for part in item.rpartition("="))
+        known = {"hashmap": "heap"}.get(name.lower(), name.lower())
+        if known not in BACKEND_NAMES or (equals and not uid):
+            raise ValueError(text)
+        if equals:
+            by_operator[uid] = known
+        else:
+            backend = known
+    return StateBackends(backend, tuple(by_operator.items()))
+
+
+def _rocksdb_memory(text: str) -> int:
+    memory = size(text)
+    if memory < 1 << 20:
+        raise ValueError(text)
+    return memory
 
 
 def _compression(text: str) -> Compression | None:
@@ -173,6 +204,27 @@ class Settings:
         parse=_compression,
         default_text="none",
     )
+    state_backend: StateBackends = _setting(  # noqa: RUF009  # a field
+        StateBackends(),
+        key="state.backend",
+        kind="`columnar`, `heap` or `rocksdb`, and others for operators by uid: `columnar, big=rocksdb`",
+        meaning="What keeps keyed state. Each reads what the others have written; `rocksdb` needs "
+        "`holdfast[rocksdb]`.",
+        flink="state.backend.type",
+        older_flink=("state.backend",),
+        parse=_backends,
+        default_text="columnar",
+    )
+    rocksdb_memory: int = _setting(
+        256 << 20,
+        key="state.backend.rocksdb.memory",
+        kind="size, 1m at least",
+        meaning="How much memory all of RocksDB's databases of a Python worker take for blocks, filters and "
+        "write buffers together.",
+        flink="state.backend.rocksdb.memory.fixed-per-slot",
+        parse=_rocksdb_memory,
+        default_text="256m",
+    )
     local_recovery: str = _setting(
         "auto",
         key="state.local-recovery",
@@ -238,6 +290,9 @@ class Settings:
             local_bytes=self.local_recovery_bytes if copies else 0,
             segment_bytes=self.local_recovery_bytes if has_files and is_wanted else 0,
             worker_bytes=self.worker_memory,
+            backend=self.state_backend.backend,
+            backends=self.state_backend.by_operator,
+            rocksdb_memory_bytes=self.rocksdb_memory,
         )
 
     def open_storage(self) -> CheckpointStorage:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from holdfast.backends.keyed import ColumnarStateTables, Workspace
+from holdfast.backends.keyed import BackendName, Workspace, open_tables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.sections import WrittenStates
 from holdfast.backends.subtask import ManagedKeyedState, OperatorKey, OperatorStateHandler
@@ -36,17 +36,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmSettings:
-    """How much warm state there may be; 0 turns it off.
+    """How much warm state there may be, where 0 turns it off; and what keeps keyed state while it is used.
 
     Attributes:
         local_bytes: Most bytes of copies in an executor's directory.
         segment_bytes: Most bytes of copies of keyed state's segments there.
         worker_bytes: Most bytes of memory that states keep in one Python worker.
+        backend: The backend of keyed state.
+        backends: The backends of operators that have another one: uid and backend of each.
+        rocksdb_memory_bytes: The memory of all of RocksDB's databases of a Python worker.
     """
 
     local_bytes: int = 0
     segment_bytes: int = 0
     worker_bytes: int = 0
+    backend: BackendName = "columnar"
+    backends: tuple[tuple[str, BackendName], ...] = ()
+    rocksdb_memory_bytes: int = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +137,7 @@ class WarmState:
         checkpoint_id: int,
         clock: Clock,
     ) -> None:
+        self._settings = settings
         self._max_bytes = settings.worker_bytes
         self._owner = owner_of(job_id, uid, subtask)
         self._sources: set[str] = set()
@@ -211,7 +218,9 @@ class WarmState:
                 state.managed_keyed,
                 now_ms=now_ms,
                 open_tables=partial(
-                    ColumnarStateTables,
+                    open_tables,
+                    backend=dict(self._settings.backends).get(uid, self._settings.backend),
+                    rocksdb_memory_bytes=self._settings.rocksdb_memory_bytes,
                     directory=self._segments.directory if self._segments else None,
                     workspace=_SEGMENTS.get(None, Workspace) if self._max_bytes else None,
                     may_refer=may_refer,

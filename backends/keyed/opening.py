@@ -1,0 +1,121 @@
+"""Tables of a backend by its name, and handles of any backend in the form that all read. RocksDB is loaded when it is needed."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, get_args
+
+from holdfast.backends.keyed.columnar import ColumnarStateTables, Workspace
+from holdfast.backends.keyed.heap import HeapStateTables
+from holdfast.backends.keyed.segments import ROCKSDB, read_manifest
+from holdfast.backends.keyed.table import StateTables
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.errors import InvalidRequestError, UnsupportedFormatError
+from holdfast.locations.handles import SegmentsStateHandle
+
+BackendName = Literal["columnar", "heap", "rocksdb"]
+"""Backends of keyed state."""
+
+BACKEND_NAMES: tuple[BackendName, ...] = get_args(BackendName)
+
+
+def open_tables(
+    key_groups: KeyGroupRange,
+    handles: Sequence[SegmentsStateHandle] = (),
+    *,
+    backend: BackendName = "columnar",
+    directory: str | None = None,
+    workspace: Workspace | None = None,
+    may_refer: bool = True,
+    rocksdb_memory_bytes: int = 256 << 20,
+) -> StateTables:
+    """The tables of a subtask.
+
+    Args:
+        key_groups: The key groups of the subtask.
+        handles: What it is restored from, whichever backend wrote it: no two have rows of one key group.
+        backend: Which backend.
+        directory: A directory for local copies of shared files; None keeps none.
+        workspace: What a columnar backend keeps open from one batch to the next.
+        may_refer: Whether checkpoints may refer to the files that were restored.
+        rocksdb_memory_bytes: The memory of all of RocksDB's databases of the process.
+
+    Raises:
+        InvalidRequestError: RocksDB is not installed.
+        CheckpointNotFoundError: A file is gone.
+        CheckpointCorruptedError: What was read is not what was written.
+        UnsupportedFormatError: A newer Holdfast wrote it.
+    """
+    if backend == "rocksdb":
+        with _rocksdict():
+            from holdfast.backends.keyed.rocksdb import (  # noqa: PLC0415  # an extra
+                RocksDBSettings,
+                RocksDBStateTables,
+            )
+        return RocksDBStateTables(
+            key_groups,
+            handles,
+            directory=directory,
+            settings=RocksDBSettings(memory_bytes=rocksdb_memory_bytes),
+            may_refer=may_refer,
+        )
+    try:
+        return _opened(key_groups, handles, backend, directory, workspace, may_refer=may_refer)
+    except UnsupportedFormatError as error:
+        if error.kind != ROCKSDB:
+            raise
+    readable = readable_handles(handles)
+    # What was written anew is in no checkpoint.
+    return _opened(key_groups, readable, backend, directory, workspace, may_refer=False)
+
+
+def _opened(
+    key_groups: KeyGroupRange,
+    handles: Sequence[SegmentsStateHandle],
+    backend: BackendName,
+    directory: str | None,
+    workspace: Workspace | None,
+    *,
+    may_refer: bool,
+) -> StateTables:
+    """Tables whose handles are in segments."""
+    if backend == "heap":
+        return HeapStateTables(key_groups, handles)
+    return ColumnarStateTables(
+        key_groups, handles, directory=directory, workspace=workspace, may_refer=may_refer
+    )
+
+
+def readable_handles(handles: Sequence[SegmentsStateHandle]) -> list[SegmentsStateHandle]:
+    """Handles to the same rows, in segments: what is in RocksDB's files is written anew, into memory.
+
+    Raises:
+        InvalidRequestError: RocksDB is not installed, and there is such a handle.
+        CheckpointNotFoundError: A file is gone.
+        CheckpointCorruptedError: What was read is not what was written.
+        UnsupportedFormatError: A newer Holdfast wrote it.
+    """
+    readable: list[SegmentsStateHandle] = []
+    for handle in handles:
+        try:
+            read_manifest([handle], KeyGroupRange(*handle.key_groups))
+        except UnsupportedFormatError as error:
+            if error.kind != ROCKSDB:
+                raise
+            with _rocksdict():
+                from holdfast.backends.keyed.rocksdb import canonical_handles  # noqa: PLC0415
+            readable += canonical_handles([handle])
+        else:
+            readable.append(handle)
+    return readable
+
+
+@contextmanager
+def _rocksdict() -> Iterator[None]:
+    """Say what to install if it lacks."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "rocksdict":
+            raise
+        message = "keyed state in RocksDB needs rocksdict: pip install 'holdfast[rocksdb]'"
+        raise InvalidRequestError(message) from error

@@ -1,0 +1,20 @@
+"""Tables in RocksDB, through rocksdict: for values that are large and changed in part, and for states larger than memory.
+
+    rocksdb_tables   all tables of a subtask: restored, written to, and captured
+    rocksdb_table    the rows of a state, in a column family of its own
+    row_bytes        rows as RocksDB has them: a key and a value in bytes
+    rocksdb_snapshot what of a database gets into a checkpoint
+    native_manifest  which files a checkpoint's database is made of
+    stored_database  such a database, brought to this host
+    canonical_form   its rows in segments, which any backend reads
+    database         an open database, in a directory that no other process uses
+    budget           the memory that all databases of a process share
+
+Needs `holdfast[rocksdb]`. Start with `rocksdb_tables`.
+"""
+
+from holdfast.backends.keyed.rocksdb.budget import RocksDBSettings
+from holdfast.backends.keyed.rocksdb.canonical_form import canonical_handles
+from holdfast.backends.keyed.rocksdb.rocksdb_tables import RocksDBStateTables
+
+__all__ = ["RocksDBSettings", "RocksDBStateTables", "canonical_handles"]

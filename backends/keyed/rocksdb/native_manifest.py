@@ -1,0 +1,93 @@
+"""Which files a database is made of: what a checkpoint has in a manifest's place. Pure, no I/O.
+
+offset  length  meaning
+0       8       magic, "HOLDRKDB" in ASCII
+8       4       format version, unsigned, big-endian
+12      n       a MessagePack map by field names
+12+n    4       CRC-32C of all bytes before it, big-endian
+"""
+
+import re
+import struct
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.backends.keyed.segments import ROCKSDB_MAGIC, StoredSpec
+from holdfast.common import KeyGroup, crc32c, message_pack_decoder
+from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
+
+VERSION = 1
+"""The version that is written, and the only one that is read."""
+
+_HEADER = struct.Struct(">8sI")
+_CHECKSUM = struct.Struct(">I")
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,63}")
+
+
+class NativeManifest(msgspec.Struct, frozen=True):
+    """A database.
+
+    Attributes:
+        key_groups: First and last key group that there are rows of.
+        specs: What its tables hold.
+        files: The name of each sorted file among the handle's shared files, by its name in the database.
+        private: The bytes of all other files, by their names.
+        cursors: For tables whose rows live for a time, how far expired rows were looked for last.
+    """
+
+    key_groups: tuple[KeyGroup, KeyGroup]
+    specs: tuple[StoredSpec, ...]
+    files: dict[str, str]
+    private: dict[str, bytes]
+    cursors: dict[str, bytes]
+
+
+def encode_native(manifest: NativeManifest) -> bytes:
+    """The bytes of a manifest."""
+    content = _HEADER.pack(ROCKSDB_MAGIC, VERSION) + msgspec.msgpack.encode(manifest)
+    return content + _CHECKSUM.pack(crc32c(content))
+
+
+def decode_native(content: bytes, location: str = "") -> NativeManifest:
+    """Read the bytes of a manifest, which begin with its magic.
+
+    Raises:
+        CheckpointCorruptedError: The bytes were cut or changed.
+        UnsupportedFormatError: They are whole, and of a newer version.
+    """
+    end = len(content) - _CHECKSUM.size
+    if end < _HEADER.size:
+        message = f"{len(content)} bytes are no manifest of a database"
+        raise CheckpointCorruptedError(message, location)
+    (expected,) = _CHECKSUM.unpack_from(content, end)
+    actual = crc32c(memoryview(content)[:end])
+    if actual != expected:
+        message = (
+            f"manifest of a database has checksum {actual:08x}, expected {expected:08x} (crc32c)"
+        )
+        raise CheckpointCorruptedError(message, location)
+    _, version = _HEADER.unpack_from(content)
+    if version != VERSION:
+        message = f"manifest of a database of format version {version}; this Holdfast reads version {VERSION}"
+        raise UnsupportedFormatError(f"{message}: upgrade Holdfast", location)
+    try:
+        manifest = _DECODER.decode(memoryview(content)[_HEADER.size : end])
+        _check(manifest)
+    except (msgspec.MsgspecError, pa.ArrowException, OSError, ValueError) as error:
+        message = f"manifest of a database can't be decoded ({error})"
+        raise CheckpointCorruptedError(message, location) from error
+    return manifest
+
+
+_DECODER = message_pack_decoder(NativeManifest)
+
+
+def _check(manifest: NativeManifest) -> None:
+    """Raise `ValueError` if a table can't be right, or a file would lead out of the directory."""
+    for stored in manifest.specs:
+        stored.spec()
+    for name in (*manifest.files, *manifest.private):
+        if not _FILE.fullmatch(name):
+            message = f"a file of the name {name!r}"
+            raise ValueError(message)

@@ -1,0 +1,120 @@
+"""How a snapshot of a database gets into a checkpoint: sorted files that it lacks are written, the rest is referred to."""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from holdfast.backends.keyed.rocksdb.native_manifest import NativeManifest, encode_native
+from holdfast.backends.keyed.segments import StoredSpec, finish, new_segment_name
+from holdfast.backends.keyed.table import TableSpec
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.snapshot import SnapshotResult, SnapshotStreams
+from holdfast.locations.handles import (
+    PlaceholderStreamStateHandle,
+    SegmentsStateHandle,
+    StreamStateHandle,
+)
+from holdfast.locations.storages import CheckpointedStateScope
+
+Files = Mapping[str, tuple[str, StreamStateHandle]]
+"""Sorted files by their names in the database: the name of each among shared files, and the file in storage."""
+
+_SORTED = ".sst"
+_COPY_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class CapturedDatabase:
+    """A database as it was when the snapshot was taken.
+
+    Attributes:
+        path: A directory of hard links; empty if there was no state.
+        specs: What its tables hold.
+        confirmed: The files that the last confirmed checkpoint has.
+        cursors: How far expired rows were looked for.
+    """
+
+    path: str
+    specs: tuple[TableSpec, ...]
+    confirmed: Files
+    cursors: Mapping[str, bytes]
+
+    def release(self) -> None:
+        """Delete the directory. Never raises."""
+        if self.path:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RocksDBSnapshotStrategy:
+    """Writes new sorted files, and the other files with the manifest.
+
+    Attributes:
+        key_groups: The key groups of the subtask.
+        capture: Takes the database as it is.
+        written: Is told the sorted files of the checkpoint.
+        copies: Where sorted files are left for other tasks, as hard links; None if nowhere.
+
+    Source:
+        Flink, RocksIncrementalSnapshotStrategy.
+    """
+
+    key_groups: KeyGroupRange
+    capture: Callable[[], CapturedDatabase]
+    written: Callable[[Files], None]
+    copies: str | None
+
+    def sync_prepare_resources(self, checkpoint_id: int) -> CapturedDatabase:  # noqa: ARG002  # the port's
+        return self.capture()
+
+    def async_snapshot(
+        self, resources: CapturedDatabase, streams: SnapshotStreams
+    ) -> SnapshotResult[SegmentsStateHandle]:
+        if not resources.path:
+            return SnapshotResult()
+        files: dict[str, tuple[str, StreamStateHandle]] = {}
+        private: dict[str, bytes] = {}
+        shared: dict[str, StreamStateHandle] = {}
+        for file in sorted(os.listdir(resources.path)):
+            path = os.path.join(resources.path, file)
+            if not file.endswith(_SORTED):
+                with open(path, "rb") as content:
+                    private[file] = content.read()
+                continue
+            known = resources.confirmed.get(file)
+            if known is None:
+                known = files[file] = new_segment_name(), _upload(path, streams)
+                self._leave(path, known[0])
+                shared[known[0]] = known[1]
+            else:
+                files[file] = known
+                shared[known[0]] = PlaceholderStreamStateHandle(known[0], known[1].size)
+        key_groups = self.key_groups.start_key_group, self.key_groups.end_key_group
+        manifest = NativeManifest(
+            key_groups,
+            tuple(StoredSpec.of(spec) for spec in resources.specs),
+            {file: name for file, (name, _) in files.items()},
+            private,
+            dict(resources.cursors),
+        )
+        with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
+            stream.write(encode_native(manifest))
+            stored = finish(streams, stream)
+        self.written(files)
+        return SnapshotResult((SegmentsStateHandle(key_groups, shared, stored),))
+
+    def _leave(self, path: str, name: str) -> None:
+        """Let other tasks have the file; without it they fetch it."""
+        if self.copies is not None:
+            with suppress(OSError):
+                os.link(path, os.path.join(self.copies, name))
+
+
+def _upload(path: str, streams: SnapshotStreams) -> StreamStateHandle:
+    with streams.open(CheckpointedStateScope.SHARED) as stream:
+        with open(path, "rb") as content:
+            while data := content.read(_COPY_BYTES):
+                stream.write(data)
+        return finish(streams, stream)

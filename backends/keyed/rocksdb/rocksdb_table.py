@@ -1,0 +1,254 @@
+"""The rows of a state in a column family.
+
+key     sort key, 8 bytes, big-endian: so its first 2 are the key group | id columns (see `row_bytes`)
+value   time of the last change, if rows live for a time                | columns of values
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.backends.keyed.columns import fold_behind
+from holdfast.backends.keyed.rocksdb.database import Family
+from holdfast.backends.keyed.rocksdb.row_bytes import SORT_KEY, TIME, RowForm
+from holdfast.backends.keyed.table import (
+    Flags,
+    Identities,
+    Operation,
+    SortKeys,
+    TableRows,
+    TableSpec,
+)
+from holdfast.backends.keyed.timer_order import GROUP, STEP, time_part
+from holdfast.backends.keys import KeyGroupRange
+
+_KEY_BYTES = 8
+_WRITE_ROWS = 1 << 14
+_SWEPT_ROWS = 10_000
+"""So many rows are looked at for expired ones with each snapshot."""
+
+_MOST_ROWS_DELETED_ONE_BY_ONE = 100
+
+
+class RocksDBTable:
+    """A table in a column family. What is appended is folded at once.
+
+    Args:
+        spec: What the table holds.
+        family: Its rows.
+        key_groups: The key groups whose rows count.
+        now_ms: Says the time of the batch.
+    """
+
+    def __init__(
+        self,
+        spec: TableSpec,
+        family: Family,
+        key_groups: KeyGroupRange,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._spec = spec
+        self._family = family
+        self._now_ms = now_ms
+        self._key_groups = key_groups
+        self._keys = RowForm(spec.id_fields, SORT_KEY)
+        self._values = RowForm(tuple(spec.values), None if spec.ttl_ms is None else TIME)
+
+    @property
+    def spec(self) -> TableSpec:
+        return self._spec
+
+    def get(
+        self, identities: Identities, *, include_expired: bool = False
+    ) -> tuple[Flags, tuple[pa.Array, ...]]:
+        return self._looked_up(self._keys_of(identities), include_expired=include_expired)
+
+    def write(
+        self,
+        identities: Identities,
+        values: Sequence[pa.Array],
+        operation: Operation | npt.NDArray[np.uint8] = Operation.PUT,
+    ) -> None:
+        operations = np.broadcast_to(np.asarray(operation, np.uint8), len(identities))
+        keys = self._keys_of(identities)
+        appended = operations == Operation.APPEND
+        if appended.any():
+            present, before = self._looked_up(keys)
+            values = fold_behind(before, values, present & appended, self._spec)
+        deleted = operations == Operation.DELETE
+        if deleted.all():
+            self._family.write((), keys)
+            return
+        rows = self._values_of(values, len(keys), np.full(len(keys), self._now_ms(), np.int64))
+        if not deleted.any():
+            self._family.write(zip(keys, rows, strict=True))
+            return
+        kept = itertools.compress(zip(keys, rows, strict=True), ~deleted)
+        self._family.write(kept, itertools.compress(keys, deleted))
+
+    def rows_between(
+        self, first: SortKeys, end: SortKeys, *, endings: Flags | None = None
+    ) -> TableRows:
+        ranges = zip(_places(first), _places(end), strict=True)
+        rows: Iterable[tuple[bytes, bytes]] = self._family.ranges(ranges)
+        if endings is not None:
+            wanted = {number.to_bytes(2, "big") for number in np.flatnonzero(endings).tolist()}
+            rows = (row for row in rows if row[0][6:_KEY_BYTES] in wanted)
+        return self._living(list(rows))
+
+    def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:
+        for step in self._steps(step_rows):
+            rows = self._living(step)
+            if len(rows):
+                yield rows
+
+    def restore(self, chunks: Iterable[TableRows]) -> None:
+        """Take over rows of a checkpoint, as they were."""
+        for chunk in chunks:
+            times = chunk.times_ms
+            if times is None:
+                times = np.full(len(chunk), self._now_ms(), np.int64)
+            keys = self._keys_of(chunk.identities)
+            rows = self._values_of(chunk.values, len(keys), times)
+            for at in range(0, len(keys), _WRITE_ROWS):
+                step = slice(at, at + _WRITE_ROWS)
+                self._family.write(zip(keys[step], rows[step], strict=True))
+
+    def everything(self, step_rows: int = 1 << 16) -> Iterator[TableRows]:
+        """All rows, also those whose time is over."""
+        for step in self._steps(step_rows):
+            yield self._rows(step)
+
+    def forget_up_to(self, time_ms: int) -> None:
+        part = int(time_part(np.array([time_ms]))[0])
+        for group in self._filled_groups():
+            first = group * GROUP
+            edges = [(_place(first), _place(first + part + STEP))]
+            keys = [key for key, _ in self._family.ranges(edges)]
+            last = _place(first + part)
+            late = [key for key in keys if key >= last]
+            due = len(keys) - len(late)
+            if due > _MOST_ROWS_DELETED_ONE_BY_ONE:
+                self._family.delete_range(_place(first), last)
+                keys = late
+            times = self._keys.decode(late)[-1].to_numpy() if late else np.empty(0, np.int64)
+            late = list(itertools.compress(late, times <= time_ms))
+            self._family.write((), keys[: len(keys) - len(times)] + late)
+
+    def earliest_time(self) -> int | None:
+        places = {int.from_bytes(key[:_KEY_BYTES], "big") for key in self._first_keys()}
+        if not places:
+            return None
+        step = min(place % GROUP for place in places) // STEP * STEP
+        edges = [
+            (_place(first), _place(first + STEP))
+            for first in sorted(place - place % GROUP + step for place in places)
+        ]
+        keys = [key for key, _ in self._family.ranges(edges)]
+        return int(self._keys.decode(keys)[-1].to_numpy().min())
+
+    def delete_expired(self, after: bytes) -> bytes:
+        """Look at some rows, and delete those whose time is over.
+
+        Args:
+            after: The key that the last look ended at; empty at first.
+
+        Returns:
+            The key that this look ended at; empty if it came to the end.
+        """
+        end = first_key(self._key_groups.end_key_group + 1)
+        start = after or first_key(self._key_groups.start_key_group)
+        rows = list(itertools.islice(self._family.ranges([(start, end)]), _SWEPT_ROWS))
+        living = self._lives(self._values.heads([value for _, value in rows]))
+        expired = [key for key, _ in itertools.compress(rows, ~living)]
+        if expired:
+            self._family.write((), expired)
+        return rows[-1][0] if len(rows) == _SWEPT_ROWS else b""
+
+    def _keys_of(self, identities: Identities) -> list[bytes]:
+        return self._keys.encode(identities.columns, len(identities), identities.sort_keys)
+
+    def _values_of(
+        self, values: Sequence[pa.Array], count: int, times: npt.NDArray[np.int64]
+    ) -> list[bytes]:
+        return self._values.encode(values, count, None if self._spec.ttl_ms is None else times)
+
+    def _looked_up(
+        self, keys: list[bytes], *, include_expired: bool = False
+    ) -> tuple[Flags, tuple[pa.Array, ...]]:
+        rows = self._family.get(keys)
+        present = np.fromiter((row is not None for row in rows), np.bool_, len(rows))
+        held = [row for row in rows if row is not None]
+        if self._spec.ttl_ms is not None and not include_expired:
+            living = self._lives(self._values.heads(held))
+            present[present] = living
+            held = list(itertools.compress(held, living))
+        columns = self._values.decode(held)
+        if len(held) == len(rows):
+            return present, columns
+        where = np.full(len(rows), -1)
+        where[present] = np.arange(len(held))
+        at = pa.array(where, mask=where < 0)
+        return present, tuple(column.take(at) for column in columns)
+
+    def _living(self, rows: Sequence[tuple[bytes, bytes]]) -> TableRows:
+        """Rows without those whose time is over."""
+        if self._spec.ttl_ms is not None:
+            living = self._lives(self._values.heads([value for _, value in rows]))
+            rows = list(itertools.compress(rows, living))
+        return self._rows(rows)
+
+    def _rows(self, rows: Sequence[tuple[bytes, bytes]]) -> TableRows:
+        keys = [key for key, _ in rows]
+        values = [value for _, value in rows]
+        identities = Identities(self._keys.heads(keys), self._keys.decode(keys))
+        times = None if self._spec.ttl_ms is None else self._values.heads(values)
+        return TableRows(identities, self._values.decode(values), times)
+
+    def _lives(self, times: npt.NDArray[np.int64]) -> Flags:
+        assert self._spec.ttl_ms is not None  # else nobody asks
+        living: Flags = times > self._now_ms() - self._spec.ttl_ms
+        return living
+
+    def _steps(self, step_rows: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """All rows, about so many at a time; those of one sort key stay together."""
+        start, end = self._key_groups.start_key_group, self._key_groups.end_key_group + 1
+        step: list[tuple[bytes, bytes]] = []
+        for row in self._family.ranges([(_place(start * GROUP), _place(end * GROUP))]):
+            if len(step) >= step_rows and row[0][:_KEY_BYTES] != step[-1][0][:_KEY_BYTES]:
+                yield step
+                step = []
+            step.append(row)
+        if step:
+            yield step
+
+    def _first_keys(self) -> Iterator[bytes]:
+        """The first key of each key group that has rows."""
+        group, last = self._key_groups.start_key_group, self._key_groups.end_key_group
+        while group <= last:
+            edges = [(_place(group * GROUP), _place((last + 1) * GROUP))]
+            key = next((key for key, _ in self._family.ranges(edges)), None)
+            if key is None:
+                return
+            yield key
+            group = int.from_bytes(key[:2], "big") + 1
+
+    def _filled_groups(self) -> list[int]:
+        return [int.from_bytes(key[:2], "big") for key in self._first_keys()]
+
+
+def first_key(key_group: int) -> bytes:
+    """Before all keys of the key group."""
+    return _place(key_group * GROUP)
+
+
+def _place(sort_key: int) -> bytes:
+    return sort_key.to_bytes(_KEY_BYTES, "big")
+
+
+def _places(sort_keys: npt.NDArray[Any]) -> list[bytes]:
+    return [_place(sort_key) for sort_key in sort_keys.tolist()]

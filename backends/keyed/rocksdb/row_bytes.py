@@ -1,0 +1,173 @@
+"""Rows of Arrow columns as bytes, and back: the keys and values of a database. Pure.
+
+    fixed       head, and for each column 1 byte (0 null, 1 a value) and the value, little-endian: where all columns
+                are numbers or times
+    otherwise   head, and an array in MessagePack of the row's cells; what has no cell is an Arrow IPC stream of a row,
+                as extension 1
+
+A head is a number of 8 bytes: the sort key in front of a key, the time in front of a value that lives for a time.
+Rows are equal exactly if their bytes are.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import types
+
+from holdfast.backends.keyed.columns import cells_of, column_of, plain_type, to_arrow
+from holdfast.common import message_pack_decoder
+
+SORT_KEY = ">u8"
+"""The head of keys: RocksDB sorts by bytes."""
+
+TIME = "<i8"
+"""The head of values that live for a time."""
+
+_HEAD_BYTES = 8
+_ROW = 1
+
+
+class RowForm:
+    """How rows of some columns are written.
+
+    Args:
+        fields: The columns.
+        head: What stands in front of each row: `SORT_KEY`, `TIME`, or None for nothing.
+    """
+
+    def __init__(self, fields: Sequence[pa.Field], head: str | None) -> None:
+        self._types = [field.type for field in fields]
+        self._head = None if head is None else np.dtype(head)
+        plain = [plain_type(type) for type in self._types]
+        known = [kind.newbyteorder("<") for kind in plain if kind is not None]
+        self._record: np.dtype[Any] | None = None
+        if len(known) == len(plain):
+            parts: list[tuple[str, Any]] = [] if head is None else [("head", head)]
+            for number, kind in enumerate(known):
+                parts += [(f"has {number}", "u1"), (f"value {number}", kind)]
+            self._record = np.dtype(parts)
+
+    def encode(
+        self, columns: Sequence[pa.Array], count: int, head: npt.NDArray[Any] | None = None
+    ) -> list[bytes]:
+        """The bytes of each row.
+
+        Args:
+            columns: The columns, each of `count` rows.
+            count: How many rows.
+            head: What stands in front of each row.
+        """
+        if self._record is not None:
+            return self._encode_fixed(self._record, columns, count, head)
+        rows = map(_ENCODER.encode, zip(*map(_cells, columns), strict=True))
+        if head is None or self._head is None:
+            return list(rows)
+        heads = _slices(head.astype(self._head).tobytes(), _HEAD_BYTES)
+        return [first + row for first, row in zip(heads, rows, strict=True)]
+
+    def decode(self, rows: Sequence[bytes]) -> tuple[pa.Array, ...]:
+        """The columns of rows that were encoded."""
+        if self._record is None:
+            skipped = 0 if self._head is None else _HEAD_BYTES
+            cells = [_DECODER.decode(memoryview(row)[skipped:]) for row in rows]
+            return tuple(
+                _column([row[number] for row in cells], type)
+                for number, type in enumerate(self._types)
+            )
+        if not self._types:
+            return ()
+        records = np.frombuffer(b"".join(rows), self._record) if rows else np.empty(0, self._record)
+        columns = []
+        for number, type in enumerate(self._types):
+            present = records[f"has {number}"].astype(np.bool_)
+            value = np.ascontiguousarray(records[f"value {number}"])
+            columns.append(to_arrow(value, type, None if present.all() else present))
+        return tuple(columns)
+
+    def heads(self, rows: Sequence[bytes]) -> npt.NDArray[Any]:
+        """What stands in front of rows that were encoded with a head."""
+        assert self._head is not None  # who has none doesn't ask
+        whole = b"".join([row[:_HEAD_BYTES] for row in rows])
+        native = self._head.newbyteorder("=")
+        return np.frombuffer(whole, self._head).astype(native)
+
+    @staticmethod
+    def _encode_fixed(
+        record: np.dtype[Any],
+        columns: Sequence[pa.Array],
+        count: int,
+        head: npt.NDArray[Any] | None,
+    ) -> list[bytes]:
+        if not record.itemsize:
+            return [b""] * count
+        records = np.zeros(count, record)
+        if head is not None:
+            records["head"] = head
+        for number, column in enumerate(columns):
+            kind = record[f"value {number}"]
+            if not count:
+                continue
+            data = column.buffers()[1]
+            if data is None:  # all are null
+                continue
+            values = np.frombuffer(data, kind, count, column.offset * kind.itemsize)
+            if column.null_count:
+                present = column.is_valid().to_numpy(zero_copy_only=False)
+                records[f"has {number}"] = present
+                records[f"value {number}"] = np.where(present, values, kind.type(0))
+            else:
+                records[f"has {number}"] = 1
+                records[f"value {number}"] = values
+        return _slices(records.tobytes(), record.itemsize)
+
+
+def _slices(whole: bytes, width: int) -> list[bytes]:
+    return [whole[at : at + width] for at in range(0, len(whole), width)]
+
+
+def _has_decimals(type: pa.DataType) -> bool:
+    if isinstance(type, pa.BaseExtensionType):
+        return _has_decimals(type.storage_type)
+    return bool(types.is_decimal(type)) or any(
+        _has_decimals(type.field(number).type) for number in range(type.num_fields)
+    )
+
+
+def _cells(column: pa.Array) -> list[Any]:
+    """A value for each row that MessagePack has, or an array of this row alone."""
+    if not _has_decimals(column.type):
+        return cells_of(column)
+    return [column.slice(row, 1) for row in range(len(column))]
+
+
+def _column(cells: list[Any], type: pa.DataType) -> pa.Array:
+    if not _has_decimals(type):
+        return column_of(cells, type)
+    return pa.concat_arrays(cells) if cells else pa.array([], type)
+
+
+def _packed(row: Any) -> msgspec.msgpack.Ext:
+    """A row that is an Arrow array. Raises `TypeError` for all else."""
+    if not isinstance(row, pa.Array):
+        raise TypeError(f"{type(row)} is no cell")
+    batch = pa.record_batch([row], ["row"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return msgspec.msgpack.Ext(_ROW, sink.getvalue().to_pybytes())
+
+
+def _unpacked(code: int, data: memoryview) -> pa.Array:
+    """A row that was packed so. Raises `ValueError` for all else."""
+    if code != _ROW:
+        raise ValueError(f"extension {code} is no row")
+    with pa.ipc.open_stream(pa.py_buffer(bytes(data))) as stream:
+        return stream.read_next_batch().column(0)
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_packed)
+_DECODER = message_pack_decoder(list, ext_hook=_unpacked)

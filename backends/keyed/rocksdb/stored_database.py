@@ -1,0 +1,103 @@
+"""A database in a checkpoint: its files brought to this host."""
+
+import os
+import shutil
+import uuid
+from dataclasses import dataclass
+
+from holdfast.backends.keyed.rocksdb.native_manifest import NativeManifest, decode_native
+from holdfast.backends.keyed.segments import ROCKSDB_MAGIC
+from holdfast.backends.sections import location_of
+from holdfast.common import read_exactly
+from holdfast.errors import CheckpointCorruptedError
+from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
+
+_COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDatabase:
+    """A database, as a handle leads to it.
+
+    Attributes:
+        handle: The handle; of its key groups alone rows count.
+        manifest: What the database is made of.
+    """
+
+    handle: SegmentsStateHandle
+    manifest: NativeManifest
+
+    @property
+    def streams(self) -> dict[str, tuple[str, StreamStateHandle]]:
+        """The sorted files, by their names in the database: the name of each among shared files, and the file."""
+        return {
+            file: (name, self.handle.segments[name]) for file, name in self.manifest.files.items()
+        }
+
+    def fetch(self, path: str, copies: str | None) -> None:
+        """Make the database's directory.
+
+        Args:
+            path: The directory, which is new.
+            copies: Where sorted files are as other tasks have left them, by their names among shared files, and
+                are left for others; None if nowhere. What is there is linked, and not looked at: each block of
+                it has a checksum, which RocksDB verifies as it reads.
+
+        Raises:
+            CheckpointNotFoundError: A file is gone.
+            CheckpointCorruptedError: A file is not what was written.
+            OSError: The disk doesn't do it.
+        """
+        os.mkdir(path, mode=0o700)
+        for file, (name, stream) in self.streams.items():
+            target = os.path.join(path, file)
+            if copies is None:
+                _download(stream, target)
+                continue
+            copy = os.path.join(copies, name)
+            if not _has(copy, stream.size):
+                unfinished = f"{copy}.{uuid.uuid4().hex}.inprogress"
+                try:
+                    _download(stream, unfinished)
+                    os.replace(unfinished, copy)
+                except BaseException:
+                    if os.path.exists(unfinished):
+                        os.unlink(unfinished)
+                    raise
+            os.link(copy, target)
+        for file, content in self.manifest.private.items():
+            with open(os.path.join(path, file), "xb") as private:
+                private.write(content)
+
+
+def stored_database(handle: SegmentsStateHandle) -> StoredDatabase | None:
+    """The database that a handle leads to; None if it leads to segments.
+
+    Raises:
+        CheckpointNotFoundError: The manifest is gone.
+        CheckpointCorruptedError: The manifest is damaged, or names a file that the handle doesn't lead to.
+        UnsupportedFormatError: A newer Holdfast wrote it.
+    """
+    with handle.manifest.open_input_stream() as stream:
+        content = bytes(read_exactly(stream, handle.manifest.size))
+    if not content.startswith(ROCKSDB_MAGIC):
+        return None
+    location = location_of(handle.manifest)
+    manifest = decode_native(content, location)
+    missing = set(manifest.files.values()) - handle.segments.keys()
+    if missing:
+        message = f"manifest names files {sorted(missing)}, which its handle doesn't lead to"
+        raise CheckpointCorruptedError(message, location)
+    return StoredDatabase(handle, manifest)
+
+
+def _has(path: str, size: int) -> bool:
+    try:
+        return os.stat(path).st_size == size
+    except FileNotFoundError:
+        return False
+
+
+def _download(stream: StreamStateHandle, path: str) -> None:
+    with stream.open_input_stream() as source, open(path, "xb") as target:
+        shutil.copyfileobj(source, target, _COPY_BYTES)

@@ -1,0 +1,73 @@
+"""The backend of keyed state is a setting, for a job and for operators: batches go on from each other's checkpoints."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from jobs.keyed import KeyedJob
+from jobs.keyed_operators import Totals
+
+from holdfast.backends.keyed import BackendName
+from holdfast.errors import InvalidRequestError
+from holdfast.spark.settings import Settings
+from holdfast.spark.warm_state import WarmSettings
+
+SCHEMA = pa.schema([("key", pa.int64()), ("id", pa.int64())])
+OUTPUT = pa.schema([("key", pa.int64()), ("rows", pa.int64()), ("ids", pa.int64())])
+KEYS = range(4000)
+
+
+def test_a_job_goes_on_with_another_backend_and_parallelism(
+    memory_directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = tmp_path / "blockmgr-1"
+    local.mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(local))
+    runs: list[tuple[BackendName, dict[str, BackendName], int, set[str]]] = [
+        ("rocksdb", {}, 2, set()),
+        ("rocksdb", {}, 2, {"local"}),
+        ("rocksdb", {}, 3, {"local"}),
+        ("columnar", {}, 3, {"storage"}),  # what it reads anew it reads from storage
+        ("heap", {"operator": "rocksdb"}, 1, {"storage"}),
+        ("heap", {}, 2, {"storage"}),
+    ]
+    job: KeyedJob | None = None
+    before: tuple[BackendName, dict[str, BackendName], int] | None = None
+    for rounds, (backend, backends, parallelism, sources) in enumerate(runs, 1):
+        if job is None or before != (backend, backends, parallelism):
+            job = KeyedJob(
+                memory_directory,
+                Totals(),
+                schema=SCHEMA,
+                output=OUTPUT,
+                parallelism=parallelism,
+                warm=WarmSettings(
+                    local_bytes=1 << 30,
+                    segment_bytes=1 << 30,
+                    backend=backend,
+                    backends=tuple(backends.items()),
+                ),
+            )
+            before = backend, backends, parallelism
+        output = job.run([{"key": key, "id": key} for key in KEYS])
+        assert {row["key"]: row["rows"] for row in output} == dict.fromkeys(KEYS, rounds)
+        assert not sources or job.sources == sources, rounds
+        names = [name for _, folders, _ in os.walk(local) for name in folders]
+        assert not any(name.endswith(".rocksdb") for name in names)
+
+
+def test_backends_are_set_for_the_job_and_for_operators_by_uid() -> None:
+    key = "spark.holdfast.state.backend"
+    memory = {"spark.holdfast.state.backend.rocksdb.memory": "64m"}
+    assert Settings.parse({}).warm.backend == "columnar"
+    warm = Settings.parse({key: " RocksDB "} | memory).warm
+    assert (warm.backend, warm.backends, warm.rocksdb_memory_bytes) == ("rocksdb", (), 64 << 20)
+    warm = Settings.parse({key: "hashmap, a=b=rocksdb, c = columnar"}).warm
+    assert warm.backend == "heap"
+    assert warm.backends == (("a=b", "rocksdb"), ("c", "columnar"))
+    for wrong in ("", "forst", "=heap", "heap,", "a="):
+        with pytest.raises(InvalidRequestError, match=r"state\.backend"):
+            Settings.parse({key: wrong})
+    with pytest.raises(InvalidRequestError, match="memory"):
+        Settings.parse({"spark.holdfast.state.backend.rocksdb.memory": "1k"})
