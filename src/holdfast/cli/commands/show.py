@@ -83,7 +83,7 @@ def _shown(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
 
     metadata = checkpoint.metadata
     progress = progress_in(checkpoint)
-    others = metadata.coordinator_states.keys() - {SPARK, SPARK_FILES}
+    others = metadata.coordinator_states.keys() - {SPARK, SPARK_FILES, HISTORY}
     return {
         **summary(checkpoint),
         "duration_ms": metadata.duration_ms,
