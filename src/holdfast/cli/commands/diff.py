@@ -13,6 +13,7 @@ from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import (
+    HISTORY,
     SPARK,
     SPARK_FILES,
     SparkFilesComparison,

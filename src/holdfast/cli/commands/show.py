@@ -25,7 +25,7 @@ from holdfast.locations.coordination import files_of
 from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.metadata import StoredOperator, StoredSubtask, SubtaskStatistics
 from holdfast.locations.storages import CompletedCheckpoint
-from holdfast.spark_progress import SPARK, SPARK_FILES, all_streams, spark_files_of
+from holdfast.spark_progress import HISTORY, SPARK, SPARK_FILES, all_streams, spark_files_of
 
 if TYPE_CHECKING:
     from holdfast.backends.inspection import ShownColumn, StoredState

@@ -317,12 +317,12 @@ class CheckpointCoordinator:
             )
             raise CheckpointConflictError(message, error.location, kind="exists") from error
 
-    def abort(self, pending: PendingCheckpoint, error: BaseException) -> bool:
+    def abort(self, pending: PendingCheckpoint, error: BaseException | None = None) -> bool:
         """Give a checkpoint up and delete what was written for it. Never raises.
 
         Args:
             pending: What `begin` gave.
-            error: Why; the next checkpoint of the job tells of it.
+            error: Why; the next checkpoint of the job tells of it, if there is an error to tell of.
 
         Returns:
             Whether it is sure that it does not exist.
@@ -333,7 +333,8 @@ class CheckpointCoordinator:
                 if self._exists(pending):
                     return False
                 is_sure = True
-                self._note(pending, error)
+                if error is not None:
+                    self._note(pending, error)
                 _log.info(
                     "checkpoint %d of job %s is given up", pending.checkpoint_id, self._job_id
                 )
