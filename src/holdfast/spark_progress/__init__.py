@@ -1,9 +1,9 @@
 """What Spark adds to a checkpoint: its progress and, in savepoints, its files. Needs no PySpark.
 
-The driver writes it; commands and savepoints read it. `progress` and `spark_files` are the two formats;
-`past_checkpoints` has what checkpoints were like
-that are deleted, in the format of `history_format`; `streams` adds Spark's files to what a checkpoint leads to, wherever all of that is copied or verified;
-`tables` shows checkpoints of queries as Arrow tables. Start with `progress`.
+The driver writes it; commands and savepoints read it. `progress` and `spark_files` are two formats;
+`past_checkpoints` has what deleted checkpoints were like, in the format of `history_format`; `streams` adds Spark's
+files to what a checkpoint leads to, wherever all of that is copied or verified; `tables` shows checkpoints of queries
+as Arrow tables. Start with `progress`.
 """
 
 from holdfast.spark_progress.history_format import (
