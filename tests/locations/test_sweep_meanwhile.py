@@ -107,7 +107,7 @@ class TestMeanwhile:
     def test_a_late_commit_in_the_place_of_a_checkpoint_that_is_deleted_hides_no_other(
         self, faults: Faults, clock: ManualClock
     ) -> None:
-        """Of a driver that was thought dead; the model in `proof` has found it."""
+        """A driver that was thought dead commits it; the model in `proof` has found what it hid."""
         late = job_in(faults.behind).initialize_location_for_checkpoint(1)
         late_metadata = metadata_of(write_state(late), checkpoint_id=1, commit_token="late")
         access = job_in(faults.behind)
