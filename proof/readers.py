@@ -51,6 +51,16 @@ _SAVEPOINT = "memory:///bad-bytes/savepoint-job-0123456789ab"
 _PREFIX = b"memory:///bad-bytes/"
 _HEADER, _END = 64, 20  # bytes of a segment before its first section, and behind its trailer
 
+READERS = (
+    "`_metadata`",
+    "pointers and URIs",
+    "operator state",
+    "manifests",
+    "segments",
+    "Flink's savepoints",
+)
+"""Names of all readers, in order."""
+
 Read = Callable[[bytes], object]
 
 

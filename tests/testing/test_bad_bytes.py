@@ -7,16 +7,7 @@ import pytest
 
 from holdfast.errors import CheckpointCorruptedError
 from proof.bad_bytes import changed_input, try_reader
-from proof.readers import Reader, readers
-
-NAMES = [
-    "`_metadata`",
-    "pointers and URIs",
-    "operator state",
-    "manifests",
-    "segments",
-    "Flink's savepoints",
-]
+from proof.readers import READERS, Reader, readers
 
 
 def careless(content: bytes) -> None:
@@ -59,10 +50,10 @@ def test_a_seed_gives_the_same_inputs_again() -> None:
     assert first == again != other
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", READERS)
 def test_bad_bytes_give_values_or_errors_of_holdfast(name: str, tmp_path: Path) -> None:
     known = readers(tmp_path)
-    assert list(known) == NAMES
+    assert tuple(known) == READERS
     outcome = try_reader(known[name], "tests", inputs=25)
     assert not outcome.escaped
     assert outcome.refused > 10
