@@ -11,9 +11,10 @@ import pytest
 
 from proof.bad_bytes import try_reader
 from proof.crash_points import crash_everywhere
+from proof.protocol import BROKEN, LONG, SHORT, checked
 from proof.readers import READERS, readers
 
-_SHORT_INPUTS = 120
+_SHORT_INPUTS = 80
 _LONG_S = 600.0
 _LONG_KILLS = "100"
 
@@ -57,7 +58,7 @@ def _crash_points(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT00
     with tempfile.TemporaryDirectory() as directory:
         uri = f"file://{directory}/crashes" if store == "local" else "memory:///crashes"
         # A restart on local disks syncs its files, which takes three times as long.
-        crashes = crash_everywhere(uri, every=4 if short and store == "local" else 1)
+        crashes = crash_everywhere(uri, every=6 if short and store == "local" else 1)
     return Outcome(crashes.restarts, crashes.failures)
 
 
@@ -70,6 +71,28 @@ def _bad_bytes(name: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  #
             seconds=None if short else _LONG_S,
         )
     return Outcome(outcome.inputs, outcome.escaped)
+
+
+def _every_order(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    del seed  # nothing is left to chance
+    states = 0
+    failures = []
+    for protocol in SHORT if short else (*SHORT, *LONG):
+        explored = checked(protocol)
+        states += explored.states
+        if explored.problem is not None:
+            failures.append(f"{explored.problem}: {'; '.join(explored.trace)}")
+    return Outcome(states, failures)
+
+
+def _every_rule(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    del short, seed
+    failures = [
+        f"nothing is lost: {rule}"
+        for rule, protocol in BROKEN.items()
+        if checked(protocol).problem is None
+    ]
+    return Outcome(len(BROKEN), failures)
 
 
 class _Counting:
@@ -116,6 +139,18 @@ def _tests(
 
 
 ROWS = [
+    Row(
+        "drivers, tasks, cleaners and a sweep as a model, in every order of steps",
+        "states",
+        "a checkpoint that can be restored has all its files, and nobody goes on from another",
+        _every_order,
+    ),
+    Row(
+        "the model without a rule: no fence, no token, data deleted before metadata, …",
+        "rules",
+        "the checker finds what is lost then",
+        _every_rule,
+    ),
     *(
         Row(
             f"a crash around each call to a store, {where}",
@@ -158,6 +193,7 @@ ROWS = [
         "tests",
         "they are in no error, log or output",
         partial(_tests, ["tests/test_redaction.py"]),
+        is_long=True,
     ),
     Row(
         "`kill -9` of the demo's jobs at random moments",
