@@ -50,17 +50,21 @@ integration: setup java s3-servers hdfs-servers browser ## the tests that start 
 kills: setup java s3-servers ## kill each of the demo's jobs KILLS=50 times at random moments, on local storage and on S3
 	HOLDFAST_KILLS=$(KILLS) $(BIN)/pytest -s integration_tests/test_random_kills.py $(ARGS)
 
+.PHONY: proof
+proof: setup java s3-servers ## try to refute what Holdfast promises, and write docs/proof.md; ARGS=--short takes a minute of CPU
+	PYTHONPATH=tests $(BIN)/python -m proof $(ARGS)
+
 # Drivers that tests and the demo start live for seconds: most of that time Spark's classes would be
 # loaded and compiled. A Java that makes no archive of them is only slower.
 SPARK_CLASSES := build/spark-classes.jsa
 
-demo test test-all integration kills: $(SPARK_CLASSES)
-demo test test-all integration kills: export SPARK_SUBMIT_OPTS += -XX:SharedArchiveFile='$(CURDIR)/$(SPARK_CLASSES)' \
+demo test test-all integration kills proof: $(SPARK_CLASSES)
+demo test test-all integration kills proof: export SPARK_SUBMIT_OPTS += -XX:SharedArchiveFile='$(CURDIR)/$(SPARK_CLASSES)' \
   -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK
 
 # Images of containers often forbid Python to keep what it has compiled. Then each process of a test
 # would compile PySpark, pandas and the tests themselves anew, which is most of its time.
-test test-all integration kills: export PYTHONDONTWRITEBYTECODE :=
+test test-all integration kills proof: export PYTHONDONTWRITEBYTECODE :=
 
 $(SPARK_CLASSES): $(VENV)/.ready | java
 	@PYTHON=$(BIN)/python infra/spark/class-archive $@ || test $$? = 3

@@ -1,5 +1,6 @@
 """The command of the first screen of the README: `make demo`."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -7,14 +8,18 @@ from pathlib import Path
 import pytest
 from contracts.patience import RUN_HANGS_S
 
+from holdfast.cli.command_line import main
+
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.timeout(2 * RUN_HANGS_S)
-def test_jobs_that_are_killed_come_to_what_a_plain_query_says() -> None:
+def test_jobs_that_are_killed_come_to_what_a_plain_query_says_and_remember_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     unset = {"MAKEFLAGS", "MAKELEVEL", "SPARK_SUBMIT_OPTS"}  # of the `make` that runs the tests
     ran = subprocess.run(
-        ["make", "demo"],
+        ["make", "demo", f"DIR={tmp_path / 'demo'}"],
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if name not in unset},
         stdin=subprocess.DEVNULL,
@@ -25,3 +30,8 @@ def test_jobs_that_are_killed_come_to_what_a_plain_query_says() -> None:
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "every figure, session and report is what a plain query says" in ran.stdout
+    assert main(["list", f"file://{tmp_path}/demo/flights/checkpoints", "--history", "--json"]) == 0
+    history = json.loads(capsys.readouterr().out)
+    assert [row["batch"] for row in history] == list(range(40))
+    # After three kills, and for the rest of the stream.
+    assert sum(row["claims"] is not None for row in history) == 4

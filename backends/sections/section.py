@@ -76,7 +76,7 @@ def read_section(
         with pa.ipc.open_file(section) as reader:
             _check_columns(reader.schema, name, location)
             rows = reader.read_all()
-            rows.validate()  # else a wrong length is memory of somebody else
+            rows.validate(full=True)  # else a wrong length is memory of somebody else
     if first < 0 or count < 0 or first + count > len(rows):
         message = f"state {name!r} has {len(rows)} elements, expected {first + count}"
         raise CheckpointCorruptedError(message, location)
@@ -153,7 +153,7 @@ def read_blocks(
         first, end = blocks or (0, reader.num_record_batches)
         for number in range(first, end):
             block = reader.get_batch(number)
-            block.validate()
+            block.validate(full=True)
             yield block
 
 

@@ -4,8 +4,8 @@ A file is deleted only if all of this holds:
 
 - its name is one that Holdfast gives, in a directory where Holdfast puts such files, and not in one
   that somebody has linked there;
-- every `_metadata` of the job was read, after the file was listed, and none names it, by whatever
-  path: names are random, and never used twice;
+- every `_metadata` of the job was read, after the file was listed, the newest among them, and none names it,
+  by whatever path: names are random, and never used twice;
 - it is older than the grace period, by the store's own clock;
 - nobody has claimed the job while the sweep was looking.
 
@@ -37,6 +37,7 @@ from holdfast.locations.storages import (
     EPOCHS,
     METADATA_FILE,
     SHARED,
+    CompletedCheckpoint,
     JobDirectory,
     check_job_id,
     common_directory,
@@ -56,6 +57,8 @@ GRACE_S = 24 * 60 * 60.0
 
 LEAST_GRACE_S = 600.0
 """The shortest that may do while a job runs."""
+
+_MOST_ATTEMPTS = 100
 
 _RANDOM = "[0-9a-f]{32}"
 _HIDDEN = rf"\.(?:[^/]+)\.{_RANDOM}\.inprogress"
@@ -185,7 +188,7 @@ def sweep(
     places = [_look_around(job)]
     if savepoints is not None:
         places.append(_look_for_savepoints(savepoints, job_id))
-    checkpoints = load_checkpoints(job)
+    checkpoints = _all_checkpoints(job, epoch)
     highest = max((checkpoint.checkpoint_id for checkpoint in checkpoints), default=-1)
     names = {
         uripath.name(stream.uri)
@@ -258,6 +261,23 @@ def _delete(report: SweepReport) -> None:
     abort_uploads(report.uploads)
     if report.files:
         _log.info("swept %d orphaned files, %d bytes", len(report.files), report.total_bytes)
+
+
+def _all_checkpoints(job: JobDirectory, epoch: int) -> list[CompletedCheckpoint]:
+    """Every completed checkpoint, and surely the newest.
+
+    Between the listing and the reading the job can go on, delete what was listed, and a driver that was thought dead
+    can commit a checkpoint of that number. Then the newest that was read says nothing of what the job needs. What the
+    owner itself has committed is no such checkpoint, nor is one that still is the newest after it was read.
+    """
+    for _ in range(_MOST_ATTEMPTS):
+        checkpoints = load_checkpoints(job)
+        if not checkpoints or checkpoints[-1].metadata.epoch == epoch:
+            return checkpoints
+        if max(job.completed_checkpoints(), default=0) <= checkpoints[-1].checkpoint_id:
+            return checkpoints
+    message = "job went on time after time while its checkpoints were read; sweep again"
+    raise CheckpointConflictError(message, job.uri, kind="contended")
 
 
 def _store_clock_ms(directory: str) -> int:

@@ -11,7 +11,7 @@ from holdfast.backends import OperatorStateBackend
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import FileStateHandle, file_system_for
-from holdfast.locations.handles import OperatorStateHandle, checksum_of
+from holdfast.locations.handles import ByteStreamStateHandle, OperatorStateHandle, checksum_of
 
 ROWS = 51
 
@@ -63,3 +63,17 @@ def test_a_column_that_no_state_has_is_corrupt_and_its_file_named(
             OperatorStateBackend.restore([wrong])
         assert isinstance(wrong.stream, FileStateHandle)
         assert caught.value.location == wrong.stream.uri
+
+
+def test_texts_that_end_elsewhere_than_their_bytes_are_corrupt(memory_directory: str) -> None:
+    access = FileSystemCheckpointStorage(memory_directory).create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    backend = OperatorStateBackend()
+    list_state(backend, "s", pa.string()).add_all(["a", "bcde", "f"])
+    (handle,) = backend.snapshot(access.initialize_location_for_checkpoint(1)).run().handles
+    assert isinstance(handle.stream, ByteStreamStateHandle)
+    right, wrong = struct.pack("<4i", 0, 1, 5, 6), struct.pack("<4i", 0, 1 << 30, 5, 6)
+    assert right in handle.stream.data
+    stream = ByteStreamStateHandle(handle.stream.data.replace(right, wrong))
+    with pytest.raises(CheckpointCorruptedError, match="'s' can't be decoded"):
+        OperatorStateBackend.restore([OperatorStateHandle(handle.states, stream)])

@@ -117,6 +117,35 @@ def test_the_json_has_all_that_the_page_shows(
             }
         ],
     }
+    before, last = job.pop("history")
+    assert last == {
+        "checkpoint": 5,
+        "batch": 4,
+        "completed": "2023-11-14T22:13:20+00:00",
+        "duration_ms": 12,
+        "epoch": 0,
+        "new_bytes": metadata_bytes,
+        "referenced_bytes": 0,
+        "rows_in": 30,
+        "rows_late": 0,
+        "rows_out": 10,
+        "operators": [
+            {
+                "uid": "operator",
+                "parallelism": 2,
+                "rows_in": 30,
+                "rows_late": 0,
+                "rows_out": 10,
+                "written_bytes": 300,
+                "process_ms": 4,
+                "restored_from": "worker",
+            }
+        ],
+        "is_retained": True,
+        "restored_checkpoint": None,
+        "claims": 0,
+    }
+    assert before["checkpoint"] == 3
     [failure] = job.pop("failures")
     assert failure.pop("modified") is not None
     assert failure == {
@@ -135,6 +164,8 @@ def test_the_json_has_all_that_the_page_shows(
         "savepoints": [],
         "unreadable_savepoints": [],
         "sweep": {"error": "", "files": [], "directories": [], "bytes": 0, "too_young": 1},
+        "given_up": [],
+        "history_error": "",
     }
 
 

@@ -21,7 +21,7 @@ from holdfast.locations import (
     complete_checkpoint,
     sweep,
 )
-from holdfast.locations.adapters import file_system_for
+from holdfast.locations.adapters import METADATA_FILE, file_system_for
 from holdfast.testing import ANY_CALL, Faults, ManualClock, metadata_of
 
 __all__ = ["access", "clock"]
@@ -103,6 +103,29 @@ class TestMeanwhile:
                     reached = True
                     assert_complete(checkpoint)
         assert number > 10
+
+    def test_a_late_commit_in_the_place_of_a_checkpoint_that_is_deleted_hides_no_other(
+        self, faults: Faults, clock: ManualClock
+    ) -> None:
+        """A driver that was thought dead commits it; the model in `proof` has found what it hid."""
+        late = job_in(faults.behind).initialize_location_for_checkpoint(1)
+        late_metadata = metadata_of(write_state(late), checkpoint_id=1, commit_token="late")
+        access = job_in(faults.behind)
+        access.claim_job()
+        old = completed(access, 1, shared=1)
+        clock.advance(2 * GRACE)
+        made: list[CompletedCheckpoint] = []
+
+        def go_on() -> None:
+            made.append(completed(access, 2, shared_of(old)))
+            # The directory, which the file systems below would miss, goes behind the late commit.
+            file_system_for(faults.behind).delete([f"{faults.behind}/job/chk-1/{METADATA_FILE}"])
+            complete_checkpoint(late, late_metadata)
+
+        faults.before("open", go_on)  # of what was listed
+        sweep(faults.directory, "job", grace_s=GRACE)
+        [newest] = made
+        assert_complete(newest)
 
     @pytest.mark.parametrize("lands", [False, True], ids=["before", "after"])
     def test_a_store_that_fails_anywhere_loses_nothing_that_matters(

@@ -73,9 +73,15 @@ def logged_times(offsets: str) -> tuple[int, int]:
     """The time and the watermark of a batch by its offset log entry, in milliseconds since 1970.
 
     Both are 0 where the entry has none.
+
+    Raises:
+        CheckpointCorruptedError: They are no numbers, or there are no times to read.
     """
     settings = _settings_and_sources(offsets)[0]
-    return settings.get("batchTimestampMs", 0), settings.get("batchWatermarkMs", 0)
+    times = settings.get("batchTimestampMs", 0), settings.get("batchWatermarkMs", 0)
+    if not all(type(time) is int for time in times):
+        raise CheckpointCorruptedError(f"Spark's offsets have times {times}")
+    return times
 
 
 def sources_of(offsets: str) -> list[str]:
@@ -93,6 +99,16 @@ def plan_of(offsets: str) -> str:
 
 
 def _settings_and_sources(offsets: str) -> tuple[dict[str, Any], list[str]]:
-    """An entry has a line for its version, a line for times and settings, and a line for each source."""
+    """An entry has a line for its version, a line for times and settings, and a line for each source.
+
+    Raises:
+        CheckpointCorruptedError: Its times and settings are no JSON object.
+    """
     settings, *sources = offsets.splitlines()[1:] or ["{}"]
-    return json.loads(settings), sources
+    try:
+        known = json.loads(settings)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointCorruptedError(f"Spark's offsets can't be read ({error})") from error
+    if not isinstance(known, dict):
+        raise CheckpointCorruptedError(f"Spark's offsets have settings {settings[:50]!r}")
+    return known, sources

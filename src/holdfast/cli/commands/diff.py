@@ -13,6 +13,7 @@ from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import (
+    HISTORY,
     SPARK,
     SPARK_FILES,
     SparkFilesComparison,
@@ -108,9 +109,9 @@ def _compared(first: CompletedCheckpoint, second: CompletedCheckpoint) -> dict[s
 
 
 def _other_coordinator_states(first: CheckpointMetadata, second: CheckpointMetadata) -> list[str]:
-    """Names of the coordinator's states that differ; Spark's own are left out, as they are compared apart."""
+    """Names of the coordinator's states that differ; without Spark's own, which are compared apart, and the history."""
     old, new = first.coordinator_states, second.coordinator_states
-    names = sorted((old.keys() | new.keys()) - {SPARK, SPARK_FILES})
+    names = sorted((old.keys() | new.keys()) - {SPARK, SPARK_FILES, HISTORY})
     return [name for name in names if old.get(name) != new.get(name)]
 
 

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.checkpoints import summary
 from holdfast.cli.command import add_command, add_json
+from holdfast.cli.history import checkpoints_by_job, history_rows, print_history
 from holdfast.cli.output import age_text, bytes_text, print_json, print_line, print_lines, say
 from holdfast.cli.stores import add_stores, use_stores
 from holdfast.common import uripath
 from holdfast.errors import CheckpointError
 from holdfast.locations.coordination import FoundCheckpoint, find_checkpoints
+from holdfast.locations.storages import CompletedCheckpoint
 
 if TYPE_CHECKING:
     from holdfast.cli.command import Commands
@@ -36,6 +38,7 @@ def add_to(commands: "Commands") -> None:
             holdfast list file:///data/holdfast
             holdfast list s3://bucket/checkpoints --job totals
             holdfast list s3://bucket/savepoints --json
+            holdfast list file:///data/holdfast --history
         """,
     )
     command.add_argument(
@@ -44,6 +47,12 @@ def add_to(commands: "Commands") -> None:
         "file:///data/holdfast",
     )
     command.add_argument("--job", metavar="ID", help="only those of this job")
+    command.add_argument(
+        "--history",
+        action="store_true",
+        help="also checkpoints that retention has deleted, attempts that were given up, and "
+        "restarts: what each job's newest checkpoint remembers of those before it",
+    )
     add_json(command, "one object a checkpoint")
     add_stores(command)
 
@@ -54,17 +63,20 @@ def list_command(options: argparse.Namespace) -> int:
     The status is 3 if a checkpoint can't be read; the others are printed all the same.
     """
     use_stores(options, options.directory)
+    checkpoints: list[CompletedCheckpoint] = []
     failures: list[CheckpointError] = []
-    rows = []
     for checkpoint in find_checkpoints(options.directory):
         if options.job is not None and not _may_be_of(checkpoint, options.job):
             continue
-        try:
-            rows.append(_row(checkpoint))
-        except CheckpointError as error:
-            failures.append(error)
+        if isinstance(checkpoint.outcome, CheckpointError):
+            failures.append(checkpoint.outcome)
+        else:
+            checkpoints.append(checkpoint.outcome)
+    rows = _history(checkpoints, failures) if options.history else _rows(checkpoints, failures)
     if options.json:
         print_json(rows)
+    elif options.history:
+        print_history(rows)
     else:
         _print(rows, now_s=options.clock.now_ms() / 1000)
     for failure in failures:
@@ -84,10 +96,30 @@ def _may_be_of(checkpoint: FoundCheckpoint, job: str) -> bool:
     return checkpoint.is_savepoint or uripath.name(uripath.parent(checkpoint.pointer)) == job
 
 
-def _row(checkpoint: FoundCheckpoint) -> dict[str, Any]:
-    if isinstance(checkpoint.outcome, CheckpointError):
-        raise checkpoint.outcome
-    return summary(checkpoint.outcome)
+def _rows(
+    checkpoints: list[CompletedCheckpoint], failures: list[CheckpointError]
+) -> list[dict[str, Any]]:
+    """A row for each checkpoint; why there is none joins the failures."""
+    rows = []
+    for checkpoint in checkpoints:
+        try:
+            rows.append(summary(checkpoint))
+        except CheckpointError as error:
+            failures.append(error)
+    return rows
+
+
+def _history(
+    checkpoints: list[CompletedCheckpoint], failures: list[CheckpointError]
+) -> list[dict[str, Any]]:
+    """The same of all that is remembered."""
+    rows = []
+    for job in checkpoints_by_job(checkpoints):
+        try:
+            rows += history_rows(job)
+        except CheckpointError as error:
+            failures.append(error)
+    return rows
 
 
 def _print(rows: list[dict[str, Any]], *, now_s: float) -> None:

@@ -25,7 +25,7 @@ from holdfast.locations.coordination import files_of
 from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.metadata import StoredOperator, StoredSubtask, SubtaskStatistics
 from holdfast.locations.storages import CompletedCheckpoint
-from holdfast.spark_progress import SPARK, SPARK_FILES, all_streams, spark_files_of
+from holdfast.spark_progress import HISTORY, SPARK, SPARK_FILES, all_streams, spark_files_of
 
 if TYPE_CHECKING:
     from holdfast.backends.inspection import ShownColumn, StoredState
@@ -83,7 +83,7 @@ def _shown(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
 
     metadata = checkpoint.metadata
     progress = progress_in(checkpoint)
-    others = metadata.coordinator_states.keys() - {SPARK, SPARK_FILES}
+    others = metadata.coordinator_states.keys() - {SPARK, SPARK_FILES, HISTORY}
     return {
         **summary(checkpoint),
         "duration_ms": metadata.duration_ms,

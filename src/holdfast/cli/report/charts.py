@@ -1,7 +1,7 @@
 """Charts of bars, as numbers that a template draws: no text is in them, so that they can be stretched."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 HEIGHT = 100
 """Of a chart, in units of its own; so that a bar's height is a percentage."""
@@ -20,11 +20,13 @@ class Bar:
         parts: Sizes, from the bottom up; or side by side.
         title: What they are; shown when the mouse is over the bar.
         is_marked: Whether something is wrong there; it is then as high as the chart.
+        is_restart: Whether another driver has gone on there; a line stands before it.
     """
 
     parts: tuple[float, ...]
     title: str
     is_marked: bool = False
+    is_restart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,16 @@ def chart_of(
     chosen = []
     for first in range(0, len(bars), together):
         group = bars[first : first + together]
-        chosen.append(max(group, key=lambda bar: (bar.is_marked, whole(bar.parts or (0,)))))
+        highest_bar = max(group, key=lambda bar: (bar.is_marked, whole(bar.parts or (0,))))
+        # What is not shown itself must not hide that the job was restarted.
+        restarts = [bar for bar in group if bar.is_restart and bar is not highest_bar]
+        chosen.append(
+            replace(
+                highest_bar,
+                title="; ".join(bar.title for bar in [highest_bar, *restarts]),
+                is_restart=highest_bar.is_restart or bool(restarts),
+            )
+        )
     highest = max((whole(bar.parts or (0,)) for bar in chosen), default=0) or 1
     slots = max(len(chosen), _FEWEST_SLOTS)
     places = [
@@ -95,9 +106,9 @@ def chart_of(
 
 def _place(bar: Bar, x: float, highest: float, *, side_by_side: bool) -> Place:
     width = _SLOT - _GAP
+    shapes = [Shape(x - _GAP, 0, _GAP, HEIGHT, "restart")] if bar.is_restart else []
     if bar.is_marked:
-        return Place(x, width, bar.title, [Shape(x, 0, width, HEIGHT, "bad")])
-    shapes = []
+        return Place(x, width, bar.title, [*shapes, Shape(x, 0, width, HEIGHT, "bad")])
     bottom = float(HEIGHT)
     for index, part in enumerate(bar.parts):
         if not part:

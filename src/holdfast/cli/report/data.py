@@ -7,6 +7,8 @@ from importlib.metadata import version
 from itertools import pairwise
 from statistics import median
 
+import msgspec
+
 from holdfast.cli.output import time_text
 from holdfast.errors import CheckpointError
 from holdfast.locations.coordination import (
@@ -19,7 +21,7 @@ from holdfast.locations.coordination import (
 from holdfast.locations.handles import StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
 from holdfast.locations.storages import CompletedCheckpoint
-from holdfast.spark_progress import all_streams, progress_of
+from holdfast.spark_progress import Past, all_streams, figures_of, past_of, progress_of
 
 _USER = re.compile(r"(?<=://)[^/@\s]*@")
 
@@ -155,6 +157,79 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
+class PastOperator:
+    """What an operator's subtasks did for a checkpoint that may be there no more, together."""
+
+    uid: str
+    parallelism: int
+    rows_in: int
+    rows_late: int
+    rows_out: int
+    written_bytes: int
+    process_ms: int
+    restored_from: str
+
+
+@dataclass(frozen=True, slots=True)
+class PastCheckpoint:
+    """A completed checkpoint, as those behind it remember it.
+
+    Attributes:
+        checkpoint: Its id.
+        batch: The micro-batch of Spark that it completes; None if it is not one of Spark's.
+        completed: When, by the driver's clock, ISO 8601 in UTC.
+        duration_ms: From its beginning to its completion, milliseconds.
+        epoch: Number of the claim under which it was committed.
+        new_bytes: As in `CheckpointSize`.
+        referenced_bytes: The same.
+        rows_in: Of all operators together.
+        rows_late: The same.
+        rows_out: The same.
+        operators: By uid, sorted; empty where there was no room to remember them.
+        is_retained: Whether it is still there, and can be read.
+        restored_checkpoint: The checkpoint that its driver went on from, if this is the first that the driver
+            completed, and another one had completed those before; else None.
+        claims: Number of claims to the job since that checkpoint, 0 if there was none.
+    """
+
+    checkpoint: int
+    batch: int | None
+    completed: str
+    duration_ms: int
+    epoch: int
+    new_bytes: int
+    referenced_bytes: int
+    rows_in: int
+    rows_late: int
+    rows_out: int
+    operators: list[PastOperator]
+    is_retained: bool
+    restored_checkpoint: int | None
+    claims: int
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """An attempt at a checkpoint that failed, and was cleaned up.
+
+    Attributes:
+        checkpoint: The id that it would have got.
+        batch: The micro-batch of Spark.
+        epoch: Number of the driver's claim.
+        given_up: When, ISO 8601 in UTC.
+        duration_ms: How long it had taken until then, milliseconds.
+        reason: Why.
+    """
+
+    checkpoint: int
+    batch: int
+    epoch: int
+    given_up: str
+    duration_ms: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One job.
 
@@ -170,6 +245,9 @@ class Job:
         savepoints: Oldest first.
         unreadable_savepoints: Those that can't be read.
         sweep: What it would delete; None if the job has no directory.
+        history: All completed checkpoints that are remembered, oldest first; also those that are deleted.
+        given_up: Attempts that are remembered, oldest first.
+        history_error: Why not more is remembered; else empty.
     """
 
     job: str
@@ -181,6 +259,14 @@ class Job:
     savepoints: list[Checkpoint]
     unreadable_savepoints: list[Failure]
     sweep: Sweep | None
+    history: list[PastCheckpoint]
+    given_up: list[GivenUp]
+    history_error: str
+
+    @property
+    def restarts(self) -> list[PastCheckpoint]:
+        """The first checkpoint of each driver that took the job over."""
+        return [past for past in self.history if past.claims]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +324,7 @@ def _job(history: JobHistory, now_ms: int) -> Job:
         later.completed_ms - earlier.completed_ms for earlier, later in pairwise(checkpoints)
     ]
     usual = median(distances) if len(distances) > 1 else None
+    past, history_error = _remembered(history)
     failures = [
         *(_unreadable(unreadable) for unreadable in history.unreadable),
         *(
@@ -264,7 +351,56 @@ def _job(history: JobHistory, now_ms: int) -> Job:
             _unreadable(unreadable) for unreadable in history.unreadable_savepoints
         ],
         sweep=None if history.leftovers is None else _sweep(history.leftovers),
+        history=_past(past, history),
+        given_up=[
+            GivenUp(
+                attempt.checkpoint,
+                attempt.batch,
+                attempt.epoch,
+                _time(attempt.given_up_ms),
+                attempt.duration_ms,
+                public_text(attempt.reason),
+            )
+            for attempt in past.given_up
+        ],
+        history_error=history_error,
     )
+
+
+def _remembered(history: JobHistory) -> tuple[Past, str]:
+    """What the newest checkpoint that can be read remembers; and why not, if it can't be read."""
+    try:
+        return past_of(history.checkpoints), ""
+    except CheckpointError as error:
+        return Past(tuple(map(figures_of, history.checkpoints))), public_text(str(error))
+
+
+def _past(past: Past, history: JobHistory) -> list[PastCheckpoint]:
+    retained = {checkpoint.checkpoint_id for checkpoint in history.checkpoints}
+    restarts = {restart.checkpoint: restart for restart in past.restarts}
+    return [
+        PastCheckpoint(
+            checkpoint=figures.checkpoint,
+            batch=figures.batch,
+            completed=_time(figures.completed_ms),
+            duration_ms=figures.duration_ms,
+            epoch=figures.epoch,
+            new_bytes=figures.new_bytes,
+            referenced_bytes=figures.referenced_bytes,
+            rows_in=figures.rows_in,
+            rows_late=figures.rows_late,
+            rows_out=figures.rows_out,
+            operators=[
+                PastOperator(uid, **msgspec.structs.asdict(operator))
+                for uid, operator in sorted(figures.operators.items())
+            ],
+            is_retained=figures.checkpoint in retained,
+            restored_checkpoint=restart.restored_checkpoint if restart else None,
+            claims=restart.claims if restart else 0,
+        )
+        for figures in past.checkpoints
+        for restart in [restarts.get(figures.checkpoint)]
+    ]
 
 
 def _state(history: JobHistory, usual_ms: float | None, now_ms: int) -> str:

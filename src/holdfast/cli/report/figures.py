@@ -1,12 +1,12 @@
 """Charts with their captions."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, median
 
 from holdfast.cli.output import bytes_text
 from holdfast.cli.report.charts import Bar, Chart, chart_of
-from holdfast.cli.report.data import Checkpoint, Job, Subtask
+from holdfast.cli.report.data import Job, PastCheckpoint, Subtask
 from holdfast.cli.report.text import count_text, factor_text, ms_text
 
 
@@ -34,17 +34,17 @@ class Figure:
 
 
 def job_figures(job: Job) -> list[Figure]:
-    """Charts over the checkpoints of a job; none if no checkpoint can be read."""
-    if not job.checkpoints:
+    """Charts over all checkpoints that a job is known to have completed; none if no checkpoint can be read."""
+    if not job.history:
         return []
-    durations = [checkpoint.duration_ms for checkpoint in job.checkpoints]
-    sizes = [checkpoint.total_bytes for checkpoint in job.checkpoints]
+    durations = [past.duration_ms for past in job.history]
+    sizes = [past.new_bytes + past.referenced_bytes for past in job.history]
     measures = [
         _figure(
             job,
             "Duration",
             f"median {ms_text(median(durations))}, longest {ms_text(max(durations))}",
-            lambda checkpoint: Bar((checkpoint.duration_ms,), ms_text(checkpoint.duration_ms)),
+            lambda past: Bar((past.duration_ms,), ms_text(past.duration_ms)),
             level=median(durations),
         ),
         _figure(
@@ -55,10 +55,10 @@ def job_figures(job: Job) -> list[Figure]:
             legend=("newly written", "referenced"),
         ),
     ]
-    counted = [checkpoint for checkpoint in job.checkpoints if checkpoint.rows_in is not None]
-    if counted:
-        rows_in = sum(checkpoint.rows_in or 0 for checkpoint in counted)
-        rows_out = sum(checkpoint.rows_out or 0 for checkpoint in counted)
+    # Statistics that nobody has counted are remembered as zero.
+    if any(checkpoint.rows_in is not None for checkpoint in job.checkpoints):
+        rows_in = sum(past.rows_in for past in job.history)
+        rows_out = sum(past.rows_out for past in job.history)
         summary = f"{count_text(rows_in)} in, {count_text(rows_out)} out"
         measures.append(
             _figure(job, "Rows", summary, _rows_bar, legend=("in", "out"), side_by_side=True)
@@ -80,13 +80,17 @@ def _figure(
     job: Job,
     name: str,
     summary: str,
-    bar_of: Callable[[Checkpoint], Bar],
+    bar_of: Callable[[PastCheckpoint], Bar],
     *,
     legend: tuple[str, ...] = (),
     side_by_side: bool = False,
     level: float | None = None,
 ) -> Figure:
-    bars = {checkpoint.checkpoint: bar_of(checkpoint) for checkpoint in job.checkpoints}
+    bars = {past.checkpoint: bar_of(past) for past in job.history}
+    for past in job.restarts:
+        bar = bars[past.checkpoint]
+        title = f"{bar.title}; restarted from #{past.restored_checkpoint} in epoch {past.epoch}"
+        bars[past.checkpoint] = replace(bar, title=title, is_restart=True)
     unreadable = [failure.checkpoint for failure in job.failures if failure.reason == "unreadable"]
     for checkpoint in unreadable:
         if checkpoint is not None:
@@ -94,7 +98,7 @@ def _figure(
     if unreadable:
         summary = f"{summary}; hollow: can't be read"
     ids = sorted(bars)
-    titled = [Bar(bars[i].parts, f"#{i}: {bars[i].title}", bars[i].is_marked) for i in ids]
+    titled = [replace(bars[i], title=f"#{i}: {bars[i].title}") for i in ids]
     return Figure(
         name,
         summary,
@@ -106,14 +110,14 @@ def _figure(
     )
 
 
-def _size_bar(checkpoint: Checkpoint) -> Bar:
+def _size_bar(checkpoint: PastCheckpoint) -> Bar:
     written, referenced = bytes_text(checkpoint.new_bytes), bytes_text(checkpoint.referenced_bytes)
     title = f"{written} newly written, {referenced} referenced"
     return Bar((checkpoint.new_bytes, checkpoint.referenced_bytes), title)
 
 
-def _rows_bar(checkpoint: Checkpoint) -> Bar:
-    rows_in, rows_out = checkpoint.rows_in or 0, checkpoint.rows_out or 0
+def _rows_bar(checkpoint: PastCheckpoint) -> Bar:
+    rows_in, rows_out = checkpoint.rows_in, checkpoint.rows_out
     return Bar((rows_in, rows_out), f"{count_text(rows_in)} in, {count_text(rows_out)} out")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from holdfast.cli.output import bytes_text
-from holdfast.cli.report.data import Checkpoint, Job, Leftover, Report
+from holdfast.cli.report.data import Checkpoint, GivenUp, Job, Leftover, PastCheckpoint, Report
 from holdfast.cli.report.figures import Figure, job_figures
 from holdfast.cli.report.operators import OperatorView, operator_view
 from holdfast.cli.report.rows import Rows, rows_of
@@ -40,6 +40,8 @@ class JobView:
         operators: Those of the newest checkpoint.
         files: What a sweep would delete, largest first.
         savepoints: Newest first.
+        restarts: First checkpoints of drivers that took the job over, newest first.
+        given_up: Newest first.
     """
 
     job: Job
@@ -54,6 +56,8 @@ class JobView:
     operators: list[OperatorView]
     files: Rows[Leftover]
     savepoints: Rows[Checkpoint]
+    restarts: Rows[PastCheckpoint]
+    given_up: Rows[GivenUp]
 
 
 def page(report: Report) -> str:
@@ -108,6 +112,8 @@ def _view(job: Job, anchor: str, report: Report) -> JobView:
         else [],
         files=rows_of(sorted(files, key=lambda file: -(file.bytes or 0))),
         savepoints=rows_of(job.savepoints[::-1]),
+        restarts=rows_of(job.restarts[::-1]),
+        given_up=rows_of(job.given_up[::-1]),
     )
 
 

@@ -29,6 +29,7 @@ from holdfast.locations.storages import (
 )
 from holdfast.spark.operators import CheckpointedSink, Operator
 from holdfast.spark.query.continuation import Continuation, check_same_rows, was_completed
+from holdfast.spark.query.given_up_attempts import GIVEN_UP, GivenUpAttempts, reason_of
 from holdfast.spark.query.held_checkpoints import is_retained
 from holdfast.spark.query.pending_checkpoint import PendingCheckpoint
 from holdfast.spark.query.restored_state import (
@@ -38,7 +39,7 @@ from holdfast.spark.query.restored_state import (
 )
 from holdfast.spark.query.writing_program import writer
 from holdfast.spark.subtask import Acknowledgement, operator_state
-from holdfast.spark_progress import SPARK, SparkProgress
+from holdfast.spark_progress import SPARK, GivenUpAttempt, SparkProgress, carried_history
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class CheckpointCoordinator:
         sweep: Deletes what crashes have left; called in the background once the job is claimed.
         cleaner: Deletes checkpoints that are not kept, and runs `sweep`.
         clock: Says when checkpoints were completed, and how long they took.
+        given_up: Attempts that no checkpoint has told of yet.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class CheckpointCoordinator:
         sweep: Callable[[], object] | None = None,
         cleaner: CheckpointsCleaner,
         clock: Clock,
+        given_up: GivenUpAttempts = GIVEN_UP,
     ) -> None:
         self.access = access
         self._job_id = job_id
@@ -104,6 +107,7 @@ class CheckpointCoordinator:
         self._sweep = sweep
         self._cleaner = cleaner
         self._clock = clock
+        self._given_up = given_up
         access.initialize_base_locations_for_checkpoint()
 
     @property
@@ -275,6 +279,8 @@ class CheckpointCoordinator:
         ownership = self._ownership
         if ownership is None:
             raise InvalidRequestError("no checkpoint was begun")
+        job_directory = uripath.parent(pending.location.external_pointer)
+        attempts = self._given_up.of(job_directory)
         metadata = CheckpointMetadata(
             job_id=self._job_id,
             checkpoint_id=pending.checkpoint_id,
@@ -283,11 +289,16 @@ class CheckpointCoordinator:
             duration_ms=1000 * (self._clock.monotonic_s() - pending.started_s),
             writer=writer(),
             operators=operators,
-            coordinator_states={SPARK: msgspec.msgpack.encode(progress), **sink_states},
+            coordinator_states={
+                SPARK: msgspec.msgpack.encode(progress),
+                **carried_history(self.latest, attempts),
+                **sink_states,
+            },
             epoch=ownership.epoch,
         )
         with retry_deadline(COMMIT_DEADLINE_S):
             completed = self._commit(pending, metadata, ownership)
+        self._given_up.forget(job_directory, attempts)
         self._store.add(completed, lets_go=not is_retained(self._job_id))
         self._is_ours = True
         _log_completed(completed, pending.batch_id)
@@ -306,8 +317,12 @@ class CheckpointCoordinator:
             )
             raise CheckpointConflictError(message, error.location, kind="exists") from error
 
-    def abort(self, pending: PendingCheckpoint) -> bool:
+    def abort(self, pending: PendingCheckpoint, error: BaseException | None = None) -> bool:
         """Give a checkpoint up and delete what was written for it. Never raises.
+
+        Args:
+            pending: What `begin` gave.
+            error: Why; the next checkpoint of the job tells of it, if there is an error to tell of.
 
         Returns:
             Whether it is sure that it does not exist.
@@ -318,6 +333,8 @@ class CheckpointCoordinator:
                 if self._exists(pending):
                     return False
                 is_sure = True
+                if error is not None:
+                    self._note(pending, error)
                 _log.info(
                     "checkpoint %d of job %s is given up", pending.checkpoint_id, self._job_id
                 )
@@ -325,6 +342,17 @@ class CheckpointCoordinator:
         except Exception:  # noqa: BLE001  # the user has to see why it is given up
             _log.warning("could not clean up after a checkpoint", exc_info=True)
         return is_sure
+
+    def _note(self, pending: PendingCheckpoint, error: BaseException) -> None:
+        attempt = GivenUpAttempt(
+            checkpoint=pending.checkpoint_id,
+            batch=pending.batch_id,
+            epoch=self._ownership.epoch if self._ownership else 0,
+            given_up_ms=self._clock.now_ms(),
+            duration_ms=1000 * (self._clock.monotonic_s() - pending.started_s),
+            reason=reason_of(error),
+        )
+        self._given_up.note(uripath.parent(pending.location.external_pointer), attempt)
 
     def _exists(self, pending: PendingCheckpoint) -> bool:
         """Whether it was completed before whatever failed."""

@@ -176,8 +176,8 @@ class QueryRun:
                 )
         except OutcomeUnknownError:
             raise  # it may exist: nothing is deleted
-        except BaseException:
-            if self.coordinator.abort(pending):
+        except BaseException as error:
+            if self.coordinator.abort(pending, error):
                 self._notify("notify_checkpoint_aborted", pending.checkpoint_id)
             raise
         self._notify("notify_checkpoint_complete", pending.checkpoint_id)

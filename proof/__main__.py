@@ -1,0 +1,110 @@
+"""What tries to refute Holdfast's promises, and what survived: a table.
+
+    make proof                       all, as long as it takes
+    make proof ARGS=--short          in less than a minute of CPU time, as CI does
+    make proof ARGS='--seed 7 --only crash'
+
+The page is docs/proof.md, written by the long form, or by --page FILE.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from proof.rows import ROWS, Outcome, Row
+
+_ROOT = Path(__file__).parents[1]
+_PAGE = _ROOT / "docs" / "proof.md"
+_BEGIN, _END = "<!-- table: made by `make proof` -->", "<!-- end of table -->"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the rows; the status is 1 if anything did not hold."""
+    parser = argparse.ArgumentParser(
+        prog="python -m proof",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--short", action="store_true", help="what CI has time for")
+    parser.add_argument("--seed", type=int, help="of an earlier run, to have the same again")
+    parser.add_argument("--only", default="", help="rows with this in their names")
+    parser.add_argument("--page", type=Path, help="write the table into this page")
+    parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--outcome", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
+    if options.row is not None:
+        outcome = ROWS[options.row].run(options.short, seed)
+        options.outcome.write_text(json.dumps(dataclasses.asdict(outcome)))
+        return 0
+    print(f"seed {seed}", flush=True)
+    lines = ["| what is done | cases | what must hold | failed |", "|---|---|---|---|"]
+    failed = 0
+    for number, row in enumerate(ROWS):
+        if options.only not in row.what or (options.short and row.is_long):
+            continue
+        before = _cpu_s()
+        outcome = _outcome(number, seed, short=options.short)
+        failed += len(outcome.failures)
+        lines.append(_line(row, outcome))
+        print(f"{lines[-1]} {_cpu_s() - before:.1f} s of CPU", flush=True)
+        for failure in outcome.failures[:10]:
+            print(f"    FAILED {failure}", flush=True)
+    page = options.page or (None if options.short or options.only else _PAGE)
+    if page is not None:
+        _write(page, [*lines, "", f"Seed {seed}{', short form' if options.short else ''}."])
+    print(f"{failed} failed, {_cpu_s():.0f} s of CPU time")
+    return 1 if failed else 0
+
+
+def _outcome(number: int, seed: int, *, short: bool) -> Outcome:
+    with tempfile.TemporaryDirectory() as directory:
+        file, log = Path(directory) / "outcome", Path(directory) / "log"
+        command = [sys.executable, "-m", "proof", "--row", f"{number}", "--seed", f"{seed}"]
+        command += ["--outcome", str(file), *(["--short"] if short else [])]
+        path = os.pathsep.join([str(_ROOT), str(_ROOT / "tests")])
+        with log.open("wb") as output:
+            ran = subprocess.run(
+                command,
+                cwd=_ROOT,
+                env={**os.environ, "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                check=False,
+            )
+        if not file.exists():
+            said = log.read_text(errors="replace")[-1000:]
+            return Outcome(0, [f"its process ended with status {ran.returncode}: {said}"])
+        return Outcome(**json.loads(file.read_text()))
+
+
+def _line(row: Row, outcome: Outcome) -> str:
+    cases = f"{outcome.count:,} {row.unit}"
+    if outcome.skipped:
+        cases += f", {outcome.skipped:,} skipped"
+    return f"| {row.what} | {cases} | {row.holds} | {len(outcome.failures)} |"
+
+
+def _write(page: Path, lines: list[str]) -> None:
+    head, _, rest = page.read_text().partition(_BEGIN)
+    _, end, tail = rest.partition(_END)
+    if not end:
+        raise SystemExit(f"{page} has no place for a table: {_BEGIN} and {_END}")
+    page.write_text("\n".join([f"{head}{_BEGIN}", *lines, f"{_END}{tail}"]))
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    sys.exit(main())

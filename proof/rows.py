@@ -1,0 +1,205 @@
+"""What is proved, row by row. Each row runs in a process of its own, so that one that dies is seen to."""
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from proof.bad_bytes import try_reader
+from proof.crash_points import crash_everywhere
+from proof.protocol import BROKEN, LONG, SHORT, checked
+from proof.readers import READERS, readers
+
+_SHORT_INPUTS = 80
+_LONG_S = 600.0
+_LONG_KILLS = "100"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a row.
+
+    Attributes:
+        count: How many of its cases there were.
+        failures: What did not hold, as texts.
+        skipped: How many cases could not be had here, such as those on a server that is not installed.
+    """
+
+    count: int
+    failures: list[str] = field(default_factory=list)
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table.
+
+    Attributes:
+        what: What is done to Holdfast.
+        unit: What is counted.
+        holds: What must hold.
+        run: Runs it, in its short form or not, by a seed.
+        is_long: Whether it has no short form.
+    """
+
+    what: str
+    unit: str
+    holds: str
+    run: Callable[[bool, int], Outcome]
+    is_long: bool = False
+
+
+def _crash_points(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    del seed  # every point is taken, or every so many-th
+    with tempfile.TemporaryDirectory() as directory:
+        uri = f"file://{directory}/crashes" if store == "local" else "memory:///crashes"
+        # A restart on local disks syncs its files, which takes three times as long.
+        crashes = crash_everywhere(uri, every=6 if short and store == "local" else 1)
+    return Outcome(crashes.restarts, crashes.failures)
+
+
+def _bad_bytes(name: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    with tempfile.TemporaryDirectory() as scratch:
+        outcome = try_reader(
+            readers(Path(scratch))[name],
+            str(seed),
+            inputs=_SHORT_INPUTS if short else None,
+            seconds=None if short else _LONG_S,
+        )
+    return Outcome(outcome.inputs, outcome.escaped)
+
+
+def _every_order(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    del seed  # nothing is left to chance
+    states = 0
+    failures = []
+    for protocol in SHORT if short else (*SHORT, *LONG):
+        explored = checked(protocol)
+        states += explored.states
+        if explored.problem is not None:
+            failures.append(f"{explored.problem}: {'; '.join(explored.trace)}")
+    return Outcome(states, failures)
+
+
+def _every_rule(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    del short, seed
+    failures = [
+        f"nothing is lost: {rule}"
+        for rule, protocol in BROKEN.items()
+        if checked(protocol).problem is None
+    ]
+    return Outcome(len(BROKEN), failures)
+
+
+class _Counting:
+    """Counts tests for pytest."""
+
+    def __init__(self) -> None:
+        self.outcome = Outcome(0)
+        self._skipped = 0
+        self._passed = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.outcome.failures.append(f"{report.nodeid}: {report.longreprtext[-300:]}")
+        elif report.skipped:
+            self._skipped += 1
+        elif report.when == "call":
+            self._passed += 1
+        self.outcome = Outcome(self._passed, self.outcome.failures, self._skipped)
+
+
+def _tests(
+    arguments: Sequence[str],
+    short: bool,  # noqa: FBT001  # as `Row.run` is called
+    seed: int,
+) -> Outcome:
+    """Run tests of the project: what they prove already is not written once more."""
+    os.environ["HYPOTHESIS_PROFILE"] = "quick" if short else "ci"
+    os.environ["HOLDFAST_KILLS"] = _LONG_KILLS
+    counting = _Counting()
+    options = [
+        "-q",
+        "-n",
+        "0",
+        "--no-header",
+        "-p",
+        "no:cacheprovider",
+        f"--hypothesis-seed={seed}",
+    ]
+    status = pytest.main([*options, *arguments], plugins=[counting])
+    outcome = counting.outcome
+    if status and not outcome.failures:
+        outcome.failures.append(f"pytest ended with status {int(status)}")
+    return outcome
+
+
+ROWS = [
+    Row(
+        "drivers, tasks, cleaners and a sweep as a model, in every order of steps",
+        "states",
+        "a checkpoint that can be restored has all its files, and nobody goes on from another",
+        _every_order,
+    ),
+    Row(
+        "the model without a rule: no fence, no token, data deleted before metadata, …",
+        "rules",
+        "the checker finds what is lost then",
+        _every_rule,
+    ),
+    *(
+        Row(
+            f"a crash around each call to a store, {where}",
+            "stores as crashes left them",
+            "the next driver goes on from the last checkpoint or the next, whole; a sweep leaves no garbage",
+            partial(_crash_points, store),
+        )
+        for store, where in (("memory", "in memory"), ("local", "on a local disk"))
+    ),
+    Row(
+        "a call that fails before or after it took effect, any one",
+        "tests",
+        "the old checkpoint is there or the new one, and the batch can be run again",
+        partial(_tests, ["tests/spark/test_shared_segments.py", "-k", "TestAnythingThatGoesWrong"]),
+    ),
+    Row(
+        "drivers, zombies, cleaners and sweeps in random orders",
+        "tests",
+        "no success is lost, and what is retained is whole",
+        partial(
+            _tests,
+            [
+                "tests/locations/test_lifecycle_machine.py",
+                "tests/locations/test_ownership_commits.py",
+                "tests/locations/test_sweep_meanwhile.py",
+            ],
+        ),
+    ),
+    *(
+        Row(
+            f"bad bytes, {name}",
+            "inputs",
+            "values or errors of Holdfast; no hang, no much memory",
+            partial(_bad_bytes, name),
+        )
+        for name in READERS
+    ),
+    Row(
+        "secrets in URIs and settings",
+        "tests",
+        "they are in no error, log or output",
+        partial(_tests, ["tests/test_redaction.py"]),
+        is_long=True,
+    ),
+    Row(
+        "`kill -9` of the demo's jobs at random moments",
+        "tests",
+        "the output is what a plain query says",
+        partial(_tests, ["integration_tests/test_random_kills.py"]),
+        is_long=True,
+    ),
+]

@@ -1,0 +1,51 @@
+"""Attempts that were given up, kept until the next checkpoint of their job can tell of them.
+
+The query that failed has ended by then: what goes on from its last checkpoint is another run, with a coordinator
+of its own. As long as that is in the same process, it gets to know.
+"""
+
+import threading
+
+from holdfast.errors import CheckpointError
+from holdfast.spark_progress import MOST_ATTEMPTS, MOST_REASON, GivenUpAttempt
+
+
+class GivenUpAttempts:
+    """Attempts by the directory of their job. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._attempts: dict[str, tuple[GivenUpAttempt, ...]] = {}
+
+    def note(self, job_directory: str, attempt: GivenUpAttempt) -> None:
+        """Keep an attempt; the oldest go."""
+        with self._lock:
+            known = self._attempts.get(job_directory, ())
+            self._attempts[job_directory] = (*known, attempt)[-MOST_ATTEMPTS:]
+
+    def of(self, job_directory: str) -> tuple[GivenUpAttempt, ...]:
+        """What no checkpoint of the job has told of yet."""
+        with self._lock:
+            return self._attempts.get(job_directory, ())
+
+    def forget(self, job_directory: str, told: tuple[GivenUpAttempt, ...]) -> None:
+        """Let go of what a completed checkpoint tells of."""
+        with self._lock:
+            left = tuple(each for each in self._attempts.pop(job_directory, ()) if each not in told)
+            if left:
+                self._attempts[job_directory] = left
+
+
+GIVEN_UP = GivenUpAttempts()
+"""Those of this process."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Why an attempt was given up, in a few words.
+
+    What other libraries and users say in errors may be secret, and stays out of what is stored.
+    """
+    name = type(error).__name__
+    if isinstance(error, CheckpointError) and error.args:
+        return f"{name}: {error.args[0]}"[:MOST_REASON]
+    return name[:MOST_REASON]

@@ -1,0 +1,216 @@
+"""What checkpoints remember of those before them, and the commands that show it."""
+
+import dataclasses
+import json
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jobs.coordinated import acknowledged, begun, coordinator, progress, run_batch
+from msgspec.structs import replace
+
+from holdfast.cli.command_line import main
+from holdfast.errors import CheckpointCorruptedError, StorageUnavailableError
+from holdfast.locations import CompletedCheckpoint, latest_checkpoint
+from holdfast.spark.query import CLEANER
+from holdfast.spark_progress import (
+    HISTORY,
+    PastCheckpoint,
+    PastOperator,
+    carried_history,
+    past_of,
+)
+from holdfast.spark_progress.history_format import (
+    MOST_CHECKPOINTS,
+    NO_HISTORY,
+    decode_history,
+    encode_history,
+    opened_blocks,
+    with_checkpoint,
+)
+from holdfast.testing import ManualClock, counting_file_system
+
+
+def newest(directory: str) -> CompletedCheckpoint:
+    completed = latest_checkpoint(directory, "job")
+    assert completed is not None
+    return completed
+
+
+def run_with_kill_and_failure(directory: str) -> None:
+    """Ten batches: a driver does 0 to 4; the next gives 5 up, and the one behind it goes on."""
+    clock = ManualClock(tick_ms=1)
+    first = coordinator(directory, num_retained=1, clock=clock)
+    for batch_id in range(5):
+        run_batch(first, batch_id)
+    CLEANER.wait()  # a claim is repeated if a checkpoint goes meanwhile
+    second = coordinator(directory, num_retained=1, clock=clock)
+    second.abort(begun(second, 5), ValueError("password hunter2"))
+    third = coordinator(directory, num_retained=1, clock=clock)
+    third.abort(begun(third, 5), StorageUnavailableError("the store stands still", "file:///x"))
+    for batch_id in range(5, 10):
+        run_batch(third, batch_id)
+    CLEANER.wait()
+
+
+def test_checkpoints_are_remembered_that_retention_has_deleted(memory_directory: str) -> None:
+    run_with_kill_and_failure(memory_directory)
+    past = past_of([newest(memory_directory)])
+    assert [each.checkpoint for each in past.checkpoints] == list(range(1, 11))
+    assert [each.batch for each in past.checkpoints] == list(range(10))
+    assert [each.epoch for each in past.checkpoints] == [1] * 5 + [3] * 5
+    assert all(each.operators["operator"].parallelism == 2 for each in past.checkpoints)
+    [restart] = past.restarts
+    assert (restart.restored_checkpoint, restart.checkpoint, restart.claims) == (5, 6, 2)
+
+
+def test_attempts_that_were_given_up_are_told_with_their_reason_and_nothing_secret(
+    memory_directory: str,
+) -> None:
+    run_with_kill_and_failure(memory_directory)
+    given_up = past_of([newest(memory_directory)]).given_up
+    assert [(each.checkpoint, each.batch, each.epoch, each.reason) for each in given_up] == [
+        (6, 5, 2, "ValueError"),
+        (6, 5, 3, "StorageUnavailableError: the store stands still"),
+    ]
+
+
+def test_an_attempt_is_told_of_once(memory_directory: str) -> None:
+    run_with_kill_and_failure(memory_directory)
+    run_batch(coordinator(memory_directory), 10)
+    assert len(past_of([newest(memory_directory)]).given_up) == 2
+
+
+def test_a_history_takes_no_further_calls_to_the_store(memory_directory: str) -> None:
+    with counting_file_system(memory_directory) as counts:
+        driver = coordinator(counts.directory, num_retained=1)
+        bills = []
+        for batch_id in range(20):
+            run_batch(driver, batch_id)
+            CLEANER.wait()
+            bills.append(dict(counts.calls))
+            counts.clear()
+    assert bills[2] == bills[19]
+
+
+def test_a_history_that_can_t_be_read_is_begun_anew(memory_directory: str) -> None:
+    driver = coordinator(memory_directory)
+    for batch_id in range(3):
+        run_batch(driver, batch_id)
+    last = newest(memory_directory)
+    states = last.metadata.coordinator_states | {HISTORY: b"no history"}
+    damaged = dataclasses.replace(last, metadata=replace(last.metadata, coordinator_states=states))
+    with pytest.raises(CheckpointCorruptedError, match="history in checkpoint 3 of job job"):
+        past_of([damaged])
+    carried = decode_history(carried_history(damaged, ())[HISTORY], "test")
+    assert [each.checkpoint for each in opened_blocks(carried)] == [3]
+
+
+def test_a_checkpoint_without_history_is_the_first_that_is_remembered(
+    memory_directory: str,
+) -> None:
+    driver = coordinator(memory_directory)
+    pending = begun(driver, 0)
+    completed = driver.complete(pending, acknowledged(pending), progress(0))
+    assert HISTORY not in completed.metadata.coordinator_states
+    assert [each.checkpoint for each in past_of([completed]).checkpoints] == [1]
+
+
+@pytest.mark.parametrize("operators", [1, 4, 16, 40])
+def test_a_thousand_checkpoints_stay_below_32_kib_or_the_oldest_go(operators: int) -> None:
+    numbers = random.Random(operators)
+    history = NO_HISTORY
+    written: list[PastCheckpoint] = []
+    for number in range(1, 1300):
+        written.append(checkpoint_of(number, operators, numbers))
+        history = with_checkpoint(history, written[-1])
+        encoded = encode_history(history)
+        assert len(encoded) < 32 * 1024
+        history = decode_history(encoded, "test")
+    remembered = opened_blocks(history)
+    assert remembered
+    assert len(remembered) >= MOST_CHECKPOINTS or operators == 16
+    for known, was in zip(reversed(remembered), reversed(written), strict=False):
+        assert known == replace(was, operators=known.operators)
+        assert known.operators in ({}, was.operators)
+    assert bool(remembered[-1].operators) == (operators <= 16)
+
+
+def checkpoint_of(number: int, operators: int, numbers: random.Random) -> PastCheckpoint:
+    """A checkpoint whose figures are as uneven as they can be."""
+    return PastCheckpoint(
+        number,
+        number - 1,
+        1_700_000_000_000 + 1500 * number + numbers.randrange(400),
+        numbers.randrange(200, 900),
+        number // 50,
+        numbers.randrange(20_000, 60_000),
+        numbers.randrange(1_000_000),
+        numbers.randrange(10_000),
+        0,
+        numbers.randrange(10_000),
+        {
+            f"operator-{index}": PastOperator(
+                4,
+                numbers.randrange(10_000),
+                0,
+                numbers.randrange(10_000),
+                numbers.randrange(50_000),
+                numbers.randrange(400),
+                numbers.choice(["worker", "local", "storage"]),
+            )
+            for index in range(operators)
+        },
+    )
+
+
+def long_history() -> bytes:
+    history, numbers = NO_HISTORY, random.Random(7)
+    for number in range(1, 140):
+        history = with_checkpoint(history, checkpoint_of(number, 1, numbers))
+    return encode_history(history)
+
+
+LONG = long_history()
+
+
+@given(place=st.integers(0, len(LONG) - 1), byte=st.integers(0, 255), cut=st.booleans())
+def test_damaged_histories_are_told_as_such_and_nothing_else(
+    place: int, byte: int, *, cut: bool
+) -> None:
+    damaged = LONG[:place] if cut else LONG[:place] + bytes([byte]) + LONG[place + 1 :]
+    with suppress(CheckpointCorruptedError):
+        opened_blocks(decode_history(damaged, "test"))
+
+
+def test_list_shows_what_is_remembered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_with_kill_and_failure(f"file://{tmp_path}")
+    assert main(["list", f"file://{tmp_path}", "--history", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["checkpoint"] for row in rows] == [1, 2, 3, 4, 5, 6, 6, 6, 7, 8, 9, 10]
+    assert [row["kind"] for row in rows if row["checkpoint"] == 6] == [
+        "given up",
+        "given up",
+        "checkpoint",
+    ]
+    assert [row["checkpoint"] for row in rows if row.get("is_retained")] == [10]
+    assert main(["list", f"file://{tmp_path}", "--history"]) == 0
+    text = capsys.readouterr().out
+    assert "restarted from 5 in epoch 3" in text
+    assert "given up: StorageUnavailableError: the store stands still" in text
+
+
+def test_the_report_shows_what_is_remembered(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    run_with_kill_and_failure(f"file://{checkpoints}")
+    page = tmp_path / "report.html"
+    assert main(["report", f"file://{checkpoints}", "-o", str(page)]) == 0
+    text = page.read_text()
+    assert "Duration of 10 checkpoints" in text
+    assert "Restarted from #5 before batch 5, in epoch 3, the second claim since" in text
+    assert "StorageUnavailableError: the store stands still" in text
+    assert text.count('class="restart"') == 2  # in a chart each, of duration and size

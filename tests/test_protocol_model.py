@@ -1,0 +1,50 @@
+"""The commit protocol as a model: every order of steps is looked at, and every rule is needed."""
+
+import pytest
+
+from proof.model_checker import explore
+from proof.protocol import BROKEN, Protocol, checked
+
+
+def test_no_order_of_steps_loses_anything() -> None:
+    explored = checked(Protocol(checkpoints=2))
+    assert explored.problem is None, "\n".join(explored.trace)
+    assert explored.states > 7_000
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_without_a_rule_something_is_lost(rule: str) -> None:
+    explored = checked(BROKEN[rule])
+    assert explored.problem is not None
+    assert explored.trace[0] == "driver 1 starts"
+
+
+def test_without_a_fence_a_driver_that_comes_back_commits_what_the_job_has_left_behind() -> None:
+    explored = checked(BROKEN["without a fence"])
+    assert explored.problem is not None
+    assert "has completed checkpoint 1 behind nothing, and the job is at checkpoint 2" in (
+        explored.problem
+    )
+    assert "_metadata of checkpoint 1" in explored.trace[-3]
+    assert explored.trace[-1].endswith("publishes checkpoint 1")
+
+
+def test_without_a_token_a_driver_takes_another_one_s_checkpoint_for_its_own() -> None:
+    explored = checked(BROKEN["without a commit token"])
+    assert explored.problem == "driver 2 takes checkpoint 1 of driver 1 for its own"
+    assert any("the request is lost" in step for step in explored.trace)
+
+
+def test_data_deleted_before_metadata_leaves_a_checkpoint_without_files() -> None:
+    explored = checked(BROKEN["data deleted before metadata"])
+    assert explored.problem is not None
+    assert explored.problem.startswith("checkpoint 1 is there without the exclusive file")
+
+
+def test_the_checker_finds_the_shortest_way_and_every_state() -> None:
+    def steps(state: int) -> list[tuple[str, int]]:
+        return [("add", min(state + 1, 9)), ("double", min(2 * state, 9))]
+
+    explored = explore(1, steps, lambda state: "is eight" if state == 8 else None)
+    assert (explored.problem, explored.trace) == ("is eight", ("add", "double", "double"))
+    assert explore(1, steps, lambda _: None).states == 9

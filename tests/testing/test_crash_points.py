@@ -1,0 +1,52 @@
+"""`proof.crash_points`: it takes the points of a whole life, and sees what is wrong after one."""
+
+import pytest
+from contracts.files import write
+from jobs.segments import shared_files
+
+from holdfast.errors import CheckpointError
+from holdfast.locations.adapters import file_system_for
+from proof.crash_points import crash_everywhere, go_on
+
+
+def test_a_job_that_dies_around_any_call_goes_on(memory_directory: str) -> None:
+    crashes = crash_everywhere(memory_directory, every=40)
+    assert crashes.calls > 300
+    assert crashes.states > 60
+    assert crashes.restarts == len(range(0, crashes.states, 40))
+    assert not crashes.failures
+
+
+def test_what_is_wrong_after_a_restart_is_told_with_its_point(memory_directory: str) -> None:
+    def fails(_: str, completed: int) -> None:
+        raise ValueError(f"nothing is right behind {completed}")
+
+    crashes = crash_everywhere(memory_directory, every=30, restart=fails)
+    assert len(crashes.failures) == crashes.restarts > 2
+    assert crashes.failures[-1].startswith(("before call", "after call"))
+    assert "ValueError: nothing is right behind" in crashes.failures[-1]
+
+
+@pytest.mark.parametrize("damage", ["lost file", "garbage", "lost checkpoint"])
+def test_a_restart_behind_damage_is_not_passed(memory_directory: str, damage: str) -> None:
+    """What `go_on` must see: each is what a wrong order of calls would leave."""
+    seen = []
+
+    def damaged(directory: str, completed: int) -> None:
+        if completed < 7:
+            return
+        store = file_system_for(directory)
+        if damage == "lost file":
+            store.delete(shared_files(directory))
+        elif damage == "garbage":
+            write(store, f"{directory}/job/of-nobody", b"garbage")
+        else:
+            store.delete_tree(f"{directory}/job/chk-{completed + 1}")
+            store.delete_tree(f"{directory}/job/chk-{completed}")
+        with pytest.raises((AssertionError, CheckpointError)):
+            go_on(directory, completed)
+        seen.append(completed)
+
+    crashes = crash_everywhere(memory_directory, every=15, restart=damaged)
+    assert not crashes.failures
+    assert seen
