@@ -114,7 +114,7 @@ def go_on(directory: str, completed: int) -> None:
     before = load_checkpoints(driver.access)
     latest = before[-1].checkpoint_id if before else 0
     _expect(latest in (completed, completed + 1), f"goes on from {latest} behind {completed}")
-    run_batch(driver, latest, _adds(latest))
+    run_batch(driver, latest, adds(latest))
     CLEANER.wait()
     sweep(directory, "job", grace_s=0)
     sweep_savepoints(f"{directory}/archive", "job", grace_s=0)
@@ -159,9 +159,9 @@ def _life(faults: Faults) -> list[CrashPoint]:
             driver = coordinator(faults.directory, num_retained=_RETAINED)
         if batch_id == 6:
             given_up = begun(driver, batch_id)
-            reports(given_up, _adds(batch_id))
+            reports(given_up, adds(batch_id))
             driver.abort(given_up)
-        change = _merges(batch_id) if batch_id == 3 else _adds(batch_id)
+        change = merges(batch_id) if batch_id == 3 else adds(batch_id)
         pending = begun(driver, batch_id)
         driver.complete(pending, reports(pending, change), progress(batch_id))
         completed = batch_id + 1
@@ -172,12 +172,12 @@ def _life(faults: Faults) -> list[CrashPoint]:
     return points
 
 
-def _adds(batch_id: int) -> Callable[[int, Backend], object]:
+def adds(batch_id: int) -> Callable[[int, Backend], object]:
     """A batch that puts a row of its own into a segment of each subtask."""
     return lambda subtask, backend: backend.add(b"batch %d of %d;" % (batch_id, subtask))
 
 
-def _merges(batch_id: int) -> Callable[[int, Backend], object]:
+def merges(batch_id: int) -> Callable[[int, Backend], object]:
     """The same, and a single segment is made of all."""
 
     def merge(subtask: int, backend: Backend) -> None:

@@ -11,11 +11,14 @@ import pytest
 
 from proof.bad_bytes import try_reader
 from proof.crash_points import crash_everywhere
+from proof.faults import FAULTS, every_fault
 from proof.protocol import BROKEN, LONG, SHORT, checked
+from proof.races import random_races
 from proof.readers import READERS, readers
 
 _SHORT_INPUTS = 80
 _LONG_S = 600.0
+_SHORT_RACES, _LONG_RACES = 40, 2_000
 _LONG_KILLS = "100"
 
 
@@ -60,6 +63,16 @@ def _crash_points(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT00
         # A restart on local disks syncs its files, which takes three times as long.
         crashes = crash_everywhere(uri, every=6 if short and store == "local" else 1)
     return Outcome(crashes.restarts, crashes.failures)
+
+
+def _every_fault(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    del seed  # every call is taken, or every so many-th
+    faulted = every_fault("memory:///faults", every=30 if short else 1)
+    return Outcome(faulted.count, faulted.failures)
+
+
+def _races(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    return Outcome(*random_races(seed, _SHORT_RACES if short else _LONG_RACES))
 
 
 def _bad_bytes(name: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
@@ -161,10 +174,16 @@ ROWS = [
         for store, where in (("memory", "in memory"), ("local", "on a local disk"))
     ),
     Row(
-        "a call that fails before or after it took effect, any one",
-        "tests",
-        "the old checkpoint is there or the new one, and the batch can be run again",
-        partial(_tests, ["tests/spark/test_shared_segments.py", "-k", "TestAnythingThatGoesWrong"]),
+        f"each call to a store goes wrong in {len(FAULTS)} ways: fails, loses its answer, is throttled, finds no room, …",
+        "calls that went wrong",
+        "what was completed is there, whole, and the next driver goes on; what is repeated is not noticed",
+        _every_fault,
+    ),
+    Row(
+        "two drivers, a sweep, a savepoint and a reader take turns at random, call by call",
+        "turns",
+        "no success is lost or doubled, no batch has rows of two drivers, a sweep leaves no garbage; a seed gives one order",
+        _races,
     ),
     Row(
         "drivers, zombies, cleaners and sweeps in random orders",

@@ -7,6 +7,7 @@ from jobs.operators import Groups
 from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.locations import FileSystemCheckpointStorage, StoredSubtask
 from holdfast.locations.adapters import CheckpointedStateScope, file_system_for
+from holdfast.locations.coordination import CheckpointsCleaner
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
 from holdfast.spark.operators import Operator
 from holdfast.spark.query import CLEANER, CheckpointCoordinator, PendingCheckpoint
@@ -29,6 +30,7 @@ def coordinator(
     allow_non_restored_state: bool = False,
     clock: Clock = SYSTEM_CLOCK,
     inline_threshold: int = 0,
+    cleaner: CheckpointsCleaner = CLEANER,
 ) -> CheckpointCoordinator:
     """A driver of the job, as each start of the query makes one."""
     storage = FileSystemCheckpointStorage(directory, inline_threshold=inline_threshold)
@@ -51,7 +53,7 @@ def coordinator(
         num_retained=num_retained,
         allow_non_restored_state=allow_non_restored_state,
         start=start,
-        cleaner=CLEANER,
+        cleaner=cleaner,
         clock=clock,
     )
 
