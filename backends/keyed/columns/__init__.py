@@ -15,6 +15,7 @@ from holdfast.backends.keyed.columns.columns import (
     same_rows,
     take,
     take_or_null,
+    taken,
     to_arrow,
     values_of_rows,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "same_rows",
     "take",
     "take_or_null",
+    "taken",
     "to_arrow",
     "values_of_rows",
 ]
