@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.arrow import plain_floats
-from holdfast.backends.keyed.columns import taken
+from holdfast.backends.keyed.columns import take_arrow
 from holdfast.backends.keyed.grouping import Grouping, Positions, encoded_if_repeated, grouped
 from holdfast.backends.keyed.table import Identities, SortKeys
 from holdfast.backends.keys import KeyGroupRange, check_parallelism, key_hash, xxhash64
@@ -90,7 +90,7 @@ class Keys:
         sort_keys = groups.view(_U) << _U(_HASH_BITS) | hashes >> _U(64 - _HASH_BITS)
         rows = grouped(sort_keys, arrays)
         firsts = rows.firsts
-        return cls(sort_keys.take(firsts), [taken(array, firsts) for array in arrays], rows)
+        return cls(sort_keys.take(firsts), [take_arrow(array, firsts) for array in arrays], rows)
 
     def __len__(self) -> int:
         """The number of distinct keys."""
@@ -119,7 +119,7 @@ class Keys:
         """
         chosen = np.asarray(indices, np.int64)
         every = np.arange(len(chosen))
-        columns = [taken(column, chosen) for column in self.columns]
+        columns = [take_arrow(column, chosen) for column in self.columns]
         return Keys(self.sort_keys.take(chosen), columns, Grouping(every, every), self.width)
 
     def with_columns(
@@ -140,7 +140,7 @@ class Keys:
             if len(array) != len(indices):
                 message = f"{len(array)} values were given for {len(indices)} rows"
                 raise InvalidRequestError(message)
-        hashed = [*(taken(column, indices) for column in self.columns[self.width :]), *arrays]
+        hashed = [*(take_arrow(column, indices) for column in self.columns[self.width :]), *arrays]
         sort_keys = self.sort_keys.take(indices)
         sort_keys &= ~_LOW
         sort_keys |= hash_of(hashed) >> _U(64) - SUB_BITS
@@ -148,8 +148,8 @@ class Keys:
         firsts = rows.firsts
         keys = indices.take(firsts)
         joined = [
-            *(taken(column, keys) for column in self.columns),
-            *(taken(array, firsts) for array in arrays),
+            *(take_arrow(column, keys) for column in self.columns),
+            *(take_arrow(array, firsts) for array in arrays),
         ]
         return Keys(sort_keys.take(firsts), joined, rows, self.width)
 

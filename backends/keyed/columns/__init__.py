@@ -14,8 +14,8 @@ from holdfast.backends.keyed.columns.columns import (
     plain_type,
     same_rows,
     take,
+    take_arrow,
     take_or_null,
-    taken,
     to_arrow,
     values_of_rows,
 )
@@ -35,8 +35,8 @@ __all__ = [
     "plain_type",
     "same_rows",
     "take",
+    "take_arrow",
     "take_or_null",
-    "taken",
     "to_arrow",
     "values_of_rows",
 ]

@@ -96,7 +96,7 @@ def take(column: Column, rows: npt.NDArray[Any]) -> Column:
     return column.take(pa.array(rows))
 
 
-def taken(array: pa.Array, rows: Rows) -> pa.Array:
+def take_arrow(array: pa.Array, rows: Rows) -> pa.Array:
     """The values of an Arrow array at these rows, by NumPy where it holds them: with less memory than Arrow."""
     return to_arrow(take(from_arrow(array), rows), array.type)
 
