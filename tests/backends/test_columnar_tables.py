@@ -442,7 +442,9 @@ def test_after_a_merge_that_storage_has_no_room_for_the_old_segments_serve_and_t
     faults: Faults, tmp_path: Path
 ) -> None:
     job = Job(faults.directory, tmp_path)
-    tables = job.restored(policy=MergePolicy())  # which merges a state as small as this with each batch
+    tables = job.restored(
+        policy=MergePolicy()
+    )  # which merges a state as small as this with each batch
     table = tables.table(value_spec())
     put(table, range(ROWS), 1)
     before = job.completed(tables)
