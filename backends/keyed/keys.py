@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.arrow import plain_floats
+from holdfast.backends.keyed.columns import take_arrow
 from holdfast.backends.keyed.grouping import Grouping, Positions, encoded_if_repeated, grouped
 from holdfast.backends.keyed.table import Identities, SortKeys
 from holdfast.backends.keys import KeyGroupRange, check_parallelism, key_hash, xxhash64
@@ -19,6 +20,7 @@ _U = np.uint64
 _HASH_BITS = 48
 SUB_BITS = _U(24)
 """The lowest bits of a sort key, which are of the namespace's and sub key's hash where there is one."""
+_LOW = (_U(1) << SUB_BITS) - _U(1)
 
 
 class Keys:
@@ -88,8 +90,7 @@ class Keys:
         sort_keys = groups.view(_U) << _U(_HASH_BITS) | hashes >> _U(64 - _HASH_BITS)
         rows = grouped(sort_keys, arrays)
         firsts = rows.firsts
-        indices = pa.array(firsts)
-        return cls(sort_keys[firsts], [array.take(indices) for array in arrays], rows)
+        return cls(sort_keys.take(firsts), [take_arrow(array, firsts) for array in arrays], rows)
 
     def __len__(self) -> int:
         """The number of distinct keys."""
@@ -118,9 +119,8 @@ class Keys:
         """
         chosen = np.asarray(indices, np.int64)
         every = np.arange(len(chosen))
-        at = pa.array(chosen)
-        columns = [column.take(at) for column in self.columns]
-        return Keys(self.sort_keys[chosen], columns, Grouping(every, every), self.width)
+        columns = [take_arrow(column, chosen) for column in self.columns]
+        return Keys(self.sort_keys.take(chosen), columns, Grouping(every, every), self.width)
 
     def with_columns(
         self, indices: Positions, columns: Sequence[pa.Array], hash_of: Hash = xxhash64
@@ -140,24 +140,23 @@ class Keys:
             if len(array) != len(indices):
                 message = f"{len(array)} values were given for {len(indices)} rows"
                 raise InvalidRequestError(message)
-        at = pa.array(indices)
-        hashed = [*(column.take(at) for column in self.columns[self.width :]), *arrays]
-        low = hash_of(hashed) >> _U(64) - SUB_BITS
-        sort_keys = self.sort_keys[indices] >> SUB_BITS << SUB_BITS | low
-        rows = grouped(sort_keys, [at, *arrays])
+        hashed = [*(take_arrow(column, indices) for column in self.columns[self.width :]), *arrays]
+        sort_keys = self.sort_keys.take(indices)
+        sort_keys &= ~_LOW
+        sort_keys |= hash_of(hashed) >> _U(64) - SUB_BITS
+        rows = grouped(sort_keys, [pa.array(indices), *arrays])
         firsts = rows.firsts
-        keys, subs = pa.array(indices[firsts]), pa.array(firsts)
+        keys = indices.take(firsts)
         joined = [
-            *(column.take(keys) for column in self.columns),
-            *(array.take(subs) for array in arrays),
+            *(take_arrow(column, keys) for column in self.columns),
+            *(take_arrow(array, firsts) for array in arrays),
         ]
-        return Keys(sort_keys[firsts], joined, rows, self.width)
+        return Keys(sort_keys.take(firsts), joined, rows, self.width)
 
     def in_namespace(self, namespace: Sequence[pa.Scalar], hash_of: Hash = xxhash64) -> "Keys":
         """The keys, each in the same namespace, in the same order."""
         columns = [_plain(pa.repeat(value, 1)) for value in namespace]
-        low = hash_of(columns) >> _U(64) - SUB_BITS
-        sort_keys = self.sort_keys >> SUB_BITS << SUB_BITS | low
+        sort_keys = self.sort_keys & ~_LOW | hash_of(columns) >> _U(64) - SUB_BITS
         every = np.zeros(len(self), np.int64)
         joined = [*self.columns, *(column.take(pa.array(every)) for column in columns)]
         return Keys(sort_keys, joined, self.rows, self.width)

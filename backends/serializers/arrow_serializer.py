@@ -4,6 +4,7 @@ import builtins
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from types import NoneType
 from typing import Any
 
 import pyarrow as pa
@@ -63,11 +64,21 @@ class ArrowSerializer(Serializer):
 
     def encode(self, values: Elements) -> list[pa.Array]:
         if type(values) is list and set(map(type, values)) == {self._native}:
-            # Arrow takes values of these types as they are, or refuses them: no check is needed.
-            with suppress(pa.ArrowException, OverflowError, ValueError):
-                column = pa.array(values, self._type)
-                return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+            chunks = self._of_natives(values)
+            if chunks is not None:
+                return chunks
         return chunks_of(values, self._type)
+
+    def encode_with_nulls(self, values: list[Any]) -> list[pa.Array] | None:
+        is_native = self._native is not None and set(map(type, values)) <= {self._native, NoneType}
+        return self._of_natives(values) if is_native else None
+
+    def _of_natives(self, values: list[Any]) -> list[pa.Array] | None:
+        """Arrow takes values of the native type as they are, or refuses them: no check is needed."""
+        with suppress(pa.ArrowException, OverflowError, ValueError):
+            column = pa.array(values, self._type)
+            return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        return None
 
     def encode_rows(self, rows: pa.ChunkedArray) -> list[pa.Array]:
         return self.encode(rows)

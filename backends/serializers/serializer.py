@@ -54,6 +54,13 @@ class Serializer(ABC):
     def encode(self, values: Elements) -> list[pa.Array]:
         """The elements as parts of a column. Raises `MisfitError`, also for an element of None."""
 
+    def encode_with_nulls(self, values: list[Any]) -> list[pa.Array] | None:  # noqa: ARG002  # see there
+        """What `encode` makes of the values, with a null for each None.
+
+        None if that takes more than one look at each: then only `encode` can say what is wrong with the others.
+        """
+        return None
+
     @abstractmethod
     def encode_rows(self, rows: pa.ChunkedArray) -> list[pa.Array]:
         """Elements as they are shown to whoever reads a checkpoint, as parts of a column. Raises `MisfitError`."""

@@ -299,7 +299,9 @@ def limited(work: Work, options: Options, limit_bytes: int) -> tuple[Sides, dict
     directory = _new_directory(options.directory)
     batches = Batches(work, directory)
     expected = _Expected(work)
-    with started(options.sides, "limit", directory, options.jars) as processes:
+    with started(
+        options.sides, "limit", directory, options.jars, memory_bytes=limit_bytes
+    ) as processes:
         _fill(processes, work, 1)
         for process in processes.values():
             process.call("leave")
@@ -313,7 +315,7 @@ def limited(work: Work, options: Options, limit_bytes: int) -> tuple[Sides, dict
                 "limit",
                 directory,
                 options.jars,
-                cache_bytes=limit_bytes // 4,
+                memory_bytes=limit_bytes,
                 wrapped=lambda name, command: groups[name].command(command),
             )
         )

@@ -1,9 +1,15 @@
 """RocksDB through rocksdict, as well as it goes: whole batches, sorted, nothing logged.
 
-    python -m benchmarks.keyed.rocksdb DIRECTORY CACHE_BYTES
+    python -m benchmarks.keyed.rocksdb DIRECTORY CACHE_BYTES [MEMORY_BYTES]
 
 Options are those that were fastest here: a filter of 10 bits a key, no compression, 512 MiB of cache. A
 snapshot is a flush, which syncs the table that it writes; a checkpoint would have to copy it besides.
+
+Where memory is limited, all that RocksDB holds has to fit: indexes and filters are in the cache and the newest ones
+stay there, the last level has no filters since nearly all keys exist, two write buffers are all, and three
+tenths of the memory are the cache. The rest is for Python, and for the pages of files that the system keeps.
+Nothing is mapped. Keys are looked up 4,096 at a time: a look-up holds the blocks of all its values until its end, and
+with 100 k keys here and there these are 400 MB, whatever the cache may hold.
 """
 
 import sys
@@ -26,14 +32,16 @@ from benchmarks.keyed.serving import Figures, Phases, serve
 from benchmarks.keyed.works import Longs, all_keys, batch_of, totals_of
 
 _NOTHING = bytes(16)
+_KEYS_AT_ONCE = 4096
 
 
 class RocksDB:
     """An engine. A value is two integers: rows, and the sum of values."""
 
-    def __init__(self, directory: Path, cache_bytes: int) -> None:
+    def __init__(self, directory: Path, cache_bytes: int, memory_bytes: int | None = None) -> None:
         self._path = str(directory / "rocksdb")
-        self._cache_bytes = cache_bytes
+        self._is_limited = memory_bytes is not None
+        self._cache_bytes = cache_bytes if memory_bytes is None else memory_bytes * 3 // 10
         self._unlogged = WriteOptions()
         self._unlogged.disable_wal = True  # type: ignore[assignment,method-assign]  # its stub is wrong
 
@@ -99,13 +107,26 @@ class RocksDB:
         table.set_bloom_filter(10, block_based=False)
         table.set_block_cache(Cache(self._cache_bytes))
         options = Options(raw_mode=True)
-        options.set_block_based_table_factory(table)
         options.set_compression_type(DBCompressionType.none())
         options.set_write_buffer_size(min(64 << 20, self._cache_bytes // 4))
+        if self._is_limited:
+            table.set_cache_index_and_filter_blocks(True)
+            table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+            options.set_optimize_filters_for_hits(True)
+            options.set_write_buffer_size(16 << 20)
+            options.set_max_write_buffer_number(2)
+            options.set_allow_mmap_reads(False)
+            options.set_allow_mmap_writes(False)
+        options.set_block_based_table_factory(table)
         return Rdict(self._path, options)
 
     def _get(self, keys: list[bytes]) -> Longs:
-        values = [value or _NOTHING for value in self._db.get(list(keys)) or ()]
+        step = _KEYS_AT_ONCE if self._is_limited else max(1, len(keys))
+        values = [
+            value or _NOTHING
+            for at in range(0, len(keys), step)
+            for value in self._db.get(list(keys[at : at + step])) or ()
+        ]
         return np.frombuffer(b"".join(values), "<i8").reshape(-1, 2)
 
     def _put(self, keys: list[bytes], totals: Longs) -> None:
@@ -129,4 +150,4 @@ def _slices(numbers: Longs, width: int) -> list[bytes]:
 
 
 if __name__ == "__main__":
-    serve(RocksDB(Path(sys.argv[1]), int(sys.argv[2])))
+    serve(RocksDB(Path(sys.argv[1]), *map(int, sys.argv[2:])))

@@ -26,11 +26,13 @@ class Setting:
         directory: Where its files go; its own.
         cache_bytes: For those that have a cache.
         jars: Flink's, if there are some.
+        memory_bytes: What its process may use at most, with files that it maps; None for all there is.
     """
 
     directory: Path
     cache_bytes: int
     jars: Path | None
+    memory_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,12 @@ SIDES = {
     ),
     "rocksdb": Side(
         "RocksDB",
-        lambda setting: _python("rocksdb", str(setting.directory), str(setting.cache_bytes)),
+        lambda setting: _python(
+            "rocksdb",
+            str(setting.directory),
+            str(setting.cache_bytes),
+            *([] if setting.memory_bytes is None else [str(setting.memory_bytes)]),
+        ),
         ("batches", "worst", "access", "limit"),
     ),
     "dict": Side(
@@ -116,6 +123,7 @@ def started(
     jars: Path | None,
     *,
     cache_bytes: int = CACHE_BYTES,
+    memory_bytes: int | None = None,
     wrapped: Callable[[str, list[str]], list[str]] = lambda _, command: command,
 ) -> Iterator[dict[str, Process]]:
     """Processes of those who take part, until the block is left; who fails is left out, and it is said why.
@@ -126,6 +134,7 @@ def started(
         directory: Where files go; each has a directory of its own there.
         jars: Flink's.
         cache_bytes: For those that have a cache.
+        memory_bytes: What a process is to be set up for; None for no limit.
         wrapped: What becomes of a side's command.
     """
     processes: dict[str, Process] = {}
@@ -138,7 +147,7 @@ def started(
             with left_out_on_failure(side.title, name, processes):
                 own = directory / name
                 own.mkdir(parents=True, exist_ok=True)
-                setting = Setting(own, cache_bytes, jars)
+                setting = Setting(own, cache_bytes, jars, memory_bytes)
                 command = wrapped(name, side.command(setting))
                 begun.append(Process(side.title, command))
                 processes[name] = begun[-1]

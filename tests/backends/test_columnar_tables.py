@@ -28,11 +28,13 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
     StateMigrationError,
+    StorageFullError,
 )
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.adapters import FileStateHandle, StreamStateHandle
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import SegmentsStateHandle
+from holdfast.testing import Faults
 
 GROUPS = KeyGroupRange(0, 7)
 KEY = pa.schema([("k", pa.int64())])
@@ -434,6 +436,31 @@ def test_what_the_disk_does_not_take_is_kept_in_memory(
     restored = job.restored(handle)
     assert values(restored.table(value_spec()), range(ROWS)) == [2, 1] * (ROWS // 2)
     assert job.local_files()
+
+
+def test_after_a_merge_that_storage_has_no_room_for_the_old_segments_serve_and_the_next_one_merges(
+    faults: Faults, tmp_path: Path
+) -> None:
+    job = Job(faults.directory, tmp_path)
+    tables = job.restored(
+        policy=MergePolicy()
+    )  # which merges a state as small as this with each batch
+    table = tables.table(value_spec())
+    put(table, range(ROWS), 1)
+    before = job.completed(tables)
+    put(table, range(0, ROWS, 2), 2)
+    faults.run_out_of_space(1000)
+    with pytest.raises(StorageFullError):
+        job.snapshot(tables)
+    tables.notify_checkpoint_aborted(job.checkpoint)
+    assert values(table, range(ROWS)) == [2, 1] * (ROWS // 2)
+    assert set(values(job.restored(before).table(value_spec()), range(ROWS))) == {1}
+    faults.make_room()
+    after = job.completed(tables)
+    assert len(after.segments) == 1
+    assert not after.segments.keys() & before.segments.keys()
+    restored = job.restored(after)
+    assert values(restored.table(value_spec()), range(ROWS)) == [2, 1] * (ROWS // 2)
 
 
 def test_on_the_disk_of_its_storage_a_segment_is_written_once(

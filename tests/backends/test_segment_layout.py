@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 from contracts.values import read
 
+from holdfast.backends.descriptors import MapStateDescriptor, ValueStateDescriptor
+from holdfast.backends.keyed import KeyedStateBackend
 from holdfast.backends.keyed.columnar import ColumnarStateTables, MergePolicy
 from holdfast.backends.keyed.table import Identities, Operation, TableSpec
-from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.keys import KeyGroupRange, key_hash, xxhash64
 from holdfast.common import crc32c
 from holdfast.locations import FileSystemCheckpointStorage
 from holdfast.locations.handles import SegmentsStateHandle
@@ -128,6 +130,48 @@ def test_a_table_is_read_by_the_documented_layout(handle: SegmentsStateHandle) -
     assert rows == {
         f"key {n}": (n, [1]) if n % 2 else (n + 10, [1, 2]) for n in range(ROWS) if n > 2
     }
+
+
+def test_sort_keys_are_made_of_hashes_as_documented(memory_directory: str) -> None:
+    access = FileSystemCheckpointStorage(memory_directory).create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    backend = KeyedStateBackend(ColumnarStateTables(KeyGroupRange(0, 7)), KEY, 8)
+    windows = pa.schema([("window", pa.int64())])
+    keys = backend.keys([pa.array([f"key {n}" for n in range(100)])])
+    numbers = np.arange(100)
+    in_windows = backend.in_namespaces(keys, [pa.array(numbers % 3)])
+    backend.get_state(ValueStateDescriptor("plain", int)).columns.put(keys, pa.array(numbers))
+    counts = backend.get_state(ValueStateDescriptor("windows", int), windows)
+    counts.columns.put(in_windows, pa.array(numbers))
+    entries = backend.get_map_state(MapStateDescriptor("entries", int, int), windows)
+    entries.columns.put(in_windows, pa.array(numbers), pa.array(numbers))
+    times = [0, -1, 1023, 1024, -(1 << 60), 1 << 60, 1_790_000_000_000] * 14 + [5, 6]
+    backend.event_time_timers().columns.register(keys, times)
+    part = backend.snapshot(1, access.initialize_location_for_checkpoint(1))
+    (stored,) = part.run().managed_keyed
+    assert isinstance(stored, SegmentsStateHandle)
+    kinds = set()
+    for content, section in sections(stored):
+        rows = section_of(content, section)
+        columns = {name: rows[name].combine_chunks() for name in rows.column_names}
+        key = columns["key.k"]
+        parts = [column for name, column in columns.items() if name.startswith("namespace.")]
+        parts += [column for name, column in columns.items() if name.startswith("sub.")]
+        key_hashes = xxhash64([key]).tolist()
+        if manifest_of(stored)["tables"][section["table"]]["specs"][-1]["kind"] == "timers":
+            (time,) = parts
+            steps = [min(max((t >> 10) + 2**31, 0), 2**32 - 1) for t in time.to_pylist()]
+            low = [step << 16 | h >> 48 for step, h in zip(steps, key_hashes, strict=True)]
+        elif parts:
+            subs = xxhash64(parts).tolist()
+            low = [h >> 40 << 24 | s >> 40 for h, s in zip(key_hashes, subs, strict=True)]
+        else:
+            low = [h >> 16 for h in key_hashes]
+        groups = [number % 8 for number in key_hash([key]).to_pylist()]
+        expected = [group << 48 | bits for group, bits in zip(groups, low, strict=True)]
+        assert columns["hi"].to_pylist() == expected
+        kinds.add((section["table"], len(parts)))
+    assert sorted(count for _, count in kinds) == [0, 1, 1, 2]
 
 
 def test_times_and_values_lie_in_columns_of_their_own(handle: SegmentsStateHandle) -> None:

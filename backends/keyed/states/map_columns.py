@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.backends.arrow import Elements
-from holdfast.backends.keyed.columns import same_rows
+from holdfast.backends.keyed.columns import same_rows, take_arrow
 from holdfast.backends.keyed.grouping import Positions
 from holdfast.backends.keyed.keys import SUB_BITS, Keys
 from holdfast.backends.keyed.states.state_rows import StateRows, check_length
@@ -62,7 +62,7 @@ class MapColumns:
         entries = self._entries(keys, indices, self.key_form.encoded(map_keys))
         self.rows.settle()
         _, values = self.rows.get(entries)
-        return values.take(pa.array(entries.codes))
+        return take_arrow(values, entries.codes)
 
     def put(
         self,
@@ -87,7 +87,7 @@ class MapColumns:
         array = self.rows.form.encoded(values)
         check_length(self.rows.name, len(array), len(entries.rows.order), "rows")
         self.rows.settle()
-        self.rows.put(entries, array.take(pa.array(entries.rows.lasts)))
+        self.rows.put(entries, take_arrow(array, entries.rows.lasts))
 
     def remove(self, keys: Keys, map_keys: Elements, indices: npt.ArrayLike | None = None) -> None:
         """Remove entries. Arguments and errors are those of `get`."""
@@ -112,9 +112,8 @@ class MapColumns:
     def stored(self, keys: Keys) -> MapEntries:
         """All entries of the keys' maps, but those whose time is over. No time starts anew, as in Flink."""
         table_rows, chosen, indices = self._rows_of(keys)
-        at = pa.array(chosen)
-        columns = [column.take(at) for column in table_rows.values]
-        map_keys = table_rows.identities.columns[-1].take(at)
+        columns = [take_arrow(column, chosen) for column in table_rows.values]
+        map_keys = take_arrow(table_rows.identities.columns[-1], chosen)
         return MapEntries(indices, map_keys, self.rows.form.values_of(columns))
 
     def remove_all(self, keys: Keys) -> None:
@@ -122,10 +121,9 @@ class MapColumns:
         table_rows, chosen, _ = self._rows_of(keys)
         if len(chosen):
             ascending = np.sort(chosen)
-            at = pa.array(ascending)
             identities = Identities(
                 table_rows.identities.sort_keys[ascending],
-                tuple(column.take(at) for column in table_rows.identities.columns),
+                tuple(take_arrow(column, ascending) for column in table_rows.identities.columns),
             )
             nothing = self.rows.form.nothing(len(ascending))
             self.rows.table.write(identities, nothing, Operation.DELETE)
@@ -141,7 +139,7 @@ class MapColumns:
         """Put and remove distinct entries."""
         entries = keys.with_columns(indices, [map_keys], self.rows.hash_of)
         lasts = entries.rows.lasts
-        self.rows.write(entries, values.take(pa.array(lasts)), operations[lasts])
+        self.rows.write(entries, take_arrow(values, lasts), operations[lasts])
 
     def _entries(self, keys: Keys, indices: npt.ArrayLike | None, map_keys: pa.Array) -> Keys:
         self.rows.check(keys)

@@ -17,7 +17,8 @@ class ObjectPage:
     Attributes:
         rows: Where the values lie.
         keys: The keys of the batch, in the page's namespace.
-        values: The value of each key; None where there is none, and `UNREAD` before the look-up.
+        values: The value of each key; None where there is none, and `UNREAD` before the look-up. The same
+            list all the time.
         changed: Which are to be written back: 1, else 0.
         refreshed: Which times start anew when the value is read; None if none does.
     """
@@ -54,7 +55,7 @@ class ObjectPage:
         stored = self.rows.form.objects(column, present)
         for index in np.frombuffer(self.changed, np.uint8).nonzero()[0].tolist():
             stored[index] = self.values[index]
-        self.values = stored
+        self.values[:] = stored
 
     def store(self) -> None:
         changed = np.frombuffer(self.changed, np.uint8).nonzero()[0]

@@ -36,7 +36,7 @@ class OfCurrentKey(Generic[_Page, _Columns]):
         self._columns = columns
         self._context = context
         self._pages = Pages(columns.rows, context, page)
-        self._page: _Page | None = None
+        self._turn_to(None)
         columns.rows.settle = self.settle
 
     @property
@@ -51,7 +51,7 @@ class OfCurrentKey(Generic[_Page, _Columns]):
 
     def leave_namespace(self) -> None:
         """Another namespace is current from now on."""
-        self._page = None
+        self._turn_to(None)
 
     def settle(self) -> None:
         """Write back what has changed, and forget what was looked up.
@@ -59,18 +59,24 @@ class OfCurrentKey(Generic[_Page, _Columns]):
         Raises:
             InvalidRequestError: What was given to the state is of another type.
         """
-        self._page = None
+        self._turn_to(None)
         self._pages.store()
 
     def drop(self) -> None:
         """Forget what has changed: the state's table is gone, and who uses the state from now on is refused."""
-        self._page = None
+        self._turn_to(None)
         self._pages.close()
         self._columns.rows.settle = self._pages.refuse
 
     def _current(self) -> tuple[_Page, int]:
         """The page of the current namespace, and the current key. Raises `InvalidRequestError` if none is."""
         _, index = self._context.current()
-        if self._page is None:
-            self._page = self._pages.current()
-        return self._page, index
+        page = self._page
+        if page is None:
+            page = self._pages.current()
+            self._turn_to(page)
+        return page, index
+
+    def _turn_to(self, page: _Page | None) -> None:
+        """The page of the current namespace is this one; None if it has to be asked for."""
+        self._page: _Page | None = page

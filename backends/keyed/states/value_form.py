@@ -69,6 +69,10 @@ class ValueForm:
                 return self.encoded(values)
             present = values.is_valid().to_numpy(zero_copy_only=False)
             return self._spread(self.encoded(values.drop_null()), present)
+        if type(values) is list:
+            chunks = self.serializer.encode_with_nulls(values)
+            if chunks is not None:
+                return joined(chunks, self.type)
         if isinstance(values, list | tuple) and type(None) in set(map(type, values)):
             present = np.fromiter((value is not None for value in values), np.bool_, len(values))
             dense = [value for value in values if value is not None]

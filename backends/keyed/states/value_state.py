@@ -31,14 +31,12 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
             InvalidRequestError: No key is current.
         """
         try:
-            value = self._page.values[self._context.index]  # type: ignore[union-attr,index]
-        except (AttributeError, TypeError):
-            self._page = self._pages.current()
+            value = self._values[self._context.index]  # type: ignore[index]
+        except (IndexError, TypeError):  # no page, or no key
             value = UNREAD
         if value is UNREAD or self._is_refreshed:
-            assert self._page is not None
-            _, index = self._context.current()
-            value = self._page.read(index)
+            page, index = self._current()
+            value = page.read(index)
         if value is None and self._default is not None:
             form = self._columns.rows.form
             (value,) = form.decoded(form.encoded([self._default]))
@@ -53,14 +51,19 @@ class ValueState(OfCurrentKey[ObjectPage, ValueColumns]):
             InvalidRequestError: No key is current.
         """
         try:
-            page, index = self._page, self._context.index
-            page.values[index] = value  # type: ignore[union-attr,index]
-            page.changed[index] = 1  # type: ignore[union-attr,index]
-        except (AttributeError, TypeError):
-            self._page = self._pages.current()
-            _, index = self._context.current()
-            self._page.write(index, value)
+            index = self._context.index
+            self._values[index] = value  # type: ignore[index]
+            self._changed[index] = 1  # type: ignore[index]
+        except (IndexError, TypeError):  # no page, or no key
+            page, at = self._current()
+            page.write(at, value)
 
     def clear(self) -> None:
         """Remove the value of the current key. Raises `InvalidRequestError` if no key is current."""
         self.update(None)
+
+    def _turn_to(self, page: ObjectPage | None) -> None:
+        super()._turn_to(page)
+        # What `value` and `update` need of the page, with one step less to it.
+        self._values: list[Any] = [] if page is None else page.values
+        self._changed = bytearray() if page is None else page.changed
