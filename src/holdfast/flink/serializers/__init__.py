@@ -25,10 +25,12 @@ from holdfast.flink.serializers.writing import (
     list_without_count,
     map_snapshot,
     nullable_value,
+    plain_type,
     timer_snapshot,
     timer_time,
     tuple_of_columns,
     utf,
+    window_of_time,
     with_last_access,
     written_type,
 )
@@ -50,6 +52,7 @@ __all__ = [
     "not_readable",
     "nullable_value",
     "only_as_bytes",
+    "plain_type",
     "python_type",
     "read_snapshot",
     "reading",
@@ -58,6 +61,7 @@ __all__ = [
     "tuple_of_columns",
     "unreadable",
     "utf",
+    "window_of_time",
     "with_last_access",
     "written_type",
 ]
