@@ -1,6 +1,6 @@
 """Rows dealt to key groups anew, by another hash than the one they come in order of: on disk, unless they are few.
 
-    run      rows sorted by group: all that came until there were `_RUN_BYTES` of them
+    run      rows sorted by group: all that came until there were `RUN_BYTES` of them
     piece    some of a run, as they lie in the file: an Arrow record batch with the column `group` before the others
 
 Groups are asked for in ascending order. So of each run only the piece is in memory that is read right now, and whoever
@@ -27,7 +27,7 @@ Place = tuple[int, int]
 """Where bytes begin, and how many they are."""
 
 _GROUP = "group"
-_RUN_BYTES, _PIECE_BYTES, _BLOCK_BYTES = 16 << 20, 64 << 10, 4 << 20
+RUN_BYTES, _PIECE_BYTES, _BLOCK_BYTES = 8 << 20, 64 << 10, 4 << 20
 _FEW_BYTES = 1 << 20
 """So much of a state stays in memory."""
 
@@ -94,12 +94,16 @@ class DealtRows:
         schema: Of the rows.
         groups: How many groups there are.
         file: Where they go that are many.
+        run_bytes: How many bytes of rows are in memory at most before they are sorted and written.
     """
 
-    def __init__(self, schema: pa.Schema, groups: int, file: SpillFile) -> None:
+    def __init__(
+        self, schema: pa.Schema, groups: int, file: SpillFile, *, run_bytes: int = RUN_BYTES
+    ) -> None:
         self.schema = schema
         self._with_group = schema.insert(0, pa.field(_GROUP, pa.int32()))
         self._file = file
+        self._run_bytes = run_bytes
         self._bytes_of = np.zeros(groups, np.float64)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
@@ -122,7 +126,7 @@ class DealtRows:
         columns = [pa.array(groups.astype(np.int32)), *rows.columns]
         self._waiting.append(pa.record_batch(columns, schema=self._with_group))
         self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes >= _RUN_BYTES:
+        if self._waiting_bytes >= self._run_bytes:
             self._end_run(on_disk=True)
 
     def finish(self) -> None:
@@ -132,7 +136,7 @@ class DealtRows:
             StorageFullError: The last ones could not be written.
         """
         if self._waiting:
-            self._end_run(on_disk=self._waiting_bytes > _FEW_BYTES)
+            self._end_run(on_disk=self._waiting_bytes > min(_FEW_BYTES, self._run_bytes))
 
     def blocks(self, first: int, end: int) -> Iterator[tuple[Groups, pa.Table]]:
         """The rows of some groups, of several small groups or one at a time, and the group of each; ascending.

@@ -107,6 +107,10 @@ class ExportedRows:
                 raise InvalidRequestError(
                     "windows of sessions are kept otherwise by Flink, which merges them"
                 )
+            if state.name == _CONTENTS and not has_windows:
+                raise InvalidRequestError(
+                    "windows without their timers would never end in Flink, and the import has left those out"
+                )
         if spec.kind == "timers":
             if state.name not in _SERVICES:
                 raise InvalidRequestError("Flink has timers of functions and windows alone")

@@ -41,7 +41,7 @@ from holdfast.locations.metadata import StoredOperator
 from holdfast.locations.storages import load_checkpoint, resolve_pointer
 
 _METADATA = "_metadata"
-_ROWS = 1 << 12
+_ROWS, _PIECE_BYTES = 1 << 12, 2 << 20
 _ELEMENT = pa.schema([("element", pa.binary())])
 
 
@@ -249,7 +249,7 @@ class _OperatorExport:
     def _list(self, kind: str, readable: ReadableState) -> _ListExport:
         element = written_type(readable.schema.field("value").type)
         elements = DealtRows(_ELEMENT, self._operator.parallelism, self._file)
-        for rows in readable.batches():
+        for rows in _pieces(readable):
             check_nulls(rows, ["value"])
             with java_values():
                 written = [element.encode(value) for value in values_of(rows.column("value"))]
@@ -265,11 +265,19 @@ class _OperatorExport:
         if self._keyed and not self._keyed[0][0].spec.key.equals(exported.spec.key):
             raise InvalidRequestError("states of one operator are by other keys")
         rows = DealtRows(ENTRY, groups, self._file)
-        for batch in readable.batches():
+        for batch in _pieces(readable):
             rows.add(*exported.entries(batch.drop_columns(["subtask"])))
         rows.finish()
         self._keyed.append((exported, rows))
         return exported.description
+
+
+def _pieces(readable: ReadableState) -> Iterator[pa.RecordBatch]:
+    """The rows of a state, as many at a time as Python should have as objects."""
+    for batch in readable.batches():
+        step = max(1, int(len(batch) * _PIECE_BYTES / max(1, batch.nbytes)))
+        for start in range(0, len(batch), step):
+            yield batch.slice(start, step)
 
 
 def _by_group(

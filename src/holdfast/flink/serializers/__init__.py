@@ -6,7 +6,7 @@ is the way back. Start with `serializer`.
 """
 
 from holdfast.flink.serializers.composite import list_of, map_of
-from holdfast.flink.serializers.python_types import in_bytes, python_type
+from holdfast.flink.serializers.python_types import in_bytes, python_type, several_in_bytes
 from holdfast.flink.serializers.serializer import (
     Rows,
     Serializer,
@@ -56,6 +56,7 @@ __all__ = [
     "python_type",
     "read_snapshot",
     "reading",
+    "several_in_bytes",
     "timer_snapshot",
     "timer_time",
     "tuple_of_columns",
