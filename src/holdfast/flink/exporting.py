@@ -283,7 +283,7 @@ def _pieces(readable: ReadableState) -> Iterator[pa.RecordBatch]:
 def _by_group(
     states: list[DealtRows], first: int, end: int
 ) -> Iterator[Iterator[tuple[int, Entries]]]:
-    """Of each key group the entries of each state that has some there, by the state's number."""
+    """The entries in each key group, by the number of the state that has them."""
     sources = [rows.by_group(first, end) for rows in states]
     ahead = [next(source, None) for source in sources]
 

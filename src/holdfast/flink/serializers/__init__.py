@@ -18,7 +18,6 @@ from holdfast.flink.serializers.serializer import (
 from holdfast.flink.serializers.snapshots import UnknownSnapshotError, read_snapshot
 from holdfast.flink.serializers.writing import (
     NO_NAMESPACE,
-    Encode,
     WrittenType,
     counted,
     list_snapshot,
@@ -37,7 +36,6 @@ from holdfast.flink.serializers.writing import (
 
 __all__ = [
     "NO_NAMESPACE",
-    "Encode",
     "Rows",
     "Serializer",
     "UnknownSnapshotError",
