@@ -121,6 +121,10 @@ bench-hdfs: setup java ## HDFS against hdfs-native and Hadoop's own client; ARGS
 bench-flink: setup java flink-libraries ## operator state against Flink's own backend, needs a JDK; ARGS="--rounds 3"
 	$(BIN)/python -m benchmarks.operator_state --flink-jars "$(FLINK_LIBRARIES)" $(ARGS)
 
+.PHONY: bench-flink-savepoints
+bench-flink-savepoints: setup ## speed and memory of reading, importing and exporting savepoints of Flink; ARGS="--entries 5000000"
+	$(BIN)/python -m benchmarks.flink_savepoints $(ARGS)
+
 .PHONY: bench-keyed
 bench-keyed: setup java flink-libraries ## keyed state against RocksDB, a dict and Flink's backends, needs a JDK; ARGS="--only batches --keys 1k"
 	$(BIN)/python -m benchmarks.keyed --flink-jars "$(FLINK_LIBRARIES)" $(ARGS)

@@ -1,13 +1,18 @@
 """State goes from a real Flink to Holdfast, and from there to a real Flink on another backend, at another parallelism."""
 
 import tarfile
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from servers.flink import FlinkJob
 
 from holdfast import flink, read_state
+from holdfast.backends import StateRows
+from holdfast.spark import write_savepoint
 
 ROOT = Path(__file__).parents[1]
 KEYS = range(20)
@@ -20,6 +25,30 @@ def imported(job: FlinkJob, directory: Path, *how: str) -> str:
     savepoint = flink.open(Path(written.removeprefix("file:")))
     ttl_ms = {("by-long", "seen"): CENTURY_MS}
     return flink.import_savepoint(savepoint, f"file://{directory}/holdfast", ttl_ms=ttl_ms)
+
+
+def with_prices(pointer: str, directory: Path) -> str:
+    """The savepoint with a state of decimals, which of Flink come as texts."""
+    rows = pa.table(
+        {
+            "key": pa.array(KEYS, pa.int64()),
+            "value": pa.array(map(price, KEYS), pa.decimal128(30, 3)),
+        }
+    )
+    prices = {("by-long", "price"): StateRows(rows, kind="keyed value")}
+    return write_savepoint(f"file://{directory}/with-prices", prices, base=pointer)
+
+
+def price(key: int) -> Decimal:
+    return Decimal(f"{key - 7}000000000000000.125")
+
+
+def times(key: int) -> str:
+    """What Java prints of a tuple of times."""
+    day = date(1900, 2, 28) + timedelta(days=900 * key)
+    time = f"{key:02}:59:01" + (f".{key * 1_000_001:09}" if key else "")
+    instant = datetime.fromtimestamp(0, UTC) + timedelta(seconds=-key, microseconds=key)
+    return f"({day},{time},{day}T{time},{instant.isoformat().removesuffix('+00:00')}Z)"
 
 
 def expected(parallelism: int) -> set[tuple[str, ...]]:
@@ -36,6 +65,8 @@ def expected(parallelism: int) -> set[tuple[str, ...]]:
             ("aggregating", key, f"{2 * key + 1}/2"),
             ("mixed", key, f"({truth},{-key},{number},[x{key}, é中😀])"),
             ("seen", key, key),
+            ("times", key, times(key)),
+            ("price", key, price(key)),
             ("timer", key, 1_000_000 + key),
             ("count", key, key + 1),
         ]
@@ -57,6 +88,7 @@ def test_state_of_flink_comes_and_goes(
     assert dict(zip(*values.select(["key", "value"]).to_pydict().values(), strict=True)) == {
         key: 10 * key for key in KEYS
     }
+    pointer = with_prices(pointer, tmp_path)
     back = flink.export_savepoint(pointer, f"file://{tmp_path}/back")
     printed = flink_job("StateJob", "read", backend, "-", "3", back)
     assert {tuple(line) for line in printed} == expected(3)

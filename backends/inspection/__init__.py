@@ -21,6 +21,7 @@ from holdfast.backends.inspection.keyed_writing import (
     is_keyed,
     timers_table,
     without_tables,
+    write_dealt_tables,
     write_keyed_states,
     write_keyed_tables,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "stored_states",
     "timers_table",
     "without_tables",
+    "write_dealt_tables",
     "write_keyed_states",
     "write_keyed_tables",
     "write_states",

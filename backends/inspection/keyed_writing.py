@@ -1,6 +1,6 @@
 """Write keyed states that somebody has as tables, as the subtasks of a job would have stored them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -36,6 +36,9 @@ from holdfast.backends.snapshot import SnapshotStreams
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.handles import ByteStreamStateHandle, SegmentsStateHandle
 from holdfast.locations.storages import CheckpointStreamFactory
+
+RowsOf = Callable[[KeyGroupRange], Iterable[StateRows]]
+"""Gives the rows of a state in some key groups."""
 
 
 def is_keyed(name: str, rows: StateRows | None, stored: Iterable[StoredState]) -> bool:
@@ -137,6 +140,32 @@ def write_keyed_tables(
     for subtask in range(parallelism):
         groups = key_group_range(max_parallelism, parallelism, subtask)
         parts = [(spec, _within(rows, groups)) for spec, rows in written]
+        handles[subtask] = write_tables(parts, groups, SnapshotStreams(factory))
+    return handles
+
+
+def write_dealt_tables(
+    tables: Sequence[tuple[TableSpec, RowsOf]],
+    factory: CheckpointStreamFactory,
+    *,
+    parallelism: int,
+    max_parallelism: int,
+) -> dict[int, SegmentsStateHandle]:
+    """Write keyed states whose rows are too many to be had at once.
+
+    Args:
+        tables: What each state holds, and what gives its rows of some key groups, in steps: all rows of a key group
+            are in one step, and the key groups ascend from step to step and from call to call.
+
+    Other arguments, the result and errors are those of `write_keyed_tables`.
+    """
+    handles = {}
+    for subtask in range(parallelism):
+        groups = key_group_range(max_parallelism, parallelism, subtask)
+        parts = (
+            (spec, (_rows_of(spec, rows, max_parallelism) for rows in rows_of(groups)))
+            for spec, rows_of in tables
+        )
         handles[subtask] = write_tables(parts, groups, SnapshotStreams(factory))
     return handles
 

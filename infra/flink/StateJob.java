@@ -1,4 +1,9 @@
+import java.math.BigDecimal;
 import java.time.Duration;
+import java.time.Instant;
+import java.time.LocalDate;
+import java.time.LocalDateTime;
+import java.time.LocalTime;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -166,6 +171,8 @@ public class StateJob {
         private AggregatingState<Long, String> aggregating;
         private ValueState<Tuple4<Boolean, Integer, Double, List<String>>> mixed;
         private ValueState<Long> seen;
+        private ValueState<Tuple4<LocalDate, LocalTime, LocalDateTime, Instant>> times;
+        private ValueState<BigDecimal> price;
 
         ByLong(boolean writes) {
             this.writes = writes;
@@ -190,6 +197,18 @@ public class StateJob {
                     Types.TUPLE(
                             Types.BOOLEAN, Types.INT, Types.DOUBLE, Types.LIST(Types.STRING));
             mixed = states.getState(new ValueStateDescriptor<>("mixed", types));
+            times =
+                    states.getState(
+                            new ValueStateDescriptor<>(
+                                    "times",
+                                    Types.TUPLE(
+                                            Types.LOCAL_DATE,
+                                            Types.LOCAL_TIME,
+                                            Types.LOCAL_DATE_TIME,
+                                            Types.INSTANT)));
+            if (!writes) { // what a query of Holdfast has added
+                price = states.getState(new ValueStateDescriptor<>("price", Types.BIG_DEC));
+            }
             ValueStateDescriptor<Long> forgotten = new ValueStateDescriptor<>("seen", Types.LONG);
             forgotten.enableTimeToLive(StateTtlConfig.newBuilder(Duration.ofDays(3650)).build());
             seen = states.getState(forgotten);
@@ -211,6 +230,8 @@ public class StateJob {
                 print("aggregating", key, aggregating.get());
                 print("mixed", key, mixed.value());
                 print("seen", key, seen.value());
+                print("times", key, times.value());
+                print("price", key, price.value());
                 return;
             }
             if (number >= KEYS) {
@@ -232,6 +253,14 @@ public class StateJob {
                             number / 8.0,
                             List.of("x" + number, "é中\uD83D\uDE00")));
             seen.update(number);
+            LocalDate day = LocalDate.of(1900, 2, 28).plusDays(900 * number);
+            LocalTime time = LocalTime.of(number.intValue(), 59, 1, number.intValue() * 1_000_001);
+            times.update(
+                    Tuple4.of(
+                            day,
+                            time,
+                            LocalDateTime.of(day, time),
+                            Instant.ofEpochSecond(-number, number * 1_000)));
             context.timerService().registerEventTimeTimer(1_000_000 + number);
             context.timerService().registerProcessingTimeTimer(4_102_444_800_000L + number);
             DONE.incrementAndGet();

@@ -3,54 +3,46 @@
 `serializers.writing` makes bytes of values, `written_streams` streams of these. Keys are dealt by Flink's hash.
 """
 
-import struct
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.inspection import StoredState, states_of
-from holdfast.backends.keys import flink_key_groups, key_group_range
+from holdfast.backends.inspection import ReadableState, StoredState, states_of
+from holdfast.backends.keys import key_group_range
 from holdfast.common import checkpoint_directory, uripath
 from holdfast.errors import CheckpointError, InvalidRequestError
-from holdfast.flink.descriptions import TIMERS
-from holdfast.flink.keyed_state import prefix_bytes
-from holdfast.flink.operator_ids import operator_id
-from holdfast.flink.serializers import (
-    NO_NAMESPACE,
-    Encode,
-    WrittenType,
-    counted,
-    list_snapshot,
-    list_without_count,
-    map_snapshot,
-    nullable_value,
-    timer_snapshot,
-    timer_time,
-    tuple_of_columns,
-    with_last_access,
-    written_type,
+from holdfast.flink.dealt_rows import DealtRows, SpillFile
+from holdfast.flink.exported_rows import (
+    ENTRY,
+    OF_WINDOWS,
+    ExportedRows,
+    check_nulls,
+    java_values,
+    values_of,
 )
+from holdfast.flink.operator_ids import operator_id
+from holdfast.flink.serializers import counted, written_type
 from holdfast.flink.written_streams import (
     Entries,
     WrittenFile,
     WrittenList,
     WrittenOperator,
-    keyed_file,
-    keyed_info,
     metadata_file,
-    operator_file,
+    write_keyed_state,
+    write_operator_state,
 )
 from holdfast.locations.file_systems import file_system_for, publish
 from holdfast.locations.metadata import StoredOperator
 from holdfast.locations.storages import load_checkpoint, resolve_pointer
 
-_OF_FUNCTIONS = "user-timers"
-_DOMAINS = {"_timers/event/timers": "event", "_timers/processing/timers": "processing"}
 _METADATA = "_metadata"
+_ROWS, _PIECE_BYTES = 1 << 12, 2 << 20
+_ELEMENT = pa.schema([("element", pa.binary())])
 
 
 def export_savepoint(
@@ -63,9 +55,14 @@ def export_savepoint(
     """Make a savepoint for Flink of a checkpoint or savepoint of Holdfast.
 
     Flink 1.11 to 2.3 restores it on any backend, at any parallelism, if the job asks for the same states with the same
-    types: of numbers, booleans, texts and bytes, their lists and maps; structs are tuples, and a key of several columns
-    is a tuple, too. Reducing and aggregating states are values, and accumulators. A state with a time to live needs one
-    in Flink. What is exported has to fit into memory.
+    types: of numbers, booleans, texts and bytes; of `LocalDate`, `LocalTime`, `LocalDateTime`, `Instant` for timestamps
+    with a zone, and `BigDecimal`; of their lists and maps; structs are tuples, and a key of several columns is a tuple,
+    too. Reducing and aggregating states are values, and accumulators. A state with a time to live needs one in Flink.
+
+    Namespaces of a start and an end are windows of time. An operator of tumbling or sliding windows has them with their
+    timers as Flink's window operator has them, `window-contents`; Flink's job has to keep the same value of each.
+
+    A key group is in memory at a time; what was read is in temporary files (`TMPDIR`) meanwhile, as large as the state.
 
     Args:
         pointer: URI or path of the checkpoint or savepoint.
@@ -77,10 +74,11 @@ def export_savepoint(
         Pointer to the savepoint: the URI of its directory.
 
     Raises:
-        InvalidRequestError: A state can't be written for Flink, such as one with namespaces, or values that are null.
+        InvalidRequestError: A state can't be written for Flink, such as one of sessions, or with values that are null.
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
         CheckpointCorruptedError: What was read is not what was written.
         StorageUnavailableError: Something could not be read or written; there is no savepoint then.
+        StorageFullError: There is no room for temporary files.
     """
     planned = FlinkExport.of(pointer, operators, allow_loss=allow_loss)
     return planned.write(target)
@@ -94,13 +92,13 @@ class FlinkExport:
         kept: What is exported, for people: a line for each state.
         lost: What is not, for people.
         checkpoint_id: Number of the checkpoint.
-        operators: The operators with their files.
+        operators: The operators with their states.
     """
 
     kept: list[str]
     lost: list[str]
     checkpoint_id: int
-    operators: list[WrittenOperator]
+    operators: "list[_OperatorExport]"
 
     @classmethod
     def of(
@@ -124,9 +122,12 @@ class FlinkExport:
         lost = ["what sources have read, and Spark's own state"]
         lost += [f"operator {uid}" for uid in sorted(stored.keys() - uids.keys())]
         written = []
+        file = SpillFile()
         for uid, name in uids.items():
-            export = _OperatorExport(uid, stored[uid])
-            for state in states_of(uid, stored[uid]):
+            states = list(states_of(uid, stored[uid]))
+            has_windows = any(state.name == OF_WINDOWS for state in states)
+            export = _OperatorExport(operator_id(name), stored[uid], file, has_windows=has_windows)
+            for state in states:
                 try:
                     kept.append(f"{uid}/{state.label} as {name}: {export.add(state)}")
                 except InvalidRequestError as error:
@@ -134,7 +135,7 @@ class FlinkExport:
                     if not allow_loss:
                         raise InvalidRequestError(message) from error
                     lost.append(message)
-            written.append(export.written(operator_id(name)))
+            written.append(export)
         if not kept:
             raise InvalidRequestError(f"no state would be exported: {'; '.join(lost)}")
         return cls(kept, lost, checkpoint.checkpoint_id, written)
@@ -147,11 +148,8 @@ class FlinkExport:
         file_system = file_system_for(directory)
         try:
             file_system.prepare_directory(directory)
-            for operator in self.operators:
-                for files in operator.subtasks:
-                    for file in filter(None, files):
-                        _write(uripath.join(directory, file.name), file.data)
-            content = metadata_file(self.checkpoint_id, self.operators)
+            written = [operator.write(directory) for operator in self.operators]
+            content = metadata_file(self.checkpoint_id, written)
             publish(uripath.join(directory, _METADATA), content, single_writer=True)
         except CheckpointError:
             file_system.delete_tree(directory)
@@ -159,16 +157,42 @@ class FlinkExport:
         return directory
 
 
-class _OperatorExport:
-    """Gathers the states of an operator, by subtask of Flink."""
+@dataclass(frozen=True, slots=True)
+class _ListExport:
+    """An operator state as bytes.
 
-    def __init__(self, uid: str, operator: StoredOperator) -> None:
-        self._uid = uid
+    Attributes:
+        kind: `list`, `union` or `broadcast`.
+        snapshots: What a savepoint says of its serializers, by their role.
+        elements: The elements by subtask; of a broadcast state all entries are one, which every subtask gets.
+    """
+
+    kind: str
+    snapshots: Mapping[str, bytes]
+    elements: DealtRows | bytes
+
+    def of_subtask(self, subtask: int) -> WrittenList:
+        elements = [self.elements] if isinstance(self.elements, bytes) else self._own(subtask)
+        return WrittenList(self.kind, self.snapshots, elements)
+
+    def _own(self, subtask: int) -> Iterator[bytes]:
+        assert isinstance(self.elements, DealtRows)
+        for _, rows in self.elements.blocks(subtask, subtask + 1):
+            yield from rows.column(0).to_pylist()
+
+
+class _OperatorExport:
+    """An operator with its states, as bytes by key group or subtask of Flink; nothing is written yet."""
+
+    def __init__(
+        self, id: str, operator: StoredOperator, file: SpillFile, *, has_windows: bool
+    ) -> None:
+        self._id = id
         self._operator = operator
-        self._lists: list[dict[str, WrittenList]] = [{} for _ in range(operator.parallelism)]
-        self._groups: list[dict[int, Entries]] = [{} for _ in range(operator.max_parallelism)]
-        self._infos: list[bytes] = []
-        self._key: tuple[pa.Schema, WrittenType] | None = None
+        self._file = file
+        self._has_windows = has_windows
+        self._lists: dict[str, _ListExport] = {}
+        self._keyed: list[tuple[ExportedRows, DealtRows]] = []
 
     def add(self, state: StoredState) -> str:
         """Add a state; says what it becomes, for people. Raises `InvalidRequestError`."""
@@ -178,185 +202,113 @@ class _OperatorExport:
         foreign = [column.stored_name for column in readable.content if column.kind == "pickle"]
         if foreign:
             raise InvalidRequestError(f"{foreign[0]} is nothing to Java")
-        rows = pa.Table.from_batches(readable.batches(), readable.schema).combine_chunks()
         if state.is_keyed:
-            return self._add_keyed(state, rows)
-        if state.kind == "broadcast":
-            types = [written_type(rows.schema.field(name).type) for name in ("key", "value")]
-            _check_nulls(rows, ["key", "value"])
-            pairs = zip(*(rows.column(name).to_pylist() for name in ("key", "value")), strict=True)
-            entries = [types[0].encode(key) + types[1].encode(value) for key, value in pairs]
-            roles = dict(zip(("KEY_SERIALIZER", "VALUE_SERIALIZER"), types, strict=True))
-            snapshots = {role: type.snapshot for role, type in roles.items()}
-            for subtask in self._lists:
-                subtask[state.name] = WrittenList(state.kind, snapshots, [counted(entries)])
-        else:
-            element = written_type(rows.schema.field("value").type)
-            _check_nulls(rows, ["value"])
-            elements: list[list[bytes]] = [[] for _ in self._lists]
-            values = zip(
-                rows.column("subtask").to_pylist(), rows.column("value").to_pylist(), strict=True
-            )
-            for index, value in values:
-                elements[index].append(_encoded(element.encode, value))
-            snapshots = {"VALUE_SERIALIZER": element.snapshot}
-            for subtask, own in zip(self._lists, elements, strict=True):
-                subtask[state.name] = WrittenList(state.kind, snapshots, own)
-        return f"{state.kind}, {rows.schema.field('value').type}"
+            return self._add_keyed(state, readable)
+        of_kind = self._broadcast if state.kind == "broadcast" else self._list
+        self._lists[state.name] = of_kind(state.kind, readable)
+        return f"{state.kind}, {readable.schema.field('value').type}"
 
-    def written(self, id: str) -> WrittenOperator:
-        """The operator with all that was added."""
+    def write(self, directory: str) -> WrittenOperator:
+        """Write all that was added into files of a directory; returns what the metadata says of them."""
         operator = self._operator
         subtasks = []
-        for subtask, lists in enumerate(self._lists):
-            keyed: WrittenFile | None = None
-            if self._key is not None:
-                groups = key_group_range(operator.max_parallelism, operator.parallelism, subtask)
-                first, end = groups.start_key_group, groups.end_key_group + 1
-                keyed = keyed_file(
-                    f"{id}-{subtask}-keyed",
-                    self._key[1].snapshot,
-                    self._infos,
-                    first,
-                    self._groups[first:end],
-                )
-            name = f"{id}-{subtask}-operator"
-            subtasks.append((operator_file(name, lists) if lists else None, keyed))
-        return WrittenOperator(id, operator.parallelism, operator.max_parallelism, subtasks)
+        for subtask in range(operator.parallelism):
+            lists = keyed = None
+            if self._lists:
+                with _file(directory, f"{self._id}-{subtask}-operator") as file:
+                    own = {name: each.of_subtask(subtask) for name, each in self._lists.items()}
+                    lists = write_operator_state(file, own)
+            if self._keyed:
+                with _file(directory, f"{self._id}-{subtask}-keyed") as file:
+                    keyed = self._write_keyed(file, subtask)
+            subtasks.append((lists, keyed))
+        return WrittenOperator(self._id, operator.parallelism, operator.max_parallelism, subtasks)
 
-    def _add_keyed(self, state: StoredState, rows: pa.Table) -> str:
-        spec = state.table_spec
-        assert spec is not None
-        assert state.name is not None
-        if len(spec.namespace):
-            raise InvalidRequestError(
-                "it has namespaces, as windows have, whose logic is Flink's own"
-            )
-        if spec.kind == "timers" and state.name not in _DOMAINS:
-            raise InvalidRequestError("timers of windows are Flink's own")
-        rows = rows.drop_columns(["subtask"])
-        names = rows.column_names[: len(spec.key)]
-        types = [written_type(field.type) for field in spec.key]
-        key = types[0] if len(types) == 1 else tuple_of_columns(types)
-        if key.hash_codes is None:
-            raise InvalidRequestError(f"a key of {spec.key.types} can't be a key of Flink")
-        if self._key is not None and not self._key[0].equals(spec.key):
+    def _write_keyed(self, file: WrittenFile, subtask: int) -> bytes:
+        operator = self._operator
+        own = key_group_range(operator.max_parallelism, operator.parallelism, subtask)
+        first, end = own.start_key_group, own.end_key_group + 1
+        infos = [exported.info for exported, _ in self._keyed]
+        snapshot = self._keyed[0][0].key.snapshot
+        groups = _by_group([rows for _, rows in self._keyed], first, end)
+        return write_keyed_state(file, snapshot, infos, first, groups)
+
+    def _broadcast(self, kind: str, readable: ReadableState) -> _ListExport:
+        names = ("key", "value")
+        types = [written_type(readable.schema.field(name).type) for name in names]
+        entries: list[bytes] = []
+        for rows in readable.batches():
+            check_nulls(rows, names)
+            with java_values():
+                pairs = zip(*(values_of(rows.column(name)) for name in names), strict=True)
+                entries += [types[0].encode(key) + types[1].encode(value) for key, value in pairs]
+        roles = dict(zip(("KEY_SERIALIZER", "VALUE_SERIALIZER"), types, strict=True))
+        snapshots = {role: type.snapshot for role, type in roles.items()}
+        return _ListExport(kind, snapshots, counted(entries))
+
+    def _list(self, kind: str, readable: ReadableState) -> _ListExport:
+        element = written_type(readable.schema.field("value").type)
+        elements = DealtRows(_ELEMENT, self._operator.parallelism, self._file)
+        for rows in _pieces(readable):
+            check_nulls(rows, ["value"])
+            with java_values():
+                written = [element.encode(value) for value in values_of(rows.column("value"))]
+            subtasks = rows.column("subtask").to_numpy().astype(np.int64)
+            elements.add(pa.record_batch([written], schema=_ELEMENT), subtasks)
+        elements.finish()
+        return _ListExport(kind, {"VALUE_SERIALIZER": element.snapshot}, elements)
+
+    def _add_keyed(self, state: StoredState, readable: ReadableState) -> str:
+        columns = pa.schema([field for field in readable.schema if field.name != "subtask"])
+        groups = self._operator.max_parallelism
+        exported = ExportedRows.of(state, columns, groups, has_windows=self._has_windows)
+        if self._keyed and not self._keyed[0][0].spec.key.equals(exported.spec.key):
             raise InvalidRequestError("states of one operator are by other keys")
-        _check_nulls(rows, names)
-        columns = [rows.column(name).combine_chunks() for name in names]
-        whole = columns[0] if len(columns) == 1 else pa.StructArray.from_arrays(columns, names)
-        max_parallelism = self._operator.max_parallelism
-        groups = flink_key_groups(key.hash_codes(whole), max_parallelism)
-        content = _Content.of(state, spec.kind, key, rows.drop_columns(names), spec.ttl_ms)
-        prefix = prefix_bytes(max_parallelism)
-        keys: Iterable[Any] = iter(whole.to_pylist())
-        if len(columns) > 1:
-            keys = (tuple(each.values()) for each in keys)
-        number = len(self._infos)
-        entries: dict[int, list[tuple[bytes, bytes]]] = {}
-        for group, owner, (before, after, value) in zip(
-            groups.tolist(), keys, content.entries, strict=True
-        ):
-            name = int(group).to_bytes(prefix, "big") + before + _encoded(key.encode, owner)
-            entries.setdefault(group, []).append((name + b"\0" + after, value))
-        self._key = spec.key, key
-        self._infos.append(
-            keyed_info(content.name, spec.kind, content.snapshot, NO_NAMESPACE.snapshot)
-        )
-        for group, own in entries.items():
-            self._groups[group][number] = own
-        return content.description
+        rows = DealtRows(ENTRY, groups, self._file)
+        for batch in _pieces(readable):
+            rows.add(*exported.entries(batch.drop_columns(["subtask"])))
+        rows.finish()
+        self._keyed.append((exported, rows))
+        return exported.description
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """What a keyed state holds besides its keys.
-
-    Attributes:
-        name: What it is called in Flink.
-        snapshot: What a savepoint says of its values.
-        description: For people.
-        entries: Of each row what stands before the key, behind its namespace, and as the value.
-    """
-
-    name: str
-    snapshot: bytes
-    description: str
-    entries: Iterator[tuple[bytes, bytes, bytes]]
-
-    @classmethod
-    def of(
-        cls, state: StoredState, kind: str, key: WrittenType, rows: pa.Table, ttl_ms: int | None
-    ) -> "_Content":
-        assert state.name is not None
-        if kind == "timers":
-            domain = _DOMAINS[state.name]
-            times = rows.column(0).to_pylist()
-            entries = ((timer_time(time), b"", b"") for time in times)
-            name = f"{TIMERS}{domain}_{_OF_FUNCTIONS}"
-            return cls(name, timer_snapshot(key), f"timers of {domain} time", entries)
-        values, changed = rows.column("value"), [None] * len(rows)
-        if ttl_ms is not None:
-            changed = rows.column("changed").combine_chunks().cast(pa.int64()).to_pylist()
-        type = values.type
-        _check_nulls(rows, ["value"])
-        description = f"{state.kind}, {type}"
-        if kind == "list":
-            snapshot, encode = _of_lists(type, has_times=ttl_ms is not None)
-            entries = ((b"", b"", _encoded(encode, value)) for value in values.to_pylist())
-            return cls(state.name, snapshot, description, entries)
-        whole = written_type(type)
-        if ttl_ms is not None:
-            whole = with_last_access(whole)
-        contents = values.to_pylist()
-        if ttl_ms is not None:
-            contents = list(zip(changed, contents, strict=True))
-        if kind == "map":
-            sub_keys = rows.column(0)
-            sub_key = written_type(sub_keys.type)
-            encode = nullable_value(whole)
-            pairs = zip(sub_keys.to_pylist(), contents, strict=True)
-            entries = (
-                (b"", _encoded(sub_key.encode, name), _encoded(encode, content))
-                for name, content in pairs
-            )
-            return cls(state.name, map_snapshot(sub_key, whole), description, entries)
-        entries = ((b"", b"", _encoded(whole.encode, content)) for content in contents)
-        return cls(state.name, whole.snapshot, description, entries)
+def _pieces(readable: ReadableState) -> Iterator[pa.RecordBatch]:
+    """The rows of a state, as many at a time as Python should have as objects."""
+    for batch in readable.batches():
+        step = max(1, int(len(batch) * _PIECE_BYTES / max(1, batch.nbytes)))
+        for start in range(0, len(batch), step):
+            yield batch.slice(start, step)
 
 
-def _of_lists(type: pa.DataType, *, has_times: bool) -> tuple[bytes, Encode]:
-    """What a savepoint says of lists, and what makes bytes of a list."""
-    if not has_times:
-        element = written_type(type.value_type)
-        return list_snapshot(element), list_without_count(element)
-    timed = with_last_access(written_type(type.value_type.field("element").type))
-    encode = list_without_count(timed)
-    return list_snapshot(timed), lambda elements: encode(
-        [(element["ts"], element["element"]) for element in elements]
-    )
+def _by_group(
+    states: list[DealtRows], first: int, end: int
+) -> Iterator[Iterator[tuple[int, Entries]]]:
+    """The entries in each key group, by the number of the state that has them."""
+    sources = [rows.by_group(first, end) for rows in states]
+    ahead = [next(source, None) for source in sources]
+
+    def of_group(group: int) -> Iterator[tuple[int, Entries]]:
+        for number, source in enumerate(sources):
+            waiting = ahead[number]
+            if waiting is not None and waiting[0] == group:
+                yield number, _entries(waiting[1])
+                ahead[number] = next(source, None)
+
+    return (of_group(group) for group in range(first, end))
 
 
-def _encoded(encode: Encode, value: Any) -> bytes:
-    try:
-        return encode(value)
-    except (AttributeError, TypeError, struct.error, UnicodeEncodeError):
-        message = (
-            "a part of a value is null, or a text has a lone surrogate, which Flink can't have"
-        )
-        raise InvalidRequestError(message) from None
+def _entries(rows: pa.Table) -> Iterable[tuple[bytes, bytes]]:
+    for batch in rows.to_batches(max_chunksize=_ROWS):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def _check_nulls(rows: pa.Table, names: list[str]) -> None:
-    for name in names:
-        if rows.column(name).null_count:
-            raise InvalidRequestError(f"column {name!r} has nulls, which Flink's state can't have")
-
-
-def _write(uri: str, data: bytes) -> None:
+@contextmanager
+def _file(directory: str, name: str) -> Iterator[WrittenFile]:
+    """A file of the directory, which is there when all is written."""
+    uri = uripath.join(directory, name)
     stream = file_system_for(uri).create(uri)
     try:
-        stream.write(data)
+        yield WrittenFile(name, stream.write)
         stream.commit()
     except BaseException:
         stream.abort()

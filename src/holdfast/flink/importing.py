@@ -5,25 +5,27 @@ ours. Here they are read, their keys compared with Flink's hash, dealt anew by S
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Self
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.assignment import OperatorSettings
 from holdfast.backends.inspection import (
     KeyedDescriptor,
     StateRows,
-    write_keyed_tables,
+    write_dealt_tables,
     write_states,
 )
 from holdfast.backends.keyed import TableSpec
-from holdfast.backends.keys import KEY_HASH
+from holdfast.backends.keys import KEY_HASH, KeyGroupRange, key_hash
 from holdfast.common import SYSTEM_CLOCK, checkpoint_directory
 from holdfast.errors import InvalidRequestError, UnreadableStateError
+from holdfast.flink.dealt_rows import DealtRows, SpillFile
 from holdfast.flink.import_plan import ImportPlan, MovedState, Place
 from holdfast.flink.imported_tables import KeyedTarget, key_names, keyed_table, timers_rows
 from holdfast.flink.savepoint import FlinkSavepoint
@@ -52,8 +54,9 @@ def import_savepoint(
 
     `spark.holdfast.savepoint.path` names it to the query. Rows of keyed state are dealt anew, because Spark hashes keys
     otherwise than Flink; where Flink's hash of the keys is known, their key groups are compared with it first. What is
-    lost is logged as warnings before anything is written; `holdfast flink import --dry-run` only says it. What is imported
-    has to fit into memory. What it reads is left as it is.
+    lost is logged as warnings before anything is written; `holdfast flink import --dry-run` only says it. Of keyed
+    state a key group is in memory at a time, and what was dealt is in temporary files (`TMPDIR`), as large as the state;
+    operator state has to fit into memory, as it has to in Flink. What it reads is left as it is.
 
     Args:
         savepoint: What `open` has opened.
@@ -81,6 +84,7 @@ def import_savepoint(
         CheckpointCorruptedError: The savepoint is damaged, or keys stand in key groups of others.
         CheckpointNotFoundError: A file of it is missing.
         StorageUnavailableError: Something could not be read or written; no savepoint was made.
+        StorageFullError: There is no room for temporary files.
     """
     planned = FlinkStateImport.of(
         savepoint,
@@ -106,7 +110,45 @@ class _Operator:
     max_parallelism: int = 1
     key: tuple[str, ...] = ()
     lists: dict[str, StateRows] = field(default_factory=dict)
-    keyed: list[tuple[TableSpec, StateRows]] = field(default_factory=list)
+    keyed: list["_KeyedRows"] = field(default_factory=list)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether it has any state."""
+        return bool(self.lists or self.keyed)
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyedRows:
+    """A keyed state, and its rows by the key groups that they go to.
+
+    Attributes:
+        spec: What the state holds.
+        descriptor: What describes it.
+        rows: Its rows.
+    """
+
+    spec: TableSpec
+    descriptor: KeyedDescriptor | None
+    rows: DealtRows
+
+    @classmethod
+    def of(
+        cls, spec: TableSpec, state: StateRows, max_parallelism: int, file: SpillFile
+    ) -> "_KeyedRows":
+        """A state of which no rows were dealt yet; those that are here only say their types."""
+        return cls(spec, state.descriptor, DealtRows(state.rows.schema, max_parallelism, file))
+
+    def add(self, rows: pa.Table, max_parallelism: int) -> None:
+        """Deal rows by Spark's hash. Raises `InvalidRequestError` for keys that can't be hashed."""
+        for batch in rows.combine_chunks().to_batches():
+            hashes = key_hash(batch.columns[: len(self.spec.key)]).to_numpy().astype(np.int64)
+            self.rows.add(batch, hashes % max_parallelism)
+
+    def of_groups(self, groups: KeyGroupRange) -> Iterator[StateRows]:
+        """The rows of some key groups, in steps of whole groups."""
+        for _, rows in self.rows.blocks(groups.start_key_group, groups.end_key_group + 1):
+            yield StateRows(rows, self.descriptor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,48 +237,75 @@ class FlinkStateImport:
         Args:
             told: Is called with operator, state and number of rows when these have been read.
         """
-        operators: dict[str, _Operator] = {}
         known = {row["operator"]: row for row in self.savepoint.operators().to_pylist()}
+        operators: dict[str, _Operator] = {}
+        for each in self.plan.moved:
+            operator = operators.setdefault(each.target[0], _Operator())
+            row = known[each.operator]
+            operator.parallelism = max(operator.parallelism, row["parallelism"])
+            operator.max_parallelism = max(operator.max_parallelism, row["max_parallelism"])
         lost = [*self.plan.lost, *self.plan.refused]
+        file = SpillFile()
         for each in self.plan.moved:
             try:
-                rows = self._rows(each)
+                count = self._add(operators[each.target[0]], each, file)
             except UnreadableStateError as error:
                 if not self.allow_loss:
                     raise
                 lost.append(str(error))
                 continue
-            row = known[each.operator]
-            operator = operators.setdefault(each.target[0], _Operator())
-            operator.parallelism = max(operator.parallelism, row["parallelism"])
-            operator.max_parallelism = max(operator.max_parallelism, row["max_parallelism"])
-            self._add(operator, each, rows)
             if told is not None:
-                told(*each.target, len(rows))
+                told(*each.target, count)
+        read = {uid: operator for uid, operator in operators.items() if operator.has_states}
         watermarks = "watermarks, which are in no savepoint of Flink: event time begins anew"
-        return StatesRead(operators, [*lost, watermarks])
+        return StatesRead(read, [*lost, watermarks])
 
-    def _rows(self, each: MovedState) -> pa.Table:
-        return self.savepoint.read_state(
+    def _add(self, operator: _Operator, each: MovedState, file: SpillFile) -> int:
+        """Give a state to the operator that it is imported to; returns how many rows it has."""
+        name = each.target[1]
+        if not each.is_keyed:
+            rows = self.savepoint.read_state(*each.source, kind=each.kind)
+            operator.lists[name] = StateRows(rows, union=each.kind == "union")
+            return len(rows)
+        types = self.types.get(each.source)
+        batches = self.savepoint.iter_state(
             *each.source,
             kind=each.kind,
             explode=each.kind == "keyed map",
-            check_keys=each.is_keyed,
-            types=self.types.get(each.source),
+            check_keys=True,
+            types=types,
         )
-
-    def _add(self, operator: _Operator, each: MovedState, rows: pa.Table) -> None:
-        """Give a state to the operator that it is imported to."""
-        uid, name = each.target
-        if not each.is_keyed:
-            operator.lists[name] = StateRows(rows, union=each.kind == "union")
-            return
-        names = key_names(rows.schema.field("key").type, self.keys.get(uid, ()))
-        if operator.key not in {(), names}:
-            message = f"operator {uid!r} has states by {list(operator.key)} and by {list(names)}"
-            raise InvalidRequestError(message)
+        keyed: _KeyedRows | None = None
+        for rows in self._tables(batches, each):
+            names = key_names(rows.schema.field("key").type, self.keys.get(each.target[0], ()))
+            if operator.key not in {(), names}:
+                message = f"operator {each.target[0]!r} has states by {list(operator.key)} and by {list(names)}"
+                raise InvalidRequestError(message)
+            groups = operator.max_parallelism
+            spec, state = self._keyed(each, rows, names, groups)
+            if keyed is None:
+                keyed = _KeyedRows.of(spec, state, groups, file)
+            keyed.add(state.rows, groups)
+        assert keyed is not None
+        keyed.rows.finish()
         operator.key = names
-        operator.keyed.append(self._keyed(each, rows, names, operator.max_parallelism))
+        operator.keyed.append(keyed)
+        return keyed.rows.count
+
+    def _tables(self, batches: Iterator[pa.RecordBatch], each: MovedState) -> Iterator[pa.Table]:
+        """The rows of a state, a key group at a time; at least one table, for its types."""
+        first = next(batches, None)
+        if first is None:
+            yield self.savepoint.read_state(
+                *each.source,
+                kind=each.kind,
+                explode=each.kind == "keyed map",
+                types=self.types.get(each.source),
+            )
+            return
+        yield pa.Table.from_batches([first])
+        for batch in batches:
+            yield pa.Table.from_batches([batch])
 
     def _keyed(
         self, each: MovedState, rows: pa.Table, names: tuple[str, ...], max_parallelism: int
@@ -309,8 +378,8 @@ def _stored(operator: _Operator, location: CheckpointStorageLocation) -> StoredO
     settings = OperatorSettings(parallelism, operator.max_parallelism)
     subtasks: dict[int, StoredSubtask] = {}
     if operator.keyed:
-        segments = write_keyed_tables(
-            operator.keyed,
+        segments = write_dealt_tables(
+            [(keyed.spec, keyed.of_groups) for keyed in operator.keyed],
             location,
             parallelism=parallelism,
             max_parallelism=operator.max_parallelism,

@@ -10,7 +10,7 @@ Source:
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from holdfast.flink.serializers import Serializer, only_as_bytes, reading
 from holdfast.flink.snappy import decompress_streams
 
 _BROADCAST = 2
+_BLOCK_BYTES, _BLOCK_ELEMENTS = 4 << 20, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,16 @@ class OperatorStates:
                 return info
         raise damaged(f"state {name!r} has elements and no description")
 
-    def columns(self, name: str, files: StateFiles, *, as_bytes: bool) -> list[pa.Array]:
-        """The elements of a state: the values, or keys and values of a broadcast state.
+    def blocks(self, name: str, files: StateFiles, *, as_bytes: bool) -> Iterator[list[pa.Array]]:
+        """The elements of a state, as many at a time as fit into a block; at least one time.
 
         Args:
             name: Of the state.
             files: Where its bytes are.
             as_bytes: Whether elements of lists are not decoded.
+
+        Returns:
+            The values, or keys and values of a broadcast state, which is a single block.
 
         Raises:
             CheckpointError: They can't be read.
@@ -72,26 +76,36 @@ class OperatorStates:
         if mode == _BROADCAST:
             serializers.insert(0, info.serializer("KEY_SERIALIZER"))
         if not offsets:
-            return [pa.array([], serializer.type) for serializer in serializers]
-        with files.open(self.handle.stream) as stream, reading(f"state {name!r}"):
-            data, starts, ends = self._elements(stream, offsets)
-            if mode == _BROADCAST:
-                if as_bytes:
-                    raise InvalidRequestError("values of a broadcast state can't be had as bytes")
-                return _broadcast(data, starts, serializers)
-            return [_list(data, starts, ends, only_as_bytes() if as_bytes else info.value)]
+            yield [pa.array([], serializer.type) for serializer in serializers]
+            return
+        with files.open(self.handle.stream) as stream:
+            for data, starts, ends in self._elements(stream, offsets):
+                with reading(f"state {name!r}"):
+                    if mode != _BROADCAST:
+                        value = only_as_bytes() if as_bytes else info.value
+                        columns = [_list(data, starts, ends, value)]
+                    elif as_bytes:
+                        raise InvalidRequestError(
+                            "values of a broadcast state can't be had as bytes"
+                        )
+                    else:
+                        columns = _broadcast(data, starts, serializers)
+                yield columns
 
     def _elements(
         self, stream: StateStream, offsets: Sequence[int]
-    ) -> tuple[bytes, list[int], list[int]]:
+    ) -> Iterator[tuple[bytes, list[int], list[int]]]:
         """Bytes, and where in them elements begin and at most end."""
         positions = _positions(self.handle, stream.size)
         if not self.description.is_compressed:
-            first = min(offsets)
             behind = dict(itertools.pairwise(positions))
-            data = stream.read(first, behind[max(offsets)])
-            ends = [behind[offset] - first for offset in offsets]
-            return data, [offset - first for offset in offsets], ends
+            ends = [behind[offset] for offset in offsets]
+            for block in _blocks(offsets, ends):
+                first = min(offsets[block])
+                data = stream.read(first, max(ends[block]))
+                starts = [offset - first for offset in offsets[block]]
+                yield data, starts, [end - first for end in ends[block]]
+            return
         # Where the stream begins is not noted, but for its first chunk.
         [whole] = decompress_streams(stream.read(positions[0], stream.size), has_begun=True)
         try:
@@ -100,11 +114,24 @@ class OperatorStates:
             raise damaged("an element doesn't begin at a compressed chunk") from error
         place = dict(zip(positions, places, strict=True))
         behind = dict(zip(positions[:-1], places[1:], strict=True))
-        return (
-            whole.data,
-            [place[offset] for offset in offsets],
-            [behind[offset] for offset in offsets],
-        )
+        starts = [place[offset] for offset in offsets]
+        ends = [behind[offset] for offset in offsets]
+        for block in _blocks(starts, ends):
+            yield whole.data, starts[block], ends[block]
+
+
+def _blocks(starts: Sequence[int], ends: Sequence[int]) -> Iterator[slice]:
+    """Which elements stand together and are read at a time; all, if they are in no order."""
+    if any(start > later for start, later in itertools.pairwise(starts)):
+        yield slice(0, len(starts))
+        return
+    first = 0
+    for number, end in enumerate(ends):
+        is_full = number - first == _BLOCK_ELEMENTS or end - starts[first] > _BLOCK_BYTES
+        if is_full and number > first:
+            yield slice(first, number)
+            first = number
+    yield slice(first, len(starts))
 
 
 def _positions(handle: OperatorHandle, size: int) -> list[int]:

@@ -200,7 +200,7 @@ class FlinkSavepoint:
         check_keys: bool = False,
         types: Mapping[str, str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Read a state in batches: of a keyed state a key group at a time, else a subtask.
+        """Read a state in batches: of a keyed state a key group at a time, else some elements of a subtask.
 
         Arguments and errors are those of `read_state`; the latter come while the batches are read.
         """

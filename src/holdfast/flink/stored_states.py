@@ -43,6 +43,7 @@ from holdfast.flink.serializers import (
     only_as_bytes,
     python_type,
     reading,
+    several_in_bytes,
 )
 
 _BROADCAST, _TIMERS = "broadcast", "keyed timer"
@@ -106,10 +107,11 @@ class _OperatorPart:
         return first, ("value", info.value.type)
 
     def batches(self, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:
-        arrays = self.states.columns(self.name, self.files, as_bytes=as_bytes)
-        if len(arrays) == 1:
-            arrays.insert(0, _constant(self.subtask, len(arrays[0])))
-        yield pa.record_batch(arrays, [name for name, _ in self.columns])
+        names = [name for name, _ in self.columns]
+        for arrays in self.states.blocks(self.name, self.files, as_bytes=as_bytes):
+            if len(arrays) == 1:
+                arrays.insert(0, _constant(self.subtask, len(arrays[0])))
+            yield pa.record_batch(arrays, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +121,14 @@ class _KeyedPart:
     groups: DescribedGroups
     number: int
     files: StateFiles
+    has_lists_of_lists: bool = False
 
     @property
     def columns(self) -> tuple[tuple[str, pa.DataType], ...]:
         description = self.groups.description
         columns = column_names(description.states[self.number], description.key)
+        if self.has_lists_of_lists:
+            columns[-1] = ("value", columns[-1][1].value_type)
         return ("key_group", pa.int32()), *columns
 
     @property
@@ -134,15 +139,17 @@ class _KeyedPart:
         return all(part.type == pa.binary() and not part.unreadable for part in parts)
 
     def typed(self, serializers: Mapping[str, Serializer]) -> "_KeyedPart":
-        """The same with values of other serializers; see `StoredState.typed`."""
+        """The same with values of these serializers in their bytes; see `StoredState.typed`."""
         description = self.groups.description
         info = description.states[self.number]
-        value = serializers["value"]
+        is_list = info.type == "list"
+        value = (several_in_bytes if is_list else in_bytes)(serializers["value"])
         if info.type == "map":
-            value = map_of(serializers["map_key"], value)
-        elif info.type == "list":
+            value = map_of(in_bytes(serializers["map_key"]), value)
+        elif is_list:
             value = list_of(value)
-        return replace(self, groups=self.groups.described(_valued(description, self.number, value)))
+        groups = self.groups.described(_valued(description, self.number, value))
+        return replace(self, groups=groups, has_lists_of_lists=is_list)
 
     def batches(self, *, as_bytes: bool) -> Iterator[pa.RecordBatch]:
         groups = self.groups
@@ -150,6 +157,8 @@ class _KeyedPart:
             groups = groups.described(_as_bytes(groups.description, self.number))
         names = [name for name, _ in self.columns]
         for group, columns in groups.columns(self.number, self.files):
+            if self.has_lists_of_lists and not as_bytes:
+                columns[-1] = _flat(columns[-1])
             yield pa.record_batch([_constant(group, len(columns[0])), *columns], names)
 
 
@@ -205,7 +214,7 @@ class StoredState:
         Raises:
             InvalidRequestError: There are no such types, or the state has no bytes that could be of them.
         """
-        serializers = {role: in_bytes(python_type(name)) for role, name in types.items()}
+        serializers = {role: python_type(name) for role, name in types.items()}
         roles = {"map_key", "value"} if self.kind == "keyed map" else {"value"}
         if serializers.keys() != roles:
             message = f"state {self.name!r} is {self.kind}; name types of {sorted(roles)}, not of {sorted(types)}"
@@ -458,6 +467,13 @@ def _of_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         for column, field in zip(batch.columns, schema, strict=True)
     ]
     return pa.record_batch(columns, schema=schema)
+
+
+def _flat(lists: pa.ListArray) -> pa.Array:
+    """Lists with the elements of the lists that are in them."""
+    parts = lists.flatten()
+    offsets = parts.offsets.take(lists.offsets)
+    return pa.ListArray.from_arrays(offsets, parts.values)
 
 
 def _constant(number: int, count: int) -> pa.Array:

@@ -10,7 +10,9 @@ Source:
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.flink.serializers import counted, utf
@@ -23,7 +25,45 @@ _MODES = {"list": (0, "SPLIT_DISTRIBUTE"), "union": (1, "UNION"), "broadcast": (
 _KEYED, _OPERATOR, _TIMERS = 0, 1, 3
 _BROADCAST = 2
 
-Entries = Sequence[tuple[bytes, bytes]]
+_LEAST_BYTES = 1 << 20
+"""So many are written at a time."""
+
+Entries = Iterable[tuple[bytes, bytes]]
+
+
+class WrittenFile:
+    """A file beside the metadata, in the making.
+
+    Args:
+        name: Its name.
+        write: Appends bytes to it.
+    """
+
+    def __init__(self, name: str, write: Callable[[bytes], object]) -> None:
+        self.name = name
+        self.size = 0
+        self._write = write
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+
+    def append(self, data: bytes) -> None:
+        """Write some bytes; not every time, so that they may be few."""
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        self.size += len(data)
+        if self._waiting_bytes >= _LEAST_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what wasn't written yet; the last call."""
+        if self._waiting:
+            self._write(b"".join(self._waiting))
+        self._waiting, self._waiting_bytes = [], 0
+
+    @property
+    def handle(self) -> bytes:
+        """What the metadata says of where it is."""
+        return b"\6" + utf(self.name) + _LONG.pack(self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +78,11 @@ class WrittenList:
 
     kind: str
     snapshots: Mapping[str, bytes]
-    elements: Sequence[bytes]
+    elements: Iterable[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """A file beside the metadata.
-
-    Attributes:
-        name: Its name.
-        data: What is in it.
-        handle: What the metadata says of it.
-    """
-
-    name: str
-    data: bytes
-    handle: bytes
-
-
-def operator_file(name: str, states: Mapping[str, WrittenList]) -> WrittenFile:
-    """Operator state of a subtask."""
+def write_operator_state(file: WrittenFile, states: Mapping[str, WrittenList]) -> bytes:
+    """Write operator state of a subtask into a file; returns the handle of it."""
     parts: list[list[bytes]] = [[], []]
     for state, written in states.items():
         mode, option = _MODES[written.kind]
@@ -66,19 +91,17 @@ def operator_file(name: str, states: Mapping[str, WrittenList]) -> WrittenFile:
         kind = _BROADCAST if is_broadcast else _OPERATOR
         parts[is_broadcast].append(_info(state, kind, options, written.snapshots))
     lists = (_SHORT.pack(len(infos)) + b"".join(infos) for infos in parts)
-    data = [_INT.pack(_OPERATOR_VERSION), *lists]
-    position = sum(map(len, data))
+    file.append(b"".join([_INT.pack(_OPERATOR_VERSION), *lists]))
     places = []
     for state, written in states.items():
-        offsets = []
+        offsets = array("q")
         for element in written.elements:
-            offsets.append(_LONG.pack(position))
-            data.append(element)
-            position += len(element)
+            offsets.append(file.size)
+            file.append(element)
         mode, _ = _MODES[written.kind]
-        places.append(utf(state) + bytes([mode]) + counted(offsets))
-    handle = b"\4" + counted(places) + _relative(name, position)
-    return WrittenFile(name, b"".join(data), handle)
+        places.append(utf(state) + bytes([mode]) + _offsets(offsets))
+    file.flush()
+    return b"\4" + counted(places) + file.handle
 
 
 def keyed_info(name: str, kind: str, snapshot: bytes, namespace: bytes) -> bytes:
@@ -89,45 +112,59 @@ def keyed_info(name: str, kind: str, snapshot: bytes, namespace: bytes) -> bytes
     return _info(name, _KEYED, {"KEYED_STATE_TYPE": kind.upper()}, snapshots)
 
 
-def keyed_file(
-    name: str,
+def write_keyed_state(
+    file: WrittenFile,
     key: bytes,
     infos: Sequence[bytes],
     first: int,
-    groups: Sequence[Mapping[int, Entries]],
-) -> WrittenFile:
-    """Keyed state of a subtask.
+    groups: Iterable[Iterable[tuple[int, Entries]]],
+) -> bytes:
+    """Write keyed state of a subtask into a file; returns the handle of it.
 
     Args:
-        name: Of the file.
+        file: The file.
         key: The snapshot of the key's serializer.
         infos: Descriptions of the states.
         first: The first key group.
-        groups: Of each key group the entries of each state, by its number.
+        groups: Of each key group the states that have entries there, and these, by the state's number.
     """
     head = _INT.pack(_KEYED_VERSION) + b"\0" + _INT.pack(_SNAPSHOT_VERSION) + key
-    data = [head + _SHORT.pack(len(infos)) + b"".join(infos)]
-    position = len(data[0])
-    offsets = []
+    file.append(head + _SHORT.pack(len(infos)) + b"".join(infos))
+    offsets = array("q")
     for group in groups:
-        content = _group(group)
-        offsets.append(_LONG.pack(position if content else 0))
-        data.append(content)
-        position += len(content)
-    handle = b"\7" + _INT.pack(first) + counted(offsets) + _relative(name, position)
-    return WrittenFile(name, b"".join(data), handle)
+        start = file.size
+        for data in _group(group):
+            file.append(data)
+        if file.size > start:
+            file.append(_SHORT.pack(_END_OF_GROUP))
+        offsets.append(start if file.size > start else 0)
+    file.flush()
+    return b"\7" + _INT.pack(first) + _offsets(offsets) + file.handle
 
 
-def _group(states: Mapping[int, Entries]) -> bytes:
-    """A key group; the last entry of a state is marked in the highest bit of its key."""
-    data = []
-    for number, entries in states.items():
-        data.append(_SHORT.pack(number))
-        for position, (key, value) in enumerate(entries):
-            is_last = position == len(entries) - 1
-            marked = bytes([key[0] | 0x80]) + key[1:] if is_last else key
-            data += [_INT.pack(len(key)), marked, _INT.pack(len(value)), value]
-    return b"".join(data) + _SHORT.pack(_END_OF_GROUP) if data else b""
+def _group(states: Iterable[tuple[int, Entries]]) -> Iterator[bytes]:
+    """A key group without its end; the last entry of a state is marked in the highest bit of its key."""
+    for number, entries in states:
+        yield _SHORT.pack(number)
+        last: tuple[bytes, bytes] | None = None
+        for entry in entries:
+            if last is not None:
+                yield _entry(*last)
+            last = entry
+        assert last is not None
+        key, value = last
+        yield _entry(bytes([key[0] | 0x80]) + key[1:], value)
+
+
+def _entry(key: bytes, value: bytes) -> bytes:
+    return b"".join((_INT.pack(len(key)), key, _INT.pack(len(value)), value))
+
+
+def _offsets(offsets: "array[int]") -> bytes:
+    count = _INT.pack(len(offsets))
+    if sys.byteorder == "little":
+        offsets.byteswap()
+    return count + offsets.tobytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +175,13 @@ class WrittenOperator:
         id: In hexadecimal digits.
         parallelism: Number of subtasks.
         max_parallelism: Number of key groups.
-        subtasks: Of each the files of operator state and of keyed state, or None.
+        subtasks: Of each the handles of operator state and of keyed state; None where there is none.
     """
 
     id: str
     parallelism: int
     max_parallelism: int
-    subtasks: Sequence[tuple[WrittenFile | None, WrittenFile | None]]
+    subtasks: Sequence[tuple[bytes | None, bytes | None]]
 
 
 def metadata_file(checkpoint_id: int, operators: Sequence[WrittenOperator]) -> bytes:
@@ -157,9 +194,9 @@ def _operator(operator: WrittenOperator) -> bytes:
     no_coordinator = b"\0"
     subtasks = [
         _INT.pack(index)
-        + counted([] if lists is None else [lists.handle])
+        + counted([] if lists is None else [lists])
         + counted([])  # raw operator state
-        + (b"\0" if keyed is None else keyed.handle)
+        + (b"\0" if keyed is None else keyed)
         + b"\0"  # raw keyed state
         + counted([]) * 2  # rows in flight
         for index, (lists, keyed) in enumerate(operator.subtasks)
@@ -182,7 +219,3 @@ def _info(
             ]
         )
     )
-
-
-def _relative(name: str, size: int) -> bytes:
-    return b"\6" + utf(name) + _LONG.pack(size)

@@ -20,7 +20,8 @@ def add_export(kinds: "argparse._SubParsersAction[Any]") -> None:
         description=(
             "Make a savepoint of Flink of a checkpoint or savepoint of Holdfast. Flink 1.11 to 2.3 restores it on any\n"
             "backend, at any parallelism, if the job asks for the same states with the same types: numbers, booleans,\n"
-            "texts, bytes, lists, maps, and tuples, which structs and keys of several columns become.\n\n"
+            "texts, bytes, dates, times, decimals, lists, maps, and tuples, which structs and keys of several columns\n"
+            "become; tumbling and sliding windows.\n\n"
             "Everything is read, and what is lost is said, before anything is written. Prints the URI of the\n"
             "savepoint, and nothing else on standard output."
         ),

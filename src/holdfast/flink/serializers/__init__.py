@@ -6,7 +6,7 @@ is the way back. Start with `serializer`.
 """
 
 from holdfast.flink.serializers.composite import list_of, map_of
-from holdfast.flink.serializers.python_types import in_bytes, python_type
+from holdfast.flink.serializers.python_types import in_bytes, python_type, several_in_bytes
 from holdfast.flink.serializers.serializer import (
     Rows,
     Serializer,
@@ -18,24 +18,24 @@ from holdfast.flink.serializers.serializer import (
 from holdfast.flink.serializers.snapshots import UnknownSnapshotError, read_snapshot
 from holdfast.flink.serializers.writing import (
     NO_NAMESPACE,
-    Encode,
     WrittenType,
     counted,
     list_snapshot,
     list_without_count,
     map_snapshot,
     nullable_value,
+    plain_type,
     timer_snapshot,
     timer_time,
     tuple_of_columns,
     utf,
+    window_of_time,
     with_last_access,
     written_type,
 )
 
 __all__ = [
     "NO_NAMESPACE",
-    "Encode",
     "Rows",
     "Serializer",
     "UnknownSnapshotError",
@@ -50,14 +50,17 @@ __all__ = [
     "not_readable",
     "nullable_value",
     "only_as_bytes",
+    "plain_type",
     "python_type",
     "read_snapshot",
     "reading",
+    "several_in_bytes",
     "timer_snapshot",
     "timer_time",
     "tuple_of_columns",
     "unreadable",
     "utf",
+    "window_of_time",
     "with_last_access",
     "written_type",
 ]

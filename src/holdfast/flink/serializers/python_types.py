@@ -104,6 +104,29 @@ def in_bytes(inner: Serializer) -> Serializer:
     return Serializer(inner.type, read)
 
 
+def several_in_bytes(inner: Serializer) -> Serializer:
+    """Likewise one value behind the other, as PyFlink appends to a list what it was given in a bundle."""
+    read_inner: Read = inner.read
+
+    def read(data: bytes, position: int) -> tuple[list[Any], int]:
+        content, position = basic.BYTES.read(data, position)
+        values: list[Any] = []
+        end = 0
+        try:
+            while end < len(content):
+                value, end = read_inner(content, end)
+                values.append(value)
+        except (IndexError, ValueError, struct.error) as error:
+            message = f"{len(content)} bytes are no values; they may be of another type ({error})"
+            raise ValueError(message) from error
+        if end != len(content):
+            message = f"a value ends behind its {len(content)} bytes; it may be of another type"
+            raise ValueError(message)
+        return values, position
+
+    return Serializer(pa.list_(inner.type), read)
+
+
 def _tokens(name: str) -> Iterator[str]:
     """The parts of a name, then empty ones without end."""
     position = 0

@@ -96,11 +96,16 @@ def reading(what: str) -> Iterator[None]:
         yield
     except CheckpointError as error:
         raise type(error)(f"{what}: {error.args[0]}", error.location, error.kind) from error
+    except OverflowError as error:
+        message = (
+            f"{what}: a number is too large, or a time in nanoseconds isn't between 1677 and 2262, which Arrow can't "
+            "have, unless the state is damaged; take its bytes: as_bytes=True, or --bytes"
+        )
+        raise UnreadableStateError(message) from error
     except (
         struct.error,
         IndexError,
         ValueError,
-        OverflowError,
         TypeError,
         RecursionError,
         decimal.DecimalException,

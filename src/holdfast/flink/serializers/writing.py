@@ -1,6 +1,8 @@
 """Values as Flink's own serializers write them, by their Arrow type; and what a savepoint says of these serializers.
 
     bool, int8 … int64, float, double, string, binary   Boolean, Byte … Long, Float, Double, String, byte[]
+    date, time, timestamp                               LocalDate, LocalTime, LocalDateTime
+    timestamp with a zone, decimal                      Instant, BigDecimal
     list, map                                           List, Map
     struct                                              Tuple1 … Tuple25, field by field
 
@@ -13,13 +15,14 @@ Source:
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.errors import InvalidRequestError
 from holdfast.flink.serializers import hash_codes
-from holdfast.flink.serializers.serializer import HashCodes
+from holdfast.flink.serializers.serializer import VARIABLE, HashCodes
 
 Encode = Callable[[Any], bytes]
 
@@ -27,13 +30,18 @@ _BASE = "org.apache.flink.api.common.typeutils.base."
 _TUPLES = "org.apache.flink.api.java.typeutils.runtime.TupleSerializerSnapshot"
 _TTL = "org.apache.flink.runtime.state.ttl.TtlStateFactory$TtlSerializerSnapshot"
 _TIMER = "org.apache.flink.streaming.api.operators.TimerSerializerSnapshot"
+_WINDOW = "org.apache.flink.streaming.api.windowing.windows.TimeWindow$Serializer$TimeWindowSerializerSnapshot"
 _VOID = "org.apache.flink.runtime.state.VoidNamespaceSerializer$VoidNamespaceSerializerSnapshot"
 
 _SIMPLE_VERSION = 3
 _COMPOSITE_MAGIC, _NESTED_MAGIC, _NESTED_VERSION = 911108, 1333245, 1
 _MOST_FIELDS = 25
 _SHORT, _INT, _LONG = struct.Struct(">H"), struct.Struct(">i"), struct.Struct(">q")
+_DATE, _TIME, _SECONDS_NANOS = struct.Struct(">ibb"), struct.Struct(">bbbi"), struct.Struct(">qi")
 _TOP = 1 << 63
+_SECONDS_OF_A_DAY = 86_400
+_TICKS = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
+"""Of a second, by Arrow's name of the unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +50,15 @@ class WrittenType:
 
     Attributes:
         snapshot: What a savepoint says of their serializer.
-        encode: Makes bytes of a value, which is as `to_pylist` gives it.
+        encode: Makes bytes of a value, which is as `to_pylist` gives it of a column of `plain_type`.
         hash_codes: Java's hash codes of a column of such keys; None of what can't be a key.
+        length: What Flink takes for the length of every value, or -1 if they differ.
     """
 
     snapshot: bytes
     encode: Encode
     hash_codes: HashCodes | None = None
+    length: int = VARIABLE
 
 
 def utf(text: str) -> bytes:
@@ -74,6 +84,10 @@ def written_type(type: pa.DataType) -> WrittenType:
     simple = _SIMPLE.get(type)
     if simple is not None:
         return simple
+    if pa.types.is_temporal(type) and (made := _of_time(type)) is not None:
+        return made
+    if pa.types.is_decimal(type):
+        return _decimal_of(type.scale)
     if pa.types.is_list(type):
         return _list_of(written_type(type.value_type))
     if pa.types.is_map(type):
@@ -83,10 +97,28 @@ def written_type(type: pa.DataType) -> WrittenType:
             [field.name for field in type], [written_type(field.type) for field in type]
         )
     message = (
-        f"values of type {type} can't be written for Flink; there are {', '.join(map(str, _SIMPLE))}, lists, maps and "
-        f"structs of at most {_MOST_FIELDS} fields of these"
+        f"values of type {type} can't be written for Flink; there are {', '.join(map(str, _SIMPLE))}, dates, "
+        f"times, timestamps, decimals, lists, maps and structs of at most {_MOST_FIELDS} fields of these"
     )
     raise InvalidRequestError(message)
+
+
+def plain_type(type: pa.DataType) -> pa.DataType:
+    """The type with whole numbers for dates and times, of which Python hasn't all."""
+    if pa.types.is_temporal(type):
+        return pa.int32() if type.bit_width == 32 else pa.int64()
+    if pa.types.is_list(type):
+        return pa.list_(type.value_field.with_type(plain_type(type.value_type)))
+    if pa.types.is_map(type):
+        return pa.map_(plain_type(type.key_type), plain_type(type.item_type))
+    if pa.types.is_struct(type):
+        return pa.struct([field.with_type(plain_type(field.type)) for field in type])
+    return type
+
+
+def window_of_time() -> WrittenType:
+    """The namespace of windows of time: pairs of start and end, in milliseconds."""
+    return WrittenType(_snapshot(_WINDOW), lambda pair: _WINDOW_BOUNDS.pack(*pair), length=0)
 
 
 def tuple_of_columns(types: Sequence[WrittenType]) -> WrittenType:
@@ -101,9 +133,9 @@ def with_last_access(value: WrittenType) -> WrittenType:
     return WrittenType(snapshot, lambda pair: _LONG.pack(pair[0]) + encode(pair[1]))
 
 
-def timer_snapshot(key: WrittenType) -> bytes:
-    """What a savepoint says of timers without namespaces."""
-    return _composite(_TIMER, 2, b"", key, NO_NAMESPACE)
+def timer_snapshot(key: WrittenType, namespace: WrittenType) -> bytes:
+    """What a savepoint says of timers."""
+    return _composite(_TIMER, 2, b"", key, namespace)
 
 
 def timer_time(timestamp: int) -> bytes:
@@ -129,9 +161,79 @@ def _composite(java_class: str, version: int, outer: bytes, *parts: WrittenType)
     return _snapshot(java_class, head + outer + nested + snapshots)
 
 
-def _simple(name: str, encode: Encode, hashes: HashCodes | None = None) -> WrittenType:
+def _simple(
+    name: str, encode: Encode, hashes: HashCodes | None = None, length: int = VARIABLE
+) -> WrittenType:
     snapshot = _snapshot(f"{_BASE}{name}Serializer${name.rpartition('.')[2]}SerializerSnapshot")
-    return WrittenType(snapshot, encode, hashes)
+    return WrittenType(snapshot, encode, hashes, length)
+
+
+def _number(name: str, code: str, hashes: HashCodes) -> WrittenType:
+    form = struct.Struct(f">{code}")
+    return _simple(name, form.pack, hashes, form.size)
+
+
+def _of_time(type: pa.DataType) -> WrittenType | None:
+    """Dates and times, given as Arrow counts them; None for a type that Flink has no class for."""
+    if pa.types.is_date32(type):
+        return _simple("LocalDate", _date, length=6)
+    if pa.types.is_time(type):
+        ticks = _TICKS[type.unit]
+        return _simple("LocalTime", lambda value: _time(value, ticks), length=7)
+    if not pa.types.is_timestamp(type):
+        return None
+    ticks = _TICKS[type.unit]
+    nanos = _TICKS["ns"] // ticks
+    if type.tz is not None:
+
+        def instant(value: int) -> bytes:
+            seconds, rest = divmod(value, ticks)
+            return _SECONDS_NANOS.pack(seconds, rest * nanos)
+
+        return _simple("Instant", instant, length=12)
+
+    def local(value: int) -> bytes:
+        days, rest = divmod(value, _SECONDS_OF_A_DAY * ticks)
+        return _date(days) + _time(rest, ticks)
+
+    return _simple("LocalDateTime", local, length=13)
+
+
+def _date(days: int) -> bytes:
+    """Year, month and day of a day since 1970, in the Gregorian calendar, in any year."""
+    era, of_era = divmod(days + 719_468, 146_097)  # eras of 400 years, which begin in March
+    year = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
+    of_year = of_era - (365 * year + year // 4 - year // 100)
+    since_march = (5 * of_year + 2) // 153
+    month = since_march + 3 if since_march < 10 else since_march - 9
+    day = of_year - (153 * since_march + 2) // 5 + 1
+    return _DATE.pack(400 * era + year + (month <= 2), month, day)
+
+
+def _time(value: int, ticks: int) -> bytes:
+    seconds, rest = divmod(value, ticks)
+    minutes, second = divmod(seconds, 60)
+    hour, minute = divmod(minutes, 60)
+    return _TIME.pack(hour, minute, second, rest * (_TICKS["ns"] // ticks))
+
+
+def _decimal_of(scale: int) -> WrittenType:
+    def encode(value: Decimal) -> bytes:
+        sign, digits, exponent = value.as_tuple()
+        unscaled = int("".join(map(str, digits)))
+        assert -scale == exponent  # as Arrow gives it
+        return _big_integer(-unscaled if sign else unscaled) + _INT.pack(scale)
+
+    return _simple("BigDec", encode)
+
+
+def _big_integer(value: int) -> bytes:
+    known = _KNOWN_INTEGERS.get(value)
+    if known is not None:
+        return known
+    bits = value.bit_length() if value >= 0 else (-value - 1).bit_length()
+    data = value.to_bytes(bits // 8 + 1, "big", signed=True)
+    return _INT.pack(len(data) + 4) + data
 
 
 def list_snapshot(element: WrittenType) -> bytes:
@@ -204,17 +306,19 @@ def _modified(unit: int) -> bytes:
     return bytes([0xE0 | unit >> 12, 0x80 | unit >> 6 & 0x3F, 0x80 | unit & 0x3F])
 
 
-LONG = _simple("Long", _LONG.pack, hash_codes.of_longs)
-NO_NAMESPACE = WrittenType(_snapshot(_VOID), lambda _: b"\0")
+LONG = _number("Long", "q", hash_codes.of_longs)
+NO_NAMESPACE = WrittenType(_snapshot(_VOID), lambda _: b"\0", length=0)
+_WINDOW_BOUNDS = struct.Struct(">qq")
+_KNOWN_INTEGERS = {0: _INT.pack(1), 1: _INT.pack(2), 10: _INT.pack(3)}
 
 _SIMPLE = {
-    pa.bool_(): _simple("Boolean", _boolean, hash_codes.of_booleans),
-    pa.int8(): _simple("Byte", struct.Struct(">b").pack, hash_codes.of_ints),
-    pa.int16(): _simple("Short", struct.Struct(">h").pack, hash_codes.of_ints),
-    pa.int32(): _simple("Int", _INT.pack, hash_codes.of_ints),
+    pa.bool_(): _simple("Boolean", _boolean, hash_codes.of_booleans, 1),
+    pa.int8(): _number("Byte", "b", hash_codes.of_ints),
+    pa.int16(): _number("Short", "h", hash_codes.of_ints),
+    pa.int32(): _number("Int", "i", hash_codes.of_ints),
     pa.int64(): LONG,
-    pa.float32(): _simple("Float", struct.Struct(">f").pack, hash_codes.of_floats),
-    pa.float64(): _simple("Double", struct.Struct(">d").pack, hash_codes.of_floats),
+    pa.float32(): _number("Float", "f", hash_codes.of_floats),
+    pa.float64(): _number("Double", "d", hash_codes.of_floats),
     pa.string(): _simple("String", _string, hash_codes.of_texts),
     pa.binary(): _simple("array.BytePrimitiveArray", lambda data: _INT.pack(len(data)) + data),
 }
