@@ -3,7 +3,7 @@
 Serializers and states call it; it knows no state. Start with `casts`; `nesting` is how all of it walks nested data.
 """
 
-from holdfast.backends.arrow.array_checks import missing_in
+from holdfast.backends.arrow.array_checks import check_memory, missing_in
 from holdfast.backends.arrow.casts import MisfitError, cast, cast_rows
 from holdfast.backends.arrow.elements import Elements, chunks_of, compacted, nullable, scalar_of
 from holdfast.backends.arrow.equality import equal_numbers, equal_rows, plain_floats
@@ -33,6 +33,7 @@ __all__ = [
     "MisfitError",
     "cast",
     "cast_rows",
+    "check_memory",
     "check_sketches",
     "children_of",
     "chunks_of",

@@ -1,18 +1,42 @@
-"""Finds what Arrow lets pass in its own data: nulls where none may be, numbers that no float holds."""
+"""Finds what Arrow lets pass in its own data: nulls where none may be, numbers that no float holds, memory of others."""
+
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from holdfast.backends.arrow.kinds import is_text
 from holdfast.backends.arrow.nesting import (
     children_of,
     fields_of,
+    mapped_type,
     plain_array,
     plain_type,
     types_in,
 )
 
 _DOUBLE = pa.float64()
+_INDEX_INTO_NOTHING = "out of bounds: 0 (should be in [0, -1])"
+
+
+def check_memory(array: pa.Array) -> None:
+    """Make sure that the lengths, offsets and indices in an array lead to its own memory alone.
+
+    Text may be any bytes, as it may in Spark, unless it is beside Arrow's extension types, which it does not show
+    otherwise. An index into a dictionary of nothing may be 0, which Arrow itself writes inside of a struct that is null.
+
+    Raises:
+        pa.ArrowInvalid: They lead elsewhere.
+    """
+    array.validate()
+    with suppress(pa.ArrowNotImplementedError):
+        array = array.view(mapped_type(array.type, _without_text, may_be_null=True))
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        if not str(error).endswith(_INDEX_INTO_NOTHING):
+            raise
 
 
 def missing_in(array: pa.Array) -> str:
@@ -62,3 +86,15 @@ def _is_narrow_float(data_type: pa.DataType) -> bool:
 def _present_in(array: pa.Array) -> list[pa.Array]:
     """The values inside of those that are not null."""
     return children_of(array.drop_null())
+
+
+def _without_text(data_type: pa.DataType) -> pa.DataType:
+    """The type with bytes in place of text, laid out alike."""
+    if types.is_dictionary(data_type):
+        values = mapped_type(data_type.value_type, _without_text)
+        return pa.dictionary(data_type.index_type, values, ordered=data_type.ordered)
+    if not is_text(data_type):
+        return data_type
+    if types.is_large_string(data_type):
+        return pa.large_binary()
+    return pa.binary_view() if types.is_string_view(data_type) else pa.binary()

@@ -56,15 +56,30 @@ def types_in(type: pa.DataType) -> Iterator[pa.DataType]:
         yield from types_in(field.type)
 
 
-def mapped_type(type: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """The type with each type changed that is inside of it and has nothing inside itself."""
+def mapped_type(
+    type: pa.DataType,
+    change: Callable[[pa.DataType], pa.DataType],
+    *,
+    may_be_null: bool = False,
+) -> pa.DataType:
+    """The type with each type changed that is inside of it and has nothing inside itself.
+
+    Args:
+        type: The type.
+        change: Gives the other type.
+        may_be_null: Whether all that is inside may be null, but for keys of maps.
+    """
     if not fields_of(type):
         return change(type)
-    fields = [field.with_type(mapped_type(field.type, change)) for field in fields_of(type)]
+    fields = []
+    for field in fields_of(type):
+        changed = field.with_type(mapped_type(field.type, change, may_be_null=may_be_null))
+        fields.append(changed.with_nullable(True) if may_be_null else changed)
     if types.is_struct(type):
         return pa.struct(fields)
     if types.is_map(type):
-        return pa.map_(*fields, keys_sorted=type.keys_sorted)
+        keys, items = fields
+        return pa.map_(keys.with_nullable(False), items, keys_sorted=type.keys_sorted)
     make = next(make for is_kind, make in _LISTS if is_kind(type))
     return make(type, *fields)
 

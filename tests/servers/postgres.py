@@ -43,6 +43,7 @@ class PostgresServer:
             file.write(
                 f"port = {self._port}\nlisten_addresses = '127.0.0.1'\n"
                 "unix_socket_directories = ''\nmax_prepared_transactions = 20\n"
+                "dynamic_shared_memory_type = mmap\n"  # in files of its own, that a kill does not leave behind
             )
 
     @property

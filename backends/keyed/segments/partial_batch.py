@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from holdfast.backends.arrow import check_memory
+
 _HEAD_BYTES: Final = 1 << 16
 _PREFIX: Final = 8
 """Of the file, and of each message in it: its mark, and with messages the length of what follows."""
@@ -82,7 +84,7 @@ class PartialBatch:
             self._load(column.type, iter(column.buffers()), first, end)
         rows = column.slice(first, end - first)
         copied = pa.concat_arrays([rows, rows.slice(0, 0)])  # of these rows alone
-        copied.validate(full=True)
+        check_memory(copied)
         return copied
 
     def _load(

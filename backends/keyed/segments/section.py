@@ -5,6 +5,7 @@ from typing import Protocol, cast
 import numpy as np
 import pyarrow as pa
 
+from holdfast.backends.arrow import check_memory
 from holdfast.backends.keyed.columns import Column, cut, from_arrow, plain_type
 from holdfast.backends.keyed.segments.partial_batch import PartialBatch
 from holdfast.backends.keyed.segments.side_tables import Directory, Filter
@@ -202,7 +203,7 @@ class Section:
         batch = self._batch
         array = batch.column(self._index_of(name, type, batch.schema, batch.num_rows))
         try:
-            array.validate(full=True)  # else a wrong length is memory of somebody else
+            check_memory(array)
         except pa.ArrowInvalid as error:
             raise self._segment.corrupted(f"column {name!r} can't be right ({error})") from error
         return from_arrow(array)

@@ -1,0 +1,53 @@
+"""Arrays that were read: they lead to their own memory alone, whatever text they hold."""
+
+import struct
+
+import pyarrow as pa
+import pytest
+
+from holdfast.backends.arrow import check_memory
+
+NO_TEXT = b"\xff\xfe"
+
+
+def texts(*ends: int) -> pa.Array:
+    """Texts that end there, in two bytes that are no UTF-8."""
+    offsets = struct.pack(f"<{len(ends) + 1}i", 0, *ends)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(NO_TEXT)]
+    return pa.Array.from_buffers(pa.string(), len(ends), buffers)
+
+
+def nested(array: pa.Array) -> dict[str, pa.Array]:
+    """The array, alone and in other arrays."""
+    ends = pa.array([0, len(array)], pa.int32())
+    numbers = pa.array(range(len(array)), pa.int32())
+    return {
+        "alone": array,
+        "in a struct": pa.StructArray.from_arrays([array, array], ["a", "a"]),
+        "in a required field": pa.StructArray.from_arrays(
+            [array], fields=[pa.field("a", array.type, nullable=False)]
+        ),
+        "in a list": pa.ListArray.from_arrays(ends, array),
+        "in a map": pa.MapArray.from_arrays(ends, numbers, array),
+        "in a dictionary": pa.DictionaryArray.from_arrays(numbers, array),
+    }
+
+
+@pytest.mark.parametrize("where", nested(texts(2)))
+def test_text_may_be_of_any_bytes_but_must_end_in_its_own_memory(where: str) -> None:
+    check_memory(nested(texts(1, 2))[where])
+    with pytest.raises(pa.ArrowInvalid, match="out of bounds"):
+        check_memory(nested(texts(200, 2))[where])
+
+
+def test_what_is_missing_may_have_an_index_into_nothing_and_a_null_where_none_may_be() -> None:
+    kinds = pa.dictionary(pa.int32(), pa.string())
+    inner = pa.struct([pa.field("kind", kinds), pa.field("name", pa.string(), nullable=False)])
+    check_memory(pa.array([{"inner": None}], pa.struct([("inner", inner)])))
+
+
+def test_an_index_leads_into_its_dictionary() -> None:
+    indices = pa.array([0, 7], pa.int32())
+    wrong = pa.DictionaryArray.from_arrays(indices, pa.array(["a"]), safe=False)
+    with pytest.raises(pa.ArrowInvalid, match="out of bounds"):
+        check_memory(wrong)
