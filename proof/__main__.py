@@ -1,7 +1,7 @@
 """What tries to refute Holdfast's promises, and what survived: a table.
 
     make proof                       all, as long as it takes
-    make proof ARGS=--short          in less than a minute of CPU time, as CI does
+    make proof ARGS=--short          in about a minute of CPU time
     make proof ARGS='--seed 7 --only crash'
 
 The page is docs/proof.md, written by the long form, or by --page FILE.
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--short", action="store_true", help="what CI has time for")
+    parser.add_argument("--short", action="store_true", help="a sample of each row, but of those that take long")
     parser.add_argument("--seed", type=int, help="of an earlier run, to have the same again")
     parser.add_argument("--only", default="", help="rows with this in their names")
     parser.add_argument("--page", type=Path, help="write the table into this page")
