@@ -51,3 +51,9 @@ def test_an_index_leads_into_its_dictionary() -> None:
     wrong = pa.DictionaryArray.from_arrays(indices, pa.array(["a"]), safe=False)
     with pytest.raises(pa.ArrowInvalid, match="out of bounds"):
         check_memory(wrong)
+
+
+def test_nulls_without_a_type_may_be_in_a_part_of_a_list() -> None:
+    lists = pa.array([[{"x": None}], [{"x": None}]], pa.list_(pa.struct([("x", pa.null())])))
+    check_memory(lists[:1])
+    check_memory(lists[1:])

@@ -23,6 +23,8 @@ class SettingArguments(TypedDict, total=False):
     orphan_grace_s: float | str | None
     inline_threshold: int | str | None
     compression: Literal["none", "lz4", "zstd"] | None
+    state_backend: str | None
+    rocksdb_memory: int | str | None
     local_recovery: Literal["auto", "true", "false"] | bool | None
     local_recovery_bytes: int | str | None
     worker_memory: int | str | None
