@@ -201,6 +201,38 @@ def test_a_damaged_file_is_an_error_that_names_it(
     damaged.close()
 
 
+@pytest.mark.parametrize("part", ["a block", "the index", "the end"])
+def test_a_damaged_copy_is_deleted_and_fetched_again_by_the_next_attempt(
+    tmp_path: Path, checkpoints: KeyedCheckpoints, part: str
+) -> None:
+    tables = RocksDBStateTables(ALL, directory=QUICK_DISK)
+    put(tables.table(NUMBER), range(5000))
+    _, completed = report(tables, checkpoints, 1)
+    tables.close()
+    (name,) = completed.segments
+    with completed.segments[name].open_input_stream() as source:
+        content = bytearray(source.read())
+    whole = bytes(content)
+    content[{"a block": len(content) // 3, "the index": -60, "the end": -5}[part]] ^= 1
+    copy = tmp_path / name
+    copy.write_bytes(content)
+    beside = tmp_path / ("0" * 32)
+    beside.write_bytes(content)  # another file, which nobody says is damaged
+
+    def restored() -> dict[int, int]:
+        tables = RocksDBStateTables(ALL, [completed], directory=str(tmp_path))
+        try:
+            return held(tables.table(NUMBER))
+        finally:
+            tables.close()
+
+    with pytest.raises(CheckpointCorruptedError, match=r"\.sst"):
+        restored()
+    assert os.listdir(tmp_path) == [beside.name]
+    assert restored() == multiples(range(5000))
+    assert copy.read_bytes() == whole
+
+
 def test_files_are_fetched_once_a_host(tmp_path: Path, checkpoints: KeyedCheckpoints) -> None:
     tables = RocksDBStateTables(ALL, directory=str(tmp_path))
     put(tables.table(NUMBER), range(100))
@@ -221,6 +253,9 @@ def test_files_are_fetched_once_a_host(tmp_path: Path, checkpoints: KeyedCheckpo
     restored = RocksDBStateTables(ALL, [completed], directory=str(tmp_path))
     assert held(restored.table(NUMBER)) == multiples(range(100))
     restored.close()
+    assert set(os.listdir(tmp_path)) == set(completed.segments)
+    for name, stream in completed.segments.items():
+        assert (tmp_path / name).stat().st_size == stream.size
 
 
 def test_a_directory_is_its_process_own_until_that_is_killed(tmp_path: Path) -> None:

@@ -4,12 +4,15 @@
         held                                 locked for as long as the process has it
         db/                                  RocksDB's own files
         snapshot-<n>/                        files of a snapshot, as hard links, until it is written
+    <directory>/<name>                       a copy of a sorted file, which databases have as a hard link
 
 A lock ends with the process that has it, however it ends: who comes next deletes what nobody holds.
+A copy that RocksDB says is damaged is deleted, so that the next attempt fetches it from storage.
 """
 
 import fcntl
 import os
+import re
 import shutil
 import uuid
 import weakref
@@ -33,6 +36,7 @@ _DEFAULT = "default"
 """RocksDB has this column family always; no state lies in it."""
 
 _PREFIX = "state/"
+_SORTED_FILE = re.compile(rf"/[^:]*?{re.escape(_SUFFIX)}/[\w-]+/\w+\.sst")
 _UNLOGGED = WriteOptions()
 _UNLOGGED.disable_wal = True  # type: ignore[assignment,method-assign]  # its stub is wrong
 
@@ -231,5 +235,19 @@ def _error_for(error: Exception) -> Exception | None:
             return StorageFullError(f"RocksDB: {text}")
         return StorageUnavailableError(f"RocksDB: {text}")
     if text.startswith("Corruption"):
+        _delete_copies(text)
         return CheckpointCorruptedError(f"RocksDB: {text}")
     return None
+
+
+def _delete_copies(text: str) -> None:
+    """Delete the copies of the sorted files that an error of RocksDB names. Never raises."""
+    for path in _SORTED_FILE.findall(text):
+        directory = os.path.dirname(os.path.dirname(os.path.dirname(path)))
+        with suppress(OSError):
+            damaged = os.stat(path)
+            with os.scandir(directory) as entries:
+                copies = [entry for entry in entries if entry.inode() == damaged.st_ino]
+            for copy in copies:
+                if os.path.samestat(copy.stat(), damaged):
+                    os.unlink(copy)

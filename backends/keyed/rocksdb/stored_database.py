@@ -41,7 +41,7 @@ class StoredDatabase:
             path: The directory, which is new.
             copies: Where sorted files are as other tasks have left them, by their names among shared files, and
                 are left for others; None if nowhere. What is there is linked, and not looked at: each block of
-                it has a checksum, which RocksDB verifies as it reads.
+                it has a checksum, which RocksDB verifies as it reads. A damaged copy is deleted when that is seen.
 
         Raises:
             CheckpointNotFoundError: A file is gone.
@@ -51,20 +51,12 @@ class StoredDatabase:
         os.mkdir(path, mode=0o700)
         for file, (name, stream) in self.streams.items():
             target = os.path.join(path, file)
-            if copies is None:
-                _download(stream, target)
+            copy = None if copies is None else os.path.join(copies, name)
+            if copy is not None and _is_linked(copy, target, stream.size):
                 continue
-            copy = os.path.join(copies, name)
-            if not _has(copy, stream.size):
-                unfinished = f"{copy}.{uuid.uuid4().hex}.inprogress"
-                try:
-                    _download(stream, unfinished)
-                    os.replace(unfinished, copy)
-                except BaseException:
-                    if os.path.exists(unfinished):
-                        os.unlink(unfinished)
-                    raise
-            os.link(copy, target)
+            _download(stream, target)
+            if copy is not None:
+                _leave(target, copy)
         for file, content in self.manifest.private.items():
             with open(os.path.join(path, file), "xb") as private:
                 private.write(content)
@@ -91,11 +83,23 @@ def stored_database(handle: SegmentsStateHandle) -> StoredDatabase | None:
     return StoredDatabase(handle, manifest)
 
 
-def _has(path: str, size: int) -> bool:
+def _is_linked(copy: str, target: str, size: int) -> bool:
+    """Make the target of a copy, if there is a whole one; it may be deleted by others at any time until then."""
     try:
-        return os.stat(path).st_size == size
+        os.link(copy, target)
     except FileNotFoundError:
         return False
+    if os.stat(target).st_size == size:
+        return True
+    os.unlink(target)
+    return False
+
+
+def _leave(path: str, copy: str) -> None:
+    """Let other tasks have a file, in the place of a copy that was cut off."""
+    unfinished = f"{copy}.{uuid.uuid4().hex}.inprogress"
+    os.link(path, unfinished)
+    os.replace(unfinished, copy)
 
 
 def _download(stream: StreamStateHandle, path: str) -> None:
