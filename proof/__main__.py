@@ -32,7 +32,9 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--short", action="store_true", help="a sample of each row, but of those that take long")
+    parser.add_argument(
+        "--short", action="store_true", help="a sample of each row, but of those that take long"
+    )
     parser.add_argument("--seed", type=int, help="of an earlier run, to have the same again")
     parser.add_argument("--only", default="", help="rows with this in their names")
     parser.add_argument("--page", type=Path, help="write the table into this page")
