@@ -48,7 +48,7 @@ def session(places: Places, master: str) -> SparkSession:
         SparkSession.builder.master(master)
         .appName(f"demo: {places.job.name}")
         .config("spark.ui.enabled", "false")
-        .config("spark.python.daemon.module", "holdfast.spark.worker_daemon")
+        .config("spark.python.daemon.module", "holdfast.worker_daemon")
         .config("spark.local.dir", str(places.scratch))
         .config("spark.sql.warehouse.dir", f"file://{places.scratch}/warehouse")
         # Executors that are processes of their own find the modules of this one.

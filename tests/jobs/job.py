@@ -28,7 +28,7 @@ LOCAL = {
     # The default starts a `readlink` for each rename on a local disk: a hundred processes in a test.
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
     ".checkpointing.FileSystemBasedCheckpointFileManager",
-    "spark.python.daemon.module": "holdfast.spark.worker_daemon",
+    "spark.python.daemon.module": "holdfast.worker_daemon",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -22,7 +22,7 @@ EXECUTOR_OPTIONS = os.environ.get("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1"
 SETTINGS = {
     "spark.executor.extraJavaOptions": EXECUTOR_OPTIONS,
     "spark.locality.wait": "0s",
-    "spark.python.daemon.module": "holdfast.spark.worker_daemon",
+    "spark.python.daemon.module": "holdfast.worker_daemon",
     "spark.scheduler.minRegisteredResourcesRatio": "1",
     # Executors that are gone do not come back with what they had.
     "spark.shuffle.io.retryWait": "100ms",

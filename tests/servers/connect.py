@@ -70,7 +70,7 @@ def connect_server(directory: Path) -> Iterator[ConnectServer]:
         "spark.connect.grpc.binding.port": str(port),
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(directory),
-        "spark.python.daemon.module": "holdfast.spark.worker_daemon",
+        "spark.python.daemon.module": "holdfast.worker_daemon",
         "spark.sql.session.timeZone": "Europe/Berlin",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
