@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from contracts.patience import RUN_HANGS_S
 
+from examples.demo.flights_demo import N_FILES
 from holdfast.cli.command_line import main
 
 ROOT = Path(__file__).parents[1]
@@ -32,6 +33,6 @@ def test_jobs_that_are_killed_come_to_what_a_plain_query_says_and_remember_it(
     assert "every figure, session and report is what a plain query says" in ran.stdout
     assert main(["list", f"file://{tmp_path}/demo/flights/checkpoints", "--history", "--json"]) == 0
     history = json.loads(capsys.readouterr().out)
-    assert [row["batch"] for row in history] == list(range(40))
+    assert [row["batch"] for row in history] == list(range(N_FILES))
     # After three kills, and for the rest of the stream.
     assert sum(row["claims"] is not None for row in history) == 4

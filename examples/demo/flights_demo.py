@@ -24,7 +24,7 @@ from examples.demo.progress import Progress
 from examples.demo.runs import Run, run_to_the_end
 from examples.flights_job import ROWS_PER_FILE
 
-N_FILES = 40
+N_FILES = 24
 """Files of the stream, each of which is a micro-batch."""
 
 

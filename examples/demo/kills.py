@@ -32,9 +32,9 @@ class KillPoint:
 
 KILL_POINTS: Mapping[Job, tuple[KillPoint, ...]] = {
     FLIGHTS: (
-        KillPoint(Stage.STATE_WRITTEN, first_batch=6, patience=8),
-        KillPoint(Stage.SINK_DONE, first_batch=16, patience=8),
-        KillPoint(Stage.PUBLISHED, first_batch=26, patience=8),
+        KillPoint(Stage.STATE_WRITTEN, first_batch=3, patience=6),
+        KillPoint(Stage.SINK_DONE, first_batch=9, patience=6),
+        KillPoint(Stage.PUBLISHED, first_batch=15, patience=6),
     ),
     FLEET: (
         KillPoint(Stage.STATE_WRITTEN, first_batch=2, patience=2),

@@ -4,9 +4,10 @@ Spark's own daemon forks a worker which then imports Holdfast, Arrow and pandas,
 each worker does so, and a task that fails takes its worker with it. Here they are imported before the fork,
 once on each executor, and the workers share the memory.
 
-Spark puts a ZIP of PySpark and a JAR before all else on the path of workers, and has every task forget what
-Python knows of the path. Python before 3.13 then reads the lists of all files in them again, at once and for
-each of PySpark's packages: 0.2 s for each task. Where PySpark is installed in the same version, that is taken.
+Spark puts a ZIP of PySpark and a JAR before all else on the path of workers. What is imported from a ZIP is
+compiled anew, for a second in each daemon; and each new worker forgets what Python knows of the path, which then
+reads the lists of all files in them again, once for each of PySpark's packages: 0.2 s. So PySpark is imported
+from where it is installed, if it is there in the same version.
 
 Spark starts it as it starts its own: `python -m holdfast.worker_daemon pyspark.worker`. It is here and not in
 `holdfast.spark`, whose import imports PySpark.
