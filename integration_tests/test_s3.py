@@ -52,13 +52,22 @@ def races(request: pytest.FixtureRequest, real_s3_bucket: S3Bucket) -> None:
         pytest.skip("versitygw looks and writes in two steps: its conditions are not atomic")
 
 
+@pytest.mark.parametrize(
+    ("real_s3_bucket", "state_files"),
+    [("minio", "boto3"), ("versitygw", "obstore")],  # each once: the wire is alike
+    indirect=True,
+)
 @pytest.mark.usefixtures("races")
 class TestS3FileSystem(ExclusiveFileSystemContract):
     has_directories = False
 
-    @pytest.fixture(params=["boto3", "obstore"])
-    def file_system(self, request: pytest.FixtureRequest, real_s3_bucket: S3Bucket) -> S3FileSystem:
-        return S3FileSystem(settings_of(real_s3_bucket.server, state_files=request.param))
+    @pytest.fixture
+    def state_files(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    @pytest.fixture
+    def file_system(self, state_files: str, real_s3_bucket: S3Bucket) -> S3FileSystem:
+        return S3FileSystem(settings_of(real_s3_bucket.server, state_files=state_files))
 
     @pytest.fixture
     def directory(self, real_s3_bucket: S3Bucket) -> str:

@@ -49,6 +49,11 @@ def session(places: Places, master: str) -> SparkSession:
         .appName(f"demo: {places.job.name}")
         .config("spark.ui.enabled", "false")
         .config("spark.python.daemon.module", "holdfast.worker_daemon")
+        # Spark's own checkpoints are on local disk, where the default starts a `readlink` for each rename.
+        .config(
+            "spark.sql.streaming.checkpointFileManagerClass",
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+        )
         .config("spark.local.dir", str(places.scratch))
         .config("spark.sql.warehouse.dir", f"file://{places.scratch}/warehouse")
         # Executors that are processes of their own find the modules of this one.
