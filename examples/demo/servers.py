@@ -44,7 +44,8 @@ def s3_server() -> Iterator[str]:
                 **_PROXIES,
             },
         )
-        client = boto3.client("s3")
+        # The session that boto3 makes by itself would keep the keys of an earlier server.
+        client = boto3.Session().client("s3")
         client.create_bucket(Bucket=_BUCKET)
         client.close()
         yield f"s3://{_BUCKET}/checkpoints"
