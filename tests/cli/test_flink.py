@@ -6,26 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts.flink_kinds import LONG, NOTHING, STRING, TIMER, composite, i8, list_of, snapshot
 from contracts.flink_savepoints import (
-    LONG,
-    NOTHING,
-    STRING,
-    TIMER,
     Subtask,
     canonical_group,
     channel,
-    composite,
     entry_key,
     file,
-    i8,
     info,
     keyed_description,
     keyed_info,
     keyed_stream,
-    list_of,
     list_states,
     metadata,
-    snapshot,
 )
 
 from holdfast import flink

@@ -6,32 +6,34 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from contracts.flink_savepoints import (
+from contracts.flink_kinds import (
     LONG,
     STRING,
     Kind,
-    Subtask,
-    canonical_group,
     each,
     i2,
     i4,
     i8,
+    list_of,
+    map_of,
+    pojo_of,
+    row_of,
+    snapshot,
+    string,
+    tuple_of,
+    utf,
+)
+from contracts.flink_savepoints import (
+    Subtask,
+    canonical_group,
     inline,
     key_groups,
     keyed_description,
     keyed_info,
     keyed_stream,
-    list_of,
     list_states,
-    map_of,
     metadata,
-    pojo_of,
-    row_of,
     snappy,
-    snapshot,
-    string,
-    tuple_of,
-    utf,
 )
 from hypothesis import given
 from hypothesis import strategies as st

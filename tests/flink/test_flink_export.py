@@ -8,25 +8,27 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from contracts.flink_savepoints import (
+from contracts.flink_kinds import (
     LONG,
     NOTHING,
     SIMPLE,
     STRING,
     Kind,
+    list_of,
+    map_of,
+    pojo_of,
+    row_of,
+    tuple_of,
+)
+from contracts.flink_savepoints import (
     Subtask,
     canonical_group,
     entry_key,
     keyed_description,
     keyed_info,
     keyed_stream,
-    list_of,
     list_states,
-    map_of,
     metadata,
-    pojo_of,
-    row_of,
-    tuple_of,
 )
 from hypothesis import given
 from hypothesis import strategies as st

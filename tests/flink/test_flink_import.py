@@ -7,33 +7,35 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from contracts.flink_savepoints import (
+from contracts.flink_kinds import (
     LONG,
     NOTHING,
     SIMPLE,
     STRING,
     Kind,
-    Subtask,
-    canonical_group,
-    channel,
     each,
-    entry_key,
     i2,
     i4,
     i8,
-    info,
-    keyed_description,
-    keyed_info,
-    keyed_stream,
-    list_states,
     map_of,
-    metadata,
-    operator_handle,
     row_of,
     snapshot,
     string,
     tuple_of,
     utf,
+)
+from contracts.flink_savepoints import (
+    Subtask,
+    canonical_group,
+    channel,
+    entry_key,
+    info,
+    keyed_description,
+    keyed_info,
+    keyed_stream,
+    list_states,
+    metadata,
+    operator_handle,
 )
 from hypothesis import given
 from hypothesis import strategies as st

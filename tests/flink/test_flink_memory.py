@@ -7,16 +7,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from contracts.flink_kinds import LONG, NOTHING, SIMPLE, STRING, i2, i4
 from contracts.flink_savepoints import (
-    LONG,
-    NOTHING,
-    SIMPLE,
-    STRING,
     Subtask,
     canonical_group,
     entry_key,
-    i2,
-    i4,
     key_groups,
     keyed_description,
     keyed_info,

@@ -4,17 +4,13 @@ import uuid
 from pathlib import Path
 
 import pytest
+from contracts.flink_kinds import LONG, NOTHING, each, i4, i8, utf
 from contracts.flink_savepoints import (
-    LONG,
-    NOTHING,
     Subtask,
     canonical_group,
     channel,
-    each,
     entry_key,
     file,
-    i4,
-    i8,
     incremental,
     inline,
     key_groups,
@@ -26,7 +22,6 @@ from contracts.flink_savepoints import (
     operator_handle,
     relative,
     segment,
-    utf,
 )
 
 from holdfast import flink
@@ -295,7 +290,7 @@ def test_a_savepoint_is_read_from_any_store(memory_directory: str) -> None:
 
 
 def test_subtasks_that_describe_a_state_as_unreadable_are_said(tmp_path: Path) -> None:
-    from contracts.flink_savepoints import snapshot
+    from contracts.flink_kinds import snapshot
 
     description = keyed_description(
         LONG.snapshot,

@@ -9,26 +9,28 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from contracts.flink_savepoints import (
+from contracts.flink_kinds import (
     LONG,
     NOTHING,
     SIMPLE,
     STRING,
     Kind,
-    Subtask,
-    canonical_group,
     composite,
     each,
-    entry_key,
     i2,
     i4,
     i8,
+    list_of,
+    snapshot,
+)
+from contracts.flink_savepoints import (
+    Subtask,
+    canonical_group,
+    entry_key,
     keyed_description,
     keyed_info,
     keyed_stream,
-    list_of,
     metadata,
-    snapshot,
 )
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,20 +6,16 @@ from typing import Any
 
 import pytest
 import rocksdict
+from contracts.flink_kinds import LONG, NOTHING, STRING, i8, string
 from contracts.flink_savepoints import (
-    LONG,
-    NOTHING,
-    STRING,
     Subtask,
     entry_key,
-    i8,
     incremental,
     inline,
     keyed_description,
     keyed_info,
     metadata,
     relative,
-    string,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st

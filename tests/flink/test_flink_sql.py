@@ -9,24 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from contracts.flink_kinds import NOTHING, TEXTS, Kind, each, i4, i8, simple, snapshot, string
 from contracts.flink_savepoints import (
-    NOTHING,
-    TEXTS,
-    Kind,
     Subtask,
     canonical_group,
-    each,
     entry_key,
-    i4,
-    i8,
     keyed_description,
     keyed_info,
     keyed_stream,
     list_states,
     metadata,
-    simple,
-    snapshot,
-    string,
 )
 from hypothesis import given
 from hypothesis import strategies as st

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from contracts.flink_savepoints import (
+from contracts.flink_kinds import (
     BASE,
     INT,
     KINDS,
@@ -21,32 +21,34 @@ from contracts.flink_savepoints import (
     TIME_WINDOW,
     TIMER,
     Kind,
-    Subtask,
-    canonical_group,
     composite,
     each,
-    entry_key,
     framed_map,
     i2,
     i4,
     i8,
+    list_of,
+    map_of,
+    nullable,
+    pojo_snapshot,
+    snapshot,
+    string,
+    tuple_of,
+    utf,
+)
+from contracts.flink_savepoints import (
+    Subtask,
+    canonical_group,
+    entry_key,
     info,
     inline,
     key_groups,
     keyed_description,
     keyed_info,
     keyed_stream,
-    list_of,
     list_states,
-    map_of,
     metadata,
-    nullable,
-    pojo_snapshot,
     snappy,
-    snapshot,
-    string,
-    tuple_of,
-    utf,
 )
 from hypothesis import given
 from hypothesis import strategies as st

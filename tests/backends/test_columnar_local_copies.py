@@ -1,0 +1,288 @@
+"""Local copies of columnar segments: what is kept, and what happens when they are damaged or find no room."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from contracts.columnar_tables import ROWS, TablesJob, job, put, uris, value_spec, values
+
+from holdfast.backends.keyed.columnar import (
+    MergePolicy,
+    Workspace,
+)
+from holdfast.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    StorageFullError,
+)
+from holdfast.locations.file_systems import file_system_for
+from holdfast.testing import Faults
+
+__all__ = ["job"]
+
+
+def test_restoring_opens_no_segment_before_it_is_needed(job: TablesJob) -> None:
+    tables = job.restored()
+    put(tables.table(value_spec()), range(ROWS))
+    handle = job.completed(tables)
+    job.on_another_worker()
+    for stream in handle.segments.values():
+        stream.discard_state()
+    table = job.restored(handle).table(value_spec())
+    with pytest.raises(CheckpointNotFoundError):
+        values(table, range(1))
+
+
+def test_a_segment_is_fetched_once_and_then_read_from_the_local_copy(job: TablesJob) -> None:
+    tables = job.restored()
+    put(tables.table(value_spec()), range(ROWS), 5)
+    handle = job.completed(tables)
+    job.on_another_worker()
+    assert values(job.restored(handle).table(value_spec()), range(3)) == [5] * 3
+    assert job.local_files() == handle.segments.keys()
+    for stream in handle.segments.values():
+        stream.discard_state()
+    job.workspace = Workspace()
+    assert values(job.restored(handle).table(value_spec()), range(3)) == [5] * 3
+
+
+def test_local_copies_stay_until_no_confirmed_checkpoint_needs_them(job: TablesJob) -> None:
+    tables = job.restored(policy=MergePolicy())
+    table = tables.table(value_spec())
+    put(table, range(ROWS), 1)
+    first = job.completed(tables)
+    assert job.local_files() == first.segments.keys()
+    put(table, range(ROWS), 2)  # all is merged
+    second = job.snapshot(tables)
+    assert not first.segments.keys() & second.segments.keys()
+    assert job.local_files() == first.segments.keys() | second.segments.keys()
+    tables.notify_checkpoint_complete(job.checkpoint)
+    assert job.local_files() == second.segments.keys()
+
+
+def cut(content: bytes) -> bytes:
+    return content[:5000]
+
+
+def changed_in_the_middle(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def changed_at_the_end(content: bytes) -> bytes:
+    return content[:-30] + bytes(30)
+
+
+def emptied(_: bytes) -> bytes:
+    return b""
+
+
+CUT_OFF_DURING_A_READ = """
+import os, sys
+from holdfast.backends.keyed.segments import Segment
+
+keys = Segment.open(sys.argv[1], "s").section(0).sort_keys
+os.truncate(sys.argv[1], 0)
+keys.sum()
+"""
+
+DAMAGES = [cut, changed_in_the_middle, changed_at_the_end, emptied]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_damaged_local_copy_is_fetched_again_with_a_warning(
+    job: TablesJob,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[bytes], bytes],
+    *,
+    is_open: bool,
+) -> None:
+    tables = job.restored()
+    put(tables.table(value_spec()), range(ROWS), 5)
+    handle = job.completed(tables)
+    (name,) = handle.segments
+    written = (job.local / name).read_bytes()
+    if not is_open:
+        job.workspace = Workspace()
+    (job.local / name).write_bytes(damage(written))
+    os.utime(job.local / name, ns=(0, 0))  # it may be written twice between two ticks of the clock
+    assert set(values(job.restored(handle).table(value_spec()), range(ROWS))) == {5}
+    (warning,) = caplog.messages
+    assert f"the local copy of segment {name} is damaged" in warning
+    assert (job.local / name).read_bytes() == written
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_local_copy_that_is_cut_off_between_two_look_ups_of_a_batch_is_fetched_again(
+    job: TablesJob, caplog: pytest.LogCaptureFixture, *, is_deleted: bool
+) -> None:
+    tables = job.restored()
+    put(tables.table(value_spec()), range(ROWS), 5)
+    handle = job.completed(tables)
+    (name,) = handle.segments
+    table = job.restored(handle).table(value_spec())
+    assert set(values(table, range(ROWS))) == {5}
+    with (job.local / name).open("r+b") as file:
+        if is_deleted:
+            os.unlink(job.local / name)
+        file.truncate(0)
+    assert set(values(table, range(ROWS))) == {5}
+    assert len(caplog.messages) == (0 if is_deleted else 1)
+
+
+def test_a_segment_that_was_cut_off_before_any_checkpoint_had_it_is_named(job: TablesJob) -> None:
+    tables = job.restored()
+    table = tables.table(value_spec())
+    put(table, range(ROWS), 5)
+    (name,) = job.snapshot(tables).segments
+    os.truncate(job.local / name, 5000)
+    with pytest.raises(CheckpointCorruptedError, match=name):
+        values(table, range(ROWS))
+
+
+def test_a_worker_dies_of_a_file_cut_off_during_a_read_and_the_next_fetches_the_segment(
+    job: TablesJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    tables = job.restored()
+    put(tables.table(value_spec()), range(ROWS), 5)
+    handle = job.completed(tables)
+    (name,) = handle.segments
+    path = str(job.local / name)
+    worker = subprocess.run([sys.executable, "-c", CUT_OFF_DURING_A_READ, path], check=False)
+    assert worker.returncode == -signal.SIGBUS
+    job.workspace = Workspace()
+    assert set(values(job.restored(handle).table(value_spec()), range(ROWS))) == {5}
+    (warning,) = caplog.messages
+    assert f"the local copy of segment {name} is damaged" in warning
+
+
+def test_a_merge_fetches_a_damaged_local_copy_again(job: TablesJob) -> None:
+    tables = job.restored()
+    table = tables.table(value_spec())
+    put(table, range(ROWS), 5)
+    handle = job.completed(tables)
+    job.workspace = Workspace()
+    (name,) = handle.segments
+    (job.local / name).write_bytes(changed_in_the_middle((job.local / name).read_bytes()))
+    merging = job.restored(handle, policy=MergePolicy(rewrite=1e9))
+    put(merging.table(value_spec()), range(1), 6)
+    merged = job.completed(merging)
+    assert merged.segments.keys().isdisjoint(handle.segments)
+    assert values(merging.table(value_spec()), range(ROWS)) == [6] + [5] * (ROWS - 1)
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_segment_that_storage_has_damaged_too_is_named_and_never_served(
+    job: TablesJob, *, is_gone: bool
+) -> None:
+    tables = job.restored()
+    put(tables.table(value_spec()), range(ROWS), 5)
+    handle = job.completed(tables)
+    (name,) = handle.segments
+    uri = uris(handle)[name]
+    job.workspace = Workspace()
+    written = (job.local / name).read_bytes()
+    (job.local / name).write_bytes(changed_in_the_middle(written))
+    store = file_system_for(uri)
+    store.delete([uri])
+    if not is_gone:
+        file = store.create(uri)
+        file.write(changed_in_the_middle(written))
+        file.commit()
+    table = job.restored(handle).table(value_spec())
+    error = CheckpointNotFoundError if is_gone else CheckpointCorruptedError
+    for _ in range(2):
+        with pytest.raises(error, match=uri):
+            values(table, range(ROWS))
+
+
+def test_without_a_directory_segments_are_in_memory(job: TablesJob) -> None:
+    tables = job.restored(is_local=False)
+    put(tables.table(value_spec()), range(ROWS), 5)
+    handle = job.completed(tables)
+    assert not job.local_files()
+    restored = job.restored(handle, is_local=False)
+    assert set(values(restored.table(value_spec()), range(ROWS))) == {5}
+    assert not job.local_files()
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_what_the_disk_does_not_take_is_kept_in_memory(
+    job: TablesJob, monkeypatch: pytest.MonkeyPatch, *, is_full: bool
+) -> None:
+    tables = job.restored(policy=MergePolicy())
+    table = tables.table(value_spec())
+    put(table, range(ROWS), 1)
+    job.completed(tables)
+    before = job.local_files()
+    put(table, range(0, ROWS, 2), 2)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC if is_full else errno.EROFS, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "writev", full)
+        handle = job.completed(tables)
+        assert job.local_files() <= before
+        restored = job.restored(handle)
+        assert values(restored.table(value_spec()), range(ROWS)) == [2, 1] * (ROWS // 2)
+    assert values(table, range(ROWS)) == [2, 1] * (ROWS // 2)
+    restored = job.restored(handle)
+    assert values(restored.table(value_spec()), range(ROWS)) == [2, 1] * (ROWS // 2)
+    assert job.local_files()
+
+
+def test_after_a_merge_that_storage_has_no_room_for_the_old_segments_serve_and_the_next_one_merges(
+    faults: Faults, tmp_path: Path
+) -> None:
+    job = TablesJob(faults.directory, tmp_path)
+    tables = job.restored(
+        policy=MergePolicy()
+    )  # which merges a state as small as this with each batch
+    table = tables.table(value_spec())
+    put(table, range(ROWS), 1)
+    before = job.completed(tables)
+    put(table, range(0, ROWS, 2), 2)
+    faults.run_out_of_space(1000)
+    with pytest.raises(StorageFullError):
+        job.snapshot(tables)
+    tables.notify_checkpoint_aborted(job.checkpoint)
+    assert values(table, range(ROWS)) == [2, 1] * (ROWS // 2)
+    assert set(values(job.restored(before).table(value_spec()), range(ROWS))) == {1}
+    faults.make_room()
+    after = job.completed(tables)
+    assert len(after.segments) == 1
+    assert not after.segments.keys() & before.segments.keys()
+    restored = job.restored(after)
+    assert values(restored.table(value_spec()), range(ROWS)) == [2, 1] * (ROWS // 2)
+
+
+def test_on_the_disk_of_its_storage_a_segment_is_written_once(
+    local_directory: str, tmp_path: Path
+) -> None:
+    job = TablesJob(local_directory, tmp_path / "local")
+    tables = job.restored()
+    table = tables.table(value_spec())
+    put(table, range(ROWS), 1)
+    aborted = job.snapshot(tables)
+    aborted.discard_state()
+    tables.notify_checkpoint_aborted(job.checkpoint)
+    handle = job.completed(tables)
+    ((name, uri),) = uris(handle).items()
+    stored = Path(uri.removeprefix("file://"))
+    assert stored.samefile(job.local / name)
+    (stream,) = handle.segments.values()
+    with stream.open_input_stream() as reader:  # which verifies it
+        assert reader.read(-1) == stored.read_bytes()
+    put(table, range(ROWS), 2)
+    merging = job.restored(handle, policy=MergePolicy(rewrite=1e9))
+    put(merging.table(value_spec()), range(1), 2)
+    job.completed(merging)
+    assert name not in job.local_files()
+    assert stored.exists()

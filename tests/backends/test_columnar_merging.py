@@ -1,0 +1,129 @@
+"""Merging of columnar segments: how much is read, written and held for it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from contracts.columnar_tables import (
+    GROUPS,
+    ROWS,
+    TablesJob,
+    identities,
+    job,
+    put,
+    value_spec,
+    values,
+)
+
+from holdfast.backends.keyed.columnar import (
+    ColumnarStateTables,
+    MergePolicy,
+    Workspace,
+)
+from holdfast.backends.keyed.columnar.chunked_merging import merged_by_chunks
+from holdfast.backends.keyed.segments import Part, SortedRows, read_tables
+from holdfast.backends.keys import KeyGroupRange
+
+__all__ = ["job"]
+
+
+def test_a_snapshot_makes_two_segments_at_most_and_reads_a_bounded_part_of_a_large_state(
+    job: TablesJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = MergePolicy(
+        fan_in=4,
+        level_bytes=2e3,
+        tier_bytes=20e3,
+        least_slice_bytes=10e3,
+        most_slice_bytes=20e3,
+    )
+    tables = job.restored(policy=policy)
+    table = tables.table(value_spec())
+    put(table, range(ROWS))  # 240 kB
+    job.completed(tables)
+    known: set[str] = set()
+    merged_rows = []
+
+    def counted(parts: Sequence[Part], *arguments: object, **named: object) -> SortedRows:
+        merged_rows.append(sum(part.rows for part in parts))
+        return merged_by_chunks(parts, *arguments, **named)  # type: ignore[arg-type]
+
+    compaction = "holdfast.backends.keyed.columnar.compaction"
+    monkeypatch.setattr(f"{compaction}.merged_by_chunks", counted)
+    expected = [0] * ROWS
+    for batch in range(150):
+        changed = range(batch % 100, ROWS, 100)
+        put(table, changed, batch)
+        for key in changed:
+            expected[key] = batch
+        segments = job.completed(tables).segments.keys()
+        assert len(segments - known) <= 2
+        known |= segments
+        if batch == 30:  # by now it knows that a batch changes little of what was written first
+            merged_rows.clear()
+    assert values(table, range(ROWS)) == expected
+    assert max(merged_rows) <= 2 * 20e3 / 24
+    runs = table.manifest.runs
+    assert len(runs) <= 13
+    assert sum(run.rows for run in runs) < 1.6 * ROWS
+
+
+def test_small_batches_after_a_bulk_load_merge_no_more_than_small_batches_do(
+    job: TablesJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = MergePolicy(
+        fan_in=4,
+        level_bytes=2e3,
+        tier_bytes=20e3,
+        least_slice_bytes=10e3,
+        most_slice_bytes=20e3,
+    )
+    tables = job.restored(policy=policy)
+    table = tables.table(value_spec())
+    for first in range(0, ROWS, ROWS // 6):  # 40 kB each
+        put(table, range(first, min(first + ROWS // 6, ROWS)), 1)
+        job.completed(tables)
+    merged_rows = []
+
+    def counted(parts: Sequence[Part], *arguments: object, **named: object) -> SortedRows:
+        merged_rows.append(sum(part.rows for part in parts))
+        return merged_by_chunks(parts, *arguments, **named)  # type: ignore[arg-type]
+
+    compaction = "holdfast.backends.keyed.columnar.compaction"
+    monkeypatch.setattr(f"{compaction}.merged_by_chunks", counted)
+    for batch in range(60):
+        put(table, range(batch, ROWS, 100), 2)
+        job.completed(tables)
+    assert merged_rows
+    assert max(merged_rows) <= 2 * 20e3 / 24
+    assert len(table.manifest.runs) <= 12
+    assert values(table, range(ROWS)) == ([2] * 60 + [1] * 40) * (ROWS // 100)
+
+
+def test_memory_of_a_large_merge_is_given_back_when_no_other_comes() -> None:
+    arena = Workspace().arena
+    arena.array(30 << 20, np.uint8)
+    assert arena.size > 30 << 20
+    for _ in range(3):
+        arena.reset()
+        arena.array(8 << 20, np.uint8)
+    assert arena.size > 30 << 20
+    for _ in range(60):
+        arena.reset()
+        arena.array(1 << 20, np.uint8)
+    assert arena.size <= 8 << 20
+
+
+def test_rows_of_other_key_groups_go_when_they_are_merged(job: TablesJob) -> None:
+    tables = job.restored()
+    put(tables.table(value_spec()), range(ROWS), 1)
+    handle = job.completed(tables)
+    half = ColumnarStateTables(KeyGroupRange(0, 3), [handle], policy=MergePolicy(rewrite=1e9))
+    table = half.table(value_spec())
+    put(table, range(1), 2)
+    merged = job.snapshot(half)
+    own = int((identities(range(ROWS)).sort_keys < 4 << 48).sum())
+    assert table.manifest.runs[0].rows == own
+    assert merged.key_groups == (0, 3)
+    rows = [rows for table in read_tables([merged], GROUPS) for rows in table.rows()]
+    assert sum(len(step) for step in rows) == own
