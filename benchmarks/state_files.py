@@ -56,7 +56,7 @@ FILE_BYTES = 32 << 10
 INLINE_BYTES = 1 << 10
 THREADS = 8
 REPEATS = 10
-"""Of the works that take milliseconds, in each round; their median is the round's figure."""
+"""How often works that take milliseconds run in each round; their median is the round's figure."""
 WARM_UP = 3
 
 Durations = list[float]

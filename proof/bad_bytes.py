@@ -46,7 +46,7 @@ class Tried:
     Attributes:
         inputs: How many there were.
         refused: By an error of Holdfast.
-        escaped: Those on which it failed otherwise, as names of errors with the number of the input; none is right.
+        escaped: The other errors, as their names with the number of the input; none is right.
     """
 
     inputs: int = 0

@@ -36,7 +36,7 @@ class CrashPoint:
 
     Attributes:
         number: Which call, counted from 1.
-        call: Its name.
+        call: The call's name.
         is_before: Whether the call was still to come.
         completed: The newest checkpoint that the driver had been told of.
         files: The content of each file, by its path in the directory.

@@ -89,7 +89,7 @@ class Driver(NamedTuple):
     """A driver, and its cleaner.
 
     Attributes:
-        at: Its next step.
+        at: The driver's next step.
         known: The checkpoints that it keeps.
         epoch: Number of its claim.
         doomed: Numbers of checkpoints that its cleaner deletes.
@@ -398,7 +398,7 @@ def _gone_on_from(state: State, index: int) -> State:
     if (latest.token if latest else None) == state.head:
         return state
     if latest is not None and latest.base == state.head:
-        # Its driver never learned that it had succeeded, or was told to stop: it counts from now on.
+        # The driver never learned that it had succeeded, or was told to stop: it counts from now on.
         return state._replace(head=latest.token, line=state.line | {latest.token})
     which = f"checkpoint {latest.number} of driver {latest.token[0]}" if latest else "nothing"
     return state._replace(wrong=f"driver {index + 1} goes on from {which}, not from {_job(state)}")

@@ -61,7 +61,7 @@ class _Racer:
     """One who takes turns.
 
     Args:
-        name: Its name.
+        name: The racer's name.
         action: What it does.
     """
 

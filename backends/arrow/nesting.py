@@ -32,7 +32,7 @@ def paths_in(type: pa.DataType, path: str) -> list[str]:
 
     Args:
         type: The type.
-        path: Its own path; empty for an outermost type.
+        path: The type's own path; empty for an outermost type.
     """
     if types.is_struct(type):
         return [path_below(path, field.name) for field in type]

@@ -53,7 +53,7 @@ def read_state(
         raw: `operator` reads raw operator state instead: rows of `subtask`, `partition` and `value`,
             the bytes. `keyed` reads raw keyed state: `subtask`, `key_group` and `value`.
         kind: The state's kind, as `states` says it, where operator state and keyed state have one name.
-        key: Of keyed state the rows of this key alone, without reading the others: a value for each of the key's
+        key: The key of keyed state whose rows alone are read, without the others: a value for each of the key's
             columns, by name, or the value where there is one column. None reads all.
 
     Raises:

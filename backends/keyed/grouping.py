@@ -160,7 +160,7 @@ def _sorted_further(
 
     Args:
         order: The rows.
-        sort_keys: Of each row.
+        sort_keys: The sort key of each row.
         upper: The upper bits, ascending.
         falls: Where in `order` a row is followed by one with a lower sort key.
     """

@@ -78,7 +78,7 @@ class Identities:
     """Distinct identities, ascending by sort key.
 
     Attributes:
-        sort_keys: Of each identity; equal ones lie side by side.
+        sort_keys: The sort key of each identity; equal ones lie side by side.
         columns: The id columns, in the order of `TableSpec.id_fields`; each as long as `sort_keys`.
     """
 
@@ -94,7 +94,7 @@ class TableRows:
     """Rows that a scan gives: one an identity, folded, ascending by sort key; none is deleted or expired.
 
     Attributes:
-        identities: Whose rows they are.
+        identities: The identities that the rows belong to.
         values: The columns of values.
         times_ms: The time of each row's last change, milliseconds; None for tables without TTL.
     """
@@ -132,7 +132,7 @@ class StateTable(Protocol):
         """Which identities have a row, and the folded values of each; null where there is none.
 
         Args:
-            identities: Whose rows.
+            identities: The identities whose rows are read.
             include_expired: Whether rows whose time is over count while they are still there.
 
         Raises:
@@ -149,7 +149,7 @@ class StateTable(Protocol):
         """Add a row for each identity, newer than all that are there.
 
         Args:
-            identities: Whose rows.
+            identities: The identities whose rows are written.
             values: The columns of values, each as long as `identities`; what stands in them for a DELETE
                 doesn't matter.
             operation: What the rows say: of all, or of each.

@@ -71,7 +71,7 @@ def java_hash(key: object) -> int:
         case bytes():
             return _polynomial(memoryview(key).cast("b"), 1)
         case _:
-            # Its type alone: a key may be private.
+            # The type alone is named: a key may be private.
             message = (
                 f"a key of type {type(key).__name__} has no hash that is the same everywhere; use "
                 "bool, int, float, str or bytes"

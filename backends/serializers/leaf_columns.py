@@ -18,7 +18,7 @@ class PlainColumn(ObjectColumn):
     Args:
         type: Type of the array.
         kind: Class of the objects.
-        zones: Of times, the time zones that they may have: msgspec gives back others as UTC.
+        zones: The time zones that times may have: msgspec gives back others as UTC.
     """
 
     def __init__(

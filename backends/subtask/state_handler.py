@@ -89,7 +89,7 @@ class OperatorStateHandler:
         function: The user's code.
         backend: The subtask's operator states.
         key_groups: The subtask's key groups; None if the operator has no keys.
-        keyed_state: Its managed keyed state; None if the operator has no keys.
+        keyed_state: The subtask's managed keyed state; None if the operator has no keys.
     """
 
     uid: str
@@ -118,7 +118,7 @@ class OperatorStateHandler:
             state: What its subtask is restored from.
             uid: The operator, for errors.
             key_groups: The subtask's key groups; None if the operator has no keys.
-            keyed_state: Its managed keyed state; None if the operator has no keys.
+            keyed_state: The subtask's managed keyed state; None if the operator has no keys.
             written: What the managed operator state of `state` leads to, if it is in memory: nothing
                 of that is read then.
         """

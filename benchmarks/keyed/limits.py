@@ -21,7 +21,7 @@ class Group:
     """A control group.
 
     Attributes:
-        directory: Its directory.
+        directory: The group's directory.
     """
 
     directory: Path

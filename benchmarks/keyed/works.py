@@ -29,7 +29,7 @@ class Work:
         keys: How many keys the state has before the first batch.
         type: `integers` of 64 bits, or `strings` of 16 letters.
         spread: `uniform`, or `zipf`, where a few keys have most rows.
-        rows: Of each batch.
+        rows: How many rows each batch has.
     """
 
     keys: int
@@ -55,7 +55,7 @@ class Batches:
     """The batches of a work, each a file of numbers of keys and of values.
 
     Args:
-        work: Whose batches.
+        work: The work that the batches are of.
         directory: Where the files go.
     """
 

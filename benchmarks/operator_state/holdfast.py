@@ -35,7 +35,7 @@ from holdfast.locations import (
 from holdfast.locations.handles import OperatorStateHandle
 
 _MAX_STATE_BYTES = 1 << 31
-"""Of memory storage; its default of 5 MiB is for less state than this."""
+"""The limit of memory storage; its default of 5 MiB is for less state than this."""
 
 
 class Holdfast:

@@ -14,12 +14,12 @@ MOST_SYNC_MS = 5.0
 LEAST_SNAPSHOT_RATIO = 20.0
 LEAST_RESTORE_RATIO = 50.0
 MOST_STORED = 1.05
-"""Of the raw size."""
+"""Times the raw size."""
 MOST_METADATA_BYTES = 1 << 10
 MOST_GROWTH = 11.0
 """For ten times the elements."""
 MOST_COPIED = 0.25
-"""Of the state, while a snapshot of it is taken: far from a second copy."""
+"""The part of the state that a snapshot may add to memory: far from a second copy."""
 
 _ROWS = {
     "memory fill": "fill",

@@ -16,7 +16,7 @@ class Completed:
     """A checkpoint that the job has completed.
 
     Attributes:
-        checkpoint: Its number.
+        checkpoint: The checkpoint's number.
         duration_ms: From its beginning to its completion, milliseconds.
         state_bytes: Bytes of state.
         metadata_bytes: Bytes of `_metadata`.

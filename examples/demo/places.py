@@ -9,7 +9,7 @@ class Job:
     """A job that the demo runs and kills.
 
     Attributes:
-        name: Its module is `examples.<name>_job`; its directories have this name too.
+        name: The job's name: the module is `examples.<name>_job`, and directories have this name too.
         outputs: What its sink writes in each batch, in this order.
     """
 

@@ -4,6 +4,7 @@ Run it from the root: `python infra/checks/plain_words.py`.
 """
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from pathlib import Path
 NO_SUBJECT = ("That", "Those", "Of", "Its", "Whose", "Them", "Theirs")
 NO_NOUN = {"one", "found", "taken", "tried", "it", "them"}
 
-_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+RIDDLE = re.compile(rf'\s*(?:"""|# |\*{{0,2}}[a-z]\w*: )(?:{"|".join(NO_SUBJECT)})\b')
+"""A line that begins a docstring, a comment or the description of an argument without a subject."""
 
 
 def bound_names(node: ast.AST) -> Iterator[tuple[int, str]]:
@@ -29,14 +31,11 @@ def problems(path: Path) -> Iterator[str]:
     """What to mend in a file."""
     if path.name.startswith("_") and not path.name.startswith("__"):
         yield f"{path}: a file's name begins with no underscore; its package says what is public"
-    tree = ast.parse(path.read_text("utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, _Documented):
-            text = ast.get_docstring(node) or ""
-            first = text.split(maxsplit=1)[0].rstrip(",:;.") if text.strip() else ""
-            if first in NO_SUBJECT:
-                line = node.body[0].lineno
-                yield f"{path}:{line}: docstring begins with {first!r}; say what the thing is or does"
+    text = path.read_text("utf-8")
+    for line, content in enumerate(text.splitlines(), 1):
+        if RIDDLE.match(content):
+            yield f"{path}:{line}: {content.strip()[:40]!r} has no subject; say what the thing is or does"
+    for node in ast.walk(ast.parse(text)):
         for line, name in bound_names(node):
             if name in NO_NOUN:
                 yield f"{path}:{line}: {name!r} is no name; name the thing"

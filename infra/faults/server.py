@@ -76,7 +76,7 @@ class Fault:
 
     Attributes:
         what: What goes wrong, without the seconds.
-        seconds: Those of a delay.
+        seconds: How long a delay takes.
         operation: For which requests.
         first: Which of these is the first, counted from 1.
         times: For how many in a row; None for all of them from there on.

@@ -40,7 +40,7 @@ from infra.common import (  # found by the line above
 )
 
 PACKAGES = {
-    # Of the last commit: its tags are none of Go's.
+    # The last commit is named, since its tags are none of Go's.
     "minio": "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c",
     "versitygw": "github.com/versity/versitygw/cmd/versitygw@v1.7.0",
 }

@@ -14,7 +14,7 @@ class CheckpointSize:
     """What a checkpoint takes in its store.
 
     Attributes:
-        new_bytes: Its `_metadata`, with the state inside, and files in its own directory.
+        new_bytes: The bytes of `_metadata`, with the state inside, and of files in the checkpoint's own directory.
         referenced_bytes: Files elsewhere, which other checkpoints may lead to as well.
     """
 

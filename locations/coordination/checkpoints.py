@@ -148,7 +148,7 @@ def _check_still_owned(
         try:
             ownership.check()
         except CheckpointConflictError:
-            # Its id may have been cleaned up long since, so that the name was free again. Nobody
+            # The id may have been cleaned up long since, so that the name was free again. Nobody
             # restores from an id that the job has left behind; any other may be in use by now.
             if ownership.is_past(metadata.checkpoint_id, metadata.commit_token):
                 _take_back(completed)

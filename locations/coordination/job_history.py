@@ -36,8 +36,8 @@ class Unreadable:
     """A completed checkpoint or savepoint whose metadata can't be read.
 
     Attributes:
-        checkpoint_id: Its number; None for a savepoint, whose name has none.
-        uri: Its directory.
+        checkpoint_id: The checkpoint's number; None for a savepoint, whose name has none.
+        uri: The directory's URI.
         error: Why.
     """
 
@@ -51,7 +51,7 @@ class Uncommitted:
     """A checkpoint's directory without metadata: of one that failed, was deleted, or still goes on.
 
     Attributes:
-        checkpoint_id: Its number.
+        checkpoint_id: The checkpoint's number.
         uri: The directory.
         files: Number of files in it. On object stores a directory without files is not there.
         total_bytes: Their length.
@@ -73,10 +73,10 @@ class JobHistory:
     Attributes:
         job_id: The job.
         checkpoints: Completed ones that are retained, oldest first.
-        unreadable: Those among them that can't be read, oldest first.
+        unreadable: The checkpoints among them that can't be read, oldest first.
         uncommitted: Directories without metadata, oldest first.
-        savepoints: Its savepoints, oldest first.
-        unreadable_savepoints: Those of them that can't be read.
+        savepoints: The job's savepoints, oldest first.
+        unreadable_savepoints: The savepoints that can't be read.
         leftovers: What a sweep would delete; the error that stops it; None if the job has no
             directory to sweep.
     """

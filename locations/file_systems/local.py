@@ -179,7 +179,7 @@ class _LocalOutputStream:
     Written for thousands of small files: what is called for each of them is kept short.
 
     Args:
-        uri: Its name.
+        uri: The file's URI, for errors.
         linked_to: A file that gets the name besides its own; None makes a new one.
     """
 

@@ -30,8 +30,8 @@ def publish(uri: str, data: bytes, *, single_writer: bool) -> None:
     """Store a small file only if its name is free.
 
     Args:
-        uri: Its normalized URI.
-        data: Its bytes, which nobody else would write: they hold something random.
+        uri: The file's normalized URI.
+        data: The file's bytes, which nobody else would write: they hold something random.
         single_writer: Whether to look whether the name is free, instead of relying on the store.
 
     Raises:

@@ -125,7 +125,7 @@ class AdoptingOutputStream(CheckpointStateOutputStream, Protocol):
 
         Args:
             path: The file.
-            size: Its length in bytes.
+            size: The file's length in bytes.
             checksum: What its bytes add up to.
 
         Returns:

@@ -50,7 +50,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a claim's file.
 
     Attributes:
-        epoch: Its number, 1 or more.
+        epoch: The epoch's number, 1 or more.
         owner: Random, so that a driver recognises its own claim.
         claimed_ms: When, by the driver's clock, milliseconds since 1970 UTC.
         completed: The job's completed checkpoints as the new owner found them: commit tokens by id.

@@ -36,7 +36,7 @@ INTS = [
     (1234567, 111118176, 96, 1888, 1888, 3),
 ]
 
-# Of strings: the key, java_hash, flink_murmur, its key group of 128 and of 4096, and the operator of 4.
+# For each string: the key, java_hash, flink_murmur, its key group of 128 and of 4096, and the operator of 4.
 STRINGS = [
     ("", 0, 593689054, 94, 2526, 2),
     ("a", 97, 1455541201, 81, 3025, 2),

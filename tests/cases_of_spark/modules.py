@@ -32,7 +32,7 @@ def module_of_cases(name: str) -> Any:
     """A module of cases; the test is skipped where there is none.
 
     Args:
-        name: Its name in `pyspark.sql.tests.pandas.streaming`, where Spark 4.2 and newer have it.
+        name: The module's name in `pyspark.sql.tests.pandas.streaming`, where Spark 4.2 and newer have it.
     """
     folder = folder_of_cases()
     if not _has_package(folder):

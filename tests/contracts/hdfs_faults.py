@@ -148,7 +148,7 @@ def stream_of(
     """A file as `HdfsFileSystem` creates it.
 
     Args:
-        uri: Its URI.
+        uri: The file's URI.
         wrap: Makes of a writer of hdfs-native's the one that is used.
         cleanup: Repeats its deletion when it is given up.
     """
@@ -214,7 +214,7 @@ def lost(*methods: str) -> pytest.MarkDecorator:
 
 
 Lengths = tuple[int, int]
-"""Of a file when something happens, and when it is whole."""
+"""The lengths of a file when something happens, and when it is whole."""
 
 
 def begin(

@@ -41,7 +41,7 @@ def write_checkpoints(
         directory: The checkpoint directory, or its URI.
         ids: Their numbers; batches are one less.
         job_id: The job.
-        uids: Its operators.
+        uids: The uids of the job's operators.
         parallelism: Number of subtasks of each.
         newest_ms: When the last one was completed; now if not given.
     """

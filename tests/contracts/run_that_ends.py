@@ -58,7 +58,7 @@ def check_that_nothing_outlives(
         servers: The lines that bring each server's fixture, by its name.
         ending: What ends it: an interrupt reaches all of its group, as that of a terminal does,
             others only pytest itself.
-        arguments: Of pytest.
+        arguments: The arguments of pytest.
     """
     mark = uuid.uuid4().hex
     ready = directory / "ready"
@@ -66,7 +66,7 @@ def check_that_nothing_outlives(
     imports = "\n".join(servers.values())
     file.write_text(_TEST.format(imports=imports, fixtures=list(servers), seconds=HANGS_S))
     command = [sys.executable, "-c", _PYTEST, "-q", "-p", "no:cacheprovider", *arguments]
-    # Of pytest's settings only those that the command names.
+    # pytest gets only those settings that the command names.
     command += ["--rootdir", str(directory), "-c", os.devnull, str(file)]
     path = os.pathsep.join([str(_TESTS), *sys.path])
     variables = {_MARK: mark, "HOLDFAST_TEST_READY": str(ready), "PYTHONPATH": path}

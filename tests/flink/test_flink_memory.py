@@ -31,7 +31,7 @@ BINARY = next(kind for kind in SIMPLE if kind.type == pa.binary())
 TEXT = "x" * 8000
 KEYS = 6000
 BYTES = KEYS * len(TEXT)
-"""Of all values, 48 MB; a key group has some 375 KB."""
+"""The bytes of all values, 48 MB; a key group has some 375 KB."""
 
 
 def savepoint(directory: Path, form: str) -> flink.FlinkSavepoint:

@@ -81,12 +81,12 @@ def write_checkpoint(
 
     Args:
         directory: URI of the checkpoint directory, or of that of savepoints.
-        number: Its id; it is behind the batch before that.
+        number: The checkpoint's id; it is behind the batch before that.
         elements: Number of elements in the first subtask's list; the others have one.
         before: A checkpoint whose files of the other subtasks it refers to, instead of its own.
-        job: Its job.
+        job: The job's id.
         parallelism: Number of subtasks.
-        element_type: Of the list; integers if not given.
+        element_type: The type of the list's elements; integers if not given.
         savepoint: Whether it is one.
     """
     storage = FileSystemCheckpointStorage(directory, inline_threshold=0)

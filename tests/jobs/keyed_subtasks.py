@@ -49,7 +49,7 @@ class KeyedSubtasks:
 
         Args:
             rows: The rows.
-            watermark: That of the batch.
+            watermark: The watermark of the batch.
             batch_time: The time of the batch.
             replays: How often the batch runs before without completing, each time from the same state.
         """

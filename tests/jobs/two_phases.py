@@ -55,7 +55,7 @@ POINTS = {
 """Where the job of a name stands still."""
 
 CORES = 8
-"""Of which two tasks of three jobs stand still."""
+"""The cores of a session, on which two tasks of three jobs stand still."""
 
 
 @dataclass(frozen=True, slots=True)

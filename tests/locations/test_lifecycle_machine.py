@@ -115,7 +115,7 @@ class Pending:
     """Token of the checkpoint that it goes on from."""
     streams: list[FileStateHandle] = field(default_factory=list)
     written: list[FileStateHandle] = field(default_factory=list)
-    """Those of them that were written for it."""
+    """The streams that were written for this checkpoint."""
 
 
 @dataclass(eq=False)
@@ -196,7 +196,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         for checkpoint in checkpoints[:-1]:
             token = checkpoint.metadata.commit_token
             if self.succeeded.setdefault(checkpoint.checkpoint_id, token) != token:
-                # Its driver never learned that it was late, as the answer got lost. It is older
+                # The driver never learned that it was late, as the answer got lost. It is older
                 # than what the job goes on from.
                 assert token in self.forks
         for checkpoint in checkpoints:
@@ -294,7 +294,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         except CheckpointConflictError:
             self.after_conflict(driver, pending, token, was_owner=was_owner)
         except CheckpointNotFoundError:
-            # Its directory is gone: the job has left this id behind, and cleaned up; or a driver
+            # The directory is gone: the job has left this id behind, and cleaned up; or a driver
             # that failed there has removed it, as nothing was in it.
             assert driver is not self.owner or not any(
                 stream.uri.startswith(f"{pending.location.external_pointer}/")

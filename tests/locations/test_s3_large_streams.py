@@ -143,7 +143,7 @@ def test_an_upload_whose_parts_are_refused_before_or_after_an_abort_is_forgotten
     watched: Watched, order: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)  # what is logged keeps its exceptions
-    # Of other errors botocore and tenacity make circles, which are left for a collection.
+    # botocore and tenacity make circles of other errors, which are left for a collection.
     go_on = threading.Event()
     watched.faults.delay(go_on, s3_operation("UploadPart"), "every")
     watched.faults.answer(403, s3_operation("UploadPart"), "every", code="AccessDenied")

@@ -29,7 +29,7 @@ __all__ = ["bucket", "s3_bucket", "used", "watched"]
 # The contracts
 
 
-# That of storages, in which each request takes 5 ms, the integration tests run on MinIO, and this one too.
+# The contract of storages, in which each request takes 5 ms, runs on MinIO in the integration tests, and this one too.
 @pytest.mark.parametrize("s3_bucket", ["memory"], indirect=True)
 class TestS3fsFileSystem(FileSystemContract):
     has_directories = False

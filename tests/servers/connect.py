@@ -27,7 +27,7 @@ class ConnectServer:
 
     Attributes:
         uri: `sc://127.0.0.1:port`.
-        process: Its JVM.
+        process: The server's JVM.
         log: What it and the processes of its queries have said.
     """
 

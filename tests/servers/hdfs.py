@@ -117,7 +117,7 @@ class HdfsDirectory:
 
     Attributes:
         server: Where it is.
-        path: Its path, without the file system.
+        path: The directory's path, without the file system.
         client: A client of hdfs-native that no fault reaches.
     """
 
@@ -178,7 +178,7 @@ class NameNodeProxy:
     DataNodes are reached past it. Without Kerberos, whose calls it could not read.
 
     Attributes:
-        server: Whose NameNode.
+        server: The server whose NameNode it is.
         calls: The methods that clients have called so far, in order.
     """
 
@@ -205,7 +205,7 @@ class NameNodeProxy:
         """Cut the connection instead of answering the next calls of a method.
 
         Args:
-            method: Its name in Hadoop's `ClientNamenodeProtocol`.
+            method: The method's name in Hadoop's `ClientNamenodeProtocol`.
             is_done: Whether the NameNode does what it is asked for.
             times: How many calls.
             meanwhile: Done before the connection is cut, behind what the NameNode does.

@@ -32,7 +32,7 @@ def leashed(
     """A process for the block; behind it neither it nor anything that it has started runs.
 
     Args:
-        command: Its program and arguments.
+        command: The program and its arguments.
         directory: Where it works.
         log: What it says.
         environment: All of its variables; by default those of this process.

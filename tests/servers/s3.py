@@ -53,7 +53,7 @@ class S3Server:
 
         Args:
             endpoint: Another way to the server, such as `HttpFaults.url`.
-            who: Whose credentials it has, if not the server's own.
+            who: The user whose credentials it has, if not the server's own.
             settings: More of botocore's `Config`.
         """
         from botocore.config import Config
@@ -89,7 +89,7 @@ class S3Bucket:
 
     Attributes:
         server: Where it is.
-        name: Its name.
+        name: The bucket's name.
         client: A client of boto3 that no fault reaches.
     """
 

@@ -22,7 +22,7 @@ class SftpServer:
         password: What lets `USER` in.
 
     Attributes:
-        connections: Those that are open.
+        connections: The connections that are open.
         port: TCP port; stays the same after `stop` and `start`.
         logins: How many connections were let in so far.
         passwords: What clients have tried to be let in with.

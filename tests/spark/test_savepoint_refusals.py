@@ -264,7 +264,7 @@ def test_a_log_of_a_source_that_is_gone_is_missed(plain: str, directory: str) ->
 @pytest.mark.parametrize(
     ("log", "logs"),
     [
-        # Of a source that the plan has twice there is one directory; its two lines are equal.
+        # A source that the plan has twice has a single directory; its two lines are equal.
         (["v1", 1, 1], {"0": 2}),
         (["v1", 1, 1, 3], {"0": 2, "1": 4}),
         (["v1", 1, 1, 3], {"0": 2, "1": 2, "2": 4}),

@@ -135,7 +135,7 @@ def test_a_running_query_with_operators_is_forked_and_both_go_on(
     copies = Copier.state
 
     def runs_on_meanwhile(copier: Copier, metadata: object) -> object:
-        # Its last checkpoint, the only one that it keeps, is superseded twice before it is copied.
+        # The query keeps a single checkpoint, which is superseded twice before it is copied.
         feed(source, range(2, 4))
         query.processAllAvailable()
         return copies(copier, metadata)  # type: ignore[arg-type]

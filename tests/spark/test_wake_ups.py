@@ -26,7 +26,7 @@ class Timers:
     Attributes:
         event: Timers of event time.
         processing: Timers of processing time, after the first batch, in milliseconds.
-        fired: Those of both that have fired, by batch.
+        fired: The timers of both that have fired, by batch.
         times: The times of each batch that ran jobs.
     """
 

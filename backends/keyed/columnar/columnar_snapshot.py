@@ -20,7 +20,7 @@ class CapturedTables:
 
     Attributes:
         manifest: What they were.
-        segments: Those that the last confirmed checkpoint doesn't have, by name.
+        segments: The segments that the last confirmed checkpoint doesn't have, by name.
         confirmed: The streams of the others, by name.
     """
 

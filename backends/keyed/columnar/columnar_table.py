@@ -57,7 +57,7 @@ class ColumnarTable:
 
     Args:
         spec: What it holds.
-        manifest: Its runs; the manifest's last spec is that of the table.
+        manifest: The table's runs; the manifest's last spec is that of the table.
         sections: Gives the section that a slice is of.
         sort_keys: The least sort key of the subtask, and the least above its own.
         now_ms: Gives the time of the batch.

@@ -38,8 +38,8 @@ class NewSegment:
     """A segment in the making: its parts are kept as they are until it is stored.
 
     Attributes:
-        name: Its name.
-        parts: Its bytes.
+        name: The segment's name.
+        parts: The segment's bytes.
     """
 
     name: str = field(default_factory=new_segment_name)

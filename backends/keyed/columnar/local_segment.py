@@ -30,7 +30,7 @@ class LocalSegment:
     """A segment of storage, and where its local copy is.
 
     Attributes:
-        name: Its name.
+        name: The segment's name.
         path: The local file.
         stream: The segment in storage.
     """

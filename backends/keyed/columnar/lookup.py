@@ -47,7 +47,7 @@ def look_up(
     Args:
         levels: Newest first; the next is asked for what the ones before leave open.
         spec: What the table holds. Without folds an identity has one row at most.
-        sort_keys: Of the identities, ascending.
+        sort_keys: The sort keys of the identities, ascending.
         ids: The id columns of the identities.
         now_ms: The time by which rows expire; None if none does.
     """

@@ -81,7 +81,7 @@ def rows_by_number(
     Rows of a prefix are told apart by that number, which has to be looked at anyway, and no sort key is touched.
 
     Args:
-        directory: Of the source.
+        directory: The source's directory.
         numbers: The identity of each row.
         wanted: Sort keys of the identities, ascending.
         wanted_numbers: The identities.

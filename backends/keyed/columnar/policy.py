@@ -69,8 +69,8 @@ class MergePolicy:
         """Which adjacent runs to merge now: the first, and the one behind the last; None if none.
 
         Args:
-            sizes: Of the runs, newest first.
-            levels: Of the runs, by the flushes of now.
+            sizes: The sizes of the runs, newest first.
+            levels: The levels of the runs, by the flushes of now.
             new: Size of the first if it is new, else 0.
             flush: About how many bytes a batch changes.
         """

@@ -62,7 +62,7 @@ class Workspace:
     A segment that is opened again by its name is as verified as it was before.
 
     Args:
-        most_segments: Those that were used longest ago are let go.
+        most_segments: How many segments stay open; those that were used longest ago are let go.
     """
 
     def __init__(self, most_segments: int = 4096) -> None:

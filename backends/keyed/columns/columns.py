@@ -65,7 +65,7 @@ def to_arrow(
     Args:
         column: The column.
         type: The type.
-        present: Of a column of NumPy, which rows are there; the others become null. None if all are.
+        present: Which rows are there, for a column of NumPy; the others become null. None if all are.
     """
     if isinstance(column, np.ndarray):
         data = pa.py_buffer(np.ascontiguousarray(column))

@@ -49,7 +49,7 @@ def fold_behind(
 
     Args:
         before: The columns of values of the rows before.
-        added: Those of the rows that are added, as many.
+        added: The values of the rows that are added, as many.
         is_behind: Which rows are folded with those before; the others stay what they are.
         spec: What the table holds.
 

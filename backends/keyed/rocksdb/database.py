@@ -95,7 +95,7 @@ class Database:
 
     Args:
         holder: The directory that it is in, which is deleted when it is closed; None of one that belongs to another.
-        path: Its files.
+        path: Where the database has its files.
         settings: What it is opened with.
         is_read_only: Whether nothing will be written.
 

@@ -39,7 +39,7 @@ class RocksDBTable:
 
     Args:
         spec: What the table holds.
-        family: Its rows.
+        family: The column family that has the table's rows.
         key_groups: The key groups whose rows count.
         now_ms: Says the time of the batch.
     """

@@ -95,7 +95,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         level: How large the run was when it was made, by steps of the merging policy.
-        slices: Its slices.
+        slices: The slices of segments that it consists of.
     """
 
     level: Count

@@ -21,7 +21,7 @@ from holdfast.backends.arrow import check_memory
 
 _HEAD_BYTES: Final = 1 << 16
 _PREFIX: Final = 8
-"""Of the file, and of each message in it: its mark, and with messages the length of what follows."""
+"""Bytes before the file's content and before each message: a mark, and with messages the length of what follows."""
 
 Read = Callable[[int, int], pa.Buffer]
 """Gives so many bytes from an offset in the section on."""
@@ -32,7 +32,7 @@ class PartialBatch:
 
     Args:
         read: Reads bytes of the section.
-        length: Its length in bytes.
+        length: The file's length in bytes.
 
     Raises:
         ValueError: The section has not one record batch.

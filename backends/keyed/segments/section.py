@@ -20,7 +20,7 @@ from holdfast.backends.keyed.table import SortKeys
 from holdfast.errors import CheckpointCorruptedError
 
 _LEAST_ROWS = 16384
-"""Of sections with fewer rows nothing is said beforehand: they are read at once anyway."""
+"""With fewer rows the system is not told how a section will be read: all of it is read at once anyway."""
 
 _ROWS_OF_A_READ = 8192
 """Rows that are read for each one that is wanted, in a row, take no longer than some pages here and there."""

@@ -20,8 +20,8 @@ class Segment:
     """One segment.
 
     Args:
-        source: Its bytes.
-        name: Its name.
+        source: The segment's bytes.
+        name: The segment's name.
     """
 
     def __init__(self, source: SegmentBytes, name: str) -> None:

@@ -66,7 +66,7 @@ class SegmentWriter:
 
         Args:
             table: The table's name.
-            sort_keys: Of the rows, ascending; at least one row.
+            sort_keys: The sort keys of the rows, ascending; at least one row.
             columns: All columns but the sort keys, and their fields; each as long as these.
             needles: Which side tables the section needs, if it is large enough for any.
         """

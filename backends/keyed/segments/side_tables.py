@@ -59,7 +59,7 @@ def directory_of(sort_keys: SortKeys) -> Directory | None:
     """A directory of about two rows a prefix; None if the sort keys are too crowded for that.
 
     Args:
-        sort_keys: Of the rows, ascending; at least one.
+        sort_keys: The sort keys of the rows, ascending; at least one.
     """
     rows, first, last = len(sort_keys), int(sort_keys[0]), int(sort_keys[-1])
     span = last - first + 1
@@ -82,7 +82,7 @@ def filter_of(sort_keys: SortKeys) -> Filter | None:
     """A filter of 8 to 16 bits a row, which lets 1 of 8 to 16 absent keys pass; None if keys are too crowded.
 
     Args:
-        sort_keys: Of the rows, ascending; at least one.
+        sort_keys: The sort keys of the rows, ascending; at least one.
     """
     rows, first, last = len(sort_keys), int(sort_keys[0]), int(sort_keys[-1])
     shift = max(0, ((last - first + 1) // (_BITS_OF_A_ROW * rows)).bit_length() - 1)

@@ -28,7 +28,7 @@ class StoredSegment:
     Bytes are verified by the segment's own checksums, whose blocks are smaller than those of its handle.
 
     Args:
-        name: Its name.
+        name: The segment's name.
         handle: Leads to its bytes.
 
     Raises:

@@ -81,7 +81,7 @@ class AggregatingColumns(StateColumns):
         """Add a value for each row of the batch to those of its key, in the order of rows.
 
         Args:
-            keys: Whose values.
+            keys: The keys to whose values it adds.
             values: What the function takes, one for each row; Arrow data comes to it as Python objects.
 
         Raises:

@@ -52,7 +52,7 @@ class MapColumns:
         """The value of each entry; null where there is none.
 
         Args:
-            keys: Whose maps.
+            keys: The keys whose maps are read.
             map_keys: The map key of each row.
             indices: The index of each row's key in `keys`; None if rows are those of the batch.
 
@@ -74,7 +74,7 @@ class MapColumns:
         """Set the value of each entry; of several rows for an entry the last one counts.
 
         Args:
-            keys: Whose maps.
+            keys: The keys whose maps are written.
             map_keys: The map key of each row.
             values: The value of each row.
             indices: The index of each row's key in `keys`; None if rows are those of the batch.

@@ -36,7 +36,7 @@ class FoldingColumns(StateColumns):
         """Add a value for each row of the batch to that of its key.
 
         Args:
-            keys: Whose values.
+            keys: The keys to whose values it adds.
             values: A value for each row. For a struct also its columns by name; those that are only counted
                 may be left out, and None stands for all columns where all are.
 

@@ -63,7 +63,7 @@ class Timers:
         """Register timers.
 
         Args:
-            keys: Whose timers.
+            keys: The keys of the timers.
             times_ms: The time of each, milliseconds since 1970.
             indices: The index of each timer's key in `keys`; None if there is one for each row of the batch.
 
@@ -112,7 +112,7 @@ class Timers:
         the rest only of those that can be of a key.
 
         Args:
-            keys: Whose timers.
+            keys: The keys of the timers.
 
         Raises:
             InvalidRequestError: The keys are not such as the state has.

@@ -43,7 +43,7 @@ class ValueColumns(StateColumns):
         """Set the value of each key; null removes it.
 
         Args:
-            keys: Whose values.
+            keys: The keys whose values are written.
             values: A value for each of the keys.
 
         Raises:

@@ -119,7 +119,7 @@ class FsspecFileSystem:
 
     def delete_tree(self, uri: str, /) -> None:
         with reached(self._protocol, uri) as (store, path):
-            # Those without the method have no links.
+            # File systems without the method have no links.
             if hasattr(store, "islink") and store.islink(path):
                 stores.remove(store, path)
                 return

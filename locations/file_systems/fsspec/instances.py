@@ -113,5 +113,5 @@ def _forget(store: Any, cause: BaseException | None) -> None:
     close = getattr(store, "close_unless_answered", None)  # SFTP's
     if close is not None and not close(cause):
         return  # other streams use the connection
-    # Its public way would forget the connections of other threads too.
+    # The public way would forget the connections of other threads too.
     type(store)._cache.pop(store._fs_token, None)  # noqa: SLF001  # see above

@@ -43,8 +43,8 @@ class HdfsOutputStream:
     lease.
 
     Args:
-        uri: Its normalized URI, for errors.
-        path: Its path.
+        uri: The file's normalized URI, for errors.
+        path: The file's path.
         calls: The client that makes single calls.
         stream: The client that writes, and says how long that may take.
         retrier: Repeats what a stream can repeat: its creation, its head, and its end.

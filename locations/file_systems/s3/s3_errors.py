@@ -28,7 +28,7 @@ _TRANSIENT = {
     "IncompleteBody",
     "BadDigest",
     "XAmzContentChecksumMismatch",
-    # Of single keys in an answer about many, where there is no status.
+    # Codes of single keys in an answer about many, where there is no status.
     "InternalError",
     "ServiceUnavailable",
     "Busy",

@@ -15,7 +15,7 @@ class S3Settings:
 
     Attributes:
         endpoint_url: Where the store is, with `http://` or `https://`; AWS if not set.
-        region: Its region.
+        region: The region of the bucket.
         path_style: Whether the bucket stands in the path of requests, not in the host name, as
             most stores other than AWS want it.
         access_key: Name of the credentials.

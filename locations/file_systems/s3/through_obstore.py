@@ -35,7 +35,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NO_SUCH_KEY = "<Code>NoSuchKey</Code>"
 _SLOW_DOWN = "<Code>SlowDown</Code>"
 
-# Of the text of its errors. Behind the first status stands what the store said.
+# In the text of obstore's errors, what the store said stands behind the first status.
 _STATUS = re.compile(r"status code: (\d{3})")
 _NOT_SENT = re.compile(r"\bkind: Connect\b")
 
@@ -66,7 +66,7 @@ _is_usable = True
 
 def _note_fork() -> None:
     global _is_usable  # noqa: PLW0603  # of the process
-    # Its threads are not in this process, and it would wait for them for ever.
+    # The client's threads are not in this process, and it would wait for them for ever.
     _is_usable = _is_usable and "obstore" not in sys.modules
 
 
@@ -151,7 +151,7 @@ class ObjectHead:
     """The beginning of an object, all of it if it is small.
 
     Attributes:
-        data: Its first bytes.
+        data: The object's first bytes.
         size: Length of the object in bytes.
         etag: Which object it is.
     """

@@ -25,7 +25,7 @@ def write_and_print(
     """Write what was planned, unless this is a dry run, and print the pointer to it.
 
     Args:
-        options: Those of the command, with `dry_run` and `json`.
+        options: The command's options, with `dry_run` and `json`.
         write: Writes; gives the pointer.
         told: What else is printed as JSON.
         if_interrupted: What is to be done with what an interrupt leaves.

@@ -47,7 +47,7 @@ def print_rows(
     """Print rows as the options of `add_rows` say; whether there are any.
 
     Args:
-        options: Of the command.
+        options: The command's options.
         batches: The rows.
         right: Columns that stand at the right of their place in a table.
         cell: The text of a value in a table, by the name of its column.

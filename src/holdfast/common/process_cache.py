@@ -47,7 +47,7 @@ class ProcessCache(Generic[_Key, _Value]):
 
     def _forget_parent(self) -> None:
         for value in self.values.values():
-            # Its threads are not in this process: to free it could wait for them for ever.
+            # Threads of the parent are not in this process: to free the value could wait for them for ever.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
         self.lost_values = self.lost_values or bool(self.values)
         self.values = {}

@@ -79,7 +79,7 @@ class _Run:
     Attributes:
         pieces: The first group of each piece, and where it is: in the file, or here.
         read: How many of the pieces were read.
-        rows: Those of the last piece that was read that were not asked for yet.
+        rows: The rows of the last piece that was read that were not asked for yet.
     """
 
     pieces: list[tuple[int, Place | pa.RecordBatch]]
@@ -91,7 +91,7 @@ class DealtRows:
     """Rows of a state by the key groups that they go to.
 
     Args:
-        schema: Of the rows.
+        schema: The schema of the rows.
         groups: How many groups there are.
         file: Where they go that are many.
         run_bytes: How many bytes of rows are in memory at most before they are sorted and written.

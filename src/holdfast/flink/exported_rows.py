@@ -86,7 +86,7 @@ class ExportedRows:
 
         Args:
             state: The state.
-            columns: Of its rows, as they are read.
+            columns: The columns of the state's rows, as they are read.
             max_parallelism: Number of key groups.
             has_windows: Whether its operator keeps windows.
 

@@ -28,7 +28,7 @@ class MovedState:
         source: Operator and state as whoever imports names them.
         target: Operator and state that it becomes; of timers their domain stands for the state.
         kind: Flink's, such as `keyed map`.
-        types: Of keys and values, for people.
+        types: The types of keys and values, for people.
         has_ttl: Whether its values have a time to live.
         is_checked: Whether the key groups of its keys can be compared with Flink's hash.
     """
@@ -66,7 +66,7 @@ class ImportPlan:
     """What becomes of the states of a savepoint.
 
     Attributes:
-        moved: Those that are imported.
+        moved: The states that are imported.
         lost: What is not, for people.
         refused: What is lost because it can't be read, or is in no state.
         starting_offsets: By the operators of sources that read Kafka, Spark's `startingOffsets`.

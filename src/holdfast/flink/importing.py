@@ -70,7 +70,7 @@ def import_savepoint(
         descriptors: How the job names keyed states, by operator and state here, where other types than those of
             Flink's state are wanted, or a known function of a reducing or aggregating state. Without, such a state
             takes a function of Python.
-        types: Of state of PyFlink, by operator and state of Flink, what `read_state` takes as `types`. A list of one
+        types: What `read_state` takes as `types` for state of PyFlink, by operator and state of Flink. A list of one
             element, as which PyFlink has a value, becomes the value if `descriptors` names a value state.
         timers: Whether timers of functions come along with the keyed states of their operator.
         allow_loss: Whether to go on although states can't be read, values are null, or rows are in flight.
@@ -125,7 +125,7 @@ class _KeyedRows:
     Attributes:
         spec: What the state holds.
         descriptor: What describes it.
-        rows: Its rows.
+        rows: The state's rows.
     """
 
     spec: TableSpec

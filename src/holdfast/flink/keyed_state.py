@@ -36,7 +36,7 @@ class KeyGroups:
     Attributes:
         handle: Where its key groups are.
         description: Which states there are.
-        max_parallelism: Of the operator.
+        max_parallelism: The operator's maximal parallelism.
     """
 
     handle: KeyGroupsHandle

@@ -78,8 +78,8 @@ class FlinkMetadata:
     """Content of a `_metadata` file.
 
     Attributes:
-        version: Of its form.
-        checkpoint_id: Of the checkpoint; savepoints have such a number, too.
+        version: The version of the metadata's form.
+        checkpoint_id: The number of the checkpoint; savepoints have such a number, too.
         operators: In the order of the file.
     """
 

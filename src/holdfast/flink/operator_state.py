@@ -60,7 +60,7 @@ class OperatorStates:
         """The elements of a state, as many at a time as fit into a block; at least one time.
 
         Args:
-            name: Of the state.
+            name: The state's name.
             files: Where its bytes are.
             as_bytes: Whether elements of lists are not decoded.
 

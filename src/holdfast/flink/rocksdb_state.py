@@ -36,7 +36,7 @@ class RocksGroups:
     Attributes:
         handle: Which files there are.
         description: Which states there are.
-        max_parallelism: Of the operator.
+        max_parallelism: The operator's maximal parallelism.
         streams: The files of each state.
     """
 

@@ -65,8 +65,8 @@ class FlinkSavepoint:
 
     Attributes:
         pointer: URI of its metadata.
-        metadata_version: Of the form of its metadata, which says which Flink wrote it.
-        checkpoint_id: Its number.
+        metadata_version: The version of the metadata's form, which says which Flink wrote it.
+        checkpoint_id: The number of the checkpoint.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class FlinkSavepoint:
         is one, and `value`, which is a list or a map for such states; timers `timestamp` instead, in milliseconds.
 
         Args:
-            operator: Its uid, id or name.
+            operator: The operator's uid, id or name.
             state: The state's name.
             kind: The state's kind, as `states` says it, where operator state and keyed state have one name.
             subtask: Only what this subtask has stored.
@@ -165,7 +165,7 @@ class FlinkSavepoint:
             check_keys: Whether keys are refused that stand in other key groups than Flink's hash says: Flink has
                 no checksums, and this shows damage. For keys that are numbers, texts, or tuples of these; others are
                 let pass, because their hash is that of a class of the job.
-            types: Of state of PyFlink, which is bytes to Flink, the type of `value`, and of a map also that of
+            types: The type of `value` in state of PyFlink, which is bytes to Flink, and for a map also that of
                 `map_key`: such as `long`, `string`, `row<long, string>`, `list<double>`, `pickled` for the bytes of
                 pickles. A value state of PyFlink is a list of one element.
 
@@ -217,7 +217,7 @@ class FlinkSavepoint:
         Timers of a function are those of the service `user-timers`; windows have `window-timers`.
 
         Args:
-            operator: Its uid, id or name.
+            operator: The operator's uid, id or name.
             check_keys: As of `read_state`.
 
         Raises as `read_state`.

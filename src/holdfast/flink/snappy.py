@@ -22,7 +22,7 @@ class Decompressed:
     """A stream, decompressed.
 
     Attributes:
-        data: Its bytes.
+        data: The bytes of the stream.
         positions: Where in them each chunk begins, by where the chunk begins in the compressed bytes.
     """
 

@@ -51,7 +51,7 @@ class SstFile:
     """A file of sorted entries.
 
     Args:
-        stream: Its bytes, open as long as this is used.
+        stream: The file's bytes, open as long as this is used.
 
     Raises:
         CheckpointCorruptedError: It is damaged.

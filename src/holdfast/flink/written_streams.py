@@ -35,7 +35,7 @@ class WrittenFile:
     """A file beside the metadata, in the making.
 
     Args:
-        name: Its name.
+        name: The file's name.
         write: Appends bytes to it.
     """
 
@@ -126,7 +126,7 @@ def write_keyed_state(
         key: The snapshot of the key's serializer.
         infos: Descriptions of the states.
         first: The first key group.
-        groups: Of each key group the states that have entries there, and these, by the state's number.
+        groups: For each key group the states that have entries there, and these, by the state's number.
     """
     head = _INT.pack(_KEYED_VERSION) + b"\0" + _INT.pack(_SNAPSHOT_VERSION) + key
     file.append(head + _SHORT.pack(len(infos)) + b"".join(infos))
@@ -175,7 +175,7 @@ class WrittenOperator:
         id: In hexadecimal digits.
         parallelism: Number of subtasks.
         max_parallelism: Number of key groups.
-        subtasks: Of each the handles of operator state and of keyed state; None where there is none.
+        subtasks: For each subtask the handles of operator state and of keyed state; None where there is none.
     """
 
     id: str

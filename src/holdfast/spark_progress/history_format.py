@@ -20,13 +20,13 @@ from holdfast.errors import CheckpointCorruptedError
 HISTORY = "history"
 
 MOST_BYTES = 32_000
-"""Of an encoded history."""
+"""The most that an encoded history may take."""
 
 MOST_CHECKPOINTS = 1_000
 """At least so many are remembered, if they fit in; a block goes when it is not needed for them."""
 
 MOST_OPERATORS = 16
-"""Of a query with more, single operators are not remembered: packing them would take milliseconds."""
+"""A query with more has no figures of single operators: packing them would take milliseconds."""
 
 MOST_ATTEMPTS = 32
 MOST_REASON = 120
@@ -63,14 +63,14 @@ class PastCheckpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is remembered of a completed checkpoint.
 
     Attributes:
-        checkpoint: Its number.
+        checkpoint: The checkpoint's number.
         batch: The micro-batch of Spark that it completes; None if it is not one of Spark's.
         completed_ms: When, by the driver's clock, milliseconds since 1970 UTC.
         duration_ms: From its beginning to its completion, milliseconds.
         epoch: Number of the claim under which it was committed.
-        new_bytes: Its `_metadata`, and files in its own directory.
+        new_bytes: The bytes of `_metadata`, and of files in the checkpoint's own directory.
         referenced_bytes: Files of state elsewhere.
-        rows_in: Of all operators together.
+        rows_in: The rows that all operators together were given.
         rows_late: The same.
         rows_out: The same.
         operators: By uid; empty if they are many, or it is so long ago that there was no room for them.
@@ -207,7 +207,7 @@ def decode_history(encoded: bytes, whose: str) -> History:
     """Read a history; its blocks stay closed.
 
     Args:
-        encoded: Its bytes.
+        encoded: The bytes of the history.
         whose: Where they stand, for errors.
 
     Raises:

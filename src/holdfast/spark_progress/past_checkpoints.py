@@ -118,7 +118,7 @@ def past_of(checkpoints: Sequence[CompletedCheckpoint]) -> Past:
     """What a job has done, by its checkpoints.
 
     Args:
-        checkpoints: Those that there are, oldest first.
+        checkpoints: The checkpoints that there are, oldest first.
 
     Raises:
         CheckpointCorruptedError: The history in the newest can't be read.

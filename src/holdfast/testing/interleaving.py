@@ -75,7 +75,7 @@ def at_every_step(
     Args:
         prepare: Makes the call and what the other thread does.
         check: Is called with the outcome of each run.
-        code: Whose lines count, as `Interleaved` takes it.
+        code: The code whose lines count, as `Interleaved` takes it.
     """
     step = 0
     while True:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 HEIGHT = 100
-"""Of a chart, in units of its own; so that a bar's height is a percentage."""
+"""A chart's height in units of its own; so that a bar's height is a percentage."""
 
 _MOST_BARS = 96
 _FEWEST_SLOTS = 16
@@ -55,7 +55,7 @@ class Chart:
     """A chart, `width` by 100 units.
 
     Attributes:
-        width: Its width.
+        width: The chart's width.
         places: From left to right.
         level: Height of a line across the chart, from the top; None if there is no line.
         together: Number of neighbouring bars of which only the highest is shown.

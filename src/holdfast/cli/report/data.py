@@ -34,7 +34,7 @@ class Subtask:
     """One subtask's part of a checkpoint; None stands for what nobody has counted.
 
     Attributes:
-        subtask: Its index.
+        subtask: The subtask's index.
         stored_bytes: Length of its state, in files and inline.
         rows_in: Rows given to the operator.
         rows_late: Rows dropped before it because they came too late.
@@ -72,7 +72,7 @@ class Checkpoint:
     """A completed checkpoint or savepoint.
 
     Attributes:
-        checkpoint: Its id.
+        checkpoint: The checkpoint's id.
         pointer: URI of its directory, without a user's name.
         batch: The micro-batch of Spark that it completes; None if it is not one of Spark's.
         completed: When, by the driver's clock, ISO 8601 in UTC.
@@ -83,7 +83,7 @@ class Checkpoint:
         referenced_bytes: The same.
         total_bytes: The same.
         metadata_bytes: Length of `_metadata`, which is among the new bytes.
-        rows_in: Of all operators together; None if nobody has counted.
+        rows_in: The rows that all operators together were given; None if nobody has counted.
         rows_late: The same.
         rows_out: The same.
         operators: By uid, sorted.
@@ -111,7 +111,7 @@ class Failure:
     """What should be a checkpoint or savepoint, and can't be read or was not completed.
 
     Attributes:
-        checkpoint: Its id; None for a savepoint.
+        checkpoint: The checkpoint's id; None for a savepoint.
         pointer: URI of its directory, without a user's name.
         reason: `unreadable`, or `uncommitted` for a directory without metadata.
         error: Why it can't be read, else empty.
@@ -175,14 +175,14 @@ class PastCheckpoint:
     """A completed checkpoint, as those behind it remember it.
 
     Attributes:
-        checkpoint: Its id.
+        checkpoint: The checkpoint's id.
         batch: The micro-batch of Spark that it completes; None if it is not one of Spark's.
         completed: When, by the driver's clock, ISO 8601 in UTC.
         duration_ms: From its beginning to its completion, milliseconds.
         epoch: Number of the claim under which it was committed.
         new_bytes: As in `CheckpointSize`.
         referenced_bytes: The same.
-        rows_in: Of all operators together.
+        rows_in: The rows that all operators together were given.
         rows_late: The same.
         rows_out: The same.
         operators: By uid, sorted; empty where there was no room to remember them.
@@ -234,7 +234,7 @@ class Job:
     """One job.
 
     Attributes:
-        job: Its id.
+        job: The job's id.
         state: `healthy`; `quiet`, if the newest checkpoint is far older than their usual distance;
             `attention`, if a newer one was begun long ago and not completed, or an older one can't
             be read; `damaged`, if the newest can't be read; `empty`, if there is none.
@@ -243,7 +243,7 @@ class Job:
         failures: Checkpoints that can't be read or were not completed, oldest first.
         gaps: First and last id of each run that is missing between retained ones.
         savepoints: Oldest first.
-        unreadable_savepoints: Those that can't be read.
+        unreadable_savepoints: The savepoints that can't be read.
         sweep: What it would delete; None if the job has no directory.
         history: All completed checkpoints that are remembered, oldest first; also those that are deleted.
         given_up: Attempts that are remembered, oldest first.
@@ -274,7 +274,7 @@ class Report:
     """All jobs below a directory.
 
     Attributes:
-        directory: Its URI, without a user's name.
+        directory: The directory's URI, without a user's name.
         savepoint_directory: The other one that was looked through, if any.
         made: When, ISO 8601 in UTC.
         made_ms: The same in milliseconds since 1970.

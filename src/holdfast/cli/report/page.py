@@ -37,7 +37,7 @@ class JobView:
         first_id: The oldest that can be read; 0 if there is none.
         figures: Charts over its checkpoints.
         checkpoints: Newest first.
-        operators: Those of the newest checkpoint.
+        operators: The operators of the newest checkpoint.
         files: What a sweep would delete, largest first.
         savepoints: Newest first.
         restarts: First checkpoints of drivers that took the job over, newest first.

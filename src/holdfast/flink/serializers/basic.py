@@ -34,9 +34,9 @@ def number(code: str, dtype: str, type: pa.DataType, hashes: HashCodes) -> Seria
     """Numbers of a fixed width.
 
     Args:
-        code: Of `struct`.
-        dtype: Of NumPy, big-endian.
-        type: Of Arrow.
+        code: The number's code in `struct`.
+        dtype: The number's type in NumPy, big-endian.
+        type: The number's type in Arrow.
         hashes: Gives Java's hash codes.
     """
     form = struct.Struct(f">{code}")

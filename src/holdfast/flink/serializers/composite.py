@@ -197,7 +197,7 @@ class PojoClass:
     """A class of POJOs.
 
     Attributes:
-        name: Of the Java class.
+        name: The name of the Java class.
         fields: In the order of the values.
     """
 
@@ -212,8 +212,8 @@ def pojo_of(
 
     Args:
         own: The class that was declared.
-        registered: Its subclasses that have a number.
-        others: Its subclasses that don't, by name.
+        registered: The subclasses that have a number.
+        others: The subclasses that have none, by name.
     """
     for field in own.fields.values():
         if field.unreadable:

@@ -41,7 +41,7 @@ _DATE, _TIME, _SECONDS_NANOS = struct.Struct(">ibb"), struct.Struct(">bbbi"), st
 _TOP = 1 << 63
 _SECONDS_OF_A_DAY = 86_400
 _TICKS = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
-"""Of a second, by Arrow's name of the unit."""
+"""The parts of a second, by Arrow's name of the unit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def read_state(
         state: The state's name; may be left out where the operator has only one state.
         raw: As for `holdfast.read_state`.
         kind: As for `holdfast.read_state`.
-        key: Of keyed state the rows of this key alone, without reading the others: a value for each of the key's
+        key: The key of keyed state whose rows alone are read, without the others: a value for each of the key's
             columns, by name: text, number, bool or None, or else text that Arrow casts to the column's type.
 
     Raises:

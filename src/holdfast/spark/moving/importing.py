@@ -81,7 +81,7 @@ class SparkStateImport:
 
     Attributes:
         query: The query.
-        state: Its state.
+        state: The operator's state.
         uid: The operator.
         operator: The operator, without its state.
     """

@@ -43,7 +43,7 @@ class ProcessorState:
         max_parallelism: Number of key groups.
         time_mode: The time mode that the processor was run with.
         variables: The states of its variables, by name.
-        timers: Its timers, if it has some.
+        timers: The processor's timers, if it has some.
     """
 
     pointer: str | PathLike[str]

@@ -98,7 +98,7 @@ def for_state(kind: DataType, value: Any) -> Any:
     """A value of Arrow as Spark's states take it.
 
     Args:
-        kind: Its type.
+        kind: The state's type.
         value: The value; a struct is a dict, a map pairs.
     """
     if value is None:

@@ -22,7 +22,7 @@ class Declaration:
     """A state variable.
 
     Attributes:
-        name: Its name.
+        name: The variable's name.
         kind: Which kind of state it is.
         schema: The fields of its values.
         key_schema: The fields of a map's keys; None for other kinds.
@@ -41,8 +41,8 @@ class Declared:
     """What a processor declared, all in all.
 
     Attributes:
-        variables: Its variables.
-        given_up: Those that it declared, and then deleted.
+        variables: The variables of the processor.
+        given_up: The variables that it declared, and then deleted.
         deleted: Names of all that it deleted.
     """
 
@@ -60,7 +60,7 @@ class Declarations:
 
     Attributes:
         variables: The variables by name.
-        given_up: Those that were declared and then deleted.
+        given_up: The variables that were declared and then deleted.
         deleted: Names of variables whose state is to be deleted before the batch's rows are processed.
     """
 

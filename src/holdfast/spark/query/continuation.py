@@ -17,8 +17,8 @@ class Continuation:
 
     Attributes:
         query_id: Spark's id of the query.
-        operators: Its operators by uid.
-        sinks: Its sinks with a state of their own, by name.
+        operators: The query's operators by uid.
+        sinks: The query's sinks with a state of their own, by name.
         allow_non_restored_state: Whether state that nothing takes may be left behind.
     """
 

@@ -37,7 +37,7 @@ class GivenUpAttempts:
 
 
 GIVEN_UP = GivenUpAttempts()
-"""Those of this process."""
+"""The attempts of this process."""
 
 
 def reason_of(error: BaseException) -> str:

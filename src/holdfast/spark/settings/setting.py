@@ -28,7 +28,7 @@ class Setting:
             is not set; or empty.
         older_flink: What older versions of Flink called it.
         unit: The unit of a number that is given without a unit, as `parse` knows it.
-        argument: Its name as an argument of `configure`.
+        argument: The setting's name as an argument of `configure`.
     """
 
     key: str

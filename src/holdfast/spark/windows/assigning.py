@@ -20,7 +20,7 @@ class Window:
     """A window of event time.
 
     Attributes:
-        start: Its first instant, UTC.
+        start: The window's first instant, UTC.
         end: The first instant behind it, UTC.
     """
 

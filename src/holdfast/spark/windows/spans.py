@@ -98,7 +98,7 @@ class Windows(Protocol):
         """Windows by their namespaces, a row for each; those that are not there are left out.
 
         Args:
-            keys: Whose windows: the keys of the rows.
+            keys: The keys of the rows, whose windows are asked for.
             namespace: The namespace of each row.
         """
         ...
