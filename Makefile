@@ -58,7 +58,12 @@ proof: setup java s3-servers ## try to refute what Holdfast promises, and write 
 # loaded and compiled. A Java that makes no archive of them is only slower.
 SPARK_CLASSES := build/spark-classes.jsa
 
+# Spark puts the ZIP of PySpark that it finds in its home before all else on the path of Python, and each process
+# that it starts for a data source or a Connect query would compile PySpark from there. This home has none.
+SPARK_HOME_OF_TESTS := build/spark-home
+
 demo test test-all integration kills proof: $(SPARK_CLASSES)
+demo test test-all integration kills proof: export SPARK_HOME := $(CURDIR)/$(SPARK_HOME_OF_TESTS)
 demo test test-all integration kills proof: export SPARK_SUBMIT_OPTS += -XX:SharedArchiveFile='$(CURDIR)/$(SPARK_CLASSES)' \
   -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK
 
@@ -66,8 +71,11 @@ demo test test-all integration kills proof: export SPARK_SUBMIT_OPTS += -XX:Shar
 # would compile PySpark, pandas and the tests themselves anew, which is most of its time.
 test test-all integration kills proof: export PYTHONDONTWRITEBYTECODE :=
 
-$(SPARK_CLASSES): $(VENV)/.ready | java
-	@PYTHON=$(BIN)/python infra/spark/class-archive $@ || test $$? = 3
+$(SPARK_CLASSES): $(SPARK_HOME_OF_TESTS) | java
+	@SPARK_HOME='$(CURDIR)/$<' PYTHON=$(BIN)/python infra/spark/class-archive $@ || test $$? = 3
+
+$(SPARK_HOME_OF_TESTS): $(VENV)/.ready
+	@PYTHON=$(BIN)/python infra/spark/home-without-archives $@
 
 # Minutes the first time, which no test should spend; without Go their tests are skipped.
 .PHONY: s3-servers

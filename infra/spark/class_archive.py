@@ -35,6 +35,9 @@ spark = (
 )
 rows = spark.range(100).withColumn("key", F.col("id") % 7)
 rows.write.parquet(f"{directory}/rows")
+names = spark.createDataFrame([(1, "one")], "key long, name string")
+named = rows.join(F.broadcast(names), "key", "left").selectExpr("id + 1 AS next", "upper(name) AS name")
+named.where("next > 3").orderBy("next").union(named).toArrow()
 
 
 def take(batch, batch_id):

@@ -64,7 +64,7 @@ def _free_port() -> int:
 def connect_server(directory: Path) -> Iterator[ConnectServer]:
     """A server that keeps its files in a directory."""
     port = _free_port()
-    home = Path(pyspark.__file__).parent
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
