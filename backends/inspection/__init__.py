@@ -2,11 +2,10 @@
 
 Commands and the data source call it. `catalogue` lists the states, `state_parts` reads them; `operator_parts`,
 `keyed_parts` and `raw_parts` are what their kinds are stored as, and `key_choice` narrows a keyed state to one key.
-`writing` and `keyed_writing` are the way back. Start with `catalogue`.
+`operator_writing` and `keyed_writing` are the way back. Start with `catalogue`.
 """
 
 from holdfast.backends.inspection.catalogue import StoredState, states_of, stored_states
-from holdfast.backends.inspection.columns import ShownColumn
 from holdfast.backends.inspection.comparison import (
     Difference,
     FileComparison,
@@ -25,6 +24,7 @@ from holdfast.backends.inspection.keyed_writing import (
     write_keyed_states,
     write_keyed_tables,
 )
+from holdfast.backends.inspection.operator_writing import StateRows, write_states
 from holdfast.backends.inspection.reading import (
     Raw,
     iter_state,
@@ -32,9 +32,9 @@ from holdfast.backends.inspection.reading import (
     readable_state,
     states,
 )
+from holdfast.backends.inspection.shown_column import ShownColumn
 from holdfast.backends.inspection.state_check import Fate, StateCheck, check
 from holdfast.backends.inspection.state_parts import ReadableState, StatePart
-from holdfast.backends.inspection.writing import StateRows, write_states
 
 __all__ = [
     "Difference",

@@ -8,7 +8,7 @@ from typing import NoReturn
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.inspection.columns import ShownColumn
+from holdfast.backends.inspection.shown_column import ShownColumn
 from holdfast.backends.inspection.state_parts import (
     CHANGED,
     POSITIONS,

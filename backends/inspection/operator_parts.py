@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from holdfast.backends.inspection.columns import ShownColumn
+from holdfast.backends.inspection.shown_column import ShownColumn
 from holdfast.backends.inspection.state_parts import KEY, VALUE, Extent
 from holdfast.backends.sections import (
     LIST_COLUMNS,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.backends.inspection.columns import ShownColumn
+from holdfast.backends.inspection.shown_column import ShownColumn
 from holdfast.backends.inspection.state_parts import (
     KEY_GROUP,
     MOST_BYTES,

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from holdfast.backends.inspection.columns import ShownColumn, shown
+from holdfast.backends.inspection.shown_column import ShownColumn, shown
 from holdfast.locations.handles import StreamStateHandle
 
 SUBTASK, PARTITION, KEY_GROUP, KEY, VALUE = "subtask", "partition", "key_group", "key", "value"

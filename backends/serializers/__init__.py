@@ -1,16 +1,16 @@
 """Serializers: how elements of a state become Arrow columns, and how those are read later.
 
-`choice` picks the serializer of a type; `compatibility` says what becomes of stored data when a type changes.
-A new kind of element is a module here and a line in `choice`. Start with `serializer`.
+`serializer_choice` picks the serializer of a type; `compatibility` says what becomes of stored data when a type changes.
+A new kind of element is a module here and a line in `serializer_choice`. Start with `serializer`.
 """
 
 from holdfast.backends.serializers.arrow_migration import NoWayError, change_of
-from holdfast.backends.serializers.choice import ElementType, serializer_of
 from holdfast.backends.serializers.column_migration import migrated_column
 from holdfast.backends.serializers.compatibility import Outcome
 from holdfast.backends.serializers.message_pack import packed
 from holdfast.backends.serializers.pickled import Pickled
 from holdfast.backends.serializers.serializer import Serializer
+from holdfast.backends.serializers.serializer_choice import ElementType, serializer_of
 from holdfast.backends.serializers.stored_form import Kind, StoredSerializer, column, stored_in
 
 __all__ = [

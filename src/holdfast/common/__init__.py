@@ -18,10 +18,10 @@ from holdfast.common.clock import SYSTEM_CLOCK, Clock
 from holdfast.common.crc import crc32c
 from holdfast.common.decoders import json_decoder, message_pack_decoder
 from holdfast.common.durations import duration_s
+from holdfast.common.exact_reads import fill, read_exactly, read_into
 from holdfast.common.parallel import ContextPool, as_they_end, check_wanted, in_parallel
 from holdfast.common.process_cache import ProcessCache
 from holdfast.common.process_lock import ProcessLock
-from holdfast.common.reading import fill, read_exactly, read_into
 from holdfast.common.uripath import checkpoint_directory
 
 __all__ = [

@@ -4,10 +4,10 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.checkpoints import POINTER_HELP, pointed
 from holdfast.cli.command import add_command
 from holdfast.cli.output import bytes_text, say
-from holdfast.cli.rows import add_rows, cell_text, element_cell, print_rows
+from holdfast.cli.pointed_checkpoint import POINTER_HELP, pointed
+from holdfast.cli.printed_rows import add_rows, cell_text, element_cell, print_rows
 from holdfast.cli.stores import add_stores
 from holdfast.errors import CheckpointNotFoundError
 

@@ -3,7 +3,6 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from holdfast.cli.checkpoints import POINTER_HELP, pointed
 from holdfast.cli.command import add_command, add_json
 from holdfast.cli.output import (
     bytes_text,
@@ -13,6 +12,7 @@ from holdfast.cli.output import (
     say,
     told_when_interrupted,
 )
+from holdfast.cli.pointed_checkpoint import POINTER_HELP, pointed
 from holdfast.cli.stores import add_stores, use_stores
 from holdfast.errors import CheckpointNotFoundError
 from holdfast.locations.coordination import files_of

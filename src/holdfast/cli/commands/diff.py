@@ -5,9 +5,9 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.checkpoints import POINTER_HELP, pointed, progress_in, summary
 from holdfast.cli.command import add_command, add_json
 from holdfast.cli.output import bytes_text, count_text, print_json, print_line, print_pairs
+from holdfast.cli.pointed_checkpoint import POINTER_HELP, pointed, progress_in, summary
 from holdfast.cli.stores import add_stores
 from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.metadata import CheckpointMetadata

@@ -8,7 +8,7 @@ from holdfast.cli.command import add_command, add_json
 from holdfast.cli.commands.flink_export import add_export
 from holdfast.cli.commands.flink_import import add_import
 from holdfast.cli.output import count_text, print_json, print_line, print_table, say
-from holdfast.cli.rows import add_rows, print_rows
+from holdfast.cli.printed_rows import add_rows, print_rows
 from holdfast.cli.stores import add_stores, use_stores
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 

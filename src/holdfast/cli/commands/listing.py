@@ -4,10 +4,10 @@ import argparse
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.checkpoints import summary
 from holdfast.cli.command import add_command, add_json
 from holdfast.cli.history import checkpoints_by_job, history_rows, print_history
 from holdfast.cli.output import age_text, bytes_text, print_json, print_line, print_lines, say
+from holdfast.cli.pointed_checkpoint import summary
 from holdfast.cli.stores import add_stores, use_stores
 from holdfast.common import uripath
 from holdfast.errors import CheckpointError

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.cli.checkpoints import POINTER_HELP, pointed, progress_in, summary
 from holdfast.cli.command import add_command, add_json
 from holdfast.cli.output import (
     age_text,
@@ -19,6 +18,7 @@ from holdfast.cli.output import (
     print_table,
     say,
 )
+from holdfast.cli.pointed_checkpoint import POINTER_HELP, pointed, progress_in, summary
 from holdfast.cli.stores import add_stores
 from holdfast.errors import CheckpointError, CheckpointNotFoundError
 from holdfast.locations.coordination import files_of

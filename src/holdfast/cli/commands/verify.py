@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.checkpoints import POINTER_HELP, pointed, reach
 from holdfast.cli.command import add_command, add_json
 from holdfast.cli.output import (
     bytes_text,
@@ -16,6 +15,7 @@ from holdfast.cli.output import (
     progress,
     say,
 )
+from holdfast.cli.pointed_checkpoint import POINTER_HELP, pointed, reach
 from holdfast.cli.stores import add_stores, use_stores
 from holdfast.common import uripath
 from holdfast.errors import (

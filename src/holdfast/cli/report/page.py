@@ -9,8 +9,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from holdfast.cli.output import bytes_text
 from holdfast.cli.report.data import Checkpoint, GivenUp, Job, Leftover, PastCheckpoint, Report
 from holdfast.cli.report.figures import Figure, job_figures
-from holdfast.cli.report.operators import OperatorView, operator_view
-from holdfast.cli.report.rows import Rows, rows_of
+from holdfast.cli.report.folded_rows import Rows, rows_of
+from holdfast.cli.report.operator_view import OperatorView, operator_view
 from holdfast.cli.report.text import count_text, ms_text, span_text, time_text
 
 _STATES = {

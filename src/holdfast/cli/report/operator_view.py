@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from holdfast.cli.report.data import Checkpoint, ReportedOperator, Subtask
 from holdfast.cli.report.figures import Figure, subtask_figures
-from holdfast.cli.report.rows import SHOWN_ROWS, Rows, rows_of
+from holdfast.cli.report.folded_rows import SHOWN_ROWS, Rows, rows_of
 
 _Number = TypeVar("_Number", int, float)
 
