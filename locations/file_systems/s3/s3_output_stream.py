@@ -15,7 +15,7 @@ from holdfast.locations.file_systems.port import BytesLike
 from holdfast.locations.file_systems.retries import ABORT_DEADLINE_S, retry_deadline
 from holdfast.locations.file_systems.s3.multipart_upload import MultipartUpload
 from holdfast.locations.file_systems.s3.s3_object import OWNER, S3Object, checksum_of
-from holdfast.locations.file_systems.s3.through_obstore import Outcome
+from holdfast.locations.file_systems.s3.through_obstore import PutOutcome
 
 
 class S3OutputStream:
@@ -97,15 +97,15 @@ class S3OutputStream:
             upload.abort()
 
     def _put(self) -> None:
-        outcome, metadata = Outcome.NOT_DONE, {OWNER: self._token}
+        outcome, metadata = PutOutcome.NOT_DONE, {OWNER: self._token}
         if self._target.obstore is not None:
             outcome = self._target.obstore.put(self._target.key, self._head, metadata)
-        if outcome is Outcome.DONE:
+        if outcome is PutOutcome.DONE:
             return
         self._target.made(
             "put_object",
             self._token,
-            may_be_there=outcome is Outcome.UNKNOWN,
+            may_be_there=outcome is PutOutcome.UNKNOWN,
             Body=self._head,
             Metadata=metadata,
             **checksum_of(self._head, self._target.settings),

@@ -86,7 +86,7 @@ def obstore_for(settings: S3Settings, bucket: str) -> "ObstoreBucket | None":
     )
 
 
-class Outcome(Enum):
+class PutOutcome(Enum):
     """The outcome of a request."""
 
     DONE = "done"
@@ -106,7 +106,7 @@ class ObstoreBucket:
             {"Storage-Class": settings.storage_class} if settings.storage_class else {}
         )
 
-    def put(self, key: str, data: BytesLike, metadata: Mapping[str, str]) -> Outcome:
+    def put(self, key: str, data: BytesLike, metadata: Mapping[str, str]) -> PutOutcome:
         """Make an object if its name is free."""
         from obstore import put  # noqa: PLC0415  # optional
 
@@ -121,8 +121,8 @@ class ObstoreBucket:
             )
         except Exception as error:  # noqa: BLE001  # what it was, boto3 will find out
             _note_failure("write", key, error)
-            return Outcome.NOT_DONE if surely_changed_nothing(error) else Outcome.UNKNOWN
-        return Outcome.DONE
+            return PutOutcome.NOT_DONE if surely_changed_nothing(error) else PutOutcome.UNKNOWN
+        return PutOutcome.DONE
 
     def head(self, key: str) -> "ObjectHead | None":
         """The beginning of an object; None if that failed.

@@ -157,7 +157,7 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class PastOperator:
+class RememberedOperator:
     """What an operator's subtasks did for a checkpoint that may be there no more, together."""
 
     uid: str
@@ -171,7 +171,7 @@ class PastOperator:
 
 
 @dataclass(frozen=True, slots=True)
-class PastCheckpoint:
+class RememberedCheckpoint:
     """A completed checkpoint, as those behind it remember it.
 
     Attributes:
@@ -202,7 +202,7 @@ class PastCheckpoint:
     rows_in: int
     rows_late: int
     rows_out: int
-    operators: list[PastOperator]
+    operators: list[RememberedOperator]
     is_retained: bool
     restored_checkpoint: int | None
     claims: int
@@ -259,12 +259,12 @@ class Job:
     savepoints: list[Checkpoint]
     unreadable_savepoints: list[Failure]
     sweep: Sweep | None
-    history: list[PastCheckpoint]
+    history: list[RememberedCheckpoint]
     given_up: list[GivenUp]
     history_error: str
 
     @property
-    def restarts(self) -> list[PastCheckpoint]:
+    def restarts(self) -> list[RememberedCheckpoint]:
         """The first checkpoint of each driver that took the job over."""
         return [past for past in self.history if past.claims]
 
@@ -375,11 +375,11 @@ def _remembered(history: JobHistory) -> tuple[Past, str]:
         return Past(tuple(map(figures_of, history.checkpoints))), public_text(str(error))
 
 
-def _past(past: Past, history: JobHistory) -> list[PastCheckpoint]:
+def _past(past: Past, history: JobHistory) -> list[RememberedCheckpoint]:
     retained = {checkpoint.checkpoint_id for checkpoint in history.checkpoints}
     restarts = {restart.checkpoint: restart for restart in past.restarts}
     return [
-        PastCheckpoint(
+        RememberedCheckpoint(
             checkpoint=figures.checkpoint,
             batch=figures.batch,
             completed=_time(figures.completed_ms),
@@ -391,7 +391,7 @@ def _past(past: Past, history: JobHistory) -> list[PastCheckpoint]:
             rows_late=figures.rows_late,
             rows_out=figures.rows_out,
             operators=[
-                PastOperator(uid, **msgspec.structs.asdict(operator))
+                RememberedOperator(uid, **msgspec.structs.asdict(operator))
                 for uid, operator in sorted(figures.operators.items())
             ],
             is_retained=figures.checkpoint in retained,

@@ -6,7 +6,7 @@ from statistics import mean, median
 
 from holdfast.cli.output import bytes_text
 from holdfast.cli.report.charts import Bar, Chart, chart_of
-from holdfast.cli.report.data import Job, PastCheckpoint, Subtask
+from holdfast.cli.report.data import Job, RememberedCheckpoint, Subtask
 from holdfast.cli.report.text import count_text, factor_text, ms_text
 
 
@@ -80,7 +80,7 @@ def _figure(
     job: Job,
     name: str,
     summary: str,
-    bar_of: Callable[[PastCheckpoint], Bar],
+    bar_of: Callable[[RememberedCheckpoint], Bar],
     *,
     legend: tuple[str, ...] = (),
     side_by_side: bool = False,
@@ -110,13 +110,13 @@ def _figure(
     )
 
 
-def _size_bar(checkpoint: PastCheckpoint) -> Bar:
+def _size_bar(checkpoint: RememberedCheckpoint) -> Bar:
     written, referenced = bytes_text(checkpoint.new_bytes), bytes_text(checkpoint.referenced_bytes)
     title = f"{written} newly written, {referenced} referenced"
     return Bar((checkpoint.new_bytes, checkpoint.referenced_bytes), title)
 
 
-def _rows_bar(checkpoint: PastCheckpoint) -> Bar:
+def _rows_bar(checkpoint: RememberedCheckpoint) -> Bar:
     rows_in, rows_out = checkpoint.rows_in, checkpoint.rows_out
     return Bar((rows_in, rows_out), f"{count_text(rows_in)} in, {count_text(rows_out)} out")
 

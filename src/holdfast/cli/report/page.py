@@ -7,7 +7,14 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from holdfast.cli.output import bytes_text
-from holdfast.cli.report.data import Checkpoint, GivenUp, Job, Leftover, PastCheckpoint, Report
+from holdfast.cli.report.data import (
+    Checkpoint,
+    GivenUp,
+    Job,
+    Leftover,
+    RememberedCheckpoint,
+    Report,
+)
 from holdfast.cli.report.figures import Figure, job_figures
 from holdfast.cli.report.folded_rows import Rows, rows_of
 from holdfast.cli.report.operator_view import OperatorView, operator_view
@@ -56,7 +63,7 @@ class JobView:
     operators: list[OperatorView]
     files: Rows[Leftover]
     savepoints: Rows[Checkpoint]
-    restarts: Rows[PastCheckpoint]
+    restarts: Rows[RememberedCheckpoint]
     given_up: Rows[GivenUp]
 
 
