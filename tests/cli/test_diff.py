@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -90,6 +91,19 @@ def test_text_says_what_became_of_operators_and_states(
         "  + struct<number: int64 not null, lines: list<item: string not null> not null>",
     ]
     assert "operator visits: other state in subtasks 0, 1, 2" in lines
+
+
+def test_classes_that_arrow_stores_alike_are_said_to_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = f"file://{tmp_path}"
+    write_checkpoint(directory, 1, element_type=make_dataclass("Visit", [("page", int)]))
+    with_default = make_dataclass("Visit", [("page", int, 0)])
+    write_checkpoint(directory, 2, element_type=with_default)
+    assert main(["diff", f"{directory}/job/chk-1", f"{directory}/job/chk-2"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "state seen of visits: its classes have other fields, defaults or types" in lines
+    assert not any("forms" in line or "DataclassType" in line for line in lines)
 
 
 def with_other(completed: CompletedCheckpoint, directory: str, **changes: Any) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from contracts.elements import Order, broadcast_state, list_state
+from contracts.elements import broadcast_state, list_state
 from servers.s3 import S3Bucket, S3Server
 
 from holdfast.backends import OperatorStateBackend
@@ -74,7 +74,7 @@ def write_checkpoint(
     before: CompletedCheckpoint | None = None,
     job: str = "job",
     parallelism: int = 2,
-    element_type: object = None,
+    element_type: type | None = None,
     savepoint: bool = False,
 ) -> CompletedCheckpoint:
     """Complete a checkpoint or savepoint.
@@ -86,7 +86,7 @@ def write_checkpoint(
         before: A checkpoint whose files of the other subtasks it refers to, instead of its own.
         job: The job's id.
         parallelism: Number of subtasks.
-        element_type: The type of the list's elements; integers if not given.
+        element_type: A class whose instances, each made of a number, are the list's elements; numbers if not given.
         savepoint: Whether it is one.
     """
     storage = FileSystemCheckpointStorage(directory, inline_threshold=0)
@@ -104,7 +104,7 @@ def write_checkpoint(
             handle = before.metadata.operators[UID].subtasks[index].managed_operator[0]
         else:
             backend = OperatorStateBackend()
-            values = [Order(i) for i in range(count)] if element_type is Order else range(count)
+            values = map(element_type, range(count)) if element_type else range(count)
             list_state(backend, "seen", element_type).add_all(values)
             broadcast_state(backend, "rules", (str, dict[str, int]), {"vat": {"percent": 19}})
             (handle,) = backend.snapshot(location).run().handles

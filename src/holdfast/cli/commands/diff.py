@@ -31,6 +31,9 @@ _SHOWN = 8
 
 _TIME = "batchTimestampMs"
 
+_FORMS = "forms"
+"""Texts that only tell types of classes apart: long, and not for people."""
+
 
 def add_to(commands: "Commands") -> None:
     """Add the command."""
@@ -183,8 +186,12 @@ def _print_operators(operators: list[dict[str, Any]]) -> None:
         )
         if operator["what"] != "changed":
             print_line(f"{what}: {operator['what']}")
-        for name, (before, after) in operator["changes"].items():
-            _print_change(f"{what}: {name.replace('_', ' ')}", before, after)
+        changes = operator["changes"]
+        for name, (before, after) in changes.items():
+            if name != _FORMS:
+                _print_change(f"{what}: {name.replace('_', ' ')}", before, after)
+            elif "arrow_type" not in changes:  # else that shows what is different
+                print_line(f"{what}: its classes have other fields, defaults or types")
 
 
 def _subtasks_text(indices: list[int]) -> str:
