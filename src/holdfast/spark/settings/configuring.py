@@ -42,6 +42,8 @@ class SettingArguments(TypedDict, total=False):
     s3_checksum: Literal["crc32c", "crc32", "off"] | None
     s3_part_size: int | str | None
     s3_concurrency: int | None
+    s3_connect_timeout: float | str | None
+    s3_read_timeout: float | str | None
     s3_state_files: Literal["auto", "boto3", "obstore"] | None
     s3_requester_pays: bool | None
     s3_ca_bundle: str | None

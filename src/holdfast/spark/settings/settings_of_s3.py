@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from holdfast.common import duration_s
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.file_systems import S3Settings
 from holdfast.redaction import shown
@@ -38,10 +39,17 @@ _Said = dict[str, tuple[str, str]]
 
 
 def _endpoint(text: str) -> str:
-    # One with a password or query goes on to where it is refused without being shown.
+    # An endpoint with a password or query goes on to where it is refused without being shown.
     if not text.startswith(("http://", "https://")) and {"@", "?"}.isdisjoint(text):
         raise ValueError(text)
     return text
+
+
+def _timeout_s(text: str) -> float:
+    seconds = duration_s(text)
+    if not seconds:
+        raise ValueError(text)
+    return seconds
 
 
 def _encryption(text: str) -> str:
@@ -89,7 +97,7 @@ _ROWS = {
     "secret_key": Setting(
         key="s3.secret-key",
         kind="secret",
-        meaning="Their secret.",
+        meaning="The secret of `access-key`.",
         flink="s3.secret-key",
         s3a="secret.key",
         parse=str,
@@ -97,7 +105,7 @@ _ROWS = {
     "session_token": Setting(
         key="s3.session-token",
         kind="secret",
-        meaning="The token of temporary ones.",
+        meaning="The token that temporary credentials have beside their key and secret.",
         flink="",
         s3a="session.token",
         parse=str,
@@ -105,7 +113,7 @@ _ROWS = {
     "role_arn": Setting(
         key="s3.assumed-role",
         kind="ARN",
-        meaning="A role to assume with them.",
+        meaning="A role to assume with the credentials.",
         flink="",
         s3a="assumed.role.arn",
         parse=str,
@@ -157,6 +165,25 @@ _ROWS = {
         flink="s3.upload.max.concurrent.uploads",
         parse=positive,
     ),
+    "connect_timeout_s": Setting(
+        key="s3.connect-timeout",
+        kind="duration such as `5s`, longer than none",
+        meaning="How long to wait for a connection.",
+        flink="",
+        parse=_timeout_s,
+        default_text="5s",
+        unit="s",
+    ),
+    "read_timeout_s": Setting(
+        key="s3.read-timeout",
+        kind="duration such as `20s`, longer than none",
+        meaning="How long to wait for the next bytes of an answer. Requests are repeated for a minute; "
+        "one that waits longer than that is not.",
+        flink="",
+        parse=_timeout_s,
+        default_text="20s",
+        unit="s",
+    ),
     "state_files": Setting(
         key="s3.state-files",
         kind="`auto`, `boto3` or `obstore`",
@@ -168,7 +195,7 @@ _ROWS = {
     "requester_pays": Setting(
         key="s3.requester-pays",
         kind="`true` or `false`",
-        meaning="Whether requests are at the cost of the one who makes them.",
+        meaning="Whether whoever makes a request pays for it, instead of the bucket's owner.",
         flink="",
         s3a="requester.pays.enabled",
         parse=boolean,
@@ -206,7 +233,7 @@ def s3_settings(configuration: Mapping[str, str], *uris: str | None) -> dict[str
             don't go together.
     """
     own = _own(configuration)
-    # Not of one with a secret, which would be shown as its name; it is refused where it is used.
+    # Not of a URI with a secret, which would be shown as its bucket; it is refused where it is used.
     matches = [_BUCKET.match(uri) for uri in uris if uri and shown(uri) == uri]
     buckets = sorted({matched[1] for matched in matches if matched is not None})
     if not buckets:
