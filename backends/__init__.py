@@ -1,4 +1,4 @@
-"""Operator state: descriptors, states, what functions are given, and states of checkpoints looked at."""
+"""The state of operators: descriptors, states, the contexts of functions, and states of checkpoints read from outside."""
 
 if __name__ == "backends":  # reached through the repository root: a second copy of every class
     raise ImportError("import holdfast.backends, not backends")

@@ -1,6 +1,6 @@
 """Where checkpoints go: open a storage, look for checkpoints, copy, verify and sweep them.
 
-What a file system or storage of one's own needs is in `holdfast.locations.adapters`.
+Authors of file systems and storages find what they need in `holdfast.locations.adapters`.
 """
 
 if __name__ == "locations":  # reached through the repository root: a second copy of every class

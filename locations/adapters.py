@@ -1,4 +1,4 @@
-"""What authors of adapters need: the port of file systems, and the parts of a checkpoint storage.
+"""For authors of adapters: the port of file systems, and the parts of a checkpoint storage.
 
 `FileSystem` is what an adapter has to do, and `register_file_system` gives it a scheme. A storage that stands
 on no file system implements `CheckpointStorage` and what that returns, with the streams and handles from here.

@@ -1,4 +1,4 @@
-"""What users of operators subclass and are given: functions and their contexts.
+"""The interface of user code: the classes that functions implement, and the contexts that they are given.
 
 `subtask/` calls the functions. Start with `functions`.
 """

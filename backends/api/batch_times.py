@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
-    """What time it is in a micro-batch, in milliseconds since 1970. A repeated batch has the same times.
+    """The times of a micro-batch, in milliseconds since 1970. A repeated batch has the same times.
 
     Attributes:
         batch_time: When Spark planned the batch.

@@ -1,4 +1,4 @@
-"""What user code is given to keep state."""
+"""The contexts through which user code gets its states."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -37,19 +37,20 @@ class FunctionInitializationContext:
 
     Attributes:
         operator_state_store: The subtask's operator states.
-        restored_checkpoint_id: The checkpoint that they come from; None on a fresh start.
+        restored_checkpoint_id: The checkpoint that the states come from; None on a fresh start.
         subtask_index: This subtask, 0 <= subtask_index < parallelism.
         parallelism: Number of the operator's subtasks.
-        input_schema: Arrow schema of the rows that it will be given.
+        input_schema: Arrow schema of the rows that the function will be given.
         raw_operator_state_inputs: The partitions of raw operator state, each a file; only while
             `initialize_state` runs.
         raw_keyed_state_inputs: The key groups of raw keyed state, likewise.
-        key_groups: The subtask's key groups, which have all keys that it sees. None if rows are not
-            dealt by key.
+        key_groups: The subtask's key groups: every key that the subtask sees is in one of them. None if
+            rows are not dealt by key.
         broadcast_schema: Arrow schema of the rows that all subtasks see, if there are such rows.
-        output_schema: Arrow schema of the rows that it is to yield; None where nobody says.
+        output_schema: Arrow schema of the rows that the function is to yield; None if it is not known.
         times: The times of the batch.
-        open_keyed_state: Gives what `keyed_state_store` is; None if the operator has no key.
+        open_keyed_state: Opens the subtask's keyed states for `keyed_state_store`; None if the operator has
+            no key.
     """
 
     operator_state_store: OperatorStateBackend
@@ -69,7 +70,7 @@ class FunctionInitializationContext:
     def keyed_state_store(self) -> KeyedStateBackend:
         """The subtask's keyed states, at the time of the batch; the same object each time.
 
-        They are opened when somebody asks: an operator that keeps nothing by key pays nothing for it.
+        The first access opens them: an operator that never asks for keyed state has no costs from it.
 
         Raises:
             InvalidRequestError: The operator has no key.
@@ -130,8 +131,8 @@ class FunctionSnapshotContext:
     def raw_operator_state_output(self) -> OperatorStateCheckpointOutputStream:
         """Where operator state of the user's own format goes; the same stream each time.
 
-        What is put in front of it, such as a `BufferedWriter`, is to be flushed before the next
-        partition and before `snapshot_state` returns; what is still in it then is not stored.
+        A buffer in front of the stream, such as a `BufferedWriter`, has to be flushed before the next
+        partition begins and before `snapshot_state` returns; bytes that are still in the buffer are not stored.
 
         Raises:
             StorageUnavailableError: The store did not take it.
@@ -143,7 +144,7 @@ class FunctionSnapshotContext:
     def raw_keyed_state_output(self) -> KeyedStateCheckpointOutputStream:
         """Where keyed state of the user's own format goes; the same stream each time.
 
-        What is put in front of it is to be flushed, as for `raw_operator_state_output`.
+        A buffer in front of the stream has to be flushed, as for `raw_operator_state_output`.
 
         Raises:
             InvalidRequestError: The operator has no keys.
@@ -156,7 +157,7 @@ class FunctionSnapshotContext:
         return self._keyed
 
     def finish(self) -> StoredSubtask:
-        """Close what was asked for, keyed state first: the handles to raw state."""
+        """Close the streams that were asked for, keyed state first. Returns the handles to raw state."""
         keyed = self._keyed.close_and_get_handle() if self._keyed else None
         state = StoredSubtask(raw_keyed=(keyed,) if keyed else ())
         try:
@@ -167,7 +168,7 @@ class FunctionSnapshotContext:
         return state.together_with(StoredSubtask(raw_operator=(operator,) if operator else ()))
 
     def close(self) -> None:
-        """Give up what was asked for and not finished."""
+        """Discard the streams that were asked for and not finished."""
         for output in (self._operator, self._keyed):
             if output is not None:
                 output.end()

@@ -1,4 +1,4 @@
-"""What user code implements to keep state."""
+"""The classes that user code implements to keep state."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Protocol, runtime_checkable
@@ -21,14 +21,14 @@ class CheckpointedFunction(ABC):
     def snapshot_state(  # noqa: B027  # most operators need none: their states are managed
         self, context: FunctionSnapshotContext
     ) -> None:
-        """Bring the states up to date; needed only for what is kept outside of them."""
+        """Bring the states up to date; needed only by functions that keep data outside of their states."""
 
 
 @runtime_checkable
 class CheckpointListener(Protocol):
-    """What is told on the driver what became of checkpoints, best effort: calls can be skipped.
+    """Is called on the driver when a checkpoint is complete or was given up. Calls can be skipped.
 
-    A higher id implies the lower ones. What a listener does must bear repetition.
+    A call for one id implies the lower ids. A listener must bear to be called again for the same checkpoint.
 
     Source:
         Flink, CheckpointListener.
@@ -44,7 +44,7 @@ class CheckpointListener(Protocol):
 
 
 def checkpointed_function(function: Any) -> CheckpointedFunction:
-    """The function with state, or what it is inside of: wrappers have it as `__wrapped__` or `wrapped_function`.
+    """Returns the function with state, unwrapped: wrappers have it as `__wrapped__` or `wrapped_function`.
 
     Raises:
         InvalidRequestError: Neither the function nor what it wraps is a `CheckpointedFunction`.

@@ -111,7 +111,7 @@ def _is_held_by_spark(actual: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _decoded(data_type: pa.DataType) -> pa.DataType:
-    """What the values of a dictionary type are; any other type itself."""
+    """The type of a dictionary's values; any other type itself."""
     return data_type.value_type if types.is_dictionary(data_type) else data_type
 
 

@@ -50,7 +50,7 @@ def compacted(elements: pa.ChunkedArray, *, shared_bytes: int) -> pa.ChunkedArra
     them would take as long as to read them.
 
     Args:
-        elements: What was restored.
+        elements: The restored elements.
         shared_bytes: Size of the memory that they are part of, and keep.
     """
     elements = elements.unify_dictionaries()

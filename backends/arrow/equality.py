@@ -18,7 +18,7 @@ def equal_rows(left: pa.Array, right: pa.Array) -> Flags:
 
     Args:
         left: An array.
-        right: As long, and of the same type.
+        right: An array of the same length and type.
     """
     kind = left.type
     if types.is_null(kind):
@@ -36,7 +36,7 @@ def equal_rows(left: pa.Array, right: pa.Array) -> Flags:
 
 
 def equal_numbers(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> Flags:
-    """The same for numbers: NaN equals NaN."""
+    """Whether each number equals the number at its place in the other array; NaN equals NaN."""
     equal: Flags = left == right
     if left.dtype.kind == "f":
         equal |= (left != left) & (right != right)  # noqa: PLR0124  # NaN alone differs from itself

@@ -1,4 +1,4 @@
-"""Nested types and arrays, taken apart and put together: who walks them need not know which kinds there are.
+"""The one walker over nested types and arrays: it takes them apart and puts them together, whatever kinds there are.
 
 Inside of a struct are its fields, inside of a map its keys and its items, inside of a list of any kind its items.
 Inside of all other types there is nothing; the values of a dictionary and the storage of an extension are seen by
@@ -66,7 +66,7 @@ def mapped_type(
 
     Args:
         type: The type.
-        change: Gives the other type.
+        change: Returns the type that replaces a type.
         may_be_null: Whether all that is inside may be null, but for keys of maps.
     """
     if not fields_of(type):
@@ -103,9 +103,9 @@ def plain_array(array: pa.Array) -> pa.Array:
 
 
 def children_of(array: pa.Array) -> list[pa.Array]:
-    """The arrays that are directly inside of an array, without what only other slices of it have.
+    """The arrays that are directly inside of an array, without rows that belong to other slices of it.
 
-    Those of a struct are as long as it is. Those of a list leave out the items of lists that are null.
+    The fields of a struct are as long as the struct. The items of a list leave out those of lists that are null.
     """
     type = array.type
     if types.is_struct(type):
@@ -121,7 +121,7 @@ def with_children(array: pa.Array, children: Sequence[pa.Array], type: pa.DataTy
 
     Args:
         array: A nested array.
-        children: As many as `children_of` has, and as long; of a struct others, too.
+        children: As many arrays as `children_of` returns, of the same lengths; for a struct there may be more or fewer.
         type: Type of the result: a struct, a map, or a list or large list.
     """
     mask = array.is_null() if array.null_count else None

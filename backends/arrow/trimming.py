@@ -14,7 +14,7 @@ from holdfast.backends.arrow.kinds import is_list_view
 from holdfast.backends.arrow.nesting import children_of, mapped_type, offsets_of, types_in
 
 _NUMBERS_OF_A_VIEW = 4
-"""What a column of views has for each text: numbers of 32 bits, its length first."""
+"""How many numbers of 32 bits a column of views has for each text; the first is the text's length."""
 
 
 def trimmed(rows: pa.Table) -> pa.Table:

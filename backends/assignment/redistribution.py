@@ -120,7 +120,7 @@ class _Piece(NamedTuple):
 def _present(
     handles: Sequence[Sequence[_Handle | None]], parallelism: int
 ) -> list[tuple[int, _Handle]]:
-    """The handles there are, each with the subtask it comes from."""
+    """The handles that are not None, each with the subtask that it comes from."""
     if parallelism < 1:
         raise InvalidRequestError(f"parallelism {parallelism} is below 1")
     return [
@@ -154,20 +154,20 @@ def _dealt(counts: Sequence[int], parallelism: int, start: int) -> Iterator[_Pie
 
 
 def _as_before(counts: Sequence[int], subtasks: Sequence[int]) -> Iterator[_Piece]:
-    """Each source to the subtask that it comes from."""
+    """Each source goes to the subtask that it comes from."""
     for source, (subtask, count) in enumerate(zip(subtasks, counts, strict=True)):
         yield _Piece(subtask, source, 0, count)
 
 
 def _to_all(counts: Sequence[int], subtasks: Sequence[int], parallelism: int) -> Iterator[_Piece]:
-    """Each source to every subtask. The subtask that it comes from keeps it, as long as there is one."""
+    """Each source goes to every subtask. The subtask that it comes from stores it, if that subtask still exists."""
     for subtask in range(parallelism):
         for source, (before, count) in enumerate(zip(subtasks, counts, strict=True)):
             yield _Piece(subtask, source, 0, count, is_copy=before % parallelism != subtask)
 
 
 def _one_each(counts: Sequence[int], parallelism: int) -> Iterator[_Piece]:
-    """One source to every subtask, in turn."""
+    """Every subtask gets one source, in turn."""
     for subtask in range(parallelism):
         source = subtask % len(counts)
         yield _Piece(subtask, source, 0, counts[source])

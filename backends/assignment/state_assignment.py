@@ -52,11 +52,11 @@ class OperatorSettings:
 
 @dataclass(frozen=True, slots=True)
 class AssignedOperator:
-    """What an operator goes on with.
+    """The state that an operator of a restored job begins with.
 
     Attributes:
         max_parallelism: Number of its key groups.
-        subtasks: What each subtask is restored from; empty states where there is nothing.
+        subtasks: The state that each subtask is restored from; empty where there is none.
     """
 
     max_parallelism: int
@@ -69,7 +69,7 @@ def assign(
     *,
     allow_non_restored_state: bool = False,
 ) -> dict[str, AssignedOperator]:
-    """Give the state of a checkpoint to the subtasks of a job.
+    """Divide the state of a checkpoint among the subtasks of a job.
 
     An operator that has no state in the checkpoint begins without state.
 
@@ -80,7 +80,7 @@ def assign(
             left behind.
 
     Returns:
-        What each wanted operator goes on with, by uid. Statistics are not restored.
+        The state that each wanted operator begins with, by uid. Statistics are not restored.
 
     Raises:
         InvalidRequestError: The job has no operator for some of the state and doesn't allow that,

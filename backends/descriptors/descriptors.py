@@ -1,4 +1,4 @@
-"""What a state is called and what its elements are."""
+"""Descriptors of list states and map states: the name of a state and the type of its elements."""
 
 from collections.abc import Mapping
 from typing import Any

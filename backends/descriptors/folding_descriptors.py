@@ -1,4 +1,4 @@
-"""What states are called that make one value of many, and how they do it."""
+"""Descriptors of reducing and aggregating states, which make one value of many: names, types and functions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -47,7 +47,7 @@ _ACCEPTED: dict[str, tuple[_IsKind, ...]] = {
 
 
 class ReducingStateDescriptor:
-    """Names a value of each key that all values which are added are made one with, of their own type.
+    """Names a state that reduces all values added for a key to a single value of their own type.
 
     Args:
         name: Unique among the operator's states.
@@ -94,7 +94,7 @@ class ReducingStateDescriptor:
 
 
 class AggregateFunction(ABC):
-    """Makes a result of all values that are added, by way of an accumulator, which is what is stored.
+    """Aggregates values into an accumulator, which is stored, and computes a result from it.
 
     Source:
         Flink, AggregateFunction.
@@ -123,7 +123,7 @@ class AggregateFunction(ABC):
 
 
 class AggregatingStateDescriptor:
-    """Names a result of each key that is made of all values which are added.
+    """Names a state that keeps, for each key, the result of an aggregation over all values added.
 
     Args:
         name: Unique among the operator's states.

@@ -11,7 +11,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class UpdateType(Enum):
-    """What makes the time of a value start anew.
+    """Which accesses make the time of a value start anew.
 
     Source:
         Flink, StateTtlConfig.UpdateType.
@@ -23,7 +23,7 @@ class UpdateType(Enum):
 
 
 class StateVisibility(Enum):
-    """Whether a value whose time is over is given while it is still there.
+    """Whether a read returns a value whose time is over but which is not deleted yet.
 
     Source:
         Flink, StateTtlConfig.StateVisibility.
@@ -42,7 +42,7 @@ class StateTtlConfig:
 
     Attributes:
         ttl: How long, in whole milliseconds, at least one. A value of the time `t` is gone at `t + ttl`.
-        update_type: What makes the time start anew; `DISABLED` stands for no time to live.
+        update_type: Which accesses make the time start anew; `DISABLED` stands for no time to live.
         visibility: Whether values whose time is over are given while they are still there.
 
     Raises:

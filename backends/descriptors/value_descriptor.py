@@ -1,4 +1,4 @@
-"""What a value of each key is called and what it is."""
+"""The descriptor of a value state: its name and the type of its values."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,6 +1,6 @@
 """The catalogue of a checkpoint: each state of each operator, known by its metadata, and by manifests of keyed state.
 
-All that shows, compares, checks or reads states begins here. `READERS` says who reads which kind of handle; a new
+Whatever shows, compares, checks or reads states begins here. `READERS` says who reads which kind of handle; a new
 kind of state is a line there.
 """
 
@@ -77,7 +77,7 @@ class StoredState:
 
     @property
     def table_spec(self) -> TableSpec | None:
-        """What the table of managed keyed state holds; None of other state, and if its manifest can't be read."""
+        """The specification of the table of managed keyed state; None for other state, or if the manifest can't be read."""
         first = self.parts[0]
         return first.table.spec if isinstance(first, Table) else None
 
@@ -106,7 +106,7 @@ class StoredState:
 
         Raises:
             CheckpointNotFoundError: A state file is gone.
-            CheckpointCorruptedError: What was read is not what was written.
+            CheckpointCorruptedError: Stored bytes are damaged.
         """
         first = self.parts[0]
         stored = first.stored()
@@ -122,7 +122,7 @@ class StoredState:
         """The state in a few values, which have the same names wherever states are listed.
 
         Args:
-            columns: The state's `ReadableState.content`; none if it can't be read how it is stored.
+            columns: The state's `ReadableState.content`; empty if the way in which the state is stored can't be read.
         """
         return {
             "operator": self.operator,
@@ -224,5 +224,5 @@ def _chosen(what: str, wanted: str | None, names: list[str]) -> str:
 
 
 def _identity(stream: StreamStateHandle) -> object:
-    """What tells a stream from others; two that travel in their handles are never the same."""
+    """A value that tells a stream from others; two streams that travel in their handles are never the same."""
     return stream.uri if isinstance(stream, FileStateHandle) else id(stream)

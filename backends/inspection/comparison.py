@@ -1,4 +1,4 @@
-"""What differs between two checkpoints. Nothing is read but how states are stored."""
+"""The differences between two checkpoints. Only the types of states are read, no elements."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ class Difference:
         state: The state by its name, or by its kind, as in `<raw keyed>`, if it has no name; empty if
             it is the operator that differs.
         what: Whether it was added, removed or changed, from the first to the second.
-        changes: What was changed, by its name: before and after.
+        changes: The properties that changed, by name: the value before and after.
     """
 
     operator: str
@@ -63,7 +63,7 @@ class FileComparison:
 
 
 def compare(first: CheckpointMetadata, second: CheckpointMetadata) -> list[Difference]:
-    """How the operators and states of two checkpoints differ. Reads how each state is stored.
+    """How the operators and states of two checkpoints differ. Reads the type of each state.
 
     Elements are counted, not compared: `compare_subtasks` says which subtasks' state differs.
     """

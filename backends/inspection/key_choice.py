@@ -19,7 +19,7 @@ def of_key(
 
     Args:
         readable: The state.
-        state: What it is called.
+        state: The name of the state.
         key: Values by the names of the key's columns, or the value alone where the key has one column.
         max_parallelism: Number of key groups of the job.
 

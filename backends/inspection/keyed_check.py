@@ -1,4 +1,4 @@
-"""What would become of a keyed state: judged as a restore does, without reading a row."""
+"""Whether a job could go on with a keyed state: judged as a restore does, without reading a row."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,17 +30,17 @@ GETTERS: dict[type, Callable[..., Any]] = {
     ReducingStateDescriptor: KeyedStateBackend.get_reducing_state,
     AggregatingStateDescriptor: KeyedStateBackend.get_aggregating_state,
 }
-"""What gives the state of a descriptor."""
+"""The method of the backend that returns the state, by the type of the descriptor."""
 
 
 def outcome_of(
     table: Table, descriptor: KeyedDescriptor, max_parallelism: int
 ) -> tuple[bool, str, str]:
-    """What a restore makes of a subtask's part of a state.
+    """How a restore would judge a subtask's part of a state.
 
     Args:
         table: The part.
-        descriptor: What the state is asked for as.
+        descriptor: The descriptor with which the job asks for the state.
         max_parallelism: Number of key groups of the job.
 
     Returns:

@@ -189,7 +189,7 @@ def _value_fields(spec: TableSpec) -> list[pa.Field]:
 
 
 def _migration_to(spec: TableSpec) -> Migration:
-    """What makes values that were stored before a state's type was changed those of the type that it has now."""
+    """Returns a function that migrates values which were stored before the state's type changed."""
 
     def migrate(stored: TableSpec, columns: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
         ((before, values),) = zip(

@@ -38,7 +38,7 @@ from holdfast.locations.handles import ByteStreamStateHandle, SegmentsStateHandl
 from holdfast.locations.storages import CheckpointStreamFactory
 
 RowsOf = Callable[[KeyGroupRange], Iterable[StateRows]]
-"""Gives the rows of a state in some key groups."""
+"""Returns the rows of a state in some key groups."""
 
 
 def is_keyed(name: str, rows: StateRows | None, stored: Iterable[StoredState]) -> bool:
@@ -97,7 +97,7 @@ def write_keyed_states(
         parallelism: Number of the operator's subtasks.
         max_parallelism: Number of its key groups.
         key: Names of the key's columns, where no state says so that is stored.
-        stored: What is stored of the operator so far; types of states that are replaced hold on.
+        stored: The operator's stored states; a state that is replaced keeps its types.
 
     Returns:
         Handles by subtask.
@@ -131,7 +131,7 @@ def write_keyed_tables(
     """Write keyed states, timers among them, of which it is known what they hold.
 
     Args:
-        tables: What each state holds, and its rows: a table, with the columns of `shown_schema`.
+        tables: The specification of each state, and its rows as a table with the columns of `shown_schema`.
 
     Other arguments, the result and errors are those of `write_keyed_states`.
     """
@@ -177,7 +177,7 @@ def _spec_of(
     key: Sequence[str],
     max_parallelism: int,
 ) -> TableSpec:
-    """What a table that is written holds."""
+    """The specification of a table that is to be written."""
     before = stored.get(name)
     if before is not None and rows.descriptor is None:
         return before
@@ -202,7 +202,7 @@ def _spec_of(
 def described_table(
     descriptor: KeyedDescriptor, key: pa.Schema, namespace: pa.Schema, max_parallelism: int
 ) -> TableSpec:
-    """What the table of a keyed state holds that is described so.
+    """The specification of the table of a keyed state with this descriptor.
 
     Args:
         descriptor: The state.
@@ -220,7 +220,7 @@ def described_table(
 
 
 def timers_table(domain: str, key: pa.Schema, max_parallelism: int) -> TableSpec:
-    """What the table of a function's timers holds; its rows have the key's columns and `time`.
+    """The specification of the table of a function's timers; rows have the key's columns and `time`.
 
     Args:
         domain: `event` or `processing`.
@@ -243,7 +243,7 @@ def _schema_of(name: str, table: pa.Table, names: Sequence[str]) -> pa.Schema:
 
 
 def _descriptor_of(name: str, rows: StateRows) -> KeyedDescriptor:
-    """What follows from the rows of a state that nobody has described."""
+    """The descriptor that follows from the rows of a state for which nobody gave one."""
     schema = rows.rows.schema
     needed = {"keyed value": {VALUE}, "keyed list": {VALUE}, "keyed map": {KEY, VALUE}}
     missing = needed.get(rows.kind or "", set()) - set(schema.names)

@@ -27,7 +27,7 @@ KINDS = {
 }
 
 PARALLEL_BYTES = 64 << 20
-"""What one reader of several reads of a section, about."""
+"""About how many bytes of a section each of several parallel readers reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Write states that somebody has as tables, as the subtasks of a job would have stored them."""
+"""Writes tables as operator states, in the form in which the subtasks of a job would have stored them."""
 
 import math
 from collections.abc import Mapping
@@ -91,7 +91,7 @@ def write_states(
         states: The states by name; their rows are tables.
         factory: Where they go.
         parallelism: Number of the operator's subtasks.
-        replaced: What is stored under these names so far.
+        replaced: The states that are stored under these names so far.
         keeps_places: Whether rows of lists have to say which subtask they go to, because the operator
             deals its rows by key.
         compression: How sections are compressed.
@@ -167,7 +167,7 @@ def _prepared(
 
 
 def _descriptor(name: str, table: pa.Table, replaced: ReadableState | None) -> Descriptor:
-    """What follows from the state that is replaced, or else from the table."""
+    """The descriptor that follows from the state that is replaced, or else from the table."""
     if replaced is not None:
         foreign = [shown.stored_name for shown in replaced.columns if not shown.is_arrow]
         if foreign:

@@ -1,4 +1,4 @@
-"""Read the states of a checkpoint or savepoint as Arrow, without the job that has written them."""
+"""Reads the states of a checkpoint or savepoint as Arrow data, without the job that wrote them."""
 
 from collections.abc import Iterator
 from os import PathLike
@@ -61,7 +61,7 @@ def read_state(
             room in the type that is read.
         StateMigrationError: Values were stored before the type was changed, and only the job can change them.
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
-        CheckpointCorruptedError: What was read is not what was written.
+        CheckpointCorruptedError: Stored bytes are damaged.
     """
     readable = readable_state(pointer, operator, state, raw=raw, kind=kind, key=key)
     return pa.Table.from_batches(readable.batches(), readable.schema)
@@ -114,7 +114,7 @@ def states(pointer: str | PathLike[str]) -> pa.Table:
 
     Raises:
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
-        CheckpointCorruptedError: What was read is not what was written.
+        CheckpointCorruptedError: Stored bytes are damaged.
     """
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
     rows = [state.row(state.readable().content) for state in stored_states(metadata)]

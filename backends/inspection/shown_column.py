@@ -21,7 +21,7 @@ class ShownColumn:
     Attributes:
         name: The column's name.
         state: The state, for errors.
-        stored: What the stored column says of itself; None if only the operator knows what its bytes are.
+        stored: The serializer that wrote the column; None if only the operator knows what its bytes are.
         stored_type: Arrow type of the stored column.
     """
 
@@ -35,7 +35,7 @@ class ShownColumn:
         """The way to show a stored column.
 
         Raises:
-            CheckpointCorruptedError: The column says of itself what nobody has written.
+            CheckpointCorruptedError: The column's note about its serializer can't be read.
         """
         return cls(name, state, stored_in(field, state), field.type)
 
@@ -46,12 +46,12 @@ class ShownColumn:
 
     @property
     def stored_name(self) -> str:
-        """Type of the elements as it is stored, for people."""
+        """Name of the elements' type as it is stored, for people."""
         return "bytes" if self.stored is None else self.stored.name
 
     @property
     def form(self) -> str:
-        """What tells types of classes apart; empty for others."""
+        """A text that tells types of classes apart; empty for other types."""
         return "" if self.stored is None else self.stored.form
 
     @property
@@ -75,7 +75,7 @@ def shown(how: ShownColumn, stored: pa.Array) -> pa.Array:
     """The column as it is shown.
 
     Raises:
-        CheckpointCorruptedError: What is stored is not what the column says of itself.
+        CheckpointCorruptedError: The stored values are not of the type that the column names.
     """
     if how.kind in {"arrow", "raw"}:
         return stored

@@ -1,4 +1,4 @@
-"""What would become of a checkpoint's states, before a job starts."""
+"""Checks before a job starts whether it could go on with a checkpoint's states."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _OperatorDescriptor = ListStateDescriptor | MapStateDescriptor
 
 
 class Fate(Enum):
-    """What becomes of a state."""
+    """What a restore would do with a state."""
 
     RESTORED = "restored"
     MIGRATED = "migrated"
@@ -33,7 +33,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StateCheck:
-    """What would become of one state.
+    """Whether a job could go on with one state.
 
     Attributes:
         operator: The operator's uid.
@@ -74,7 +74,7 @@ def check(
     Raises:
         InvalidRequestError: Two descriptors of an operator have one name.
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
-        CheckpointCorruptedError: What was read is not what was written.
+        CheckpointCorruptedError: Stored bytes are damaged.
     """
     stored = load_checkpoint(resolve_pointer(pointer)).metadata.operators
     checks: list[StateCheck] = []

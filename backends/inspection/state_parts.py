@@ -53,7 +53,7 @@ class StatePart(Protocol):
 
         Raises:
             CheckpointNotFoundError: A state file is gone.
-            CheckpointCorruptedError: What was read is not what was written.
+            CheckpointCorruptedError: Stored bytes are damaged.
         """
         ...
 
@@ -74,8 +74,8 @@ class StatePart(Protocol):
 
         Raises:
             CheckpointNotFoundError: A state file is gone.
-            CheckpointCorruptedError: What was read is not what was written.
-            StateMigrationError: They are stored in another way than `stored` says.
+            CheckpointCorruptedError: Stored bytes are damaged.
+            StateMigrationError: Rows are stored with other types than `stored` says.
         """
         ...
 
@@ -85,7 +85,7 @@ class ReadableState:
     """A state that can be read, for its columns are known; values only, so that it can be sent to a task.
 
     Attributes:
-        kind: As of `StoredState`.
+        kind: The kind of the state, as in `StoredState`.
         parts: Where the state is; one copy of a state that every subtask has.
         columns: How the columns are shown.
         stored: How they are stored, by the first part.
@@ -118,7 +118,7 @@ class ReadableState:
 
         Raises:
             CheckpointNotFoundError: A state file is gone.
-            CheckpointCorruptedError: What was read is not what was written.
+            CheckpointCorruptedError: Stored bytes are damaged.
             StateMigrationError: Subtasks have stored it in different ways.
             InvalidRequestError: A value has no room in the type that it is read as.
         """

@@ -53,7 +53,7 @@ class KeyedStateBackend:
         key: The key's columns.
         max_parallelism: Number of key groups of the job, 1 to 32768.
         key_groups: The key groups that the subtask has; None for all.
-        hash_of: What rows are sorted by inside of a key group; only tests take another one.
+        hash_of: The hash by which rows are sorted inside of a key group; only tests give another one.
 
     Raises:
         InvalidRequestError: The key has no columns, or one has a type that can't be a key's, or numbers are
@@ -203,7 +203,7 @@ class KeyedStateBackend:
         return self._states.names()
 
     def specs(self) -> Mapping[str, TableSpec]:
-        """What is kept of each state that is there, by its name; timers are among them."""
+        """The specification of each state's table, by the state's name; timers are among them."""
         return self._tables.specs()
 
     def advance_time(self, now_ms: int) -> None:

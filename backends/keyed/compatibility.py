@@ -1,4 +1,4 @@
-"""What a state may be asked for as: what it was stored as, and what it was asked for as before. Pure."""
+"""Checks that a state is asked for with types that go with its stored types, and with earlier requests. Pure."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -84,7 +84,7 @@ def grouped(sort_keys: SortKeys, columns: Sequence[pa.Array]) -> Grouping:
 
     Args:
         sort_keys: The sort key of each row: equal for equal rows. Unequal rows may have the same.
-        columns: What decides whether rows are equal.
+        columns: The columns that decide whether rows are equal.
     """
     order, ascending = _sorted(sort_keys)
     is_new = np.ones(len(order), np.bool_)
@@ -181,7 +181,7 @@ def _untangled(
     Args:
         order: The rows by sort key.
         is_new: Where in `order` a sort key begins.
-        columns: What decides.
+        columns: The columns that decide whether rows are equal.
         unequal: Where in `order` a row has the sort key of the one before, and is unequal to it.
     """
     runs = np.cumsum(is_new) - 1

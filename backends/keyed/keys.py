@@ -14,7 +14,7 @@ from holdfast.backends.keys import KeyGroupRange, check_parallelism, key_hash, x
 from holdfast.errors import InvalidRequestError
 
 Hash = Callable[[Sequence[pa.Array]], npt.NDArray[np.uint64]]
-"""Takes columns to a hash of each row, of 64 bits."""
+"""Computes a hash of 64 bits for each row of some columns."""
 
 _U = np.uint64
 _HASH_BITS = 48
@@ -130,7 +130,7 @@ class Keys:
         Args:
             indices: The key of each row.
             columns: The namespace or sub key of each row.
-            hash_of: What hashes them.
+            hash_of: The function that hashes them.
 
         Raises:
             InvalidRequestError: The columns differ in length, or a type can't be hashed.

@@ -61,7 +61,7 @@ class KnownStates:
         tables: Where rows lie.
         key: The key's columns.
         key_groups: The key groups that the subtask has.
-        hash_of: What hashes namespaces and map keys.
+        hash_of: The function that hashes namespaces and map keys.
         context: The current key.
 
     Attributes:
@@ -266,7 +266,7 @@ class KnownStates:
         return StateRows(table, form, self._key_groups, self._hash_of, ttl)
 
     def _check_stored(self, spec: TableSpec) -> TableSpec | None:
-        """What the state was stored with; None of a new one. Raises `StateMigrationError`."""
+        """The specification that the state was stored with; None if the state is new. Raises `StateMigrationError`."""
         stored = self._tables.specs().get(spec.name)
         if stored is not None:
             check_kind(stored, spec)

@@ -32,17 +32,17 @@ def open_tables(
 
     Args:
         key_groups: The key groups of the subtask.
-        handles: What it is restored from, whichever backend wrote it: no two have rows of one key group.
+        handles: The stored state, whichever backend wrote it; no two handles have rows of one key group.
         backend: Which backend.
         directory: A directory for local copies of shared files; None keeps none.
-        workspace: What a columnar backend keeps open from one batch to the next.
+        workspace: Files and memory that a columnar backend keeps open from one batch to the next.
         may_refer: Whether checkpoints may refer to the files that were restored.
         rocksdb_memory_bytes: The memory of all of RocksDB's databases of the process.
 
     Raises:
         InvalidRequestError: RocksDB is not installed.
         CheckpointNotFoundError: A file is gone.
-        CheckpointCorruptedError: What was read is not what was written.
+        CheckpointCorruptedError: Stored bytes are damaged.
         UnsupportedFormatError: A newer Holdfast wrote it.
     """
     if backend == "rocksdb":
@@ -91,7 +91,7 @@ def readable_handles(handles: Sequence[SegmentsStateHandle]) -> list[SegmentsSta
     Raises:
         InvalidRequestError: RocksDB is not installed, and there is such a handle.
         CheckpointNotFoundError: A file is gone.
-        CheckpointCorruptedError: What was read is not what was written.
+        CheckpointCorruptedError: Stored bytes are damaged.
         UnsupportedFormatError: A newer Holdfast wrote it.
     """
     readable: list[SegmentsStateHandle] = []

@@ -29,7 +29,7 @@ Fold = Literal["sum", "min", "max", "any", "all", "concatenate", "hll_union"]
 
 
 class Operation(IntEnum):
-    """What a row says of its identity. The numbers are stored and never change."""
+    """How a row changes the value of its identity. The numbers are stored and never change."""
 
     PUT = 0
     APPEND = 1
@@ -42,7 +42,7 @@ def _nothing() -> pa.Schema:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """What a table holds; stored with it, so that it is read without whoever made it.
+    """The name, columns and types of a table; stored with it, so that it can be read without the job.
 
     Attributes:
         name: The state's name, unique in the operator.
@@ -152,7 +152,7 @@ class StateTable(Protocol):
             identities: The identities whose rows are written.
             values: The columns of values, each as long as `identities`; what stands in them for a DELETE
                 doesn't matter.
-            operation: What the rows say: of all, or of each.
+            operation: The operation of all rows, or of each row.
         """
         ...
 
@@ -193,7 +193,7 @@ class StateTables(Protocol):
         """The table of a state: the restored one, or a new one.
 
         Args:
-            spec: What it holds, and will from now on.
+            spec: The table's columns and types from now on.
             migration: For a restored table with other values.
 
         Raises:

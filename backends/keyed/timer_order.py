@@ -24,7 +24,7 @@ _KEY_GROUP_BITS = np.uint64(48)
 
 
 def time_part(times_ms: npt.NDArray[np.int64]) -> SortKeys:
-    """What a timer's time makes of its sort key, between the key group and the key's hash.
+    """The part of a timer's sort key that its time gives, between the key group and the key's hash.
 
     Times before 1902 or after 4199 have that of the first or last step in between.
     """

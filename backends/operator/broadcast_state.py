@@ -161,9 +161,9 @@ class BroadcastState:
         return _View(self)
 
     def captured(self) -> Callable[[], Columns]:
-        """What a snapshot holds: the entries as they are now, as columns when somebody asks.
+        """Capture the entries as they are now for a snapshot, which makes columns of them later.
 
-        It must not be called while data is processed. What is captured can't change.
+        Must not be called while data is processed. The captured entries don't change.
         """
         if self._stored is not None:
             stored = self._stored

@@ -1,4 +1,4 @@
-"""What a snapshot of operator states holds, and how it is written."""
+"""The states that a snapshot of operator state has captured, and how they are written."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class CapturedState:
     Attributes:
         mode: How its elements are spread.
         schema: How its columns are stored.
-        columns: Gives the chunks of each column; may make them first.
+        columns: Returns the chunks of each column, which may have to be made first.
     """
 
     mode: OperatorStateMode
@@ -52,7 +52,7 @@ class OperatorStateSnapshotStrategy:
     way goes into the first stream, the second into a second stream, and so on.
 
     Attributes:
-        capture: Takes the states as they are.
+        capture: Captures the current state of all lists and maps.
         compression: How sections are compressed.
     """
 

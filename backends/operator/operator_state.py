@@ -76,7 +76,7 @@ class _Stored:
     carried: list[_Rows]  # without copies of what other subtasks store
 
     def ways(self, name: str) -> list[_Rows]:
-        """The rows to store if nobody asks for the state, together where they are stored in the same way."""
+        """The rows to store if nobody asks for the state; rows that are stored in the same way are together."""
         ways: list[_Rows] = []
         for run in self.carried:
             known = (i for i, way in enumerate(ways) if are_alike(way.schema, run.schema, name))
@@ -110,14 +110,14 @@ class OperatorStateBackend:
 
     @classmethod
     def restore(cls, handles: Iterable[OperatorStateHandle]) -> "OperatorStateBackend":
-        """A backend with the states behind the handles; without any it begins empty.
+        """A backend with the states behind the handles; empty if there are no handles.
 
         The same name in several handles is one state: elements of lists are appended in order,
         entries of maps replace those of the handles before.
 
         Raises:
             CheckpointNotFoundError: A state file is gone.
-            CheckpointCorruptedError: What was read is not what was written.
+            CheckpointCorruptedError: Stored bytes are damaged.
             StateMigrationError: In two handles a state is of two kinds, or a map of two types.
         """
         backend = cls()

@@ -1,6 +1,6 @@
 """Raw state: bytes of the user's own format, cut into the units that a rescaled job spreads.
 
-What is written between two starts is one unit: a partition of operator state, or a key group of
+The bytes that are written between two starts are one unit: a partition of operator state, or a key group of
 keyed state. It is read back as a file of its own.
 """
 
@@ -62,7 +62,7 @@ class _RawStateOutputStream(io.RawIOBase):
         return self._finished
 
     def end(self) -> None:
-        """Take nothing more; the system calls it.
+        """Refuse further writes; the system calls it when `snapshot_state` has returned.
 
         Buffers that a user has put in front of the stream, and has not let go of, would flush into it later.
         """
@@ -84,7 +84,7 @@ class _RawStateOutputStream(io.RawIOBase):
 class OperatorStateCheckpointOutputStream(_RawStateOutputStream):
     """Raw operator state in the making: partitions, one behind the other.
 
-    What is written before the first `start_new_partition` is a partition too.
+    Bytes that are written before the first `start_new_partition` are a partition too.
 
     Source:
         Flink, OperatorStateCheckpointOutputStream, whose offset of such a partition is wrong.

@@ -1,4 +1,4 @@
-"""How one operator state lies in a stream: a section, which is an Arrow IPC file.
+"""The stored form of one operator state: a section of a stream, which is an Arrow IPC file.
 
 `section` draws it, writes and reads it; here the bytes of managed operator state are written.
 """

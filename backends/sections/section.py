@@ -30,7 +30,7 @@ MAP_COLUMNS = ("key", "value")
 
 
 class SectionStream(Protocol):
-    """What a section needs of the stream that it is written to."""
+    """The methods that a stream needs so that a section can be written to it."""
 
     def write(self, data: BytesLike, /) -> int:
         """Append the bytes; returns how many."""
@@ -113,7 +113,7 @@ def read_schema(handle: StreamStateHandle, offset: int, length: int, *, name: st
 
     Raises:
         CheckpointNotFoundError: The state file is gone.
-        CheckpointCorruptedError: It is no section.
+        CheckpointCorruptedError: The bytes are no section.
     """
     with _opened(handle, offset, length, name) as reader:
         return reader.schema
@@ -149,7 +149,7 @@ def read_blocks(
 
     Raises:
         CheckpointNotFoundError: The state file is gone.
-        CheckpointCorruptedError: It is no section, or not what was written.
+        CheckpointCorruptedError: The bytes are no section, or are damaged.
     """
     with _opened(handle, offset, length, name) as reader:
         first, end = blocks or (0, reader.num_record_batches)

@@ -70,10 +70,10 @@ class WrittenStates(Mapping[str, WrittenState]):
         return partitions
 
     def are_those_of(self, handle: OperatorStateHandle) -> bool:
-        """Whether writing them without compression would make just the bytes of the handle's file.
+        """Whether these states, written without compression, have exactly the bytes of the handle's file.
 
-        That takes as long as a checksum of the states. The answer is no, too, if somebody has changed memory
-        that he had handed over, such as that of a NumPy array.
+        The comparison takes as long as a checksum of the states. It fails, too, if user code has changed
+        memory that it handed over, such as that of a NumPy array.
         """
         stream = _Sum()
         partitions = self.write(stream)

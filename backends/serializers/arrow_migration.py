@@ -1,6 +1,6 @@
 """The way from one Arrow type to another one that can hold all of its values.
 
-It is decided by the types alone, before any data is read: what depends on the values would work today
+The types alone decide, before any data is read: a migration that depends on the values would work today
 and fail tomorrow.
 """
 
@@ -38,10 +38,10 @@ class NoWayError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What else is allowed on the way from one type to another one.
+    """Further migrations that are allowed from one type to another.
 
     Attributes:
-        defaults: What fields are that are not in the stored type, by their path, such as `lines[].price`.
+        defaults: Values of fields that are not in the stored type, by path, such as `lines[].price`.
         closed: Paths of structs that must not lose a field.
         by_value: Whether numbers may become others that hold the values that are there, though not all.
         are_rows: Whether it is somebody's rows that are changed: these say of their fields that they may be
@@ -69,13 +69,13 @@ def change_of(
     Args:
         stored: Type of the arrays.
         wanted: Type that they are to have.
-        rules: What else is allowed.
+        rules: Further migrations that are allowed.
         at: Where in the outermost type these two are, for errors.
 
     Raises:
         NoWayError: Some values of the stored type are none of the wanted type.
 
-    What is returned raises a `MisfitError` if a value that is there is none of the wanted type.
+    The returned function raises a `MisfitError` if a stored value does not fit the wanted type.
     """
     if stored.equals(wanted):
         return lambda array: array

@@ -1,4 +1,4 @@
-"""What all serializers share that store each element as bytes."""
+"""The base of serializers that store each element as bytes."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What becomes of stored elements when a state is asked for with a type."""
+"""Whether stored elements can be read as the type that a state is asked for with."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

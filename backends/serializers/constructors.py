@@ -1,4 +1,4 @@
-"""What makes an object of its fields' values, as msgspec does: without a constructor of the user's own."""
+"""Constructors that make an object of its fields' values as msgspec does: without calling the user's own."""
 
 import dataclasses
 import inspect as signatures
@@ -14,10 +14,10 @@ def constructor_of(described: Any) -> Callable[..., Any]:
     """The constructor of a class, which takes the fields' values in their order.
 
     Args:
-        described: What `msgspec.inspect.type_info` says of the class.
+        described: The class, as `msgspec.inspect.type_info` describes it.
 
     Raises:
-        NoColumnError: It is a class of attrs.
+        NoColumnError: The class is one of attrs.
     """
     cls: Any = get_origin(described.cls) or described.cls
     names = [field.name for field in described.fields]

@@ -1,4 +1,4 @@
-"""What all columns of objects have in common: how objects of a type lie in an Arrow array, and how they come back."""
+"""The base of all columns of objects: how objects of a type are stored in an Arrow array and read again."""
 
 import builtins
 from abc import ABC, abstractmethod
@@ -37,7 +37,7 @@ class ObjectColumn(ABC):
             no default.
         is_closed: Whether the objects' class forbids fields that it doesn't have.
         has_classes: Whether rows are other than the objects.
-        row_type: What msgspec makes of rows, which are objects' values without their classes; Arrow stores all of
+        row_type: The type that msgspec decodes rows to, which are objects' values without their classes; Arrow stores all of
             them. None if there is more to look at.
     """
 
@@ -54,7 +54,7 @@ class ObjectColumn(ABC):
         self.row_type: Any = None
 
     def row(self, value: Any) -> Any:
-        """What msgspec makes a row of: tuples in the place of classes. Raises `UnlikeError` for another class."""
+        """The object with tuples in the place of classes, of which msgspec makes a row. Raises `UnlikeError` for others."""
         return value
 
     def of_row(self, row: Any) -> Any:

@@ -37,7 +37,7 @@ def object_column(described: Any, outer: _Outer = ()) -> ObjectColumn:
     """The column of a type.
 
     Args:
-        described: What `msgspec.inspect.type_info` says of the type.
+        described: The type, as `msgspec.inspect.type_info` describes it.
         outer: Classes that the type is a part of.
 
     Raises:

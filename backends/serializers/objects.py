@@ -24,10 +24,10 @@ _plain = message_pack_decoder(Any).decode
 
 
 class Objects:
-    """What msgspec does with objects of a type.
+    """Converts objects of a type by msgspec.
 
     Args:
-        type: What msgspec takes for a type: a Struct, a dataclass, `dict[str, int]`, ….
+        type: A type that msgspec knows: a Struct, a dataclass, `dict[str, int]`, ….
 
     Raises:
         InvalidRequestError: msgspec takes no such type.
@@ -143,11 +143,11 @@ class Objects:
         return objects
 
     def read_with(self, decode: Callable[[Any], Any], stored: Any) -> Any:
-        """What a function makes of what is stored.
+        """The result of applying a function to the stored bytes.
 
         Raises:
             InvalidRequestError: The objects are nested too deeply for the stack.
-            CheckpointCorruptedError: What is stored is no object of this type.
+            CheckpointCorruptedError: The stored bytes are no object of this type.
         """
         try:
             return decode(stored)
@@ -208,7 +208,7 @@ def _is_like(decoded: Any, value: Any) -> bool:
 
 
 def _lost(before: Any, now: Any, fields: Collection[str]) -> str:
-    """What is in one value and not in another one, except these fields; empty if that is nothing."""
+    """The part of one value that another value lacks, except these fields; empty if nothing is lacking."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key, value in before.items():
             if key not in now and key not in fields:

@@ -24,7 +24,7 @@ class Pickled:
     program that lacks their classes; and they don't migrate.
 
     Attributes:
-        type: What elements have to be instances of.
+        type: The class that elements have to be instances of.
     """
 
     type: type = object

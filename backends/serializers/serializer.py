@@ -1,4 +1,4 @@
-"""What every serializer can do."""
+"""The interface of every serializer."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -13,7 +13,7 @@ from holdfast.backends.serializers.stored_form import StoredSerializer
 class Serializer(ABC):
     """Makes an Arrow column of elements and elements of it, many at a time.
 
-    What is in a column no longer depends on the objects that it was made of.
+    A column no longer depends on the objects that it was made of.
 
     Source:
         Flink, TypeSerializer, which does so one element at a time.
@@ -27,7 +27,7 @@ class Serializer(ABC):
     @property
     @abstractmethod
     def stored(self) -> StoredSerializer:
-        """What is stored with the elements."""
+        """The description of this serializer that is stored with the elements."""
 
     def __eq__(self, other: object) -> bool:
         """Whether they store elements in the same way."""
@@ -55,7 +55,7 @@ class Serializer(ABC):
         """The elements as parts of a column. Raises `MisfitError`, also for an element of None."""
 
     def encode_with_nulls(self, values: list[Any]) -> list[pa.Array] | None:  # noqa: ARG002  # see there
-        """What `encode` makes of the values, with a null for each None.
+        """The values as `encode` makes a column of them, with a null for each None.
 
         None if that takes more than one look at each: then only `encode` can say what is wrong with the others.
         """
@@ -67,7 +67,7 @@ class Serializer(ABC):
 
     @abstractmethod
     def encode_one(self, value: Any) -> Any:
-        """What `pa.array` makes one row of. Raises `MisfitError`, also for None."""
+        """The value of which `pa.array` makes one row. Raises `MisfitError`, also for None."""
 
     @abstractmethod
     def decode_one(self, encoded: Any) -> Any:

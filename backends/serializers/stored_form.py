@@ -35,10 +35,10 @@ _DECODER = message_pack_decoder(StoredSerializer)
 
 
 def stored_in(field: pa.Field, state: str) -> StoredSerializer:
-    """What a stored column of a state says of itself.
+    """The serializer that a stored column of a state names.
 
     Raises:
-        CheckpointCorruptedError: The column says what nobody has written.
+        CheckpointCorruptedError: The column's note about its serializer can't be read.
     """
     content = (field.metadata or {}).get(_KEY)
     if content is None:

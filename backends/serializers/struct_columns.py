@@ -109,7 +109,7 @@ class ClassColumn(StructColumn):
     """Structs of msgspec, dataclasses and named tuples.
 
     Args:
-        described: What `msgspec.inspect.type_info` says of the class.
+        described: The class, as `msgspec.inspect.type_info` describes it.
         columns: Columns of its fields, by the names under which these are stored.
     """
 
@@ -187,7 +187,7 @@ def _replaced(values: list[Any], old: Any, new: Any) -> list[Any]:
 
 
 def _values_of(described: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """What gives the values of an object's fields."""
+    """Returns the function that gives the values of an object's fields."""
     names = [field.name for field in described.fields]
     if isinstance(described, inspect.StructType):
         return msgspec.structs.astuple

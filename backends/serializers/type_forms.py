@@ -1,6 +1,6 @@
 """A text for each type that msgspec knows: the same text for types that read and write the same values.
 
-It is compared, never read. Names of classes and modules are left out, so that a class may move; so are defaults,
+The text is compared, never read. Names of classes and modules are left out, so that a class may move; so are defaults,
 except where msgspec does not write them.
 """
 
@@ -19,7 +19,7 @@ CLASSES = (
     inspect.NamedTupleType,
     inspect.TypedDictType,
 )
-"""What msgspec says of classes that have fields."""
+"""The types by which msgspec describes classes that have fields."""
 
 _LEFT_OUT = {"cls", "fields", "extra_json_schema", "extra"}
 
@@ -28,7 +28,7 @@ def form_of(described: Any, outer: tuple[type, ...] = ()) -> str:
     """The form of a type.
 
     Args:
-        described: What `msgspec.inspect.type_info` says of the type.
+        described: The type, as `msgspec.inspect.type_info` describes it.
         outer: Classes that the type is a part of.
 
     Raises:

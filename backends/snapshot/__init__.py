@@ -1,4 +1,4 @@
-"""What drives a snapshot of any kind of state: taken at once, written when somebody runs it.
+"""Snapshots of any kind of state: captured at once, written when somebody runs them.
 
 A subtask's snapshot is a list of `parts`, one for each kind of state; `subtask/` runs or cancels all of them.
 `async_snapshot` makes a part of what a backend says in a strategy, and opens `snapshot_streams` for it;

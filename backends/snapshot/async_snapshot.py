@@ -1,8 +1,8 @@
-"""A snapshot of one kind of state: taken at once, written when somebody runs it.
+"""A snapshot of one kind of state: captured at once, written when somebody runs it.
 
-strategy.sync_prepare_resources    what is there now, taken while no data is processed
-AsyncSnapshot.run                  strategy.async_snapshot writes it, in any thread
-AsyncSnapshot.cancel               gives up, before or meanwhile
+strategy.sync_prepare_resources    captures the current state, while no data is processed
+AsyncSnapshot.run                  lets strategy.async_snapshot write it, in any thread
+AsyncSnapshot.cancel               gives the snapshot up, before or while it is written
 """
 
 import threading
@@ -24,12 +24,12 @@ _Handle_co = TypeVar("_Handle_co", bound=StateHandle, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResult(Generic[_Handle_co]):
-    """What a snapshot of one kind of state came to.
+    """The result of a snapshot of one kind of state.
 
     Attributes:
-        handles: What the coordinator stores; empty if there was no state.
-        written: The operator state that the handles lead to, in memory; None if nobody could tell
-            later whether it does.
+        handles: The handles that the coordinator stores; empty if there was no state.
+        written: The operator state that the handles lead to, in memory; None if it could not be
+            compared with the files later.
     """
 
     handles: tuple[_Handle_co, ...] = ()
@@ -37,10 +37,10 @@ class SnapshotResult(Generic[_Handle_co]):
 
 
 class SnapshotResources(Protocol):
-    """What the synchronous part of a snapshot took, for the asynchronous part to write."""
+    """State that the synchronous part of a snapshot captured, for the asynchronous part to write."""
 
     def release(self) -> None:
-        """Let go of it; called once, whatever happens."""
+        """Release the captured state; called once, whatever happens."""
         ...
 
 
@@ -55,21 +55,21 @@ class SnapshotStrategy(Protocol[_Resources, _Handle_co]):
     """
 
     def sync_prepare_resources(self, checkpoint_id: int) -> _Resources:
-        """Take what is there now. Short: no data may be processed meanwhile."""
+        """Capture the current state. It has to be quick: no data may be processed meanwhile."""
         ...
 
     def async_snapshot(
         self, resources: _Resources, streams: SnapshotStreams
     ) -> SnapshotResult[_Handle_co]:
-        """Write it, in any thread. Changes no state."""
+        """Write the captured state, in any thread. Changes no state."""
         ...
 
 
 class AsyncSnapshot(Generic[_Handle]):
     """The asynchronous part of a snapshot: `run` it once, in any thread, or `cancel` it.
 
-    Whatever happens, what was captured is released once, and each file that was begun is either
-    in the result or gone.
+    Whatever happens, the captured state is released once, and each file that was begun is either
+    in the result or deleted.
 
     Source:
         Flink, SnapshotStrategyRunner and AsyncSnapshotCallable.
@@ -91,11 +91,11 @@ class AsyncSnapshot(Generic[_Handle]):
         self._cancelled = False
 
     def run(self) -> SnapshotResult[_Handle]:
-        """Write what was captured.
+        """Write the captured state.
 
         Raises:
             concurrent.futures.CancelledError: `cancel` came before or meanwhile.
-            InvalidRequestError: It ran before.
+            InvalidRequestError: The snapshot ran before.
             StorageUnavailableError: The store did not take it.
         """
         with self._lock:
@@ -119,7 +119,7 @@ class AsyncSnapshot(Generic[_Handle]):
         return result
 
     def cancel(self) -> None:
-        """Give up: release what was captured, discard what was written. Never raises."""
+        """Give the snapshot up: release the captured state, delete what was written. Never raises."""
         with self._lock:
             self._cancelled = True
             resources, self._resources = self._resources, None

@@ -1,9 +1,9 @@
 """The parts that a subtask's snapshot is made of: one for each kind of state.
 
-A part was taken when nothing was processed. It is then run or cancelled, together with all others:
+A part captures its state while no data is processed. It is then run or cancelled, together with all other parts:
 
-    run, of each part in turn    its share of the subtask's state, written
-    cancel, of each part         nothing is left of it, unless its `run` has returned
+    run, of each part in turn    writes the part's share of the subtask's state
+    cancel, of each part         leaves nothing behind, unless `run` has returned
 
 If the `run` of a part fails, the other parts are cancelled, and the shares of those that ran before are
 discarded: a subtask has all of its snapshot, or nothing.
@@ -21,7 +21,7 @@ class SnapshotPart(Protocol):
     """State of one kind, on its way into a snapshot."""
 
     def run(self) -> StoredSubtask:
-        """Write it, once, in any thread; nothing is left if that fails.
+        """Write the captured state, once, in any thread; if that fails, nothing is left behind.
 
         Returns:
             The state as it is stored, which belongs to the caller.
@@ -33,15 +33,15 @@ class SnapshotPart(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Give up, in any thread. Does nothing once `run` has returned or failed. Never raises."""
+        """Give the part up, in any thread. Does nothing once `run` has returned or failed. Never raises."""
         ...
 
 
 class WrittenPart:
-    """State that is in its files already when the snapshot is taken: it waits to be handed over.
+    """State that is in its files already when the snapshot is taken, and only has to be handed over.
 
     Args:
-        state: What was written.
+        state: The state that was written.
     """
 
     def __init__(self, state: StoredSubtask) -> None:
@@ -60,7 +60,7 @@ class WrittenPart:
             discard(state)
 
     def _take(self) -> StoredSubtask | None:
-        """The state, for whoever comes first: `run` returns it, `cancel` discards it."""
+        """The state, for the first caller only: `run` returns it, `cancel` discards it."""
         with self._lock:
             state, self._state = self._state, None
         return state

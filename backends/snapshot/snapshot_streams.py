@@ -16,7 +16,7 @@ class SnapshotStreams:
     """The streams of one snapshot. Streams that don't get into its result are discarded.
 
     Args:
-        factory: Where they go.
+        factory: Opens streams in the checkpoint's location.
     """
 
     def __init__(self, factory: CheckpointStreamFactory) -> None:
@@ -49,7 +49,7 @@ class SnapshotStreams:
         return handle
 
     def close(self) -> None:
-        """Give up what is open. Never raises."""
+        """Discard the streams that are open. Never raises."""
         with self._lock:
             self._is_closed = True
             streams, self._open = self._open, []
@@ -57,6 +57,6 @@ class SnapshotStreams:
             stream.close()
 
     def discard(self) -> None:
-        """Give up what is open, and delete what was finished, as far as possible."""
+        """Discard the streams that are open, and delete the finished ones, as far as possible."""
         self.close()
         failures_of(lambda handle: handle.discard_state(), self._finished)

@@ -13,7 +13,7 @@ from holdfast.locations.handles import KeyedStateHandle, SegmentsStateHandle
 from holdfast.locations.storages import CheckpointStreamFactory
 
 OpenTables = Callable[[KeyGroupRange, Sequence[SegmentsStateHandle]], StateTables]
-"""Opens the tables of a subtask: takes its key groups, and what it is restored from."""
+"""Opens the tables of a subtask, given its key groups and the stored state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,17 @@ class OperatorKey:
 class ManagedKeyedState:
     """The keyed states of a subtask, from being restored to its snapshot.
 
-    They are opened when the function asks for them, or if there are some to go on with.
+    The states are opened when the function asks for them, or if there is stored state to restore.
 
     Args:
         key: The operator's key.
         key_groups: The subtask's key groups.
-        handles: What is restored.
+        handles: The stored state.
         now_ms: The time of the batch, milliseconds since 1970.
-        open_tables: Opens the tables that rows lie in.
+        open_tables: Opens the tables in which rows are kept.
 
     Raises:
-        UnsupportedFormatError: Some of the state is no tables.
+        UnsupportedFormatError: Some of the state is not stored as tables.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ManagedKeyedState:
         """The states; the same object each time.
 
         Raises:
-            StateMigrationError: They were stored with another key.
+            StateMigrationError: The states were stored with another key.
             CheckpointNotFoundError: A manifest is gone.
             CheckpointCorruptedError: A manifest is damaged.
         """
@@ -93,11 +93,11 @@ class ManagedKeyedState:
     def snapshot(
         self, checkpoint_id: int, factory: CheckpointStreamFactory
     ) -> tuple[SnapshotPart, ...]:
-        """What is to be written: no part if the states were not opened. Raises what the backend's `snapshot` does."""
+        """The parts of a snapshot; none if the states were not opened. Raises what the backend's `snapshot` does."""
         return () if self._backend is None else (self._backend.snapshot(checkpoint_id, factory),)
 
     def close(self) -> None:
-        """Let go of memory and files."""
+        """Release memory and files."""
         if self._backend is not None:
             self._backend.close()
 

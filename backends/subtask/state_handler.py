@@ -31,7 +31,7 @@ from holdfast.locations.storages import CheckpointStreamFactory
 
 
 class OperatorSnapshot:
-    """All of a subtask's snapshot that is still to be written. `run` it once, or `cancel` it.
+    """A subtask's snapshot, captured and still to be written. `run` it once, or `cancel` it.
 
     Args:
         others: The raw state, and the managed keyed state.
@@ -48,16 +48,16 @@ class OperatorSnapshot:
     def written(self) -> WrittenStates | None:
         """After `run`, the managed operator state in memory, as it was written.
 
-        None if there is none, or if nobody could tell later whether it is so.
+        None if there is none, or if it could not be compared with the files later.
         """
         return self._operator_state.written
 
     def run(self) -> StoredSubtask:
-        """Write every part: the state that the coordinator stores. If a part fails, nothing is left.
+        """Write every part. Returns the state that the coordinator stores. If a part fails, nothing is left behind.
 
         Raises:
             concurrent.futures.CancelledError: `cancel` came before or meanwhile.
-            InvalidRequestError: It ran before.
+            InvalidRequestError: The snapshot ran before.
             StorageUnavailableError: The store did not take it.
         """
         with self._lock:
@@ -75,14 +75,14 @@ class OperatorSnapshot:
         return state
 
     def cancel(self) -> None:
-        """Give up, and discard what was written. Does nothing once `run` is through. Never raises."""
+        """Give the snapshot up and delete what was written. Does nothing once `run` has returned. Never raises."""
         for part in self._parts:
             part.cancel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorStateHandler:
-    """Brings a function, its backend and the store together.
+    """Connects a function with its backends and with the store.
 
     Attributes:
         uid: The operator, for errors.
@@ -111,16 +111,16 @@ class OperatorStateHandler:
     ) -> "OperatorStateHandler":
         """A handler whose backends have the state.
 
-        It raises what `OperatorStateBackend.restore` and `ManagedKeyedState.open` raise.
+        Raises what `OperatorStateBackend.restore` and `ManagedKeyedState.open` raise.
 
         Args:
             function: The user's code, or what wraps it.
-            state: What its subtask is restored from.
+            state: The state that the subtask is restored from.
             uid: The operator, for errors.
             key_groups: The subtask's key groups; None if the operator has no keys.
             keyed_state: The subtask's managed keyed state; None if the operator has no keys.
-            written: What the managed operator state of `state` leads to, if it is in memory: nothing
-                of that is read then.
+            written: The managed operator state of `state`, if it is in memory: then it is not read
+                from storage.
         """
         if written is None:
             backend = OperatorStateBackend.restore(state.managed_operator)
@@ -214,6 +214,6 @@ class OperatorStateHandler:
         return (None, None) if self.keyed_state is None else self.keyed_state.next_timers
 
     def close(self) -> None:
-        """Let go of what keyed state holds open."""
+        """Release the memory and files of keyed state."""
         if self.keyed_state is not None:
             self.keyed_state.close()

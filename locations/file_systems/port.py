@@ -137,7 +137,7 @@ class UploadingFileSystem(FileSystem, Protocol):
         ...
 
     def abort_uploads(self, uploads: Iterable[PendingUpload], /) -> None:
-        """Give uploads up, as many as possible; missing ones count as given up.
+        """Abort uploads, as many as possible; uploads that don't exist count as aborted.
 
         Raises the first failure after all were tried.
         """

@@ -87,7 +87,7 @@ def use_s3(
 ) -> None:
     """Reach `s3://` and `s3a://` by these settings from now on, in this process.
 
-    The same two behind `fsspec+`, which go through s3fs, are reached by them too.
+    They hold for `fsspec+s3://` and `fsspec+s3a://` as well, which go through s3fs.
 
     A scheme for which somebody has registered an adapter of his own is left to it.
 

@@ -16,7 +16,7 @@ def pending_uploads(uri: str) -> list[PendingUpload]:
 
 
 def abort_uploads(uploads: Iterable[PendingUpload]) -> None:
-    """Give up what `pending_uploads` has found in one store."""
+    """Abort the uploads that `pending_uploads` has found in one store."""
     pending = list(uploads)
     if not pending:
         return

@@ -20,7 +20,7 @@ BLOCK_BYTES = 1 << 20
 
 
 class Checksum(msgspec.Struct, frozen=True):
-    """What a file's bytes must add up to.
+    """The checksums that a file's bytes must have.
 
     Attributes:
         algorithm: `crc32c`; others may come.
@@ -43,7 +43,7 @@ class ChecksumBuilder:
         self._filled = 0
 
     def update(self, data: BytesLike) -> None:
-        """Go on with these bytes."""
+        """Add these bytes to the checksum."""
         left = memoryview(data).cast("B")
         while left:
             part = left[: self._block_bytes - self._filled]

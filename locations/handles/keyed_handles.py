@@ -111,4 +111,4 @@ class SegmentsStateHandle(msgspec.Struct, frozen=True, tag="segments"):
 
 
 ManagedKeyedStateHandle = KeyGroupsStateHandle | SegmentsStateHandle
-"""Every kind of managed keyed state, told apart by its tag when stored. A new kind joins with `|`."""
+"""Every kind of managed keyed state, told apart by its tag when stored. A new kind is added here, with `|`."""

@@ -1,4 +1,4 @@
-"""What all handles to state can do, whatever kind of state it is and however many streams it has.
+"""The protocol of handles to state, whatever kind of state it is and however many streams it has.
 
     StateHandle          a subtask's state of one kind: its streams, size, flaw, and how to delete it
     └─ KeyedStateHandle  knows its key groups, and can be cut down to some of them
@@ -16,7 +16,7 @@ from holdfast.common import KeyGroup
 from holdfast.locations.handles.stream_handles import StreamStateHandle
 
 StreamChange = Callable[[StreamStateHandle], StreamStateHandle]
-"""Makes another handle of a handle to a stream: such as one to a copy of its bytes."""
+"""Replaces the handle of a stream by another handle, such as one to a copy of its bytes."""
 
 
 class StateHandle(Protocol):

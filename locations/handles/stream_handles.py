@@ -40,7 +40,7 @@ class FileStateHandle(msgspec.Struct, frozen=True, tag="file"):
         uri: Normalized URI of the file. A `_metadata` file stores only the name of a file that lies
             beside it.
         size: Length in bytes.
-        checksum: What the bytes add up to. None for `_metadata` alone, which ends with its checksum.
+        checksum: The checksum of the bytes. None for `_metadata` alone, which ends with its checksum.
     """
 
     uri: str
@@ -64,7 +64,7 @@ class FileStateHandle(msgspec.Struct, frozen=True, tag="file"):
         """Compare bytes from somewhere else with those of the file, by length and checksum.
 
         Raises:
-            CheckpointCorruptedError: They differ.
+            CheckpointCorruptedError: The bytes differ.
         """
         size = memoryview(data).nbytes
         if size != self.size:
@@ -84,7 +84,7 @@ class FileStateHandle(msgspec.Struct, frozen=True, tag="file"):
 class PlaceholderStreamStateHandle(msgspec.Struct, frozen=True, tag="placeholder"):
     """A task's word that the checkpoint it was restored from has a shared stream, which is not written again.
 
-    It is for reports of tasks alone: the driver puts the stream's own handle in its place before the
+    Only reports of tasks have placeholders: the driver replaces them by the streams' own handles before the
     checkpoint is completed. `_metadata` never has any.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""What a checkpoint is on disk: the content of `_metadata`, and its bytes.
+"""The file `_metadata`, which makes a directory a checkpoint: its content, and its bytes.
 
 `records` are the values, `format` makes bytes of them and reads every version, `relative_uris` names files near by.
 Storages write and read it, coordination decides what becomes of it. Start with `records`.

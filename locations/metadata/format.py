@@ -52,7 +52,7 @@ def encode_metadata(metadata: CheckpointMetadata, directory: str) -> bytes:
     of files in savepoints beside it do, too: they can be moved together.
 
     Raises:
-        InvalidRequestError: It has a placeholder, whose bytes nobody would find.
+        InvalidRequestError: The metadata has a placeholder, whose bytes nobody would find.
     """
 
     def relative(handle: StreamStateHandle) -> StreamStateHandle:

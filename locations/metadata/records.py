@@ -1,4 +1,4 @@
-"""What `_metadata` holds, as values. Pure, no I/O.
+"""The content of `_metadata`, as values. Pure, no I/O.
 
     CheckpointMetadata
     ├─ operators: StoredOperator, by uid
@@ -38,7 +38,7 @@ def new_commit_token() -> str:
 
 
 class SubtaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a subtask did between the last checkpoint and this one.
+    """Counts and times of a subtask's work between the last checkpoint and this one.
 
     Attributes:
         rows_in: Rows given to the operator.
@@ -70,10 +70,10 @@ class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         managed_operator: List, union and broadcast states.
-        statistics: What the subtask did; None if nobody counted.
-        raw_operator: What the user wrote into an operator's stream.
+        statistics: Counts and times of the subtask's work; None if nobody counted.
+        raw_operator: Bytes that the user wrote into the operator's stream.
         managed_keyed: States by key.
-        raw_keyed: What the user wrote into a keyed stream, by key group.
+        raw_keyed: Bytes that the user wrote into the keyed stream, by key group.
     """
 
     # A default that is made is written all the same: files always had these two keys.
@@ -199,7 +199,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
         writer: Name and version of the program that wrote it.
         epoch: Number of the claim to the job under which it was committed; 0 if there was none.
         operators: State by operator uid.
-        coordinator_states: What the driver itself needs to go on, by the name of who wrote it.
+        coordinator_states: State that the driver itself needs to go on, by the name of its writer.
     """
 
     job_id: str

@@ -51,7 +51,7 @@ def fold_behind(
         before: The columns of values of the rows before.
         added: The values of the rows that are added, as many.
         is_behind: Which rows are folded with those before; the others stay what they are.
-        spec: What the table holds.
+        spec: The table's name, columns and types.
 
     Raises:
         InvalidRequestError: A sum is too large for its type.
@@ -124,7 +124,7 @@ def _folded(column: Column, type: pa.DataType, bounds: Rows, fold: Fold) -> Colu
 
 
 def _folded_numbers(numbers: npt.NDArray[Any], bounds: Rows, fold: Fold) -> npt.NDArray[Any]:
-    """The same for numbers; a group without operands gives 0."""
+    """Folds numbers; a group without operands gives 0."""
     out = np.zeros(len(bounds) - 1, numbers.dtype)
     filled = (bounds[1:] > bounds[:-1]).nonzero()[0]
     if not len(filled):

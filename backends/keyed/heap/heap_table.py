@@ -44,7 +44,7 @@ class HeapTable:
     for the first time afterwards.
 
     Args:
-        spec: What the table holds.
+        spec: The table's name, columns and types.
         now_ms: The time of the batch.
     """
 

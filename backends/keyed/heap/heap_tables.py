@@ -35,11 +35,11 @@ class HeapStateTables:
 
     Args:
         key_groups: The key groups that the subtask has.
-        handles: What it is restored from, whichever backend wrote it: no two have rows of one key group.
+        handles: The stored state, whichever backend wrote it; no two handles have rows of one key group.
 
     Raises:
         CheckpointNotFoundError: A file is gone.
-        CheckpointCorruptedError: What was read is not what was written.
+        CheckpointCorruptedError: Stored bytes are damaged.
         UnsupportedFormatError: A newer Holdfast wrote it.
 
     Source:

@@ -14,7 +14,7 @@ Identity = tuple[Any, ...]
 class SortIndex:
     """Identities by sort key.
 
-    Those that are added are sorted in when somebody asks next. Those that are removed are passed over: if they
+    Added keys are sorted in at the next access. Removed keys are passed over: if they
     come first, until somebody asks, else until they are the greater part.
 
     Args:

@@ -57,7 +57,7 @@ class AggregatingColumns(StateColumns):
 
     Args:
         rows: The rows of the state, one for each key that has an accumulator.
-        function: What makes results.
+        function: The aggregate function.
     """
 
     def __init__(self, rows: StateRows, function: AggregateFunction) -> None:
@@ -82,7 +82,7 @@ class AggregatingColumns(StateColumns):
 
         Args:
             keys: The keys to whose values it adds.
-            values: What the function takes, one for each row; Arrow data comes to it as Python objects.
+            values: The values to add, one for each row; the function gets Arrow data as Python objects.
 
         Raises:
             InvalidRequestError: The keys are not such as the state has, or a value is None, or an

@@ -52,7 +52,7 @@ class KeyContext:
 
 
 class Page(Protocol):
-    """What a state has of the keys of a batch in one namespace, as Python objects."""
+    """The values of one state for the keys of a batch in one namespace, as Python objects."""
 
     def store(self) -> None:
         """Write back what has changed."""

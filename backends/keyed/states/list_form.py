@@ -19,7 +19,7 @@ class ListForm(ValueForm):
 
     Args:
         name: The state's name, for errors.
-        serializer: What makes columns of elements.
+        serializer: Makes columns of elements.
         has_times: Whether each element has the time at which it was added, in milliseconds.
     """
 
@@ -76,7 +76,7 @@ def plain_lists(
     """Lists without the times of their elements.
 
     Args:
-        lists: As they lie in the column, with times.
+        lists: The lists as the column stores them, with times.
         element_type: Type of the elements.
         living_after_ms: Elements of this time or before are left out, and lists of none are null; None
             for no element.

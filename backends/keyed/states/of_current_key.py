@@ -1,4 +1,4 @@
-"""What states of the current key have in common, of whatever kind they are."""
+"""The base of all states of the current key."""
 
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -57,7 +57,7 @@ class OfCurrentKey(Generic[_Page, _Columns]):
         """Write back what has changed, and forget what was looked up.
 
         Raises:
-            InvalidRequestError: What was given to the state is of another type.
+            InvalidRequestError: A value that was given to the state is of another type.
         """
         self._turn_to(None)
         self._pages.store()

@@ -64,7 +64,7 @@ class FoldingColumns(StateColumns):
     def operands(
         self, keys: Keys, values: Elements | Mapping[str, Elements] | None
     ) -> list[pa.Array]:
-        """What the values of a batch come to: a row for each key. Raises `InvalidRequestError`."""
+        """The values of a batch reduced to a row for each key. Raises `InvalidRequestError`."""
         given = self._columns_of(values)
         order = pa.array(keys.rows.order)
         bounds = np.append(keys.rows.starts, len(order))

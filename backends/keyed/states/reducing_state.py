@@ -81,7 +81,7 @@ class ReducingState(OfCurrentKey["FoldingPage", FoldingColumns | CombiningColumn
                 self._pages.of(tuple(target)).add(index, value)
 
     def _operand(self, value: Any) -> Any:
-        """What a value is folded as: 1 where values are counted."""
+        """The operand that stands for a value: 1 where values are counted."""
         if self._function == "count":
             return 1
         if isinstance(self._function, Mapping) and "count" in self._function.values():

@@ -18,7 +18,7 @@ Combine = Callable[[Any, Any], Any]
 def combination_of(
     function: KnownFunction | Mapping[str, KnownFunction], type_: pa.DataType
 ) -> Combine:
-    """What makes one value of two by a known function, or by one for each field of a struct.
+    """Returns the function that makes one value of two: a known function, or one for each field of a struct.
 
     Args:
         function: The function, or functions by the names of fields.
@@ -49,7 +49,7 @@ def _combination_of_field(function: KnownFunction, type_: pa.DataType) -> Combin
 
 
 def _rank(type_: pa.DataType, value: Any) -> Any:
-    """What a struct is compared by: its fields in turn, null first and NaN last."""
+    """The sort key of a struct: its fields in turn, null first and NaN last."""
     if pa.types.is_struct(type_):
         fields = [(field.type, field_of(value, field.name)) for field in type_]
         return [(0,) if inner is None else (1, _rank(kind, inner)) for kind, inner in fields]

@@ -1,4 +1,4 @@
-"""What states by arrays have in common: those with a value for each key."""
+"""The base of states by arrays that have a value for each key."""
 
 import pyarrow as pa
 

@@ -21,7 +21,7 @@ class KeyedRows:
     Args:
         table: Where they lie.
         key_groups: The key groups that the subtask has.
-        hash_of: What hashes namespaces and sub keys.
+        hash_of: The function that hashes namespaces and sub keys.
 
     Attributes:
         settle: Writes back what the current key's states have changed.
@@ -75,7 +75,7 @@ class StateRows(KeyedRows):
         table: Where they lie.
         form: How values lie there.
         key_groups: The key groups that the subtask has.
-        hash_of: What hashes namespaces and sub keys.
+        hash_of: The function that hashes namespaces and sub keys.
         ttl: How long rows live.
 
     Attributes:
@@ -110,7 +110,7 @@ class StateRows(KeyedRows):
         return present, values
 
     def peek(self, identities: Keys) -> tuple[Flags, pa.Array, Flags]:
-        """What `get` returns, and whose time is not over yet; no time starts anew."""
+        """The rows that `get` returns, without making their time to live start anew."""
         present, columns = self.table.get(identities.identities, include_expired=self.shows_expired)
         living = present
         if self.shows_expired:

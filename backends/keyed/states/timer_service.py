@@ -50,7 +50,7 @@ class TimerService(OfCurrentKey["TimerPage", Timers]):
 
 
 class TimerPage:
-    """What was registered and deleted for the keys of a batch.
+    """The timers that were registered and deleted for the keys of a batch.
 
     Attributes:
         changes: The last that was said of a timer, by the key's index and the time.

@@ -186,5 +186,5 @@ class Timers:
 
 
 def _ending(sort_keys: SortKeys) -> SortKeys:
-    """What the sort keys of a key's timers end in, by the key's own: the upper 16 bits of its hash."""
+    """The last part of the sort keys of a key's timers: the upper 16 bits of the key's hash."""
     return sort_keys >> (_GROUP_BITS - _HASH_BITS) & _U((1 << 16) - 1)

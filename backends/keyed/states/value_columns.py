@@ -16,7 +16,7 @@ class ValueColumns(StateColumns):
 
     Args:
         rows: The rows of the state, one for each key that has a value.
-        default: What keys have that have no value; None for nothing.
+        default: The value of keys that have none; None for null.
     """
 
     def __init__(self, rows: StateRows, default: Any = None) -> None:

@@ -17,7 +17,7 @@ class ValueForm:
 
     Args:
         name: The state's name, for errors.
-        serializer: What makes columns of values.
+        serializer: Makes columns of values.
     """
 
     def __init__(self, name: str, serializer: Serializer) -> None:

@@ -33,7 +33,7 @@ def s3fs_client_for(settings: S3Settings) -> "S3fsClient":
 
 
 class S3fsClient:
-    """What the adapter of `s3://` asks of boto3's client, through s3fs.
+    """The part of boto3's client that the adapter of `s3://` uses, through s3fs.
 
     Errors are ours already. That a name has to be free is not sent, and nothing is repeated but what
     aiohttp sends again, once, when a connection that it had kept turns out to be closed.
@@ -104,7 +104,7 @@ class _Pages:
 
 
 class _Body:
-    """What is left of an object, read where s3fs's requests live."""
+    """The unread rest of an object, read on the thread of s3fs's requests."""
 
     def __init__(self, loop: Any, body: Any) -> None:
         self._loop = loop

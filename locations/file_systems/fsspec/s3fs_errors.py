@@ -1,4 +1,4 @@
-"""What really went wrong, below the errors of s3fs."""
+"""Translates errors of s3fs by the botocore errors below them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -22,7 +22,7 @@ def size(store: Any, path: str) -> int | None:
 
 
 def entries(store: Any, path: str) -> list[dict[str, Any]]:
-    """What fsspec says of each entry of a directory; nothing if there is no such directory."""
+    """Each entry of a directory as fsspec describes it; empty if there is no such directory."""
     try:
         listed = store.ls(path, detail=True)
     except (FileNotFoundError, NotADirectoryError):

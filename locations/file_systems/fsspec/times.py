@@ -19,7 +19,7 @@ _KEYS = [
     "created",
     "creation_time",
 ]
-"""What fsspec's implementations call the time of the last change, best first."""
+"""The names that fsspec's implementations have for the time of the last change, best first."""
 
 
 def modified_ms(store: Any, entry: dict[str, Any], clock: Clock) -> int:

@@ -1,4 +1,4 @@
-"""What HDFS's errors mean: the one table of them."""
+"""The meaning of HDFS's errors, in one table."""
 
 import re
 from collections.abc import Iterator

@@ -61,7 +61,7 @@ class S3Object:
 
         Args:
             name: The request.
-            token: What the object's metadata will say, so that it is known for ours.
+            token: A token for the object's metadata, by which the object is recognised as ours later.
             may_be_there: Whether the request was sent before, and nobody knows what came of it.
             parameters: The parameters of the request.
 

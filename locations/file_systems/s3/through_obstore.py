@@ -1,6 +1,6 @@
 """obstore in front of boto3, where it is installed: the same requests for a fifth of the CPU time.
 
-It is asked once, for what needs no answer but "done", and for small answers. It hides status codes,
+obstore is asked once, for requests that need no answer but "done" and for small answers. It hides status codes,
 and its errors quote what the store said, secrets and all; so whatever it fails at is left to boto3,
 and nothing of its errors is passed on.
 """
@@ -25,7 +25,7 @@ from holdfast.locations.file_systems.s3.s3_settings import S3Settings
 _log = logging.getLogger(__name__)
 
 HEAD_BYTES = 4 << 20
-"""What it reads of an object. Most have no more, and of the others boto3 reads the rest faster."""
+"""How many bytes obstore reads of an object. Most objects have no more, and boto3 reads the rest of the others faster."""
 
 # botocore renews credentials ten minutes before they end, obstore asks for those that end in five.
 _CREDENTIALS_LAST = timedelta(minutes=10)
@@ -77,7 +77,7 @@ def obstore_for(settings: S3Settings, bucket: str) -> "ObstoreBucket | None":
     """A bucket through obstore; None where boto3 has to do it.
 
     Raises:
-        InvalidRequestError: It was asked for, and is not installed.
+        InvalidRequestError: The settings ask for obstore, and it is not installed.
     """
     if settings.state_files == "boto3" or not _is_usable:
         return None

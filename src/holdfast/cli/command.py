@@ -1,4 +1,4 @@
-"""What the commands have in common: their options, and how to add one."""
+"""Options that the commands share, and how a command is added."""
 
 import argparse
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def add_command(
         name: The word that calls the command.
         run: Does the work, and returns the exit status.
         help: One line, in the help of all commands.
-        description: What it does, in its own help.
+        description: The text of the command's own help.
         examples: Whole command lines, one a line, shown behind the options.
     """
     lines = "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines())

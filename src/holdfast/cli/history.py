@@ -1,4 +1,4 @@
-"""What `holdfast list --history` tells: a row for each checkpoint that is remembered, and for each failed attempt."""
+"""The rows of `holdfast list --history`: one for each checkpoint that is remembered, and for each failed attempt."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -28,7 +28,7 @@ def checkpoints_by_job(
 
 
 def history_rows(checkpoints: Sequence[CompletedCheckpoint]) -> list[dict[str, Any]]:
-    """All that is remembered of a job, oldest first.
+    """The checkpoints and failed attempts of a job that are remembered, oldest first.
 
     Raises:
         CheckpointCorruptedError: The history in its newest checkpoint can't be read.

@@ -1,4 +1,4 @@
-"""What commands share that move state to a savepoint: they say what is lost, write, and print the pointer."""
+"""Shared by commands that move state to a savepoint: they print what is lost, write, and print the pointer."""
 
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
@@ -27,9 +27,9 @@ def write_and_print(
     Args:
         options: The command's options, with `dry_run` and `json`.
         write: Writes; gives the pointer.
-        told: What else is printed as JSON.
-        if_interrupted: What is to be done with what an interrupt leaves.
-        next_step: What to do with the savepoint.
+        told: Further values for the output as JSON.
+        if_interrupted: Tells users what to do with files that an interrupt leaves.
+        next_step: Tells users what to do with the savepoint.
     """
     pointer = None
     if options.dry_run:

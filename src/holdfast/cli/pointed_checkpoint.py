@@ -1,4 +1,4 @@
-"""What commands about checkpoints have in common: they look for one, and tell it in a line."""
+"""Shared by commands about one checkpoint: they find it by a pointer, and print it in a line."""
 
 import argparse
 from typing import Any
@@ -34,7 +34,7 @@ def reach(options: argparse.Namespace, *checkpoints: CompletedCheckpoint) -> Non
 
 
 def progress_in(checkpoint: CompletedCheckpoint) -> SparkProgress | None:
-    """What Spark adds to a checkpoint; None if the checkpoint isn't one of Spark's."""
+    """The progress of Spark that a checkpoint has; None if the checkpoint isn't one of Spark's."""
     is_there = SPARK in checkpoint.metadata.coordinator_states
     return progress_of(checkpoint.metadata) if is_there else None
 

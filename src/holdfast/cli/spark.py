@@ -1,4 +1,4 @@
-"""What commands for queries on Spark have in common."""
+"""Shared by commands for queries on Spark."""
 
 import argparse
 from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 MOST = 2**63 - 1
-"""What a number of 64 bits holds in any language that reads these files."""
+"""The greatest number of 64 bits in any language that reads these files."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 """A number of bytes, elements or rows, a position, or an id."""

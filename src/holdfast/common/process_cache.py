@@ -16,7 +16,7 @@ class ProcessCache(Generic[_Key, _Value]):
     There is one for each kind of value, for as long as the process lives.
 
     Attributes:
-        values: What this process has made and not dropped.
+        values: The values that this process has made and not dropped.
         lost_values: Whether this process was forked from one that had values. Some libraries can't be
             used again in such a process.
     """
@@ -30,7 +30,7 @@ class ProcessCache(Generic[_Key, _Value]):
     def get(self, key: _Key, make: Callable[[], _Value]) -> _Value:
         """The value of a key, which is made now if there is none; one value is made at a time.
 
-        What `make` raises comes out, and the next call tries again.
+        An error of `make` is raised, and the next call tries again.
         """
         try:
             return self.values[key]

@@ -20,7 +20,7 @@ def normalize(uri: str | os.PathLike[str]) -> str:
         The URI with a lower-case scheme, without `.`, `..`, doubled or trailing slashes.
 
     Raises:
-        InvalidRequestError: It has no scheme or holds a password or query, or its path is not absolute.
+        InvalidRequestError: The URI has no scheme, has a password or query, or its path is not absolute.
     """
     uri = text(uri)
     parts = URI.fullmatch(uri)

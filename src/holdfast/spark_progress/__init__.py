@@ -1,4 +1,4 @@
-"""What Spark adds to a checkpoint: its progress and, in savepoints, its files. Needs no PySpark.
+"""Spark's part of a checkpoint: the progress of the query and, in savepoints, Spark's files. Needs no PySpark.
 
 The driver writes it; commands and savepoints read it. `progress` and `spark_files` are two formats;
 `past_checkpoints` has what deleted checkpoints were like, in the format of `history_format`; `streams` adds Spark's

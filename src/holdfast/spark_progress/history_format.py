@@ -38,7 +38,7 @@ _ROOM = 200  # for the names of keys, and lengths
 
 
 class PastOperator(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an operator's subtasks did for a checkpoint, together.
+    """Counts and times of an operator's subtasks for a checkpoint, together.
 
     Attributes:
         parallelism: Their number.
@@ -60,7 +60,7 @@ class PastOperator(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PastCheckpoint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is remembered of a completed checkpoint.
+    """The figures of a completed checkpoint that later checkpoints remember.
 
     Attributes:
         checkpoint: The checkpoint's number.
@@ -71,8 +71,8 @@ class PastCheckpoint(msgspec.Struct, frozen=True, omit_defaults=True):
         new_bytes: The bytes of `_metadata`, and of files in the checkpoint's own directory.
         referenced_bytes: Files of state elsewhere.
         rows_in: The rows that all operators together were given.
-        rows_late: The same.
-        rows_out: The same.
+        rows_late: The rows that were dropped because they came too late.
+        rows_out: The rows that all operators together gave on.
         operators: By uid; empty if they are many, or it is so long ago that there was no room for them.
     """
 
@@ -129,7 +129,7 @@ class HistoryBlock(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All that is remembered.
+    """The checkpoints and failed attempts that are remembered.
 
     Attributes:
         blocks: Oldest first.
@@ -211,7 +211,7 @@ def decode_history(encoded: bytes, whose: str) -> History:
         whose: Where they stand, for errors.
 
     Raises:
-        CheckpointCorruptedError: They are no history.
+        CheckpointCorruptedError: The bytes are no history.
     """
     try:
         return _DECODER.decode(encoded)

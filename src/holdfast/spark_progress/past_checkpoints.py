@@ -1,4 +1,4 @@
-"""What checkpoints were like that retention has deleted: their figures, carried from one checkpoint to the next.
+"""The figures of checkpoints that retention has deleted, carried from one checkpoint to the next.
 
 Each checkpoint says in `_metadata`, under the coordinator state `history`, what those before it were like.
 What it is like itself stands in the rest of its metadata. So nothing is written but `_metadata`, which is
@@ -51,7 +51,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What a job has done, as far as its checkpoints remember.
+    """The history of a job, as far as its checkpoints remember.
 
     Attributes:
         checkpoints: Completed ones, oldest first; also those that are there no more.
@@ -73,7 +73,7 @@ class Past:
 
 
 def figures_of(completed: CompletedCheckpoint) -> PastCheckpoint:
-    """What is remembered of a checkpoint. Statistics that nobody has counted are zero."""
+    """The figures of a checkpoint to remember. Statistics that nobody has counted are zero."""
     metadata = completed.metadata
     size = size_of(completed)
     operators = {uid: _operator(state) for uid, state in metadata.operators.items()}
@@ -95,13 +95,13 @@ def figures_of(completed: CompletedCheckpoint) -> PastCheckpoint:
 def carried_history(
     latest: CompletedCheckpoint | None, attempts: Iterable[GivenUpAttempt]
 ) -> dict[str, bytes]:
-    """What a checkpoint says of those before it, as a coordinator state; none if there is nothing to say.
+    """The history that a checkpoint carries, as a coordinator state; empty if there is nothing to say.
 
     A history that can't be read is begun anew: no job stands still for it.
 
     Args:
         latest: The checkpoint before.
-        attempts: What was given up since that was completed.
+        attempts: The attempts that were given up since then.
     """
     history = NO_HISTORY
     if latest is not None:
@@ -115,7 +115,7 @@ def carried_history(
 
 
 def past_of(checkpoints: Sequence[CompletedCheckpoint]) -> Past:
-    """What a job has done, by its checkpoints.
+    """The history of a job, from its checkpoints.
 
     Args:
         checkpoints: The checkpoints that there are, oldest first.

@@ -53,7 +53,7 @@ def progress_of(metadata: CheckpointMetadata) -> SparkProgress:
 
     Raises:
         InvalidRequestError: The checkpoint was not taken by a Spark query.
-        CheckpointCorruptedError: What Spark has written can't be read.
+        CheckpointCorruptedError: The record of Spark's progress can't be read.
     """
     encoded = metadata.coordinator_states.get(SPARK)
     if encoded is None:
@@ -75,7 +75,7 @@ def logged_times(offsets: str) -> tuple[int, int]:
     Both are 0 where the entry has none.
 
     Raises:
-        CheckpointCorruptedError: They are no numbers, or there are no times to read.
+        CheckpointCorruptedError: The entry has no times, or they are no numbers.
     """
     settings = _settings_and_sources(offsets)[0]
     times = settings.get("batchTimestampMs", 0), settings.get("batchWatermarkMs", 0)
@@ -90,7 +90,7 @@ def sources_of(offsets: str) -> list[str]:
 
 
 def plan_of(offsets: str) -> str:
-    """What tells a batch from any other batch of that number: the offsets of sources, and the time.
+    """A text that tells a batch from any other batch of that number: the offsets of sources, and the time.
 
     The time is needed because offsets of files are only counts.
     """

@@ -9,7 +9,7 @@ from holdfast.spark_progress.spark_files import SparkFiles
 
 @dataclass(frozen=True, slots=True)
 class SparkFilesComparison:
-    """What is not the same in Spark's sides of two savepoints.
+    """The differences between Spark's parts of two savepoints.
 
     Attributes:
         is_committed: Whether Spark had noted that the batch is done, in each savepoint; None if both agree.

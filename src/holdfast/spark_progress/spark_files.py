@@ -28,7 +28,7 @@ class SparkFile(msgspec.Struct, frozen=True):
 
 
 class SparkFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """All that Spark needs to go on.
+    """The files and settings of Spark that a query needs to go on.
 
     Attributes:
         is_committed: Whether Spark had noted that the batch is done.
@@ -59,8 +59,8 @@ def spark_files_of(metadata: CheckpointMetadata, directory: str) -> SparkFiles:
     """Spark's side of a savepoint in a directory.
 
     Raises:
-        InvalidRequestError: It is no savepoint of a query.
-        CheckpointCorruptedError: What it has of Spark can't be read.
+        InvalidRequestError: The checkpoint is no savepoint of a query.
+        CheckpointCorruptedError: The checkpoint's record of Spark's files can't be read.
     """
     encoded = metadata.coordinator_states.get(SPARK_FILES)
     if encoded is None:

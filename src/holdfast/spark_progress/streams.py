@@ -1,4 +1,4 @@
-"""All that a checkpoint leads to: state of operators, and Spark's files."""
+"""All streams that a checkpoint leads to: state of operators, and Spark's files."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
@@ -17,7 +17,7 @@ def all_streams(checkpoint: CompletedCheckpoint) -> list[StreamStateHandle]:
     """Every handle to bytes that a checkpoint needs: of operators and, in a savepoint, of Spark.
 
     Raises:
-        CheckpointCorruptedError: What it has of Spark can't be read.
+        CheckpointCorruptedError: The checkpoint's record of Spark's files can't be read.
     """
     streams = checkpoint.metadata.streams()
     if SPARK_FILES in checkpoint.metadata.coordinator_states:
@@ -30,7 +30,7 @@ def directories_of(*checkpoints: CompletedCheckpoint) -> list[str]:
     """URIs of the directories that files of checkpoints are in, which may be in several stores.
 
     Raises:
-        CheckpointCorruptedError: What a checkpoint has of Spark can't be read.
+        CheckpointCorruptedError: A checkpoint's record of Spark's files can't be read.
     """
     files = (file for checkpoint in checkpoints for file in files_of(all_streams(checkpoint)))
     return sorted({uripath.parent(file.uri) for file in files})
@@ -49,11 +49,11 @@ def verify_checkpoints(
 
     Args:
         checkpoints: The checkpoints.
-        on_bytes: Is told again and again how many bytes more were read.
-        on_gone: Is told, once, of each checkpoint that turns out to be deleted meanwhile.
+        on_bytes: Called again and again with the number of bytes read since the last call.
+        on_gone: Called once for each checkpoint that was deleted meanwhile.
 
     Raises:
-        CheckpointCorruptedError: What a checkpoint has of Spark can't be read.
+        CheckpointCorruptedError: A checkpoint's record of Spark's files can't be read.
     """
     leading: dict[str, list[CompletedCheckpoint]] = {}
     streams: list[StreamStateHandle] = []
@@ -97,9 +97,9 @@ def copy_savepoint(
     """Copy a checkpoint or savepoint, with Spark's files if it has some; see `copy_checkpoint`.
 
     Args:
-        checkpoint: What to copy.
+        checkpoint: The checkpoint to copy.
         target: URI of the directory to make the savepoint in, of any store.
-        on_bytes: Is told again and again how many bytes more were copied; from several threads.
+        on_bytes: Called again and again with the number of bytes copied since the last call; from several threads.
 
     Returns:
         The copy. `restore_savepoint` takes it like the savepoint that was copied.

@@ -77,7 +77,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What needs PySpark is imported when it is asked for: tests of stores do without."""
+    """Import names that need PySpark only on access: tests of stores do without."""
     if name == "ProcessorTester":
         from holdfast.spark.processors import ProcessorTester  # noqa: PLC0415
 

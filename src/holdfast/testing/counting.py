@@ -46,7 +46,7 @@ class Counts:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def clear(self) -> None:
-        """Begin at zero again."""
+        """Set all counts to zero."""
         with self._lock:
             self.calls.clear()
             self.bytes_written = self.bytes_read = 0
@@ -85,7 +85,7 @@ class CountingFileSystem(ForwardingFileSystem):
 
 
 class CountingExclusiveFileSystem(CountingFileSystem):
-    """The same for a store that can publish."""
+    """Counts the calls of a store that can publish."""
 
     inner: ExclusiveFileSystem
 

@@ -1,4 +1,4 @@
-"""What goes wrong, and when."""
+"""Faults for a store, and the steps at which they happen."""
 
 import copy
 import threading
@@ -36,7 +36,7 @@ class Abortable(Protocol):
 
 @dataclass(slots=True)
 class _Planned:
-    """What happens at one step; several things may."""
+    """The faults planned for one step; there may be several."""
 
     before: list[Action] = field(default_factory=list)
     after: list[Action] = field(default_factory=list)

@@ -28,7 +28,7 @@ class FaultyFileSystem(ForwardingFileSystem):
 
     Args:
         inner: The file system behind.
-        faults: What goes wrong, and which two URIs of a directory belong together.
+        faults: The faults to make, and which two URIs of a directory belong together.
     """
 
     def __init__(self, inner: FileSystem, faults: Faults) -> None:
@@ -69,7 +69,7 @@ class FaultyFileSystem(ForwardingFileSystem):
 
 
 class FaultyExclusiveFileSystem(FaultyFileSystem):
-    """The same for a store that can publish."""
+    """Makes faults for a store that can publish."""
 
     inner: ExclusiveFileSystem
 

@@ -41,7 +41,7 @@ CALLS = (
 _NUMBERS = itertools.count(1)
 
 Around = Callable[[str], AbstractContextManager[object]]
-"""What stands around each call of that name."""
+"""Returns the context manager that is entered around each call of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,20 +128,20 @@ class ForwardingFileSystem:
         self.mirror = mirror
 
     def around(self, call: str) -> AbstractContextManager[object]:
-        """What stands around each call."""
+        """The context manager that is entered around each call."""
         raise NotImplementedError(call)
 
     def writer(self, stream: FileOutputStream) -> FileOutputStream:
-        """What stands in front of a file in the making."""
+        """Wraps a file that is written."""
         return ForwardingOutputStream(stream, self.calling)
 
     def reader(self, stream: BinaryIO) -> BinaryIO:
-        """What stands in front of a file that is read."""
+        """Wraps a file that is read."""
         return cast("BinaryIO", ForwardingInputStream(stream, self.calling))
 
     @contextmanager
     def calling(self, call: str) -> Iterator[None]:
-        """One call: what stands around it, and the errors of what is behind."""
+        """One call: enters `around` it, and renames its errors to this scheme."""
         with self.around(call), self.mirror.renaming_errors():
             yield
 

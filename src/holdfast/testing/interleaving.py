@@ -14,16 +14,16 @@ class Interleaved:
     """The outcome of a call in whose n-th line of code another thread acted.
 
     Args:
-        call: What is interrupted.
-        action: What the other thread does.
+        call: The call that is interrupted.
+        action: The action of the other thread.
         step: Number of counted lines before the other thread acts.
         code: Beginnings of the paths of source files whose lines count; by default the folder of
             `holdfast.locations`.
 
     Attributes:
         reached: Whether the call had that many lines.
-        result: What it returned.
-        error: What it raised.
+        result: The value that the call returned.
+        error: The error that the call raised.
     """
 
     def __init__(

@@ -135,7 +135,7 @@ def clean_command(options: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class _Sweeps:
-    """What was deleted, or would be, of all jobs so far."""
+    """The files that were deleted, or would be, of all jobs so far."""
 
     dry_run: bool
     now_s: float

@@ -112,7 +112,7 @@ def _rows(
 def _history(
     checkpoints: list[CompletedCheckpoint], failures: list[CheckpointError]
 ) -> list[dict[str, Any]]:
-    """The same of all that is remembered."""
+    """The rows of all checkpoints that are remembered."""
     rows = []
     for job in checkpoints_by_job(checkpoints):
         try:

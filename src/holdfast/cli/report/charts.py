@@ -18,7 +18,7 @@ class Bar:
 
     Attributes:
         parts: Sizes, from the bottom up; or side by side.
-        title: What they are; shown when the mouse is over the bar.
+        title: The bar's values as text; shown when the mouse is over the bar.
         is_marked: Whether something is wrong there; it is then as high as the chart.
         is_restart: Whether another driver has gone on there; a line stands before it.
     """
@@ -75,7 +75,7 @@ def chart_of(
     """Draw bars from left to right, as high as they are against the highest.
 
     Args:
-        bars: What to show; of many neighbours only the highest is.
+        bars: The bars to show; of many neighbours only the highest is shown.
         side_by_side: Whether the parts of a bar stand next to each other.
         level: A size at which a line goes across.
     """

@@ -108,7 +108,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What should be a checkpoint or savepoint, and can't be read or was not completed.
+    """A checkpoint or savepoint that can't be read or was not completed.
 
     Attributes:
         checkpoint: The checkpoint's id; None for a savepoint.
@@ -139,7 +139,7 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What a sweep would delete.
+    """The files that a sweep would delete.
 
     Attributes:
         error: Why nothing can be said, and nothing would be deleted; else empty.
@@ -244,7 +244,7 @@ class Job:
         gaps: First and last id of each run that is missing between retained ones.
         savepoints: Oldest first.
         unreadable_savepoints: The savepoints that can't be read.
-        sweep: What it would delete; None if the job has no directory.
+        sweep: The files that a sweep of the job would delete; None if the job has no directory.
         history: All completed checkpoints that are remembered, oldest first; also those that are deleted.
         given_up: Attempts that are remembered, oldest first.
         history_error: Why not more is remembered; else empty.
@@ -275,7 +275,7 @@ class Report:
 
     Attributes:
         directory: The directory's URI, without a user's name.
-        savepoint_directory: The other one that was looked through, if any.
+        savepoint_directory: The directory that was searched for savepoints, if any.
         made: When, ISO 8601 in UTC.
         made_ms: The same in milliseconds since 1970.
         made_by: Name and version of this program.
@@ -368,7 +368,7 @@ def _job(history: JobHistory, now_ms: int) -> Job:
 
 
 def _remembered(history: JobHistory) -> tuple[Past, str]:
-    """What the newest checkpoint that can be read remembers; and why not, if it can't be read."""
+    """The history in the newest checkpoint that can be read; and why not, if it can't be read."""
     try:
         return past_of(history.checkpoints), ""
     except CheckpointError as error:

@@ -15,12 +15,12 @@ class Figure:
     """A chart with its caption.
 
     Attributes:
-        name: What it shows.
-        summary: The same in numbers.
+        name: The title of the figure.
+        summary: The figure's values in words.
         label: Name and summary, for readers who can't see the chart.
         chart: The bars.
-        first: What stands below its first bar.
-        last: What stands below its last bar.
+        first: The label below the first bar.
+        last: The label below the last bar.
         legend: Names of the parts of a bar, if there are several.
     """
 

@@ -39,13 +39,13 @@ class JobView:
         anchor: Where it is on the page.
         state: The word for its state.
         kind: The class of the state's colour: `good`, `warn` or `bad`.
-        headline: How it is, in a few words.
+        headline: The job's condition, in a few words.
         newest: The newest checkpoint that can be read.
         first_id: The oldest that can be read; 0 if there is none.
         figures: Charts over its checkpoints.
         checkpoints: Newest first.
         operators: The operators of the newest checkpoint.
-        files: What a sweep would delete, largest first.
+        files: The files that a sweep would delete, largest first.
         savepoints: Newest first.
         restarts: First checkpoints of drivers that took the job over, newest first.
         given_up: Newest first.

@@ -1,4 +1,4 @@
-"""What is stored of aggregates: a struct of accumulators, whose fields fold by known functions."""
+"""The stored form of aggregates: a struct of accumulators, whose fields fold by known functions."""
 
 import decimal
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ class Accumulators:
         return columns
 
     def results(self, accumulators: pa.StructArray) -> dict[str, pa.Array]:
-        """What the aggregates come to, by name. None of the accumulators is null."""
+        """The results of the aggregates, by name. None of the accumulators is null."""
         columns = dict(zip(self._functions, accumulators.flatten(), strict=True))
         return {
             name: _result(aggregate, [columns[column] for column in aggregate.accumulators(name)])

@@ -77,7 +77,7 @@ def operands_of(
     panes: Panes | None = None,
     also: Sequence[str] = (),
 ) -> DataFrame:
-    """What the operators take of a batch.
+    """The rows of a batch that operators need, combined where that pays.
 
     Args:
         rows: The rows.
@@ -127,7 +127,7 @@ def operands_of(
 def aggregated(
     rows: DataFrame, key: Sequence[str], aggregates: Mapping[str, Aggregate]
 ) -> DataFrame:
-    """What Spark alone makes of the rows: its schema is that of results.
+    """The rows aggregated by Spark alone, whose schema is that of results.
 
     Raises:
         InvalidRequestError: Names collide, or something is no aggregate, or rows lack a column or have numbers in none.
@@ -169,7 +169,7 @@ def _native(aggregate: Aggregate) -> Column:
 
 
 def _combined(name: str, aggregate: Aggregate, types: Mapping[str, DataType]) -> dict[str, Column]:
-    """What combines rows, by the names of accumulators."""
+    """Spark's expressions that combine rows, by the names of accumulators."""
     if aggregate.kind == "avg":
         assert aggregate.column is not None  # `avg` asks for it
         column = _column(aggregate.column)

@@ -1,4 +1,4 @@
-"""What users write: the aggregates of an operator, by the names of the columns that they become."""
+"""The aggregates of an operator as users write them, by the names of the output columns."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Aggregate:
     """An aggregate of a column; made by `count`, `sum` and the like.
 
     Attributes:
-        kind: What becomes of the values.
+        kind: The aggregate function.
         column: The column; None for all rows.
         by: The column that says which value is the first or the last.
     """
@@ -39,7 +39,7 @@ class Aggregate:
     by: str | None = None
 
     def accumulators(self, name: str) -> dict[str, KnownFunction]:
-        """What is stored for the aggregate: columns, and how two values of each become one.
+        """The stored columns of the aggregate, and how two values of each are combined.
 
         Args:
             name: The aggregate's name.

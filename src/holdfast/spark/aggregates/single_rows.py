@@ -13,7 +13,7 @@ _MORE_DIGITS = 10
 
 
 def accumulators_of_rows(aggregate: Aggregate, rows: pa.RecordBatch) -> list[pa.Array]:
-    """What is stored for an aggregate, a value of each row.
+    """The accumulators of an aggregate, one for each row.
 
     Raises:
         InvalidRequestError: The aggregate is not of the type of its column, or is made by Spark alone.

@@ -37,7 +37,7 @@ class InitialState:
             key: The key of the stream.
 
         Raises:
-            InvalidRequestError: It is neither, or the key is of other types than that of the stream.
+            InvalidRequestError: `given` is neither, or its key has other types than the key of the stream.
         """
         if hasattr(given, "sparkSession"):
             states, columns = given, list(key)

@@ -1,4 +1,4 @@
-"""What comes of a stream by key."""
+"""The output of a stream by key."""
 
 from collections.abc import Callable
 from functools import cached_property

@@ -272,7 +272,7 @@ class WindowedRows:
         """Call a function for each key and window with all of its rows, which are kept until then.
 
         Args:
-            function: Takes the key, the window and its rows.
+            function: Called with the key, the window and its rows.
             schema: Spark schema of the rows that it gives.
         """
         return _output(

@@ -40,7 +40,7 @@ class KeyedStreamWriter:
         The function has to read them in one action unless `keyed` was given `persist=True`, and to replace what it wrote for that id before.
 
         Raises:
-            InvalidRequestError: It is no function.
+            InvalidRequestError: The argument is no function.
         """
         self._writer.foreachBatch(self._operator_with(func))
         self._has_sink = True

@@ -25,7 +25,7 @@ def newest_batch(checkpoint_location: str) -> int | None:
 
 
 def batch_at(checkpoint_location: str, paths: Collection[str], batch_id: int) -> LoggedBatch:
-    """What Spark's logs say of a batch.
+    """A batch as Spark's logs describe it.
 
     Args:
         checkpoint_location: Where the logs are.

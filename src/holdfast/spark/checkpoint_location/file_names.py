@@ -60,7 +60,7 @@ class PartitionPath(NamedTuple):
     Attributes:
         operator: Spark's number of the operator.
         partition: The partition.
-        rest: What is behind that in the path; empty if nothing is.
+        rest: The rest of the path; empty if nothing follows.
     """
 
     operator: str
@@ -117,7 +117,7 @@ def partition_path(path: str) -> PartitionPath | None:
 
 
 def state_file(path: str) -> StateFile | None:
-    """What the name of a file of state says; None for any other file."""
+    """The partition and version that the name of a state file says; None for any other file."""
     match = _VERSION.fullmatch(path.rpartition("/")[2])
     if match is None or _PARTITION.fullmatch(path) is None:
         return None

@@ -1,4 +1,4 @@
-"""What Spark's own logs say of a batch. Pure: texts in, values out.
+"""Reads Spark's own logs of a batch. Pure: texts in, values out.
 
     offsets/<batch>    v1
                        {"batchTimestampMs":…,"conf":{"spark.sql.shuffle.partitions":"2",…},…}

@@ -16,7 +16,7 @@ METADATA = "metadata"
 
 
 class _Metadata(msgspec.Struct):
-    """What is read of the file; Spark may have more in it."""
+    """The part of the file that is read; Spark may have more in it."""
 
     id: str
 

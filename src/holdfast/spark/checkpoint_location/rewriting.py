@@ -25,7 +25,7 @@ _SCHEMA_PATHS = "stateSchemaFilePaths"
 _S3 = ("s3", "s3a")
 
 _LEFT_BY_JAVA = "/;:@&=+$,_-!.~'()*"
-"""What Java's URIs don't escape, beside letters, digits, and all that is not ASCII."""
+"""The characters that Java's URIs don't escape, beside letters, digits, and all that is not ASCII."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def rewritten(path: str, content: bytes, *, checkpoint_location: str, moves: Mov
 
     Args:
         path: The file, relative to the checkpointLocation.
-        content: What is in it.
+        content: The content of the file.
         checkpoint_location: URI of the new checkpointLocation.
         moves: Where what logs of sources name has moved.
 

@@ -43,7 +43,7 @@ def read_json(uri: str, kind: type[_T], *, what: str) -> _T:
 
     Raises:
         CheckpointNotFoundError: There is no such file.
-        CheckpointCorruptedError: It holds something else.
+        CheckpointCorruptedError: The file is no such JSON.
     """
     try:
         return json_decoder(kind).decode(read(uri))

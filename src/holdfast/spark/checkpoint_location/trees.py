@@ -24,7 +24,7 @@ def tree(directory: str) -> dict[str, int]:
 
 
 def opened(uri: str) -> Callable[[], BinaryIO]:
-    """What opens a file that has no checksum of ours."""
+    """Returns a function that opens a file without a checksum of ours."""
     return partial(file_system_for(uri).open, uri)
 
 

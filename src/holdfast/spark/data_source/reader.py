@@ -13,7 +13,7 @@ from holdfast.spark.data_source.view import StateView
 
 
 class StatePartition(InputPartition):
-    """What one task reads.
+    """The part of a state that one task reads.
 
     Attributes:
         part: A part of the state; None if the view is a small table, which has all rows itself.
@@ -28,7 +28,7 @@ class StateReader(DataSourceReader):
     """Reads the rows of a view.
 
     Args:
-        view: What is read; it was looked up by the driver, once for all tasks.
+        view: The state to read; the driver looked it up, once for all tasks.
         schema: The columns that Spark takes, which must be the view's.
 
     Raises:

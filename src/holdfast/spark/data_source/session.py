@@ -25,7 +25,7 @@ def read_state(
 ) -> DataFrame:
     """A state of a checkpoint or savepoint as a DataFrame, read by tasks of the session.
 
-    It is `spark.read.format("holdfast")` with options that say how the session reaches its stores, which
+    The same as `spark.read.format("holdfast")` with options that say how the session reaches its stores, which
     Spark doesn't tell data sources.
 
     Args:

@@ -1,4 +1,4 @@
-"""What the options of the data source ask for."""
+"""The states or checkpoints that the options of the data source ask for."""
 
 import difflib
 from collections.abc import Iterable, Mapping

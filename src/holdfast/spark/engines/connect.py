@@ -20,7 +20,7 @@ from holdfast.spark.settings import PREFIX, Settings, Stores
 from holdfast.spark.subtask import Shipment
 
 MOST_BYTES_WITH_THE_FUNCTION = 16 << 20
-"""What may go to tasks with their function; a few times as much takes a server down."""
+"""The most bytes that are sent to tasks with their function; a few times as many take a server down."""
 
 _PROBE_DEADLINE_S = 10.0
 
@@ -37,7 +37,7 @@ _DEFAULT_LOCATION = "spark.sql.streaming.checkpointLocation"
 
 
 class _StreamingQuery(Protocol):
-    """What is used of PySpark's class, which is another in each kind of session."""
+    """The part of PySpark's class that is used; each kind of session has a class of its own."""
 
     @property
     def id(self) -> str: ...
@@ -53,7 +53,7 @@ class _StreamingQuery(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _OwnQuery:
-    """What stays the same over a run of a query.
+    """Values that stay the same over a run of a query.
 
     Attributes:
         query_id: Spark's id of the query.
@@ -212,7 +212,7 @@ def _locations(home: SparkSession, session: SparkSession, query: _StreamingQuery
 
 
 def _sink_options(query: _StreamingQuery) -> str:
-    """What the plan shows of the options that the query was started with."""
+    """The options that the query was started with, as far as the plan shows them."""
     sinks = _SINK.finditer(_plan(query))
     return next((sink["options"] for sink in sinks if sink["query_id"] == query.id), "")
 

@@ -1,4 +1,4 @@
-"""What differs between a classic Spark session and one of Spark Connect."""
+"""The differences between a classic Spark session and one of Spark Connect."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

@@ -56,7 +56,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _text(error: BaseException) -> str:
-    """What it says, with the stack trace of the JVM."""
+    """The text of an error, with the stack trace of the JVM."""
     if isinstance(error, CapturedException):
         return str(error._stackTrace)  # noqa: SLF001  # by default its text goes without
     return str(error)

@@ -10,7 +10,7 @@ from pyspark.sql.types import DataType, StructField, StructType, TimestampType
 from holdfast.errors import InvalidRequestError
 
 _DELAY = "spark.watermarkDelayMs"
-"""What Spark notes with a column that `withWatermark` was given."""
+"""The key under which Spark notes the delay in the metadata of a column that `withWatermark` was given."""
 
 _END_OF_WINDOW = "end"
 
@@ -27,7 +27,7 @@ class LateRows:
 
     @classmethod
     def of(cls, rows: DataFrame, event_time: str | None, *, uid: str) -> Self:
-        """What is late among all rows that have the schema of these.
+        """The rule for late rows, for rows with the schema of these.
 
         Args:
             rows: The rows.

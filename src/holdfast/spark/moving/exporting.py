@@ -36,9 +36,9 @@ class SparkInitialState:
         processor: The processor, for `statefulProcessor`. It fills the states that the user's own `init` declares, and
             else does what that does.
         rows: The state, for `initialState`: rows grouped by the key. They are read in the query's first batch.
-        time_mode: What has to be given as `timeMode`.
-        kept: What is moved, for people, by the name of the state.
-        lost: What is not moved, for people.
+        time_mode: The `timeMode` to give to Spark's query.
+        kept: The states that are moved, by name, described for people.
+        lost: Descriptions of what is not moved, for people.
         sources: Where each source has to be read on, as Spark's log has it, in the order of the plan: JSON; of Kafka
             the option `startingOffsets`. Empty if the state is of no query.
     """
@@ -78,7 +78,7 @@ def spark_initial_state(
         InvalidRequestError: There is no such operator, or it has no state of a processor; or state that the class
             declares otherwise, or not at all.
         CheckpointNotFoundError: There is no such checkpoint, or a state file is gone.
-        CheckpointCorruptedError: What was read is not what was written.
+        CheckpointCorruptedError: Stored bytes are damaged.
     """
     if not isinstance(processor, StatefulProcessor):
         message = f"{type(processor).__name__} is no StatefulProcessor; give a processor of the class that has the state"

@@ -114,7 +114,7 @@ class SparkStateImport:
 
     @property
     def kept(self) -> dict[str, str]:
-        """What each state becomes, for people, by its name."""
+        """A description of what each state becomes, for people, by its name."""
         kept = {each.name: description(each) for each in self.state.variables}
         if self.state.has_timers:
             kept["timers"] = f"timers of {TIME_MODES[self.state.time_mode]} time"  # type: ignore[index]
@@ -167,7 +167,7 @@ class SparkStateImport:
         return {self.uid: msgspec.structs.replace(operator, subtasks=subtasks)}
 
     def _tables(self) -> list[tuple[TableSpec, StateRows]]:
-        """What a processor's states hold, and the rows that they get."""
+        """The specifications of a processor's states, and the rows that they get."""
         state, groups = self.state, self.operator.max_parallelism
         holders = HeapStateTables(KeyGroupRange(0, groups - 1))
         key = pa.schema(list(struct_type(state.key).arrow))

@@ -142,12 +142,12 @@ class RememberingHandle(StatefulProcessorHandle):
 
 
 def encoded(content: Any) -> bytes:
-    """What goes into a state, as a row brings it: frames of pandas would change numbers and times."""
+    """A value for a state, encoded for a row: frames of pandas would change numbers and times."""
     return pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
 
 
 def decoded(content: bytes) -> Any:
-    """The same as it was."""
+    """The value of which `encoded` made this."""
     return pickle.loads(content)  # noqa: S301  # a task of the same application has written it
 
 

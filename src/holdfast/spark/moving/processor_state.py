@@ -1,4 +1,4 @@
-"""What a checkpoint has of an operator that runs a processor: compared with the processor, and as rows for Spark."""
+"""The states in a checkpoint of an operator that runs a processor: compared with the processor, and as rows for Spark."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -61,7 +61,7 @@ class ProcessorState:
         Raises:
             InvalidRequestError: The operator has no state by key, or was none with a processor.
             CheckpointNotFoundError: A state file is gone.
-            CheckpointCorruptedError: What was read is not what was written.
+            CheckpointCorruptedError: Stored bytes are damaged.
         """
         every = states_of(uid, operator)
         if not any(state.name == NOTES.name and not state.is_keyed for state in every):
@@ -97,10 +97,10 @@ class ProcessorState:
         )
 
     def declarations(self, declared: Declared) -> list[Declaration]:
-        """What a processor declares of the states that are there.
+        """The processor's declarations of the states that the checkpoint has.
 
         Raises:
-            InvalidRequestError: It doesn't declare a state, or another kind or type than is stored.
+            InvalidRequestError: The processor doesn't declare a state, or declares it with another kind or type than is stored.
         """
         by_name = {each.name: each for each in declared.variables}
         lost = sorted(self.variables.keys() - by_name.keys() - set(declared.deleted))
@@ -123,7 +123,7 @@ class ProcessorState:
         Args:
             spark: The session whose tasks will read it.
             declarations: The variables that are there.
-            now_ms: What has expired then is left out, milliseconds since 1970.
+            now_ms: Values that have expired at this time are left out, milliseconds since 1970.
         """
         states = [
             (self.variables[variable.name], RowsOfState(variable, len(self.key), now_ms))

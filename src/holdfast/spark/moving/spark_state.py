@@ -1,4 +1,4 @@
-"""What a `transformWithState` of Spark has stored, read by Spark's own sources `state-metadata` and `statestore`."""
+"""Reads the state of Spark's `transformWithState`, by Spark's own sources `state-metadata` and `statestore`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class _Variable(msgspec.Struct):
 
 
 class _Properties(msgspec.Struct):
-    """What Spark notes of an operator."""
+    """The properties that Spark notes of an operator."""
 
     timeMode: str  # noqa: N815
     stateVariables: list[_Variable]  # noqa: N815

@@ -24,7 +24,7 @@ COLUMNS = [
     StructField("holdfast_state", StringType()),
     StructField("holdfast_content", BinaryType()),
 ]
-"""What comes behind the columns of the key: the state's name, and what goes there."""
+"""The columns behind those of the key: the state's name, and the value for it."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class RowsOfState:
     Attributes:
         declared: The variable that the rows are of; None for timers.
         key: Number of the key's columns, which come first; then those of `shown_schema`.
-        now_ms: What has expired then is left out, milliseconds since 1970.
+        now_ms: Values that have expired at this time are left out, milliseconds since 1970.
     """
 
     declared: Declaration | None
@@ -60,7 +60,7 @@ class RowsOfState:
             yield rows.filter(rows.columns[-1].is_valid())
 
     def _contents(self, batch: pa.RecordBatch) -> Iterator[Any]:
-        """What goes into the state for each row; None if nothing does."""
+        """The value that each row puts into the state; None for no value."""
         columns = [column.to_pylist() for column in batch.columns[self.key :]]
         declared = self.declared
         if declared is None:

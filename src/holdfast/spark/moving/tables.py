@@ -15,9 +15,9 @@ def rows_of_variable(spec: TableSpec, declared: Declaration, rows: pa.Table) -> 
     """The rows of a state variable, in the columns of `shown_schema`.
 
     Args:
-        spec: What our state holds.
+        spec: The columns and types of our state.
         declared: The variable.
-        rows: What Spark shows.
+        rows: The rows as Spark shows them.
     """
     columns = _key(spec, rows)
     type = struct_type(declared.schema).arrow

@@ -1,4 +1,4 @@
-"""What users make queries of: functions with state, sinks, and how rows get to subtasks.
+"""The parts that users make queries of: functions with state, and sinks; and how rows get to subtasks.
 
 `functions` and `sinks` are what users implement, an `Operator` puts them together; `routing`
 deals its rows. `query/` runs them, `subtask/` runs the function. Start with `functions`.

@@ -1,4 +1,4 @@
-"""What user code implements to run as an operator with state."""
+"""The classes that user code implements to run as an operator with state."""
 
 import copyreg
 import dataclasses
@@ -49,7 +49,7 @@ class StatefulFunction(CheckpointedFunction):
 class BroadcastProcessFunction(StatefulFunction):
     """An operator that also sees a second, small stream, of which every subtask gets all rows.
 
-    It is of use for rules that change while the job runs. All subtasks must do the same with these rows,
+    Use it for rules that change while the job runs. All subtasks must do the same with these rows,
     so that a broadcast state is the same in all of them.
 
     Source:
@@ -58,7 +58,7 @@ class BroadcastProcessFunction(StatefulFunction):
 
     @abstractmethod
     def process_broadcast(self, rows: pa.Table) -> None:
-        """Take in the rows of one micro-batch that go to every subtask; called before `process`.
+        """Process the rows of one micro-batch that go to every subtask; called before `process`.
 
         Args:
             rows: As `context.broadcast_schema` says; maybe none.

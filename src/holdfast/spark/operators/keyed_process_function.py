@@ -39,7 +39,7 @@ class KeyedProcessFunction(StatefulFunction):
 
     @abstractmethod
     def process_key(self, key: Any, rows: pa.RecordBatch) -> Iterable[Row] | None:
-        """Take in the rows of a key; called once for each key of the batch.
+        """Process the rows of a key; called once for each key of the batch.
 
         Args:
             key: The key's values as a named tuple, also where it has one column. Keys come in an order of
@@ -116,7 +116,7 @@ class KeyedProcessFunction(StatefulFunction):
         yield from output.take()
 
     def _results(self, table: pa.Table) -> Iterator[Iterable[Row] | None]:
-        """What the calls return: one for each key with rows, then one for each timer that is due."""
+        """The results of the calls: one for each key with rows, then one for each timer that is due."""
         context, turns = self._context, self._turns
         for batch in table.combine_chunks().to_batches():
             for key, rows in turns.of_rows(batch):

@@ -16,10 +16,10 @@ from holdfast.spark.operators.keyed_process_function import KeyedProcessFunction
 TIME_MODES = ("none", "processing", "event")
 
 Sink = Callable[[DataFrame, int], object]
-"""Takes an operator's output rows and the batch id, and writes them somewhere."""
+"""Called with an operator's output rows and the batch id; writes the rows somewhere."""
 
 Broadcast = Callable[[SparkSession, int], DataFrame]
-"""Takes the session of a batch and its id, and gives the rows that every subtask is to see."""
+"""Called with the session of a batch and its id; returns the rows that every subtask is to see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +27,8 @@ class Operator:
     """An operator as the user describes it to `stateful`, which says what the attributes mean.
 
     Attributes:
-        prepare: What is done with the rows of a batch before they are dealt; None for nothing.
-        begin: What is done behind that in the operator's first batch; None for nothing.
+        prepare: Changes the rows of a batch before they are dealt to subtasks; None for no change.
+        begin: Changes the rows of the operator's first batch, after `prepare`; None for no change.
 
     Raises:
         InvalidRequestError: An attribute can't be used.

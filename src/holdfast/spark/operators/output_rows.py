@@ -38,7 +38,7 @@ class OutputRows:
         """Gather rows.
 
         Raises:
-            InvalidRequestError: They are no rows of these columns.
+            InvalidRequestError: A row does not have these columns.
         """
         if isinstance(rows, str | Mapping | pa.RecordBatch | pa.Table) or not isinstance(
             rows, Iterable

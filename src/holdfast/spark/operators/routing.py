@@ -57,7 +57,7 @@ class Routing:
         """The routing of all rows that have the schema of these.
 
         Raises:
-            InvalidRequestError: They lack a column of the key, or have columns that can't be used.
+            InvalidRequestError: The rows lack a column of the key, or have columns that can't be used.
         """
         parallelism = operator.parallelism
         input_schema = arrow_schema(rows, uid=operator.uid)

@@ -16,7 +16,7 @@ SINK = "sink"
 class CheckpointedSink(Protocol):
     """A sink with a state of its own, kept in each checkpoint; all calls are on the driver.
 
-    It is for a sink that can't replace its output of a batch, and commits in two phases instead. In a run
+    For sinks that can't replace the output of a batch and commit in two phases instead. In a run
     of the query the calls are `initialize_state` once, then for each batch the sink itself,
     `snapshot_state` and, if the sink is a `CheckpointListener` too, what became of the checkpoint. As a
     listener it is told first that the checkpoint exists that the run goes on from. Where a run dies, the
@@ -30,22 +30,22 @@ class CheckpointedSink(Protocol):
     """
 
     def __call__(self, rows: DataFrame, batch_id: int, /) -> object:
-        """Take a batch, which checkpoint `batch_id + 1` completes, so that it can still be undone."""
+        """Write a batch in such a way that it can still be undone; checkpoint `batch_id + 1` completes it."""
         ...
 
     def initialize_state(self, state: bytes | None, /) -> None:
-        """Begin a run; what it raises fails the batch.
+        """Begin a run; an error fails the batch.
 
         Args:
-            state: What `snapshot_state` gave for the checkpoint that the run goes on from; None
+            state: The value that `snapshot_state` returned for the checkpoint that the run goes on from; None
                 if there is no checkpoint, or it holds nothing of this sink.
         """
         ...
 
     def snapshot_state(self, checkpoint_id: int, /) -> bytes:
-        """What the checkpoint is to hold; the batch is written, the checkpoint not yet.
+        """Return the sink's state for the checkpoint. The batch is written, the checkpoint not yet.
 
-        It becomes a part of `_metadata`, so it should be small. What it raises fails the batch.
+        The state becomes a part of `_metadata`, so it should be small. An error fails the batch.
         """
         ...
 

@@ -19,14 +19,14 @@ class Setting:
 
     Attributes:
         key: Spark configuration key without `spark.holdfast.`.
-        kind: What the text of a value has to be, for people.
-        meaning: What the setting does, for people.
+        kind: The kind of text that a value is, for people.
+        meaning: The setting's effect, for people.
         flink: Flink's key for the same, or empty.
         parse: Makes a value of a text; raises ValueError or `InvalidRequestError`.
         default_text: The default as people write it, where its value doesn't show that.
         s3a: Hadoop's key for the same, behind `spark.hadoop.fs.s3a.`, which counts where this setting
             is not set; or empty.
-        older_flink: What older versions of Flink called it.
+        older_flink: The keys that older versions of Flink had for it.
         unit: The unit of a number that is given without a unit, as `parse` knows it.
         argument: The setting's name as an argument of `configure`.
     """

@@ -1,4 +1,4 @@
-"""What a subtask reports when its part of a checkpoint is written."""
+"""The report of a subtask whose part of a checkpoint is written."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""What the driver gives to the subtasks of an operator."""
+"""The data that the driver sends to the subtasks of an operator."""
 
 from dataclasses import dataclass
 
@@ -36,12 +36,12 @@ class JobStorage:
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """What an operator's subtasks need that can be large.
+    """The part of that data which can be large.
 
     Attributes:
         function: The user's function, pickled. Each subtask unpickles a copy: what it does to that, no
             other subtask sees.
-        assigned: What each subtask is restored from.
+        assigned: The state that each subtask is restored from.
         broadcast_rows: Rows that each subtask is to see; None if the operator takes no such rows.
     """
 

@@ -1,4 +1,4 @@
-"""What runs in a task: restore, process, snapshot, acknowledge."""
+"""The work of a subtask in a Spark task: restore, process, snapshot, acknowledge."""
 
 import gc
 from collections.abc import Iterable, Iterator
@@ -32,7 +32,7 @@ class Reports(Protocol):
 
     @property
     def value(self) -> list[bytes]:
-        """All that has come to the driver."""
+        """All reports that have come to the driver."""
         ...
 
     def add(self, term: list[bytes]) -> None:
@@ -41,7 +41,7 @@ class Reports(Protocol):
 
 
 def name_in_plans(uid: str) -> str:
-    """What Spark calls an operator in plans and in its user interface."""
+    """The name of an operator in Spark's plans and user interface."""
     return f"holdfast:{uid}"
 
 
@@ -102,7 +102,7 @@ class SubtaskRunner:
 
     @property
     def __name__(self) -> str:
-        """What Spark shows in plans."""
+        """The name that Spark shows in plans."""
         return name_in_plans(self.uid)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -229,7 +229,7 @@ class SubtaskRunner:
         return key_group_range(self.key.max_parallelism, self.parallelism, subtask)
 
     def _batches(self, yielded: object) -> Iterator[pa.RecordBatch]:
-        """What the operator yields, tables cut into batches."""
+        """The operator's output, with tables cut into batches."""
         if not isinstance(yielded, Iterable):
             message = (
                 f"process of operator {self.uid!r} returned {type(yielded).__name__}; "

@@ -55,7 +55,7 @@ class LocalCopies:
         checkpoint_id: The checkpoint that the task takes. When a copy is kept, copies of the owner are
             deleted that belong neither to this checkpoint nor to the one before.
         max_bytes: About how many bytes all copies may take; the oldest have to go.
-        on_read: Is told where each file that was read is: `local` or `storage`.
+        on_read: Called for each file that is read, with the place that it was read from: `local` or `storage`.
         clock: Says how old a copy in the making is.
     """
 
@@ -234,7 +234,7 @@ def _checked_reader(path: str, handle: FileStateHandle) -> BinaryIO:
 
     Raises:
         CheckpointCorruptedError: The bytes are not those of the file.
-        OSError: They can't be read.
+        OSError: The bytes can't be read.
     """
     data = _mapped(path)
     handle.check(memoryview(data))

@@ -180,7 +180,7 @@ class WarmState:
 
         Args:
             function: The user's code.
-            state: What its subtask is restored from.
+            state: The state that the subtask is restored from.
             uid: The operator, for errors.
             key: The operator's key; None if it has none.
             key_groups: The subtask's key groups; None if the operator has no key.
@@ -245,7 +245,7 @@ class WarmState:
         return msgspec.structs.replace(behind, managed_keyed=tuple(keyed))
 
     def _segments_behind(self, stored: SegmentsStateHandle) -> SegmentsStateHandle:
-        """The same for segments. Where their manifest is read from says nothing of where the state is."""
+        """The handle with its segments read from the host where possible. Where the manifest is read from is not counted."""
         manifest = stored.manifest
         if self._copies is not None:
             manifest = replace(self._copies, on_read=_not_noted).behind(manifest)

@@ -32,14 +32,14 @@ _MICROSECONDS = pa.timestamp("us")
 
 Emit = Literal["append", "update"]
 WindowFunction = Callable[[tuple[Any, ...], Window, pa.Table], Iterable[Row] | None]
-"""Takes a key, a window and its rows in order of time, and gives rows of the output.
+"""Called with a key, a window and its rows in order of time; returns rows of the output.
 
-They are tuples in the order of its columns, mappings by their names, or rows of Arrow; None is no rows.
+The rows are tuples in the order of the output's columns, mappings by name, or rows of Arrow; None is no rows.
 """
 
 
 class WindowOptions(TypedDict, total=False):
-    """What all operators with windows are told. Their documentation says what it means."""
+    """Options of all operators with windows; their documentation says what they mean."""
 
     time: Required[str]
     allowed_lateness: timedelta
@@ -86,19 +86,19 @@ class _Windowed(StatefulFunction):
 
     @abstractmethod
     def _descriptor(self, schema: pa.Schema) -> ReducingStateDescriptor:
-        """What is kept of each window."""
+        """The descriptor of the state that is kept of each window."""
 
     @abstractmethod
     def _operands(self, rows: pa.RecordBatch) -> pa.Array:
-        """What each row adds to that."""
+        """The operand that each row adds to the state of its window."""
 
     @abstractmethod
     def _results(self, windows: pa.RecordBatch, kept: pa.StructArray) -> Iterator[pa.RecordBatch]:
-        """What is given out.
+        """The output rows of windows.
 
         Args:
             windows: Keys with the start and the end of a window, in order of time.
-            kept: What is kept of each of them.
+            kept: The state of each of the windows.
         """
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
@@ -137,7 +137,7 @@ class _Windowed(StatefulFunction):
             self._windows.forget(over)
 
     def _add(self, rows: pa.RecordBatch) -> Spans:
-        """Take rows in. Returns the windows that are given out because of them."""
+        """Add rows to their windows. Returns the windows that are given out because of them."""
         rows = rows.filter(pc.is_valid(rows.column(self._time)))
         times_ms = _milliseconds(rows.column(self._time))
         keys = self._store.keys(rows)
@@ -252,7 +252,7 @@ class WindowedFunction(_Windowed):
     """Calls a function for each window, with all of its rows, which are kept until the window is over.
 
     Args:
-        function: What is called.
+        function: The user's function.
         windows: Which windows there are.
         options: `time`, the column of event time; `allowed_lateness`, how long behind the watermark windows
             are kept, none by default; `emit`, which is "append" to give out windows that are complete, or "update"

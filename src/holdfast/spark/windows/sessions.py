@@ -60,7 +60,7 @@ class SessionSpans:
     Args:
         windows: Which ones.
         store: Where the sessions of each key are kept.
-        state: What is kept of each session; it is moved when sessions are merged.
+        state: The state of each session; it is moved when sessions are merged.
         timers: The timers of sessions.
         lateness_ms: How long after the end of a session its last timer is.
     """
@@ -154,7 +154,7 @@ class SessionSpans:
 
 
 def _merged(rows: _Sessions, before: _Sessions) -> tuple[_Sessions, _Indices]:
-    """What becomes of rows and sessions when those of a key that meet are merged.
+    """Rows and sessions of keys, with sessions of a key that meet merged.
 
     Returns:
         The sessions, by key and time, and for each of the rows and sessions given the index of the one that

@@ -36,10 +36,10 @@ class Spans:
 
 
 class WindowState(Protocol):
-    """What is kept of each window, by namespaces: a reducing state, by arrays."""
+    """The state of each window, by namespaces: a reducing state, by arrays."""
 
     def get(self, keys: Keys, /) -> pa.Array:
-        """What is kept of each window; null where nothing is."""
+        """The state of each window; null where there is none."""
         ...
 
     def add(self, keys: Keys, values: pa.Array, /) -> None:

@@ -1,4 +1,4 @@
-"""What checkpoints say of subtasks, as a table."""
+"""Statistics of the subtasks of checkpoints, as a table."""
 
 from collections.abc import Iterator
 from os import PathLike
@@ -35,13 +35,13 @@ _SUBTASKS = pa.schema(
 
 
 def subtasks(pointer: str | PathLike[str]) -> pa.Table:
-    """What the metadata of a checkpoint or savepoint says of each subtask, a row for each.
+    """The statistics of each subtask in the metadata of a checkpoint or savepoint, a row for each.
 
     Numbers that nobody has counted are null. Times are in milliseconds.
 
     Raises:
         CheckpointNotFoundError: There is no such checkpoint.
-        CheckpointCorruptedError: What was read is not what was written.
+        CheckpointCorruptedError: Stored bytes are damaged.
     """
     metadata = load_checkpoint(resolve_pointer(pointer)).metadata
     return pa.Table.from_pylist(list(_subtask_rows(metadata)), _SUBTASKS)

@@ -33,7 +33,7 @@ _CODES = {
     501: "NotImplemented",
     503: "SlowDown",
 }
-"""What S3 says with a status; with 200 when a request fails after its answer has begun."""
+"""S3's error code for a status; for 200, when a request fails after its answer has begun."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class HttpRequest:
         query: Parameters by name, decoded; "" for one without a value, as in `?uploads`.
         headers: By name in lower case.
         performed: Whether the server has answered it.
-        status: What the client was told; None for nothing, so far or because of a reset.
+        status: The status that the client got; None if it got none, so far or because of a reset.
         body_bytes: Length of the request's body, as far as it was read; what carries it, such as
             `aws-chunked`, counts.
     """
@@ -68,7 +68,7 @@ class Exchange(Protocol):
     """A request on its way, to which a fault happens."""
 
     def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        """Take the whole request, and answer it without the server."""
+        """Read the whole request, and answer it without the server."""
         ...
 
     def reset(self) -> None:
@@ -87,7 +87,7 @@ def any_request(_: HttpRequest, /) -> bool:
 
 @dataclass(slots=True)
 class Plan:
-    """What is to happen to some requests."""
+    """A plan for some requests."""
 
     when: Matches
     first: int

@@ -1,4 +1,4 @@
-"""What S3 calls a request."""
+"""S3's names of requests."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,7 @@ S3_OPERATIONS = frozenset(
 
 
 def s3_operation_of(request: HttpRequest) -> str:
-    """What S3 calls a request, such as `UploadPart`; for paths of the form `/bucket/key`."""
+    """S3's name of a request, such as `UploadPart`; for paths of the form `/bucket/key`."""
     thing = "Object" if request.path.strip("/").partition("/")[2] else "Bucket"
     kind = next((name for name in _BY_PARAMETER if name in request.query), "")
     names = _BY_PARAMETER[kind] if kind else _PLAIN[thing]
