@@ -1,4 +1,4 @@
-"""Write keyed states that somebody has as tables, as the subtasks of a job would have stored them."""
+"""Writes tables as keyed states, in the form in which the subtasks of a job would have stored them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -128,7 +128,7 @@ def write_keyed_tables(
     parallelism: int,
     max_parallelism: int,
 ) -> dict[int, SegmentsStateHandle]:
-    """Write keyed states, timers among them, of which it is known what they hold.
+    """Write keyed states, timers among them, whose specifications are known.
 
     Args:
         tables: The specification of each state, and its rows as a table with the columns of `shown_schema`.

@@ -36,7 +36,7 @@ _PROCESSING_TIMERS = f"{TIMERS}processing/"
 
 
 class KeyedStateBackend:
-    """Keeps the keyed states of a subtask, over tables that a backend of tables has.
+    """Keeps the keyed states of a subtask, in the tables of a backend.
 
     Each state is there by arrays, for many keys at once (`state.columns`), and by the current key:
 
@@ -44,12 +44,12 @@ class KeyedStateBackend:
         state.columns.get(keys), put, …      by arrays, at any time
         begin_batch(keys)                    from here on by the current key
         set_current_key(index), set_current_namespace(…), state.value(), state.update(…), …
-        end_batch                            what has changed is written; `snapshot` does so, too
+        end_batch                            writes the changes; `snapshot` does so, too
 
-    Restored states are there under their names; one that nobody asks for is carried on into the next snapshot.
+    Restored states are there under their names; a state that nobody asks for is carried on into the next snapshot.
 
     Args:
-        tables: Where rows lie; new, or restored.
+        tables: The tables of rows; new, or restored.
         key: The key's columns.
         max_parallelism: Number of key groups of the job, 1 to 32768.
         key_groups: The key groups that the subtask has; None for all.
@@ -173,7 +173,7 @@ class KeyedStateBackend:
         """The timers of event time of that name; the same object each time.
 
         Raises:
-            StateMigrationError: They were stored, or asked for before, with other namespaces.
+            StateMigrationError: The timers were stored, or asked for before, with other namespaces.
         """
         return self._states.timers(_EVENT_TIMERS + name, namespace)
 
@@ -194,7 +194,7 @@ class KeyedStateBackend:
     def drop_state(self, name: str) -> None:
         """Remove the state of that name, of all keys, without reading it; nothing happens if there is none.
 
-        A state of any kind may have the name afterwards. Who uses the one that was dropped is refused.
+        A state of any kind may have the name afterwards. Further use of the dropped state is refused.
         """
         self._states.drop(name)
 
@@ -213,10 +213,10 @@ class KeyedStateBackend:
         self._tables.advance_time(now_ms)
 
     def begin_batch(self, keys: Keys) -> None:
-        """Let states be used by the current key, which is to be set among these keys.
+        """Begin the use of states by the current key, which is then chosen among these keys.
 
         Raises:
-            InvalidRequestError: What was changed before can't be written back, or a key belongs to another
+            InvalidRequestError: Earlier changes can't be written back, or a key belongs to another
                 subtask.
         """
         self.end_batch()
@@ -227,7 +227,7 @@ class KeyedStateBackend:
         """Make a key of the batch the current one.
 
         Args:
-            index: Which one: `keys.codes` has it for each row of the batch.
+            index: The key's index: `keys.codes` has it for each row of the batch.
 
         Raises:
             InvalidRequestError: No batch has begun, or it has no such key.
@@ -245,7 +245,7 @@ class KeyedStateBackend:
             state.leave_namespace()
 
     def end_batch(self) -> None:
-        """Write back what has changed; no key is current any more.
+        """Write back all changes; no key is current any more.
 
         Raises:
             InvalidRequestError: A value is of another type than its state.

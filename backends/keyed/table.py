@@ -108,7 +108,7 @@ class TableRows:
 
 
 class Migration(Protocol):
-    """Makes values that were stored in an older way what they are now."""
+    """Migrates values that were stored with older types to the present types."""
 
     def __call__(self, stored: TableSpec, values: Sequence[pa.Array], /) -> tuple[pa.Array, ...]:
         """The columns of values, of the new types. Raises `StateMigrationError` if there is no way."""
@@ -150,8 +150,8 @@ class StateTable(Protocol):
 
         Args:
             identities: The identities whose rows are written.
-            values: The columns of values, each as long as `identities`; what stands in them for a DELETE
-                doesn't matter.
+            values: The columns of values, each as long as `identities`; for a DELETE their values
+                don't matter.
             operation: The operation of all rows, or of each row.
         """
         ...
@@ -202,7 +202,7 @@ class StateTables(Protocol):
         ...
 
     def specs(self) -> Mapping[str, TableSpec]:
-        """Every table that is there, by the state's name: those that were restored and not asked for, too."""
+        """Every table, by the state's name, including restored tables that nobody asked for."""
         ...
 
     def drop(self, name: str) -> None:
@@ -213,7 +213,7 @@ class StateTables(Protocol):
         ...
 
     def advance_time(self, now_ms: int) -> None:
-        """Set the time of the batch, milliseconds: what is written has it, and by it rows expire."""
+        """Set the time of the batch, milliseconds: it is the time of written rows, and rows expire by it."""
         ...
 
     def snapshot(self, checkpoint_id: int, factory: CheckpointStreamFactory) -> SnapshotPart:
@@ -229,5 +229,5 @@ class StateTables(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of memory and files. May be called twice."""
+        """Release memory and files. May be called twice."""
         ...

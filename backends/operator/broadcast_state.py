@@ -16,13 +16,13 @@ Columns = tuple[list[pa.Array], list[pa.Array]]
 
 
 class BroadcastState:
-    """A map with the same entries in every subtask; for rules, and what else is looked up.
+    """A map with the same entries in every subtask; for rules and other data to look up.
 
     Whoever uses it has to change it in the same way in every subtask. After a restore each subtask has the
     entries of one of the old subtasks.
 
-    Entries are values: what `get` returns is another object than what was put, unless it can't change,
-    and changing either changes nothing here.
+    Entries are values: `get` returns another object than the one that was put, unless it can't change,
+    and changing either doesn't change the state.
 
     Source:
         Flink, BroadcastState and HeapBroadcastState.

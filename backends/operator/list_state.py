@@ -1,4 +1,4 @@
-"""List state in Arrow chunks: what is in it stays columnar from the stream to the file."""
+"""List state in Arrow chunks: elements stay columnar from the stream to the file."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -20,8 +20,8 @@ _MOST_PARTS = 8
 class ListState:
     """A list of elements of one type, spread over subtasks when a job is rescaled.
 
-    Elements are values: what `get` returns are others than what was added, and changing either
-    changes nothing here. Chunks are never changed, only replaced, so a snapshot shares them with the
+    Elements are values: `get` returns other objects than those that were added, and changing either
+    doesn't change the state. Chunks are never changed, only replaced, so a snapshot shares them with the
     running state.
 
     Source:

@@ -11,7 +11,7 @@ from holdfast.locations.storages import CompletedCheckpoint, lies_in
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSize:
-    """What a checkpoint takes in its store.
+    """The bytes that a checkpoint takes in its store.
 
     Attributes:
         new_bytes: The bytes of `_metadata`, with the state inside, and of files in the checkpoint's own directory.
@@ -48,7 +48,7 @@ def size_of(
 
     Args:
         checkpoint: The checkpoint.
-        streams: All that it leads to; None if that is the state of operators alone.
+        streams: All streams that the checkpoint leads to; None if these are the state of operators alone.
     """
     directory = checkpoint.location.external_pointer
     files = files_of(checkpoint.metadata.streams() if streams is None else streams)

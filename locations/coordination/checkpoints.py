@@ -30,7 +30,7 @@ _MOST_ATTEMPTS = 100
 
 
 class CompletedView(Protocol):
-    """Whatever lists a job's completed checkpoints."""
+    """Lists a job's completed checkpoints."""
 
     def completed_checkpoints(self) -> Mapping[int, CompletedCheckpointStorageLocation]:
         """By id, oldest first."""
@@ -45,16 +45,16 @@ def complete_checkpoint(
     """Publish the metadata of a pending checkpoint; from then on it exists.
 
     Args:
-        location: Where it goes.
-        metadata: What it holds.
+        location: The place of the checkpoint.
+        metadata: The content of its `_metadata`.
         ownership: The driver's claim to the job; None for a savepoint, which nobody else writes.
 
     Raises:
-        CheckpointConflictError: It exists already, written by somebody else, or another driver
+        CheckpointConflictError: The checkpoint exists already, written by somebody else, or another driver
             owns the job by now.
         OutcomeUnknownError: The store did not say, or it was written and not all could be seen to
             after that; delete nothing.
-        StorageUnavailableError: It was not written.
+        StorageUnavailableError: The checkpoint was not written.
         CheckpointNotFoundError: Its directory was deleted; it was not written.
         InvalidRequestError: The location is that of another checkpoint or job; it was not written.
     """

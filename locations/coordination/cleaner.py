@@ -42,7 +42,7 @@ class CheckpointsCleaner:
 
         Args:
             delete: Deletes; may fail.
-            what: What it deletes, for the log.
+            what: A name for the files to delete, for the log.
         """
 
         def delete_and_log() -> None:

@@ -42,12 +42,12 @@ def copy_checkpoint(
     its `_metadata` does, which is published last. If anything fails before, nothing is left.
 
     Args:
-        checkpoint: What to copy.
+        checkpoint: The checkpoint to copy.
         target: URI of the directory to make the savepoint in, of any store.
-        also: What its coordinator states lead to, if they do.
-        coordinator_states: Gives them anew, from the copies by the URI of what was copied, and the
+        also: Files that its coordinator states lead to.
+        coordinator_states: Makes new coordinator states, from the copies by the URI of the original, and the
             URI of the new directory.
-        on_bytes: Told of every so many bytes that were copied; from several threads.
+        on_bytes: Called again and again with the number of bytes copied since the last call; from several threads.
 
     Raises:
         CheckpointNotFoundError: A file is gone.
@@ -104,9 +104,9 @@ def with_copies(
     """Metadata that leads to copies of all files of state, each copied once; and the copies by old URI.
 
     Args:
-        metadata: What leads to the files.
+        metadata: The metadata that leads to the files.
         copy: Copies a file.
-        also: What else is to be copied.
+        also: Further files to copy.
     """
     files = files_of([*metadata.streams(), *also])
     copied = dict(zip((file.uri for file in files), in_parallel(copy, files), strict=True))

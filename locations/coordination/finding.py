@@ -32,7 +32,7 @@ class FoundCheckpoint:
 
     Attributes:
         pointer: URI of its directory.
-        outcome: What it holds, or why its metadata can't be read.
+        outcome: The checkpoint, or why its metadata can't be read.
     """
 
     pointer: str
@@ -40,7 +40,7 @@ class FoundCheckpoint:
 
     @property
     def checkpoint(self) -> CompletedCheckpoint | None:
-        """The checkpoint with what it holds; None if its metadata can't be read."""
+        """The checkpoint with its metadata; None if it can't be read."""
         return self.outcome if isinstance(self.outcome, CompletedCheckpoint) else None
 
     @property
@@ -70,7 +70,7 @@ def find_checkpoints(directory: str | PathLike[str]) -> list[FoundCheckpoint]:
         Sorted by job, and oldest first within a job. What a job has deleted meanwhile is left out.
 
     Raises:
-        InvalidRequestError: It can't be such a directory.
+        InvalidRequestError: The URI can't be that of such a directory.
         StorageUnavailableError: The store can't be read.
     """
     uri = _directory(directory)
@@ -87,7 +87,7 @@ def find_checkpoint(pointer: str | PathLike[str]) -> CompletedCheckpoint:
 
     Raises:
         CheckpointNotFoundError: There is none.
-        CheckpointCorruptedError: It is damaged; an older one is not used instead.
+        CheckpointCorruptedError: The checkpoint is damaged; an older one is not used instead.
         InvalidRequestError: There are several jobs, or several savepoints, below it.
     """
     try:

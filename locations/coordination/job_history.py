@@ -1,4 +1,4 @@
-"""What there is to see of jobs from outside: completed checkpoints, failures, gaps, leftovers.
+"""Jobs seen from outside: completed checkpoints, failures, gaps, leftovers.
 
 Only reads, but for the small file by which a dry sweep learns the store's time. What can't be read
 is told beside the rest, so that one damaged file hides nothing else.
@@ -68,7 +68,7 @@ class Uncommitted:
 
 @dataclass(frozen=True, slots=True)
 class JobHistory:
-    """What there is of one job.
+    """The checkpoints, failures and leftovers of one job.
 
     Attributes:
         job_id: The job.
@@ -108,7 +108,7 @@ def job_histories(
     savepoint_directory: str | PathLike[str] | None = None,
     grace_s: float = GRACE_S,
 ) -> list[JobHistory]:
-    """What there is of each job below a checkpoint directory, sorted by job; they may be running.
+    """The history of each job below a checkpoint directory, sorted by job; jobs may be running.
 
     Args:
         directory: URI, or a `pathlib.Path`, of the directory that jobs have their directories in,

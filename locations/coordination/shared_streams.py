@@ -45,8 +45,8 @@ def without_placeholders(
 
     Args:
         uid: The operator, for errors.
-        reported: What its subtasks have reported.
-        restored: What each of them was restored from.
+        reported: The state that its subtasks have reported.
+        restored: The state that each of them was restored from.
         may_refer: Whether the checkpoint may refer to shared streams of that.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Find and delete what crashes have left behind: files that no checkpoint leads to.
+"""Finds and deletes files that crashes have left behind, and that no checkpoint leads to.
 
 A file is deleted only if all of this holds:
 
@@ -68,12 +68,12 @@ _JOB_FILE = re.compile(rf"{PROBE_PREFIX}{_RANDOM}|{_HIDDEN}")
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What a sweep deleted, or would have.
+    """The files that a sweep deleted, or would have.
 
     Attributes:
         files: The files, by URI.
         directories: URIs of directories in which nothing else was, and nobody will write.
-        uploads: What was begun and never finished, on stores that keep that without listing it.
+        uploads: Uploads that were begun and never finished, on stores that keep them without listing them.
         too_young: Number of files that nothing leads to, but that are younger than the grace
             period: somebody may still be writing them.
         dry_run: Whether nothing was deleted.
@@ -93,10 +93,10 @@ class SweepReport:
 
 @dataclass(slots=True)
 class _Place:
-    """What was found in a directory of one store, before any metadata was read.
+    """Files found in a directory of one store, before any metadata was read.
 
     Attributes:
-        now_ms: What time the store had then.
+        now_ms: The store's time then.
         files: Everything whose name is one of ours.
         uncommitted: Directories without `_metadata`, each with the URIs of what is in it.
         uploads: Files that are being made, whose names are ours.
@@ -137,7 +137,7 @@ class _Place:
     def report(
         self, names: set[str], highest: int, grace_s: float, *, dry_run: bool
     ) -> SweepReport:
-        """What can go, by the names of the files that are needed and the number of the newest checkpoint."""
+        """The files that can be deleted, by the names of those that are needed and the number of the newest checkpoint."""
         orphans = [file for file in self.files if uripath.name(file.uri) not in names]
         oldest_kept_ms = self.now_ms - grace_s * 1000
         old = tuple(file for file in orphans if file.modified_ms < oldest_kept_ms)

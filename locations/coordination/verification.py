@@ -42,7 +42,7 @@ def verify(
     Args:
         streams: Handles; a file that several lead to is read once.
         at_a_time: Number of files that are read at the same time.
-        on_bytes: Told of every so many bytes more that are done, or need not be read any more; from
+        on_bytes: Called again and again with the number of bytes that are done, or need not be read any more; from
             several threads. All of them add up to the sizes of the files.
 
     Yields:

@@ -199,7 +199,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
         writer: Name and version of the program that wrote it.
         epoch: Number of the claim to the job under which it was committed; 0 if there was none.
         operators: State by operator uid.
-        coordinator_states: State that the driver itself needs to go on, by the name of its writer.
+        coordinator_states: What the driver itself needs to go on, by the name of who wrote it.
     """
 
     job_id: str

@@ -42,7 +42,7 @@ METADATA_FILE = "_metadata"
 
 CHECKPOINT = re.compile(r"chk-(0|[1-9][0-9]*)")
 JOB_ID = re.compile(rf"(?!{MARKER}\Z)[A-Za-z0-9_-][A-Za-z0-9._-]{{0,127}}")
-"""What a job id looks like: it names a directory in every store, and is no marker."""
+"""The form of a job id: it names a directory in every store, and is no marker."""
 
 SAVEPOINT_NAME = re.compile(rf"savepoint-(?P<job>{JOB_ID.pattern})-[0-9a-f]{{12}}")
 
@@ -55,7 +55,7 @@ class CheckpointedStateScope(Enum):
 
 
 class CheckpointStorageLocationReference(msgspec.Struct, frozen=True):
-    """What the driver sends to tasks, so that they find the location it made.
+    """The reference that the driver sends to tasks, so that they find the location that it made.
 
     Attributes:
         encoded: Opaque bytes; empty for the default reference, which tasks resolve by themselves.
@@ -96,19 +96,19 @@ class CheckpointStateOutputStream(OwnedOutputStream, Protocol):
         ...
 
     def flush(self) -> None:
-        """Hand what is held back to the store, unless it may still travel in the handle."""
+        """Send buffered bytes to the store, unless they may still travel in the handle."""
         ...
 
     def flush_to_file(self) -> None:
-        """Hand what is held back to the store, however small; memory has no files."""
+        """Send buffered bytes to the store, however few; memory has no files."""
         ...
 
     def sync(self) -> None:
-        """Make what the store has durable, as far as it can before the success call."""
+        """Make the bytes that the store has durable, as far as it can before the success call."""
         ...
 
     def close_and_get_handle(self) -> StreamStateHandle | None:
-        """Keep what was written; None if that was nothing. The stream's one success call.
+        """Finish the stream and return its handle; None if nothing was written. The stream's one success call.
 
         Raises `StreamClosedError` when called again or after `close`, `StorageUnavailableError`
         after which nothing is left behind.
@@ -126,7 +126,7 @@ class AdoptingOutputStream(CheckpointStateOutputStream, Protocol):
         Args:
             path: The file.
             size: The file's length in bytes.
-            checksum: What its bytes add up to.
+            checksum: The checksum of the file's bytes.
 
         Returns:
             Whether that was possible. If not, nothing was done. Nothing may be written before or after.
@@ -161,7 +161,7 @@ class CompletedCheckpoint:
     """A checkpoint or savepoint that exists: what it holds, and where it is.
 
     Attributes:
-        metadata: What `_metadata` says.
+        metadata: The content of `_metadata`.
         location: Where it stands.
         metadata_bytes: Length of `_metadata`.
     """
@@ -225,7 +225,7 @@ class CheckpointStorageLocation(CheckpointStreamFactory, Protocol):
 
     @property
     def location_reference(self) -> CheckpointStorageLocationReference:
-        """What tasks need to find this location."""
+        """The reference by which tasks find this location."""
         ...
 
     def create_metadata_output_stream(self) -> CheckpointMetadataOutputStream:
@@ -233,7 +233,7 @@ class CheckpointStorageLocation(CheckpointStreamFactory, Protocol):
         ...
 
     def dispose_on_failure(self) -> None:
-        """Delete what was written through this location for it alone, also by tasks.
+        """Delete the files that the driver and tasks have written through this location for it alone.
 
         The directory of a checkpoint stays, because another driver may be about to write into it; so does
         shared state, if the checkpoint can have been there for a moment: another driver may have gone on
@@ -272,10 +272,10 @@ class JobOwnership(Protocol):
 
 
 class CheckpointStorageCoordinatorView(Protocol):
-    """What the driver does with a job's storage."""
+    """The driver's view of a job's storage."""
 
     def initialize_base_locations_for_checkpoint(self) -> None:
-        """Make what all checkpoints of the job need. May be repeated.
+        """Make the directories that all checkpoints of the job need. May be repeated.
 
         Raises `InvalidRequestError` if the store can't keep two drivers apart, and nobody has
         declared that there is only one.
@@ -311,14 +311,14 @@ class CheckpointStorageCoordinatorView(Protocol):
 
 
 class CheckpointStorageWorkerView(Protocol):
-    """What tasks do with a job's storage. They create, stat and list no directories."""
+    """The view that tasks have of a job's storage. They create, stat and list no directories."""
 
     def resolve_checkpoint_storage_location(
         self, checkpoint_id: int, reference: CheckpointStorageLocationReference, /
     ) -> CheckpointStreamFactory:
         """Where to write the state of a checkpoint. Raises `InvalidRequestError`.
 
-        What is written by the default reference belongs to no attempt that could dispose of it.
+        Files that are written by the default reference belong to no attempt that could dispose of them.
         """
         ...
 
@@ -349,7 +349,7 @@ class CheckpointStorage(Protocol):
 def holds_nothing_else(directory: str) -> bool:
     """Whether a directory with `_metadata` in it was made for that, so that it can go as a whole.
 
-    What was copied to another place may lie beside jobs, or anything else.
+    A copied checkpoint may lie beside jobs, or anything else.
     """
     name = uripath.name(directory)
     return CHECKPOINT.fullmatch(name) is not None or SAVEPOINT_NAME.fullmatch(name) is not None
@@ -359,7 +359,7 @@ def check_checkpoint_id(checkpoint_id: int) -> None:
     """Refuse a negative id.
 
     Raises:
-        InvalidRequestError: It is negative.
+        InvalidRequestError: The id is negative.
     """
     if type(checkpoint_id) is not int:
         raise InvalidRequestError(f"checkpoint id {checkpoint_id!r} is no whole number")
@@ -368,7 +368,7 @@ def check_checkpoint_id(checkpoint_id: int) -> None:
 
 
 def check_job_id(job_id: str) -> str:
-    """Refuse what can't be the name of a directory in every store.
+    """Refuse an id that can't be the name of a directory in every store.
 
     Raises:
         InvalidRequestError: Not 1 to 128 letters, digits, `.`, `_` or `-`, or it begins with `.`,

@@ -1,4 +1,4 @@
-"""What all our output streams do when they are left without their success call."""
+"""The base of all our output streams: it discards a stream that is left without its success call."""
 
 import warnings
 from abc import ABC, abstractmethod

@@ -182,7 +182,7 @@ class FileSystemCheckpointStateOutputStream(DiscardedUnlessKept):
 
 @dataclass(slots=True)
 class Publication:
-    """What a pending location knows of its `_metadata`.
+    """The knowledge of a pending location about its `_metadata`.
 
     Attributes:
         is_under_way: Whether the store was asked to publish it, and has not said what came of that:

@@ -17,8 +17,8 @@ def load_checkpoint(location: CompletedCheckpointStorageLocation) -> CompletedCh
         CheckpointCorruptedError: Damaged, cut off, another kind of file, or the metadata of another
             checkpoint or job than its directory is named after.
         UnsupportedFormatError: Written by a newer version.
-        CheckpointNotFoundError: It is gone.
-        StorageUnavailableError: It can't be read.
+        CheckpointNotFoundError: The checkpoint is gone.
+        StorageUnavailableError: The metadata can't be read.
     """
     pointer = location.external_pointer
     uri = getattr(location.metadata_handle, "uri", pointer)

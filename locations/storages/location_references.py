@@ -16,7 +16,7 @@ def decode_reference(reference: CheckpointStorageLocationReference) -> str:
     """The prefix that a reference names.
 
     Raises:
-        InvalidRequestError: It is the default reference, or garbled.
+        InvalidRequestError: The reference is the default reference, or garbled.
     """
     encoded = reference.encoded
     if not encoded.startswith(_MAGIC) or len(encoded) == len(_MAGIC):

@@ -8,7 +8,7 @@ CheckpointError
 ├── OutcomeUnknownError       it may have happened; delete nothing, read again later
 ├── StorageUnavailableError   the store did not do it (out of reach, broken); try again
 │   └── StorageFullError      it has no room left; make some, then try again
-├── CheckpointCorruptedError  what was read is not what was written; use another checkpoint
+├── CheckpointCorruptedError  stored bytes are damaged; use another checkpoint
 ├── UnsupportedFormatError    a newer Holdfast wrote this; upgrade
 ├── UnreadableStateError      this state needs a class that is not here; all others can be read
 ├── StateMigrationError       the stored state does not fit the type that is asked for
@@ -22,7 +22,7 @@ InvalidRequestError        not-exclusive  the store can't tell two writers of on
                            refused        the store doesn't let these credentials in, or not at this place
                            gone-on        the restored query has been started since; nothing is left to restore
 CheckpointNotFoundError    not-begun      the query has done no batch yet; try again later
-CheckpointConflictError    exists         what was to be made is there already
+CheckpointConflictError    exists         the file or checkpoint to be made is there already
                            taken-over     another driver has claimed the job since
                            claim-lost     the claim to the job was deleted with the job's directory
                            contended      somebody else does the same right now; repeat it
@@ -70,11 +70,11 @@ class CheckpointNotFoundError(CheckpointError):
 
 
 class CheckpointConflictError(CheckpointError):
-    """Somebody else has written what was to be written: another driver owns this job."""
+    """Somebody else has written the file first: another driver owns this job."""
 
     @classmethod
     def exists(cls, location: str, what: str = "file") -> Self:
-        """The conflict of whoever creates what somebody else has created before."""
+        """The conflict of a writer whose file somebody else has created before."""
         return cls(f"{what} exists already; somebody else has written it", location, "exists")
 
     @classmethod
@@ -92,7 +92,7 @@ class OutcomeUnknownError(CheckpointError):
 
 
 class StorageUnavailableError(CheckpointError):
-    """The store did not do what it was asked for; nothing has changed."""
+    """The store did not carry out the request; nothing has changed."""
 
 
 class StorageFullError(StorageUnavailableError):

@@ -19,7 +19,7 @@ class CapturedTables:
     """Tables as they were when the snapshot was taken.
 
     Attributes:
-        manifest: What they were.
+        manifest: The manifest of the captured tables.
         segments: The segments that the last confirmed checkpoint doesn't have, by name.
         confirmed: The streams of the others, by name.
     """
@@ -39,8 +39,8 @@ class ColumnarSnapshotStrategy:
 
     Attributes:
         key_groups: The key groups of the subtask.
-        capture: Takes the tables as they are.
-        written: Is told the streams of all segments of the checkpoint.
+        capture: Captures the current state of all tables.
+        written: Called with the stream of every segment once the snapshot is written.
     """
 
     key_groups: KeyGroupRange

@@ -56,11 +56,11 @@ class ColumnarTable:
     """The rows of one state.
 
     Args:
-        spec: What it holds.
+        spec: The table's name, columns and types.
         manifest: The table's runs; the manifest's last spec is that of the table.
-        sections: Gives the section that a slice is of.
+        sections: Returns the section which contains a slice.
         sort_keys: The least sort key of the subtask, and the least above its own.
-        now_ms: Gives the time of the batch.
+        now_ms: Returns the time of the batch.
         migration: For sections that were written with other values.
     """
 
@@ -187,7 +187,7 @@ class ColumnarTable:
         return Layer(source, piece.first, piece.end, piece.dead_up_to_ms)
 
     def commit(self, manifest: TableManifest) -> None:
-        """Go on from a manifest that has all that was written."""
+        """Continue with a manifest that contains all that was written."""
         if manifest.specs != self.manifest.specs:
             self._stored = [stored.spec() for stored in manifest.specs]
             self._migrations = [

@@ -43,7 +43,7 @@ class ColumnarStateTables:
         directory: A directory for local copies of segments, which stay when the tables are closed. What the
             disk doesn't take is kept in memory; with None, all.
         policy: When rows are merged.
-        workspace: What stays open from one batch to the next; None makes a new one.
+        workspace: Files and memory that stay open from one batch to the next; None makes a new workspace.
         may_refer: Whether checkpoints may refer to the segments that were restored. Not if these belong
             to a savepoint, or to another job.
 
@@ -197,5 +197,5 @@ _Value = TypeVar("_Value")
 
 
 def _later(by_checkpoint: Mapping[int, _Value], checkpoint_id: int) -> dict[int, _Value]:
-    """What is of checkpoints after this."""
+    """The entries of checkpoints after this one."""
     return {number: value for number, value in by_checkpoint.items() if number > checkpoint_id}

@@ -1,6 +1,6 @@
-"""What a snapshot makes of a table: what was written lately becomes a run, and some runs are merged.
+"""What a snapshot does to a table: recent writes become a run, and some runs are merged.
 
-What was merged lives longer than what was just written, so each gets a segment of its own. Most batches
+Merged rows live longer than recent writes, so each get a segment of their own. Most batches
 merge all that they write, or merge nothing, and make one segment.
 """
 

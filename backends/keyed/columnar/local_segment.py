@@ -43,9 +43,9 @@ class LocalSegment:
         """The segment; from memory if the disk doesn't take the copy.
 
         Raises:
-            CheckpointNotFoundError: It is gone from storage.
-            CheckpointCorruptedError: It is not what was written, in storage.
-            StorageUnavailableError: It can't be fetched.
+            CheckpointNotFoundError: The segment is gone from storage.
+            CheckpointCorruptedError: The segment is damaged in storage.
+            StorageUnavailableError: The segment can't be fetched.
         """
         try:
             return Segment.open(self.path, self.name)
@@ -58,7 +58,7 @@ class LocalSegment:
         """The segment without the local file, which is damaged: no other task maps it. Raises what `open` does.
 
         Args:
-            flaw: What is wrong with it.
+            flaw: What is wrong with the local copy.
         """
         _log.warning(
             "the local copy of segment %s is damaged, and is fetched again: %s", self.name, flaw
@@ -82,8 +82,8 @@ def write_file(path: str, parts: Iterable[BytesLike]) -> None:
 
     Raises:
         StorageFullError: There is no room.
-        StorageUnavailableError: It can't be written.
-        CheckpointError: What the parts raise.
+        StorageUnavailableError: The file can't be written.
+        CheckpointError: An error of the parts.
     """
     unfinished = f"{path}.{os.urandom(8).hex()}.inprogress"
     try:

@@ -25,7 +25,7 @@ class Level:
 
     Attributes:
         ranges: For each layer the least sort key, and the least above its own.
-        layer: Gives a layer by its number.
+        layer: Returns a layer by its number.
         is_bottom: Whether most of what is looked for is expected here.
     """
 

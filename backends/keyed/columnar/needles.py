@@ -44,7 +44,7 @@ def first_rows(
 
     Args:
         source: Where to look.
-        needles: What is looked for.
+        needles: The identities to look for.
         first: The first of them that can be there.
         end: The one behind the last.
         with_filter: Whether most are absent, so that a filter is asked before.

@@ -57,8 +57,8 @@ class MergePolicy:
         """About how many bytes a step of the sweep reads.
 
         Args:
-            total: What is swept.
-            earned: What the batch has added to the credit: with shorter steps the sweep would fall behind.
+            total: Bytes of all that is swept.
+            earned: Bytes that the batch has added to the credit: with shorter steps the sweep would fall behind.
         """
         wanted = max(total / _SLICES_OF_A_TURN, self.least_slice_bytes, earned)
         return min(wanted, self.most_slice_bytes)

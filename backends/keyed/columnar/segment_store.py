@@ -55,9 +55,9 @@ class SegmentStore:
         """A segment by its name.
 
         Raises:
-            CheckpointNotFoundError: It is gone.
-            CheckpointCorruptedError: It is not what was written.
-            StorageUnavailableError: It can't be fetched.
+            CheckpointNotFoundError: The segment is gone.
+            CheckpointCorruptedError: The segment is damaged.
+            StorageUnavailableError: The segment can't be fetched.
         """
         segment = self._segments.get(name)
         if segment is not None and segment.is_changed():

@@ -1,4 +1,4 @@
-"""What a worker keeps from one batch to the next, of all subtasks that it runs."""
+"""Files and memory that a worker keeps from one batch to the next, for all subtasks that it runs."""
 
 import os
 from collections import OrderedDict
@@ -33,7 +33,7 @@ class Arena:
         return len(self._buffer)
 
     def reset(self) -> None:
-        """Give all of it out again: nobody may use what was given out before."""
+        """Make all memory free again: nobody may use what was given out before."""
         self._needed = max(self._end, self._needed - self._needed // 16)
         if self.size > max(_LEAST_BYTES, 4 * self._needed):
             self._buffer = np.empty(0, np.uint8)

@@ -1,4 +1,4 @@
-"""Columns as tables of keyed rows work on them: NumPy where all values are there and of fixed width, else Arrow.
+"""Columns of keyed rows: NumPy arrays where no value is null and all have a fixed width, else Arrow arrays.
 
 `columns` makes, cuts and compares them, `folding` makes one value of several, `cells` makes Python values of them.
 All know rows by position alone, and nothing of keys.

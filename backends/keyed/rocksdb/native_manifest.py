@@ -30,7 +30,7 @@ class NativeManifest(msgspec.Struct, frozen=True):
 
     Attributes:
         key_groups: First and last key group that there are rows of.
-        specs: What its tables hold.
+        specs: The columns and types of the tables.
         files: The name of each sorted file among the handle's shared files, by its name in the database.
         private: The bytes of all other files, by their names.
         cursors: For tables whose rows live for a time, how far expired rows were looked for last.
@@ -54,7 +54,7 @@ def decode_native(content: bytes, location: str = "") -> NativeManifest:
 
     Raises:
         CheckpointCorruptedError: The bytes were cut or changed.
-        UnsupportedFormatError: They are whole, and of a newer version.
+        UnsupportedFormatError: The bytes are intact, and of a newer version.
     """
     end = len(content) - _CHECKSUM.size
     if end < _HEADER.size:

@@ -31,7 +31,7 @@ class CapturedDatabase:
 
     Attributes:
         path: A directory of hard links; empty if there was no state.
-        specs: What its tables hold.
+        specs: The columns and types of its tables.
         confirmed: The files that the last confirmed checkpoint has.
         cursors: How far expired rows were looked for.
     """
@@ -53,8 +53,8 @@ class RocksDBSnapshotStrategy:
 
     Attributes:
         key_groups: The key groups of the subtask.
-        capture: Takes the database as it is.
-        written: Is told the sorted files of the checkpoint.
+        capture: Captures the current state of the database.
+        written: Called with the sorted files of the checkpoint once the snapshot is written.
         copies: Where sorted files are left for other tasks, as hard links; None if nowhere.
 
     Source:

@@ -36,7 +36,7 @@ class RowForm:
 
     Args:
         fields: The columns.
-        head: What stands in front of each row: `SORT_KEY`, `TIME`, or None for nothing.
+        head: The number in front of each row: `SORT_KEY`, `TIME`, or None for none.
     """
 
     def __init__(self, fields: Sequence[pa.Field], head: str | None) -> None:
@@ -59,7 +59,7 @@ class RowForm:
         Args:
             columns: The columns, each of `count` rows.
             count: How many rows.
-            head: What stands in front of each row.
+            head: The number in front of each row.
         """
         if self._record is not None:
             return self._encode_fixed(self._record, columns, count, head)
@@ -89,7 +89,7 @@ class RowForm:
         return tuple(columns)
 
     def heads(self, rows: Sequence[bytes]) -> npt.NDArray[Any]:
-        """What stands in front of rows that were encoded with a head."""
+        """The numbers in front of rows that were encoded with a head."""
         assert self._head is not None  # who has none doesn't ask
         whole = b"".join([row[:_HEAD_BYTES] for row in rows])
         native = self._head.newbyteorder("=")

@@ -21,7 +21,7 @@ class StoredDatabase:
 
     Attributes:
         handle: The handle; of its key groups alone rows count.
-        manifest: What the database is made of.
+        manifest: The files that the database is made of.
     """
 
     handle: SegmentsStateHandle

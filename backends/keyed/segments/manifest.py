@@ -119,7 +119,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TableManifest(msgspec.Struct, frozen=True):
-    """What a table is.
+    """A table in a manifest.
 
     Attributes:
         specs: Every spec that sections of the table were written with; the last is the newest.
@@ -152,7 +152,7 @@ class TableManifest(msgspec.Struct, frozen=True):
         return TableManifest(self.specs, runs, flush_bytes=self.flush_bytes)
 
     def with_spec(self, spec: StoredSpec) -> "TableManifest":
-        """The same rows, of a table that holds this from now on."""
+        """The same rows, with other columns or types of the table from now on."""
         if self.specs[-1] == spec:
             return self
         specs = [*(stored for stored in self.specs if stored != spec), spec]

@@ -24,7 +24,7 @@ _PREFIX: Final = 8
 """Bytes before the file's content and before each message: a mark, and with messages the length of what follows."""
 
 Read = Callable[[int, int], pa.Buffer]
-"""Gives so many bytes from an offset in the section on."""
+"""Reads bytes of the section, by offset and length."""
 
 
 class PartialBatch:
@@ -76,7 +76,7 @@ class PartialBatch:
         """The rows from `first` up to `end` of a column; reads no others.
 
         Raises:
-            ValueError: What is stored is no such column.
+            ValueError: The stored bytes are no such column.
             pa.ArrowException: Likewise.
         """
         column = self._batch.column(index)

@@ -104,7 +104,7 @@ def scan(
     """All rows between two sort keys, in steps of equal ranges.
 
     Args:
-        layers: Gives the layers that have rows between two sort keys, newest first.
+        layers: Returns the layers that have rows between two sort keys, newest first.
         spec: What the table holds.
         rows: About how many rows there are.
         step_rows: About how many rows come at a time.

@@ -27,7 +27,7 @@ class RowSource(Protocol):
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of rows."""
         ...
 
     @property
@@ -37,7 +37,7 @@ class RowSource(Protocol):
 
     @property
     def operations(self) -> Operations | None:
-        """What each row says; None if all are PUTs."""
+        """The operation of each row; None if all are PUTs."""
         ...
 
     @property
@@ -121,7 +121,7 @@ class SectionRows:
 
     Args:
         section: The section.
-        spec: What the section was written with.
+        spec: The table's columns and types when the section was written.
         migration: Makes values what the table's are now; None if they are that already.
     """
 

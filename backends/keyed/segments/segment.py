@@ -37,11 +37,11 @@ class Segment:
         Args:
             path: The file.
             name: The segment's name.
-            written: What the bytes add up to, if this process has just written them there.
+            written: The checksums of the bytes, if this process has just written them there.
 
         Raises:
             CheckpointNotFoundError: The file is gone.
-            CheckpointCorruptedError: It is no segment, or the trailer is damaged.
+            CheckpointCorruptedError: The bytes are no segment, or the trailer is damaged.
             UnsupportedFormatError: A newer Holdfast wrote it.
         """
         return cls(SegmentBytes.mapped(path, written), name)

@@ -18,7 +18,7 @@ class SegmentBytes:
     Args:
         data: The bytes; where they begin is a multiple of 8.
         location: Where they came from, for errors.
-        written: What they add up to, if this process has just written them there.
+        written: The checksums of the bytes, if this process has just written them there.
 
     Raises:
         CheckpointCorruptedError: The bytes are no segment, or the trailer is damaged.

@@ -30,7 +30,7 @@ _ROWS_WITH_BOTH = 32 * LEAST_ROWS
 
 
 class Needles(Enum):
-    """What a section expects of the keys that it is asked for."""
+    """Whether most keys that a section is asked for are expected to be in it."""
 
     MOSTLY_THERE = "mostly there"
     MOSTLY_ABSENT = "mostly absent"
@@ -138,7 +138,7 @@ def _whole(array: pa.Array) -> pa.Array:
 
 
 class _Sink:
-    """Takes what Arrow writes, without a copy, and notes where each buffer came to lie.
+    """Collects what Arrow writes, without a copy, and notes the place of each buffer.
 
     Arrow notes positions in the section's footer: they count from the section's beginning.
     """

@@ -1,4 +1,4 @@
-"""What leads to rows of a section by their sort key, without looking at all of them.
+"""Tables beside a section that lead to rows by sort key, without a look at all rows.
 
 A prefix is a sort key without its low bits. A directory says where the rows of each prefix begin, and is
 quick where most keys that are asked for are there. A filter says which prefixes occur, and is quick where

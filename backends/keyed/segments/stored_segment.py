@@ -19,7 +19,7 @@ from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 
 _TAIL_BYTES = 1 << 16
-"""What is read at first: most trailers are in it."""
+"""How many bytes at the end are read first: most trailers are within them."""
 
 
 class StoredSegment:

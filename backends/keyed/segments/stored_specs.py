@@ -1,4 +1,4 @@
-"""What a table holds, as a manifest stores it; and the names of its columns in a section."""
+"""The specification of a table as a manifest stores it; and the names of its columns in a section."""
 
 from dataclasses import fields
 from functools import lru_cache
@@ -27,7 +27,7 @@ class StoredSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, spec: TableSpec) -> "StoredSpec":
-        """What is stored of a spec."""
+        """The stored form of a specification."""
         parts: dict[str, Any] = {}
         for field in fields(spec):
             part = getattr(spec, field.name)
@@ -95,12 +95,12 @@ def _prefixed(prefix: str, fields: pa.Schema) -> list[pa.Field]:
 def migration_of(
     stored: TableSpec, spec: TableSpec, migration: Migration | None
 ) -> Migration | None:
-    """What makes values that were stored those of a table now; None if they are that already.
+    """The function that migrates stored values to the table's present types; None if they have these already.
 
     Args:
-        stored: What the table held.
-        spec: What it holds now.
-        migration: What makes other values of those that were stored; None if there is nothing that does.
+        stored: The table's specification when it was stored.
+        spec: The table's present specification.
+        migration: Migrates stored values; None if there is no way.
 
     Raises:
         StateMigrationError: The table is of another kind, has other keys, folds otherwise, or its rows have

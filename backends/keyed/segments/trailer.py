@@ -112,7 +112,7 @@ class SectionPlace(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Trailer(msgspec.Struct, frozen=True):
-    """What is in a segment.
+    """The content of a segment.
 
     Attributes:
         sections: In the order in which they lie.
@@ -126,12 +126,12 @@ class Trailer(msgspec.Struct, frozen=True):
 
 
 def header() -> bytes:
-    """What a segment begins with."""
+    """The first bytes of a segment."""
     return _HEADER.pack(MAGIC, VERSION)
 
 
 def encode_trailer(trailer: Trailer) -> bytes:
-    """What a segment ends with."""
+    """The last bytes of a segment."""
     body = msgspec.msgpack.encode(trailer)
     return body + _TAIL.pack(crc32c(body), len(body), VERSION, MAGIC)
 
@@ -139,16 +139,16 @@ def encode_trailer(trailer: Trailer) -> bytes:
 def decode_trailer(
     size: int, read: Callable[[int, int], memoryview], location: str
 ) -> tuple[Trailer, int]:
-    """What is in a segment, and where its trailer begins.
+    """The content of a segment, and where its trailer begins.
 
     Args:
         size: Length of the segment in bytes.
-        read: Gives so many bytes from an offset on.
-        location: What to name in errors.
+        read: Reads bytes by offset and length.
+        location: The file, for errors.
 
     Raises:
         CheckpointCorruptedError: The bytes are no segment, were cut or changed, or have numbers that can't be.
-        UnsupportedFormatError: They are of a newer version.
+        UnsupportedFormatError: The bytes are of a newer version.
     """
     if size < _HEADER.size + _TAIL.size or bytes(read(0, len(MAGIC))) != MAGIC:
         raise CheckpointCorruptedError(f"{size} bytes are no segment", location)

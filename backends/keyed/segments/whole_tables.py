@@ -61,7 +61,7 @@ def write_tables(
     """Write tables into one segment that belongs to this checkpoint alone.
 
     Args:
-        tables: What each holds, and its rows: ascending by sort key, as `StateTable.scan` gives them. Of a
+        tables: The specification of each table, and its rows: ascending by sort key, as `StateTable.scan` gives them. Of a
             table with TTL they have times.
         key_groups: The key groups that the rows are of.
         streams: Where the segment and the manifest go.
@@ -146,7 +146,7 @@ class RestoredTable:
     """A table of a checkpoint, as a backend that keeps no segments reads it.
 
     Attributes:
-        spec: What it held when it was stored.
+        spec: The table's specification when it was stored.
     """
 
     spec: TableSpec
@@ -164,7 +164,7 @@ class RestoredTable:
         """All rows, ascending by sort key; expired ones are among them.
 
         Args:
-            spec: What the table holds now; None if that is as it was.
+            spec: The table's present specification; None if it has not changed.
             migration: For rows that were stored with other values.
             step_rows: About how many rows come at a time; fewer if they have more than `STEP_BYTES`.
 
@@ -235,7 +235,7 @@ def read_tables(
 
 
 def read_manifest(handles: Sequence[SegmentsStateHandle], key_groups: KeyGroupRange) -> Manifest:
-    """What several handles make of some key groups. Reads no segment; raises what `read_tables` does."""
+    """The tables of some key groups as several handles have them. Reads no segment; raises what `read_tables` does."""
     first, end = sort_key_range(key_groups)
     parts = []
     for handle in handles:
@@ -257,7 +257,7 @@ def load_segment(name: str, handle: StreamStateHandle) -> Segment:
 
     Raises:
         CheckpointNotFoundError: The file is gone.
-        CheckpointCorruptedError: It is not what was written.
+        CheckpointCorruptedError: The segment is damaged.
         UnsupportedFormatError: A newer Holdfast wrote it.
     """
     if isinstance(handle, ByteStreamStateHandle):

@@ -1,8 +1,8 @@
 """Kinds of keyed state and timers, all of them rows of a table.
 
-    …_columns           a state by arrays: many keys at once. What it reads and writes is what is stored
+    …_columns           a state by arrays: many keys at once. It reads and writes the stored values themselves
     …_state             the same of the current key, on top: pages of Python objects, fetched and written back once
-    state_columns       what states by arrays have in common; `of_current_key`: what those of the current key have
+    state_columns       the base of states by arrays; `of_current_key`: the base of states of the current key
     state_rows          the rows of a state, with values in their form (`value_form`, `list_form`)
     key_context         the current key and namespace, and the pages of the batch
     timers              timers by arrays; `timer_service` has those of the current key

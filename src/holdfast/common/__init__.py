@@ -1,6 +1,6 @@
 """Small things that every layer uses and that know nothing of checkpoints.
 
-URIs as paths, durations as text, pools, checksums of bytes, what is kept once in a process. They call
+URIs as paths, durations as text, pools, checksums of bytes, values that a process keeps once. They call
 nothing else of Holdfast but its errors.
 """
 

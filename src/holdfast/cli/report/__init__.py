@@ -1,4 +1,4 @@
-"""The page of `holdfast report`: what it shows as values, and the page made of them.
+"""The page of `holdfast report`: its values, and the page made of them.
 
 `data` gathers the values from checkpoints, `page` draws them. Start with `data`.
 """

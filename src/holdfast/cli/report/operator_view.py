@@ -1,4 +1,4 @@
-"""An operator on the page: what its subtasks have, and what they did."""
+"""An operator on the page: the state and the work of its subtasks."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -3,7 +3,7 @@
     descriptions   count, sum, …: what users write
     combining      on the driver: what the operator takes of a batch, one row a key where that pays
     single_rows    on executors: accumulators of rows that were not combined
-    accumulators   what is stored of aggregates, and what they come to; `windows/` uses it, too
+    accumulators   the stored form of aggregates, and their results; `windows/` uses it, too
     aggregation    the operator: folds rows into state, yields what has changed
 
 Start with `descriptions`.

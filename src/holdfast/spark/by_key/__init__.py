@@ -2,7 +2,7 @@
 
     rows_by_key    rows by key, and what can keep state of them: processors, functions, aggregates, windows
     initial_state  rows that are state of keys from the beginning
-    keyed_output   what comes of that: a stream to write, and the operator for queries with several
+    keyed_output   the output: a stream to write, and the operator for queries with several operators
     stream_writer  Spark's writer of the stream, whose `foreachBatch` function is the operator's sink
 
 Start with `rows_by_key`. All of it makes a `StatefulFunction` and calls `stateful`.

@@ -1,8 +1,8 @@
-"""State of Spark's own `transformWithState` made that of an operator of ours, and the way back.
+"""Moves state of Spark's own `transformWithState` to an operator of ours, and back.
 
     importing        the state of a stopped query becomes a savepoint
     spark_state      reads what Spark has stored, by Spark's own readers
-    tables           what is read, in the columns of our keyed states
+    tables           Spark's state in the columns of our keyed states
 
     exporting        the state of an operator as initial state of a new query of Spark's
     processor_state  what a checkpoint has of it, compared with the processor

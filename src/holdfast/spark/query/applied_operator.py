@@ -23,7 +23,7 @@ class AppliedOperator:
 
     Attributes:
         operator: The operator.
-        rows: What it is applied to.
+        rows: The rows that the operator is applied to.
         output: The rows that it yields.
         arrived: All acknowledgements that have come to the driver, of the batch and before it.
         checkpoint_id: The checkpoint that the batch is to complete.
@@ -51,7 +51,7 @@ class AppliedOperator:
         compute(self.output)
 
     def acknowledgements(self) -> list[Acknowledgement]:
-        """What the subtasks reported in this batch."""
+        """The reports of the subtasks in this batch."""
         reports = decode_acknowledgements(self.arrived[self.before :])
         return [report for report in reports if report.checkpoint_id == self.checkpoint_id]
 

@@ -25,7 +25,7 @@ _current: ContextVar["BatchRun | None"] = ContextVar("holdfast_batch", default=N
 
 
 def current_batch() -> "BatchRun":
-    """The batch that this thread runs.
+    """The batch that this thread is running.
 
     Raises:
         InvalidRequestError: This thread runs no batch.
@@ -180,7 +180,7 @@ class BatchRun:
         return routed.mapInArrow(runner, schema)
 
     def _forwarded(self, operator: Operator, rows: DataFrame, routing: Routing) -> DataFrame | None:
-        """The rows where they are, a partition for each subtask; None if they have to be dealt."""
+        """The rows in their own partitions, one for each subtask; None if rows have to be dealt."""
         if self._jobs is None:
             return None
         late_watermark = self._times.late_watermark
@@ -226,10 +226,10 @@ class BatchRun:
         return None
 
     def finish(self) -> dict[str, list[Acknowledgement]]:
-        """The acknowledgements of all operators, by uid; what the sink didn't run is run now.
+        """The acknowledgements of all operators, by uid. Operators that the sink didn't run are run now.
 
         Raises:
-            CheckpointDeclinedError: State and what the sink holds could come from different runs.
+            CheckpointDeclinedError: The state and the sink's output could come from different runs.
         """
         missing = sorted(self._operators.keys() - self._applied.keys() - self._kept.keys())
         if missing:

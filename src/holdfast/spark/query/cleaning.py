@@ -1,4 +1,4 @@
-"""What deletes, behind the batches of queries, checkpoints that are not needed any more."""
+"""The cleaner that deletes checkpoints which are no longer needed, in the background of queries."""
 
 from holdfast.locations.coordination import CheckpointsCleaner
 

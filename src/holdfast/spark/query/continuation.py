@@ -13,7 +13,7 @@ from holdfast.spark_progress import plan_of, progress_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """What of a query decides which checkpoints it may go on from.
+    """The properties of a query that decide which checkpoints it may go on from.
 
     Attributes:
         query_id: Spark's id of the query.
@@ -52,7 +52,7 @@ class Continuation:
     def check_start(self, savepoint: CompletedCheckpoint) -> None:
         """Refuse a savepoint to begin with that has no state, or operators unlike the query's.
 
-        It may be of another query; what sinks of that query have still to commit is left to that query.
+        The savepoint may be of another query; output that sinks of that query have still to commit is left to it.
 
         Raises:
             InvalidRequestError: It is such a savepoint.

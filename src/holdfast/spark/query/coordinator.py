@@ -122,7 +122,7 @@ class CheckpointCoordinator:
 
         Args:
             batch_id: The batch that Spark hands over.
-            offsets_of: Gives Spark's offset log entry of a batch, or None if there is none.
+            offsets_of: Returns Spark's offset log entry of a batch, or None if there is none.
 
         Returns:
             None if the last checkpoint completed this batch already: Spark repeats it because it was
@@ -214,7 +214,7 @@ class CheckpointCoordinator:
             pending: What `begin` gave.
             acknowledgements: The reports of all subtasks, by the operator's uid.
             progress: Spark's side.
-            sink_states: What sinks keep in the checkpoint, by name.
+            sink_states: The states of sinks for the checkpoint, by name.
 
         Raises:
             CheckpointDeclinedError: A subtask has reported twice, or not at all, or refers to what it
@@ -242,8 +242,8 @@ class CheckpointCoordinator:
     def can_carry_over(self, pending: PendingCheckpoint) -> bool:
         """Whether a checkpoint may have the state of the one before as it is, without a subtask that reports it.
 
-        What was restored by this run may have been spread anew, and files in the directory of a checkpoint go
-        with that.
+        State that this run has restored may have been spread anew; and files in the directory of a checkpoint
+        are deleted with it.
         """
         last = self.latest
         if last is None or not self._is_ours:
@@ -258,7 +258,7 @@ class CheckpointCoordinator:
         """Commit a checkpoint with the state of the one before; `can_carry_over` says whether that is possible.
 
         Raises:
-            InvalidRequestError: It is not possible.
+            InvalidRequestError: `can_carry_over` is false.
             CheckpointConflictError: As for `complete`, and so the next two.
             OutcomeUnknownError: As there.
             StorageUnavailableError: As there.
@@ -322,7 +322,7 @@ class CheckpointCoordinator:
 
         Args:
             pending: What `begin` gave.
-            error: Why; the next checkpoint of the job tells of it, if there is an error to tell of.
+            error: The reason, which the next checkpoint of the job records; None if there is none to record.
 
         Returns:
             Whether it is sure that it does not exist.

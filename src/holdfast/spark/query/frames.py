@@ -10,7 +10,7 @@ def readable(frame: object, what: str) -> DataFrame:
     """The frame, if it has rows that can be read now.
 
     Args:
-        frame: What the user gave.
+        frame: The user's argument.
         what: Says in an error what the frame is for.
 
     Raises:

@@ -24,7 +24,7 @@ class GivenUpAttempts:
             self._attempts[job_directory] = (*known, attempt)[-MOST_ATTEMPTS:]
 
     def of(self, job_directory: str) -> tuple[GivenUpAttempt, ...]:
-        """What no checkpoint of the job has told of yet."""
+        """The attempts that no checkpoint of the job has recorded yet."""
         with self._lock:
             return self._attempts.get(job_directory, ())
 
@@ -43,7 +43,7 @@ GIVEN_UP = GivenUpAttempts()
 def reason_of(error: BaseException) -> str:
     """Why an attempt was given up, in a few words.
 
-    What other libraries and users say in errors may be secret, and stays out of what is stored.
+    Texts of errors of other libraries and of users may hold secrets, and are not stored.
     """
     name = type(error).__name__
     if isinstance(error, CheckpointError) and error.args:

@@ -16,7 +16,7 @@ class PendingCheckpoint:
         batch_id: The micro-batch that it will complete.
         location: Where it goes.
         restored_checkpoint_id: The checkpoint that the state comes from, or None.
-        assigned: What operators go on with, by uid.
+        assigned: The state that operators begin with, by uid.
         new: The operators that the state has nothing of, by uid: it is their first batch.
         may_refer: Whether an operator's part of it may refer to shared streams of that state, by uid. If not,
             its subtasks write all of the state anew.

@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class QueryRun:
-    """Takes a query's micro-batches one by one, and makes a checkpoint of each.
+    """Runs a query's micro-batches one by one, and makes a checkpoint of each.
 
     Attributes:
         run_id: Spark's id of the run.
@@ -58,7 +58,7 @@ class QueryRun:
         sinks: The query's sinks with a state of their own, by the name under which it is kept.
         job: Where the job's state is kept.
         coordinator: Drives the checkpoints.
-        link: What leads from Spark's checkpoint directory to them.
+        link: The link from Spark's checkpoint directory to them.
         wake_ups: Asks Spark for batches when timers are due; None if they wait for the next rows.
         has_begun: Whether there was a batch.
         next_timers: The earliest timers that the last batch has left; None if nobody knows.
@@ -198,7 +198,7 @@ class QueryRun:
     def _has_nothing_to_do(self, pending: PendingCheckpoint, times: BatchTimes) -> bool:
         """Whether a batch without rows would leave state and output as they are.
 
-        What rules and sinks with a state of their own do with it, only they know.
+        Only rules and sinks with a state of their own know what they do with such a batch.
         """
         return (
             self.next_timers is not None

@@ -1,4 +1,4 @@
-"""What the operators of a query go on with: the state of a checkpoint, or none."""
+"""The state that the operators of a query begin with: the state of a checkpoint, or none."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from holdfast.spark_progress import SPARK, SparkProgress, progress_of
 def assigned_operators(
     operators: Mapping[str, Operator], last: CompletedCheckpoint | None, *, is_ours: bool
 ) -> dict[str, AssignedOperator]:
-    """What each subtask goes on with, by the operator's uid.
+    """The state that each subtask begins with, by the operator's uid.
 
     Args:
         operators: The query's operators by uid.

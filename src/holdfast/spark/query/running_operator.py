@@ -1,4 +1,4 @@
-"""What an operator of a query has over all batches of a run."""
+"""An operator of a query, over all batches of a run."""
 
 from dataclasses import dataclass, field
 from typing import Self
@@ -13,7 +13,7 @@ from holdfast.spark.subtask import Reports
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanShape:
-    """What depends on schemas alone in the plan of an operator.
+    """The parts of an operator's plan that depend on schemas alone.
 
     Attributes:
         routing: How rows get to subtasks.

@@ -105,11 +105,11 @@ def checkpointed(
     One checkpoint holds the state of all of them.
 
     Args:
-        process: Takes the rows of a batch and its id, applies each operator once
+        process: Called with the rows of a batch and its id; applies each operator once
             (`StatefulOperator.apply`), to rows as it likes, and writes what comes out. The rows of
             an operator are to be read in one action; if several things are made of them, the
             operator needs `persist=True`.
-        operators: All that it applies. They have neither sinks nor wake-ups of their own.
+        operators: All operators that `process` applies. They have neither sinks nor wake-ups of their own.
         wake_ups: Has batches come when timers of some operator are due and no rows are there. In a batch
             that came for that alone, and in which no timer is due after all, the function isn't called.
 
@@ -158,7 +158,7 @@ class StatefulOperator:
         """Run rows of the batch through the operator.
 
         Args:
-            rows: They need not be the batch itself, but have to follow from it.
+            rows: The rows: the batch itself, or rows computed from it.
             broadcast: Few rows that every subtask is to see first.
 
         Returns:

@@ -43,7 +43,7 @@ class Base:
     def load(
         cls, pointer: str | PathLike[str], query_id: str, configuration: dict[str, str]
     ) -> "Base":
-        """What a savepoint has; files that are gone or cut don't count, and are copied anew.
+        """The files of a savepoint; those that are gone or cut don't count, and are copied anew.
 
         Args:
             pointer: The savepoint.

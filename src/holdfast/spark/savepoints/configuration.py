@@ -1,4 +1,4 @@
-"""What savepoints take from Spark's configuration: the stores, and the directory of savepoints."""
+"""The parts of Spark's configuration that savepoints use: the stores, and the directory of savepoints."""
 
 from collections.abc import Mapping
 from os import PathLike

@@ -18,7 +18,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """A restore that is done.
 
     Attributes:
-        restore: What was done.
+        restore: The restore that was done.
         paths: What the restore has put at the beginning of URIs of input files, by what was there.
     """
 

@@ -42,7 +42,7 @@ class QueryToExchange:
     """A stopped query without operators of ours, behind the last batch that is done.
 
     Attributes:
-        stored: What the query has stored.
+        stored: The stored files of the query.
         batch: The batch.
         begun: The batch behind it, if that was begun and is not done; it is planned anew.
     """
@@ -61,7 +61,7 @@ class QueryToExchange:
 
         Raises:
             InvalidRequestError: There is no such query, or it runs, or it has operators of Holdfast already.
-            CheckpointNotFoundError: It has done no batch yet.
+            CheckpointNotFoundError: The query has done no batch yet.
         """
         address = QueryAddress(
             query=location,

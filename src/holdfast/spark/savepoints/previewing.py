@@ -1,4 +1,4 @@
-"""What a roll back could do, and where to. Changes nothing."""
+"""Previews of roll backs: where a query could go back to, and what would be lost. Changes nothing."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class RollBackPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollBackPreview:
-    """What a roll back would do.
+    """The files and checkpoints that a roll back would delete.
 
     Attributes:
         query_id: Spark's id of the query.

@@ -42,7 +42,7 @@ def roll_back(
     operators: bool = True,
     configuration: Mapping[str, str] | None = None,
 ) -> int:
-    """Take a stopped query back to where it was, in place; what it did since is gone.
+    """Take a stopped query back to an earlier checkpoint, in place; what the query did since is gone.
 
     Started again, it does the later batches anew: with the same rows if its sources still have
     them. The sink is not rolled back; it must replace what it wrote for a batch. An interrupted roll

@@ -16,7 +16,7 @@ class StoppedQuery:
     """A query that doesn't run here, and to whose checkpointLocation nothing but a roll back is being done.
 
     Attributes:
-        stored: What the query has stored.
+        stored: The stored files of the query.
         begun: The roll back that was begun before and is not finished; None if there is none.
         left_over: A change that is finished, and whose note is still there; None if there is none.
     """

@@ -1,4 +1,4 @@
-"""Take a savepoint: copy what a query needs, then publish the metadata that leads to it."""
+"""Takes savepoints: copies the files that a query needs, then publishes the metadata that leads to them."""
 
 import logging
 from collections.abc import Mapping
@@ -31,9 +31,9 @@ def take_savepoint(
     operators: bool = True,
     configuration: Mapping[str, str] | None = None,
 ) -> str:
-    """Take a savepoint of a streaming query, whatever is in it; a query that runs goes on meanwhile.
+    """Take a savepoint of any streaming query; a running query goes on meanwhile.
 
-    It holds all that a query needs to go on behind the last batch that is done: Spark's own logs and
+    The savepoint holds all that a query needs to go on after its last completed batch: Spark's own logs and
     state, and the state of operators made by `stateful`. Without `base` it is a directory that holds
     everything itself: copied elsewhere it can still be restored. The rows that the sink has written
     are not in it.
@@ -103,7 +103,7 @@ def stop_with_savepoint(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """What somebody wants a savepoint of, and where."""
+    """A request for a savepoint: of which query, and where."""
 
     address: QueryAddress
     target: Place | None

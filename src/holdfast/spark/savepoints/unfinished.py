@@ -35,12 +35,12 @@ from holdfast.spark.savepoints.attempts import (
 
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
-    """What is being done to a checkpointLocation, as the note there says.
+    """The operation that has begun on a checkpointLocation, as the note there says.
 
     Attributes:
         kind: `restore` or `roll back`.
         to: The commit token of the savepoint that is restored, or the batch that is gone back to.
-        metadata: What Spark's `metadata` file will say.
+        metadata: The future content of Spark's `metadata` file.
         query_id: The query's id in that file.
         token: Random; the commit token of a checkpoint that is made.
         job_id: The job that the checkpoint is made in, or that goes back too; None if there is none.
@@ -65,7 +65,7 @@ class Change:
 
     Attributes:
         location: URI of the checkpointLocation.
-        note: What is being done there.
+        note: The operation.
     """
 
     location: str
