@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from holdfast.backends.inspection.keyed_parts import Table, tables_of
-from holdfast.backends.inspection.operator_parts import KINDS, Section
+from holdfast.backends.inspection.operator_parts import KINDS, SectionPart
 from holdfast.backends.inspection.raw_parts import RawPart
 from holdfast.backends.inspection.shown_column import ShownColumn
 from holdfast.backends.inspection.state_parts import ReadableState, StatePart
@@ -30,9 +30,9 @@ Reader: TypeAlias = Callable[[int, Any], Iterable[tuple[str | None, str, StatePa
 """Lists what is behind a handle of a subtask: the name of each state, if it has any, its kind, and this part of it."""
 
 
-def _sections(subtask: int, handle: OperatorStateHandle) -> Iterator[tuple[str, str, Section]]:
+def _sections(subtask: int, handle: OperatorStateHandle) -> Iterator[tuple[str, str, SectionPart]]:
     for name, partitions in handle.states.items():
-        yield name, KINDS[partitions.mode], Section(subtask, name, handle.stream, partitions)
+        yield name, KINDS[partitions.mode], SectionPart(subtask, name, handle.stream, partitions)
 
 
 def _raw(kind: str) -> Reader:

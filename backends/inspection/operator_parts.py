@@ -31,7 +31,7 @@ PARALLEL_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class SectionPart:
     """A subtask's part of a managed state.
 
     Attributes:
@@ -71,7 +71,7 @@ class Section:
             for field, shown_name in zip(stored, shown_names, strict=True)
         )
 
-    def split(self) -> list["Section"]:
+    def split(self) -> list["SectionPart"]:
         where = self.partitions
         wanted = -(-where.length // PARALLEL_BYTES)
         if wanted < 2 or where.first:

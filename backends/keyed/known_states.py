@@ -23,22 +23,22 @@ from holdfast.backends.keyed.states import (
     AggregatingState,
     Average,
     AverageColumns,
+    CheckedRows,
     CombiningColumns,
     FoldingColumns,
     KeyContext,
     KeyedListState,
-    KeyedRows,
     ListColumns,
     ListForm,
     MapColumns,
     MapState,
     OfCurrentKey,
     ReducingState,
-    StateRows,
     Timers,
     TimerService,
     ValueColumns,
     ValueForm,
+    ValueRows,
     ValueState,
     fold_of,
 )
@@ -185,7 +185,7 @@ class KnownStates:
         def make() -> TimerService:
             spec = TableSpec(name, "timers", self._key, _NO_COLUMNS, namespace, TIME)
             self._check_stored(spec)
-            rows = KeyedRows(self._tables.table(spec), self._key_groups, self._hash_of)
+            rows = CheckedRows(self._tables.table(spec), self._key_groups, self._hash_of)
             return TimerService(Timers(rows, self._key_groups), self._context)
 
         return self._state(name, namespace, ("timers", namespace), make)
@@ -245,7 +245,7 @@ class KnownStates:
         *,
         sub_key: pa.Schema = _NO_COLUMNS,
         folds: tuple[Fold, ...] = (),
-    ) -> StateRows:
+    ) -> ValueRows:
         """The rows of a state with values, restored or new."""
         spec = TableSpec(
             name=form.name,
@@ -263,7 +263,7 @@ class KnownStates:
             # Here it fails when the state is asked for, not when the first row is read.
             form.migrated(stored, [pa.array([], field.type) for field in stored.values])
         table = self._tables.table(spec, form.migrated)
-        return StateRows(table, form, self._key_groups, self._hash_of, ttl)
+        return ValueRows(table, form, self._key_groups, self._hash_of, ttl)
 
     def _check_stored(self, spec: TableSpec) -> TableSpec | None:
         """The specification that the state was stored with; None if the state is new. Raises `StateMigrationError`."""

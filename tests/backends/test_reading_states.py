@@ -40,7 +40,7 @@ from holdfast.backends import (
     Pickled,
 )
 from holdfast.backends.inspection import raw_parts, readable_state
-from holdfast.backends.inspection.operator_parts import Section
+from holdfast.backends.inspection.operator_parts import SectionPart
 from holdfast.backends.sections import Compression
 from holdfast.errors import (
     CheckpointCorruptedError,
@@ -399,7 +399,7 @@ def test_a_large_state_comes_block_by_block_and_in_parts(
     assert pa.concat_tables(pieces)["value"].equals(read)
 
     (part,) = whole.parts
-    assert isinstance(part, Section)
+    assert isinstance(part, SectionPart)
     fewer = replace(part, partitions=msgspec.structs.replace(part.partitions, count=300_000))
     assert replace(whole, parts=(fewer,)).split() == [fewer]
     assert sum(map(len, whole.batches([fewer]))) == 300_000

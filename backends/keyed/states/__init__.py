@@ -25,7 +25,7 @@ from holdfast.backends.keyed.states.reducing_columns import (
     fold_of,
 )
 from holdfast.backends.keyed.states.reducing_state import ReducingState
-from holdfast.backends.keyed.states.state_rows import KeyedRows, StateRows
+from holdfast.backends.keyed.states.state_rows import CheckedRows, ValueRows
 from holdfast.backends.keyed.states.timer_service import TimerService
 from holdfast.backends.keyed.states.timers import TIME, Timers
 from holdfast.backends.keyed.states.value_columns import ValueColumns
@@ -38,11 +38,11 @@ __all__ = [
     "AggregatingState",
     "Average",
     "AverageColumns",
+    "CheckedRows",
     "CombiningColumns",
     "FoldingColumns",
     "KeyContext",
     "KeyedListState",
-    "KeyedRows",
     "ListColumns",
     "ListForm",
     "MapColumns",
@@ -50,11 +50,11 @@ __all__ = [
     "MapState",
     "OfCurrentKey",
     "ReducingState",
-    "StateRows",
     "TimerService",
     "Timers",
     "ValueColumns",
     "ValueForm",
+    "ValueRows",
     "ValueState",
     "fold_of",
 ]

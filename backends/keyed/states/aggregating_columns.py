@@ -10,7 +10,7 @@ from holdfast.backends.descriptors import AggregateFunction
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.reducing_columns import FoldingColumns
 from holdfast.backends.keyed.states.state_columns import StateColumns
-from holdfast.backends.keyed.states.state_rows import StateRows, check_length
+from holdfast.backends.keyed.states.state_rows import ValueRows, check_length
 from holdfast.backends.keyed.states.value_form import joined
 from holdfast.errors import InvalidRequestError
 
@@ -22,7 +22,7 @@ class AverageColumns(StateColumns):
         rows: The rows of the state, one for each key that has a value.
     """
 
-    def __init__(self, rows: StateRows) -> None:
+    def __init__(self, rows: ValueRows) -> None:
         super().__init__(rows)
         self.sums = FoldingColumns(rows, ("sum", "count"))
 
@@ -60,7 +60,7 @@ class AggregatingColumns(StateColumns):
         function: The aggregate function.
     """
 
-    def __init__(self, rows: StateRows, function: AggregateFunction) -> None:
+    def __init__(self, rows: ValueRows, function: AggregateFunction) -> None:
         super().__init__(rows)
         self.function = function
 

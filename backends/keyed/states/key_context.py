@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from holdfast.backends.arrow import MisfitError, scalar_of
 from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.states.state_rows import KeyedRows
+from holdfast.backends.keyed.states.state_rows import CheckedRows
 from holdfast.errors import InvalidRequestError
 
 Namespace = tuple[Any, ...]
@@ -71,7 +71,9 @@ class Pages(Generic[_Page]):
         make: Makes a page for keys.
     """
 
-    def __init__(self, rows: KeyedRows, context: KeyContext, make: Callable[[Keys], _Page]) -> None:
+    def __init__(
+        self, rows: CheckedRows, context: KeyContext, make: Callable[[Keys], _Page]
+    ) -> None:
         self._name = rows.name
         self._namespace = rows.table.spec.namespace
         self._hash_of = rows.hash_of

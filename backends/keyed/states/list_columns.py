@@ -14,7 +14,7 @@ from holdfast.backends.keyed.states.list_form import (
     plain_lists,
 )
 from holdfast.backends.keyed.states.state_columns import StateColumns
-from holdfast.backends.keyed.states.state_rows import StateRows, check_length
+from holdfast.backends.keyed.states.state_rows import ValueRows, check_length
 from holdfast.backends.keyed.table import Operation
 from holdfast.errors import InvalidRequestError
 
@@ -28,7 +28,7 @@ class ListColumns(StateColumns):
         now_ms: The time of the batch.
     """
 
-    def __init__(self, rows: StateRows, form: ListForm, now_ms: Callable[[], int]) -> None:
+    def __init__(self, rows: ValueRows, form: ListForm, now_ms: Callable[[], int]) -> None:
         super().__init__(rows)
         self._form = form
         self._now_ms = now_ms

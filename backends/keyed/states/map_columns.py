@@ -10,7 +10,7 @@ from holdfast.backends.arrow import Elements
 from holdfast.backends.keyed.columns import same_rows, take_arrow
 from holdfast.backends.keyed.grouping import Positions
 from holdfast.backends.keyed.keys import SUB_BITS, Keys
-from holdfast.backends.keyed.states.state_rows import StateRows, check_length
+from holdfast.backends.keyed.states.state_rows import ValueRows, check_length
 from holdfast.backends.keyed.states.value_form import ValueForm
 from holdfast.backends.keyed.table import Identities, Operation, TableRows
 from holdfast.errors import InvalidRequestError
@@ -44,7 +44,7 @@ class MapColumns:
         key_form: How map keys lie in them.
     """
 
-    def __init__(self, rows: StateRows, key_form: ValueForm) -> None:
+    def __init__(self, rows: ValueRows, key_form: ValueForm) -> None:
         self.rows = rows
         self.key_form = key_form
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.states.state_rows import StateRows
+from holdfast.backends.keyed.states.state_rows import ValueRows
 
 UNREAD: Any = object()
 """Stands for a value that nobody has looked up yet."""
@@ -25,7 +25,7 @@ class ObjectPage:
 
     __slots__ = ("changed", "keys", "refreshed", "rows", "values")
 
-    def __init__(self, rows: StateRows, keys: Keys) -> None:
+    def __init__(self, rows: ValueRows, keys: Keys) -> None:
         self.rows = rows
         self.keys = keys
         self.values: list[Any] = [UNREAD] * len(keys)

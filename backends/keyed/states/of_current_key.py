@@ -5,14 +5,14 @@ from typing import Generic, Protocol, TypeVar
 
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.key_context import KeyContext, Page, Pages
-from holdfast.backends.keyed.states.state_rows import KeyedRows
+from holdfast.backends.keyed.states.state_rows import CheckedRows
 
 
 class OfManyKeys(Protocol):
     """A state by arrays."""
 
     @property
-    def rows(self) -> KeyedRows:
+    def rows(self) -> CheckedRows:
         """Where it lies."""
         ...
 

@@ -11,7 +11,7 @@ from holdfast.backends.descriptors import KnownFunction
 from holdfast.backends.keyed.columns import fold_behind, folded, from_arrow, to_arrow
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.state_columns import StateColumns
-from holdfast.backends.keyed.states.state_rows import StateRows, check_length
+from holdfast.backends.keyed.states.state_rows import ValueRows, check_length
 from holdfast.backends.keyed.states.value_form import joined
 from holdfast.backends.keyed.table import Fold
 from holdfast.errors import InvalidRequestError
@@ -27,7 +27,7 @@ class FoldingColumns(StateColumns):
         functions: The function of each column of values.
     """
 
-    def __init__(self, rows: StateRows, functions: Sequence[KnownFunction]) -> None:
+    def __init__(self, rows: ValueRows, functions: Sequence[KnownFunction]) -> None:
         super().__init__(rows)
         self.functions = tuple(functions)
         self._fields = list(rows.form.schema)
@@ -123,7 +123,7 @@ class CombiningColumns(StateColumns):
         combine: Makes one value of two.
     """
 
-    def __init__(self, rows: StateRows, combine: Combine) -> None:
+    def __init__(self, rows: ValueRows, combine: Combine) -> None:
         super().__init__(rows)
         self.combine = combine
 

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.states.state_rows import StateRows
+from holdfast.backends.keyed.states.state_rows import ValueRows
 
 
 class StateColumns:
@@ -13,7 +13,7 @@ class StateColumns:
         rows: The rows of the state.
     """
 
-    def __init__(self, rows: StateRows) -> None:
+    def __init__(self, rows: ValueRows) -> None:
         self.rows = rows
 
     def get(self, keys: Keys) -> pa.Array:

@@ -15,11 +15,11 @@ from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import InvalidRequestError
 
 
-class KeyedRows:
-    """The rows of a state, whatever it is.
+class CheckedRows:
+    """The rows of a state, for keys that are checked first.
 
     Args:
-        table: Where they lie.
+        table: The table of the rows.
         key_groups: The key groups that the subtask has.
         hash_of: The function that hashes namespaces and sub keys.
 
@@ -68,20 +68,20 @@ class KeyedRows:
                 raise InvalidRequestError(message)
 
 
-class StateRows(KeyedRows):
+class ValueRows(CheckedRows):
     """The rows of a state with values, in their own form.
 
     Args:
-        table: Where they lie.
-        form: How values lie there.
+        table: The table of the rows.
+        form: How values are stored in the table.
         key_groups: The key groups that the subtask has.
         hash_of: The function that hashes namespaces and sub keys.
         ttl: How long rows live.
 
     Attributes:
         has_ttl: Whether rows have a time to live.
-        is_refreshed_by_reading: Whether their time starts anew when they are read.
-        shows_expired: Whether they are given after their time while they are still there.
+        is_refreshed_by_reading: Whether the time of rows starts anew when they are read.
+        shows_expired: Whether reads return expired rows that are not deleted yet.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class StateRows(KeyedRows):
     def get(self, identities: Keys) -> tuple[Flags, pa.Array]:
         """Which identities have a value, and the values; null where there is none.
 
-        Where reading makes the time of values start anew, it does.
+        If reads make the time of values start anew, this read does.
         """
         present, values, living = self.peek(identities)
         if self.is_refreshed_by_reading:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.backends.keyed.grouping import Positions, grouped
 from holdfast.backends.keyed.keys import Keys
-from holdfast.backends.keyed.states.state_rows import KeyedRows, check_length
+from holdfast.backends.keyed.states.state_rows import CheckedRows, check_length
 from holdfast.backends.keyed.table import Identities, Operation, SortKeys
 from holdfast.backends.keyed.timer_order import time_part
 from holdfast.backends.keys import KeyGroupRange
@@ -50,7 +50,7 @@ class Timers:
         key_groups: The key groups that the subtask has.
     """
 
-    def __init__(self, rows: KeyedRows, key_groups: KeyGroupRange) -> None:
+    def __init__(self, rows: CheckedRows, key_groups: KeyGroupRange) -> None:
         self.rows = rows
         self._earliest: int | None = None
         self._is_earliest_known = False

@@ -8,7 +8,7 @@ import pyarrow as pa
 from holdfast.backends.arrow import Elements
 from holdfast.backends.keyed.keys import Keys
 from holdfast.backends.keyed.states.state_columns import StateColumns
-from holdfast.backends.keyed.states.state_rows import StateRows, check_length
+from holdfast.backends.keyed.states.state_rows import ValueRows, check_length
 
 
 class ValueColumns(StateColumns):
@@ -19,7 +19,7 @@ class ValueColumns(StateColumns):
         default: The value of keys that have none; None for null.
     """
 
-    def __init__(self, rows: StateRows, default: Any = None) -> None:
+    def __init__(self, rows: ValueRows, default: Any = None) -> None:
         super().__init__(rows)
         self.default = default
 
