@@ -1,4 +1,4 @@
-"""Do something with all items, however many of them fail."""
+"""Actions on all items, however many of them fail."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar

@@ -1,7 +1,7 @@
 """Bounds of stored numbers: each by itself, and against the stream that it is about. Pure, no I/O.
 
-A right checksum says that a file is as it was written, not by whom. What is read later goes by these
-numbers without looking at them again.
+A right checksum says that a file is as it was written, but not who wrote it. Later reads rely on these
+numbers without another check.
 """
 
 from typing import Annotated
@@ -21,10 +21,10 @@ KeyGroup = Annotated[int, msgspec.Meta(ge=0, lt=1 << 15)]
 """A key group's number, or a subtask's."""
 
 BlockBytes = Annotated[int, msgspec.Meta(ge=1, le=64 << 20)]
-"""Bytes under one checksum: so many are read, into memory, for a small part of them."""
+"""Bytes under one checksum: a read of a small part reads so many bytes into memory."""
 
 DurationMs = Annotated[float, msgspec.Meta(ge=0, le=float(1 << 53))]
-"""Milliseconds that something took; up to there floats tell each from the next."""
+"""A duration in milliseconds, up to the bound at which floats can tell each millisecond from the next."""
 
 TimeMs = Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_999)]
 """Milliseconds since 1970 UTC, up to the end of the year 9999: calendars have no more."""

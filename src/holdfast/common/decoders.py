@@ -1,8 +1,8 @@
 """Decoders of MessagePack and JSON, made by a single thread at a time.
 
 A decoder that is made for a class has msgspec work out what its fields are, and keep that with the
-class. A thread that comes upon a class of which another works out the fields uses what is half there,
-and the process ends with a segmentation fault (msgspec 0.22.0). Decoding itself may be done by many.
+class. If another thread uses the class at this moment, it reads half-made data, and the process ends with a
+segmentation fault (msgspec 0.22.0). Many threads may use a decoder once it is made.
 """
 
 import threading

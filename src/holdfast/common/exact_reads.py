@@ -1,4 +1,4 @@
-"""Read as many bytes as are wanted, however few a stream gives at a time."""
+"""Reads of an exact number of bytes, however few a stream gives at a time."""
 
 from typing import BinaryIO
 

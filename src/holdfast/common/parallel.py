@@ -1,4 +1,4 @@
-"""Do something with many items, some at a time."""
+"""Actions on many items, some at a time."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ _given_up: ContextVar[threading.Event | None] = ContextVar("_given_up", default=
 
 
 class ContextPool(ThreadPoolExecutor):
-    """A pool whose threads work in the context of whoever submits: the deadline of retries is in it."""
+    """A pool whose threads work in the context of the submitter, which has the deadline of retries."""
 
     def submit(
         self,
@@ -62,14 +62,14 @@ def in_parallel(
 def as_they_end(
     action: Callable[[_Item], _Result], items: Sequence[_Item], *, at_a_time: int = _AT_A_TIME
 ) -> Iterator[_Result]:
-    """Do an action with every item as `in_parallel` does, and yield each result when it is there."""
+    """Do an action with every item as `in_parallel` does, and yield each result as soon as there is one."""
     with _begun(action, items, at_a_time) as running:
         for ended in as_completed(running):
             yield ended.result()
 
 
 def check_wanted() -> None:
-    """Stop here if this is done in parallel with something that has failed, or was interrupted.
+    """Stop an action that `in_parallel` runs if another one has failed, or all were interrupted.
 
     Raises:
         CancelledError: Nobody waits for the result any more.

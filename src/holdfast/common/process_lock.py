@@ -5,7 +5,7 @@ import threading
 
 
 class ProcessLock:
-    """A lock that each process has for itself: a fork has a free one, whoever held it before.
+    """A lock that each process has for itself: a forked process has a free lock, whoever held the parent's.
 
     Attributes:
         current: This process's lock, for a `with` block.

@@ -48,7 +48,7 @@ def normalize(uri: str | os.PathLike[str]) -> str:
 
 
 def refuse_password(uri: str) -> None:
-    """Raise `InvalidRequestError` if a URI, or what should be one, has a password in it."""
+    """Raise `InvalidRequestError` if a URI, or a text that should be a URI, has a password in it."""
     parts = URI.fullmatch(uri)
     if has_password(parts) if parts else "@" in uri:
         message = (
@@ -90,7 +90,7 @@ def local_path(uri: str) -> str:
 
 
 def join(directory: str, *names: str) -> str:
-    """The URI of something below a directory."""
+    """The URI of a file or directory below a directory."""
     return "/".join((directory.removesuffix("/"), *names)) if names else directory
 
 
@@ -107,5 +107,5 @@ def name(uri: str) -> str:
 
 
 def hidden_name(name: str) -> str:
-    """A new name for a file that is to get this one once it is whole; the sweep knows them."""
+    """A temporary name for a file that gets this name once it is complete; the sweep recognises such names."""
     return f".{name}.{uuid.uuid4().hex}.inprogress"

@@ -8,14 +8,14 @@ docstring asks for:
 - `CheckpointStorageContract`: what every `CheckpointStorage` must do.
 - `StateTablesContract`, `KeyedStatesContract`: what every backend of keyed state must do, and states over it.
 
-Stores for tests of what stands on a file system, each below its own scheme while its block lasts:
+Stores for tests of code that uses a file system, each with a scheme of its own while its block lasts:
 
 - `faulty_file_system`: fails, loses answers, cuts off, fills up or stands still when told to.
 - `counting_file_system`: counts calls and bytes.
 
 Before a real server: `http_faults`, a proxy that fails, delays or changes chosen requests. Against races:
 `at_every_step`, which lets another thread act at each line of a call.
-`ManualClock` moves when it is told to, for whatever takes a clock.
+`ManualClock` moves only when a test advances it, for all code that is given a clock.
 
 For users of keyed streams: `ProcessorTester`, which tests PySpark's `StatefulProcessor` classes over our state.
 

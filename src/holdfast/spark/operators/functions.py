@@ -19,12 +19,12 @@ class StatefulFunction(CheckpointedFunction):
     """An operator with state. One fresh copy runs in each subtask for each micro-batch.
 
     Attributes:
-        time_mode: The time of its timers, for which batches without rows have to come: `none` if it has no
-            timers, `processing` for the time of batches, `event` for the watermark. In event time it isn't
-            given rows that are late.
-        keeps_late_rows: Whether it is given rows that are late in event time, too, and tells them by
+        time_mode: The time by which the function's timers fire, so that Spark has to plan batches without rows:
+            `none` without timers, `processing` for the time of batches, `event` for the watermark. In
+            event time the function gets no late rows.
+        keeps_late_rows: Whether the function gets late rows in event time, too, and recognises them by
             `context.times.late_watermark` itself.
-        late_rows: How many rows of the batch it has dropped itself, because they were late.
+        late_rows: How many rows of the batch the function has dropped itself, because they were late.
     """
 
     time_mode: Literal["none", "processing", "event"] = "none"
@@ -35,14 +35,14 @@ class StatefulFunction(CheckpointedFunction):
     def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Turn the subtask's rows of one micro-batch into the rows for the sink.
 
-        It is called once a micro-batch, also when the subtask has no rows, and must read
-        `batches` to the end. The state as it is when it returns is what is checkpointed.
+        Called once a micro-batch, also when the subtask has no rows. It must read `batches` to the end.
+        The checkpoint holds the state as it is when this method returns.
 
         Args:
             batches: The rows, as `context.input_schema` says; none, some or many batches.
 
         Yields:
-            Batches of the output schema, which is the input's unless `stateful` was told another.
+            Batches of the output schema, which is the schema of the input unless `stateful` was given another.
         """
 
 
@@ -61,5 +61,5 @@ class BroadcastProcessFunction(StatefulFunction):
         """Process the rows of one micro-batch that go to every subtask; called before `process`.
 
         Args:
-            rows: As `context.broadcast_schema` says; maybe none.
+            rows: The rows, with the columns of `context.broadcast_schema`; may be empty.
         """

@@ -16,16 +16,16 @@ from holdfast.spark.operators.turns_of_keys import TimeDomain, TurnsOfKeys
 class KeyedProcessFunction(StatefulFunction):
     """An operator that is called once for each key of a micro-batch, and for each timer whose time has come.
 
-    States are those of the current key: `open` gets them, `process_key` and `on_timer` use them. What these
-    two return is run through before the next key has its turn. None is no rows; else rows of the output, which
-    is the input's unless `stateful` was told another: tuples in the order of its columns, mappings by their
-    names, or rows of Arrow.
+    `open` gets the states; in `process_key` and `on_timer` they have the values of the current key. These two
+    methods return output rows, which are read before the next key has its turn: None for no rows, else tuples in
+    the order of the output's columns, mappings by name, or rows of Arrow. The output has the columns of the
+    input unless `stateful` was given another schema.
 
     A timer belongs to a key and a time: registered twice, it fires once. Timers need a `time_mode`: with
     `processing` there are timers of processing time, with `event` timers of both kinds. They fire when all
     keys with rows have had their turn: those of event time up to the watermark, then those of processing
-    time up to the time of the batch, ascending. What is registered while they fire has its turn in the next
-    batch, however early its time; a timer that is due fires, even if it is deleted then.
+    time up to the time of the batch, ascending. A timer that is registered while others fire has its turn in
+    the next batch, however early its time. A timer that is due fires, even if it is deleted meanwhile.
 
     Source:
         Flink, KeyedProcessFunction. Timers fire as those of Spark's StatefulProcessor do.
@@ -44,16 +44,16 @@ class KeyedProcessFunction(StatefulFunction):
         Args:
             key: The key's values as a named tuple, also where it has one column. Keys come in an order of
                 their own, which is the same for the same rows.
-            rows: All rows of the key, in the order in which they came, with all columns of the input.
+            rows: All rows of the key in this batch, in the order in which they came, with all columns of the input.
         """
 
     def on_timer(self, key: Any, time_ms: int, domain: TimeDomain) -> Iterable[Row] | None:
-        """Do what is to be done when a timer fires; its key may have no rows in the batch, and no state.
+        """Called when a timer fires; its key may have no rows in the batch, and no state.
 
         Args:
-            key: As in `process_key`.
+            key: The key's values, as in `process_key`.
             time_ms: The time that the timer was registered for, milliseconds since 1970.
-            domain: Which time it goes by.
+            domain: Whether the timer fires by event time or processing time.
         """
 
     @final

@@ -24,7 +24,7 @@ Broadcast = Callable[[SparkSession, int], DataFrame]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """An operator as the user describes it to `stateful`, which says what the attributes mean.
+    """An operator as the user describes it to `stateful`, whose documentation explains the attributes.
 
     Attributes:
         prepare: Changes the rows of a batch before they are dealt to subtasks; None for no change.
@@ -152,7 +152,7 @@ class Operator:
 
     @property
     def takes_broadcast(self) -> bool:
-        """Whether its subtasks see a second, small stream."""
+        """Whether the operator's subtasks see a second, small stream."""
         return isinstance(self.function, BroadcastProcessFunction)
 
     @property
@@ -167,7 +167,7 @@ class Operator:
 
 
 def check_can_be_called(what: str, function: object) -> None:
-    """Refuse what is no function of rows and a batch id. Raises `InvalidRequestError`."""
+    """Refuse an object that is no function of rows and a batch id. Raises `InvalidRequestError`."""
     if not callable(function):
         message = f"{what} {function!r} can't be called; it takes rows and a batch id"
         raise InvalidRequestError(message)

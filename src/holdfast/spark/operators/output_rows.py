@@ -72,7 +72,7 @@ class OutputRows:
                 raise InvalidRequestError(message)
 
     def take(self) -> list[pa.RecordBatch]:
-        """All rows that were gathered, in batches; they are not kept any longer.
+        """Return all gathered rows in batches, and forget them.
 
         Raises:
             InvalidRequestError: A value doesn't fit its column.
