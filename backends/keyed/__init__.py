@@ -23,6 +23,7 @@ from holdfast.backends.keyed.opening import (
     BackendName,
     open_tables,
     readable_handles,
+    write_canonical,
 )
 from holdfast.backends.keyed.segments import (
     RestoredTable,
@@ -85,5 +86,6 @@ __all__ = [
     "readable_handles",
     "rows_of_key",
     "time_part",
+    "write_canonical",
     "write_tables",
 ]

@@ -6,11 +6,13 @@ from typing import Literal, get_args
 
 from holdfast.backends.keyed.columnar import ColumnarStateTables, Workspace
 from holdfast.backends.keyed.heap import HeapStateTables
-from holdfast.backends.keyed.segments import ROCKSDB, read_manifest
+from holdfast.backends.keyed.segments import ROCKSDB, read_manifest, write_canonical_tables
 from holdfast.backends.keyed.table import StateTables
 from holdfast.backends.keys import KeyGroupRange
+from holdfast.backends.snapshot import SnapshotStreams
 from holdfast.errors import InvalidRequestError, UnsupportedFormatError
 from holdfast.locations.handles import SegmentsStateHandle
+from holdfast.locations.storages import CheckpointStreamFactory
 
 BackendName = Literal["columnar", "heap", "rocksdb"]
 """Backends of keyed state."""
@@ -107,6 +109,39 @@ def readable_handles(handles: Sequence[SegmentsStateHandle]) -> list[SegmentsSta
         else:
             readable.append(handle)
     return readable
+
+
+def write_canonical(
+    handle: SegmentsStateHandle, factory: CheckpointStreamFactory, *, now_ms: int
+) -> SegmentsStateHandle:
+    """Write the rows of a handle in the canonical form, which all backends read, without having all of them in memory.
+
+    Each table becomes one run of a single segment: without rows that were changed or deleted since, whose time is
+    over, or of other key groups. Only where a state's type has changed, and rows in the old form are left, these are a run
+    of their own, as the job alone can make them what they are to be.
+
+    Args:
+        handle: Leads to the rows, whichever backend wrote them. Rows in RocksDB's files are read from
+            copies of these in a temporary directory.
+        factory: Where the segment and its manifest go.
+        now_ms: The time by which rows expire, milliseconds.
+
+    Raises:
+        InvalidRequestError: RocksDB is not installed, and the rows are in its files.
+        CheckpointNotFoundError: A file is gone.
+        CheckpointCorruptedError: What was read is not what was written.
+        UnsupportedFormatError: A newer Holdfast wrote it.
+        StorageUnavailableError: The store did not take it, or this host's disk has no room.
+    """
+    streams = SnapshotStreams(factory)
+    try:
+        return write_canonical_tables(handle, streams, now_ms=now_ms)
+    except UnsupportedFormatError as error:
+        if error.kind != ROCKSDB:
+            raise
+    with _rocksdict():
+        from holdfast.backends.keyed.rocksdb import write_canonical_rows  # noqa: PLC0415
+    return write_canonical_rows(handle, streams, now_ms=now_ms)
 
 
 @contextmanager

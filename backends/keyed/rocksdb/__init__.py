@@ -14,7 +14,10 @@ Needs `holdfast[rocksdb]`. Start with `rocksdb_tables`.
 """
 
 from holdfast.backends.keyed.rocksdb.budget import RocksDBSettings
-from holdfast.backends.keyed.rocksdb.canonical_form import canonical_handles
+from holdfast.backends.keyed.rocksdb.canonical_form import (
+    canonical_handles,
+    write_canonical_rows,
+)
 from holdfast.backends.keyed.rocksdb.rocksdb_tables import RocksDBStateTables
 
-__all__ = ["RocksDBSettings", "RocksDBStateTables", "canonical_handles"]
+__all__ = ["RocksDBSettings", "RocksDBStateTables", "canonical_handles", "write_canonical_rows"]

@@ -33,6 +33,9 @@ _SWEPT_ROWS = 10_000
 
 _MOST_ROWS_DELETED_ONE_BY_ONE = 100
 
+_STEP_BYTES = 64 << 20
+"""Rows that are given out at a time have about so many bytes, however few they are then."""
+
 
 class RocksDBTable:
     """A table in a column family. What is appended is folded at once.
@@ -218,11 +221,14 @@ class RocksDBTable:
         """All rows, about so many at a time; those of one sort key stay together."""
         start, end = self._key_groups.start_key_group, self._key_groups.end_key_group + 1
         step: list[tuple[bytes, bytes]] = []
+        size = 0
         for row in self._family.ranges([(_place(start * GROUP), _place(end * GROUP))]):
-            if len(step) >= step_rows and row[0][:_KEY_BYTES] != step[-1][0][:_KEY_BYTES]:
+            is_full = len(step) >= step_rows or size >= _STEP_BYTES
+            if is_full and row[0][:_KEY_BYTES] != step[-1][0][:_KEY_BYTES]:
                 yield step
-                step = []
+                step, size = [], 0
             step.append(row)
+            size += len(row[0]) + len(row[1])
         if step:
             yield step
 

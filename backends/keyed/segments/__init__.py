@@ -8,11 +8,13 @@
     stored_segment          or in storage, and read by ranges
     stored_specs, manifest  which rows of which segments a subtask's tables are
     rows, merging, ranges   rows of several sections as those of one
-    whole_tables            tables written and read whole: all that a heap backend or a savepoint needs
+    whole_tables            tables written and read whole: all that a heap backend needs
+    canonical_tables        tables of segments written anew, merged: canonical savepoints
 
 Start with `manifest`.
 """
 
+from holdfast.backends.keyed.segments.canonical_tables import write_canonical_tables
 from holdfast.backends.keyed.segments.manifest import (
     END,
     NEVER,
@@ -87,5 +89,6 @@ __all__ = [
     "sort_key_range",
     "table_rows",
     "whole",
+    "write_canonical_tables",
     "write_tables",
 ]

@@ -2,14 +2,15 @@
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.keyed.columns import from_arrow
+from holdfast.backends.keyed.columns import cut, from_arrow
 from holdfast.backends.keyed.segments.manifest import (
     Manifest,
     Run,
@@ -20,11 +21,12 @@ from holdfast.backends.keyed.segments.manifest import (
 )
 from holdfast.backends.keyed.segments.ranges import Layer, scan, table_rows
 from holdfast.backends.keyed.segments.rows import SectionRows, SortedRows
+from holdfast.backends.keyed.segments.section import Section
 from holdfast.backends.keyed.segments.segment import Segment
 from holdfast.backends.keyed.segments.segment_writer import SegmentWriter
 from holdfast.backends.keyed.segments.stored_segment import StoredSegment
 from holdfast.backends.keyed.segments.stored_specs import StoredSpec, migration_of
-from holdfast.backends.keyed.table import Migration, TableRows, TableSpec
+from holdfast.backends.keyed.table import Migration, SortKeys, TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.sections import location_of
 from holdfast.backends.snapshot import SnapshotStreams
@@ -70,16 +72,41 @@ def write_tables(
         CancelledError: The snapshot was cancelled.
         StorageUnavailableError: The store did not take it.
     """
-    manifests: dict[str, TableManifest] = {}
-    name = new_segment_name()
+
+    def written(writer: SegmentWriter, segment: str) -> dict[str, TableManifest]:
+        manifests: dict[str, TableManifest] = {}
+        for spec, chunks in tables:
+            run = RunWriter(writer, segment, spec.name)
+            for chunk in chunks:
+                run.add(_sorted_rows(chunk), spec)
+            manifests[spec.name] = TableManifest((StoredSpec.of(spec),), run.runs(end))
+        return manifests
+
     _, end = sort_key_range(key_groups)
+    return write_segment(written, key_groups, streams)
+
+
+def write_segment(
+    written: Callable[[SegmentWriter, str], dict[str, TableManifest]],
+    key_groups: KeyGroupRange,
+    streams: SnapshotStreams,
+) -> SegmentsStateHandle:
+    """Write a segment, and the manifest of its tables.
+
+    Args:
+        written: Adds sections to a segment of that name, and gives the tables that they make.
+        key_groups: The key groups that the rows are of.
+        streams: Where the segment and the manifest go.
+
+    Raises:
+        CancelledError: The snapshot was cancelled.
+        StorageUnavailableError: The store did not take it.
+    """
+    name = new_segment_name()
+    segments: dict[str, StreamStateHandle] = {}
     with streams.open(CheckpointedStateScope.EXCLUSIVE) as stream:
         writer = SegmentWriter(stream.write)
-        for spec, rows in tables:
-            slices = tuple(_write_rows(writer, spec, rows, name, end=end))
-            runs = (Run(0, slices),) if slices else ()
-            manifests[spec.name] = TableManifest((StoredSpec.of(spec),), runs)
-        segments: dict[str, StreamStateHandle] = {}
+        manifests = written(writer, name)
         if writer.sections:
             writer.finish()
             segments[name] = finish(streams, stream)
@@ -103,30 +130,66 @@ def finish(streams: SnapshotStreams, stream: CheckpointStateOutputStream) -> Str
     return handle
 
 
-def _write_rows(
-    writer: SegmentWriter, spec: TableSpec, chunks: Iterable[TableRows], segment: str, *, end: int
-) -> Iterator[Slice]:
-    """Add a section for each step of rows; gives the slice of each, up to `end`."""
-    slice_: Slice | None = None
-    for chunk in chunks:
-        for rows in _steps(chunk):
-            first = int(rows.sort_keys[0])
-            if slice_ is not None:
-                yield msgspec.structs.replace(slice_, end=first)
-                if first < slice_.end:
-                    message = f"rows of state {spec.name!r} come in no order of sort keys"
-                    raise InvalidRequestError(message)
-            columns = rows.columns(spec)
-            number = writer.add_section(spec.name, rows.sort_keys, columns)
-            last = int(rows.sort_keys[-1]) + 1
-            slice_ = Slice(segment, number, first, last, rows.rows, rows.size / rows.rows, 0)
-    if slice_ is not None:
-        yield msgspec.structs.replace(slice_, end=end)
+class RunWriter:
+    """Writes rows of a table as slices of one run.
+
+    Args:
+        writer: The segment that they go to.
+        segment: The segment's name.
+        table: The table's name.
+    """
+
+    def __init__(self, writer: SegmentWriter, segment: str, table: str) -> None:
+        self._writer = writer
+        self._segment = segment
+        self._table = table
+        self._slices: list[Slice] = []
+
+    def add(self, rows: SortedRows, spec: TableSpec, number: int = 0) -> None:
+        """Add rows, in sections of some.
+
+        Args:
+            rows: The rows, ascending by sort key, behind all that were added.
+            spec: What they hold.
+            number: The number of the spec among those of the table.
+
+        Raises:
+            InvalidRequestError: They come in another order.
+        """
+        for step in _steps(rows):
+            first, last = int(step.sort_keys[0]), int(step.sort_keys[-1])
+            if self._slices and first < self._slices[-1].end:
+                message = f"rows of state {self._table!r} come in no order of sort keys"
+                raise InvalidRequestError(message)
+            section = self._writer.add_section(self._table, step.sort_keys, step.columns(spec))
+            row_bytes = step.size / step.rows
+            self._slices.append(
+                Slice(self._segment, section, first, last + 1, step.rows, row_bytes, number)
+            )
+
+    def runs(self, end: int) -> tuple[Run, ...]:
+        """The run, up to a sort key; none if there are no rows."""
+        ends = [piece.first for piece in self._slices[1:]] + [end]
+        slices = [
+            msgspec.structs.replace(piece, end=behind)
+            for piece, behind in zip(self._slices, ends, strict=False)
+        ]
+        return (Run(0, tuple(slices)),) if slices else ()
 
 
-def _steps(chunk: TableRows) -> Iterator[SortedRows]:
+def _sorted_rows(chunk: TableRows) -> SortedRows:
+    return SortedRows(
+        chunk.identities.sort_keys,
+        None,
+        chunk.times_ms,
+        [from_arrow(column) for column in chunk.identities.columns],
+        [from_arrow(column) for column in chunk.values],
+    )
+
+
+def _steps(rows: SortedRows) -> Iterator[SortedRows]:
     """The rows in steps; those of one sort key stay together."""
-    keys = chunk.identities.sort_keys
+    keys = rows.sort_keys
     at = np.arange(STEP_ROWS, len(keys), STEP_ROWS)
     edges = [0, *np.unique(keys.searchsorted(keys.take(at))).tolist(), len(keys)]
     for first, end in itertools.pairwise(edges):
@@ -134,10 +197,10 @@ def _steps(chunk: TableRows) -> Iterator[SortedRows]:
             continue
         yield SortedRows(
             keys[first:end],
-            None,
-            None if chunk.times_ms is None else chunk.times_ms[first:end],
-            [from_arrow(column.slice(first, end - first)) for column in chunk.identities.columns],
-            [from_arrow(column.slice(first, end - first)) for column in chunk.values],
+            None if rows.operations is None else rows.operations[first:end],
+            None if rows.times_ms is None else rows.times_ms[first:end],
+            [cut(column, first, end) for column in rows.ids],
+            [cut(column, first, end) for column in rows.values],
         )
 
 
@@ -151,7 +214,7 @@ class RestoredTable:
 
     spec: TableSpec
     _manifest: TableManifest
-    _segments: "_Segments"
+    _segments: "StoredSegments"
     _range: tuple[int, int]
 
     def rows(
@@ -225,7 +288,7 @@ def read_tables(
         UnsupportedFormatError: A newer Holdfast wrote it.
     """
     manifest = read_manifest(handles, key_groups)
-    segments = _Segments(
+    segments = StoredSegments(
         {name: stream for handle in handles for name, stream in handle.segments.items()}
     )
     return [
@@ -268,7 +331,7 @@ def load_segment(name: str, handle: StreamStateHandle) -> Segment:
     return Segment.of_bytes(data, name, location_of(handle))
 
 
-class _Segments:
+class StoredSegments:
     """Segments of several handles, each opened when it is first needed."""
 
     def __init__(self, streams: Mapping[str, StreamStateHandle]) -> None:
@@ -282,17 +345,36 @@ class _Segments:
 
     def rows(self, piece: Slice, spec: TableSpec, migration: Migration | None) -> SortedRows:
         """The rows of a slice, in memory."""
+        return self.located(piece, spec.name).rows(spec, migration)
+
+    def located(self, piece: Slice, table: str) -> "LocatedRows":
+        """Where the rows of a slice are, which is of that table; reads their sort keys."""
         segment = self._segments.get(piece.segment)
         if segment is None:
             segment = StoredSegment(piece.segment, self._streams[piece.segment])
             self._segments[piece.segment] = segment
         section = segment.section(piece.section)
-        if section.table != spec.name:
+        if section.table != table:
             raise segment.corrupted(f"section {piece.section} is of table {section.table!r}")
         is_small = section.length <= AT_ONCE_BYTES
         if is_small:  # a single request instead of several a column
             section = segment.whole_section(piece.section)
         first, sort_keys = section.keys_between(piece.first, piece.end)
-        if 2 * len(sort_keys) > section.rows and not is_small:
-            section = segment.whole_section(piece.section)
-        return SectionRows(section, spec, migration).loaded(first, sort_keys)
+        reads_whole = 2 * len(sort_keys) > section.rows and not is_small
+        whole = partial(segment.whole_section, piece.section) if reads_whole else None
+        return LocatedRows(section, first, sort_keys, whole)
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedRows:
+    """Rows of a section, of which only the sort keys have been read."""
+
+    section: Section
+    first: int
+    sort_keys: SortKeys
+    whole: Callable[[], Section] | None
+
+    def rows(self, spec: TableSpec, migration: Migration | None = None) -> SortedRows:
+        """The rows, in memory."""
+        section = self.section if self.whole is None else self.whole()
+        return SectionRows(section, spec, migration).loaded(self.first, self.sort_keys)

@@ -29,6 +29,7 @@ def add_to(commands: "Commands") -> None:
         examples="""
             holdfast savepoint file:///data/totals-spark file:///data/savepoints
             P=$(holdfast savepoint s3://bucket/totals-spark s3://bucket/savepoints --base "$OLD")
+            holdfast savepoint s3://bucket/totals-spark s3://bucket/savepoints --format canonical
         """,
     )
     command.add_argument(
@@ -47,6 +48,13 @@ def add_to(commands: "Commands") -> None:
         metavar="POINTER",
         help="an earlier savepoint of the query: what has not changed since is not copied, but "
         "referred to there, so keep it as long",
+    )
+    command.add_argument(
+        "--format",
+        choices=("native", "canonical"),
+        default="native",
+        help="how keyed state is written: native copies the files of its backend; canonical writes all rows "
+        "that count anew, in a form that every backend reads",
     )
     add_no_operators(command)
     add_json(command, "one object")
@@ -67,6 +75,7 @@ def savepoint_command(options: argparse.Namespace) -> int:
             checkpoint_dir=options.checkpoint_dir,
             job_id=options.job_id,
             base=options.base,
+            format=options.format,
             operators=options.operators,
             configuration=configuration(options),
         )

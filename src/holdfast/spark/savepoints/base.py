@@ -15,11 +15,13 @@ from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import CheckpointStorageLocation, load_checkpoint, resolve_pointer
 from holdfast.spark.checkpoint_location import is_unique, opened, parts_of
+from holdfast.spark.savepoints.canonical_state import SavepointFormat, with_canonical_state
 from holdfast.spark.savepoints.configuration import use_stores
 from holdfast.spark_progress import (
     SparkFile,
     all_streams,
     directories_of,
+    logged_times,
     progress_of,
     spark_files_of,
 )
@@ -91,15 +93,22 @@ class Copier:
     Args:
         location: The savepoint that is being made.
         base: What is referred to instead of being copied.
+        format: How keyed state is written.
 
     Attributes:
         state_origins: Where the files of Holdfast's state have got to, by where they were.
         copied_bytes: Bytes that were copied so far.
     """
 
-    def __init__(self, location: CheckpointStorageLocation, base: Base) -> None:
+    def __init__(
+        self,
+        location: CheckpointStorageLocation,
+        base: Base,
+        format: SavepointFormat = "native",
+    ) -> None:
         self._location = location
         self._base = base
+        self._format = format
         self._lock = threading.Lock()
         self.state_origins: dict[str, str] = {}
         self.copied_bytes = 0
@@ -128,10 +137,22 @@ class Copier:
         return files
 
     def state(self, metadata: CheckpointMetadata) -> CheckpointMetadata:
-        """The metadata with copies of all files of state."""
-        metadata, copied = with_copies(metadata, self._state_file)
+        """The metadata with copies of all files of state, or with keyed state that was written anew."""
+        written: dict[str, FileStateHandle] = {}
+        if self._format == "canonical":
+            # The last batch has seen no row whose time was over then, and later ones won't, by whichever clock.
+            batch_ms, _ = logged_times(progress_of(metadata).offsets)
+            metadata, written = with_canonical_state(metadata, self._location, batch_ms)
+            self.copied_bytes += sum(file.size for file in written.values())
+
+        def copy(file: FileStateHandle) -> StreamStateHandle:
+            return written.get(file.uri) or self._state_file(file)
+
+        metadata, copied = with_copies(metadata, copy)
         self.state_origins = {
-            uri: copy.uri for uri, copy in copied.items() if isinstance(copy, FileStateHandle)
+            uri: copy.uri
+            for uri, copy in copied.items()
+            if isinstance(copy, FileStateHandle) and uri not in written
         }
         return metadata
 

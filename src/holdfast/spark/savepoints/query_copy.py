@@ -30,6 +30,7 @@ from holdfast.spark.checkpoint_location import (
 )
 from holdfast.spark.query import writer
 from holdfast.spark.savepoints.base import Base, Copier
+from holdfast.spark.savepoints.canonical_state import SavepointFormat
 from holdfast.spark.savepoints.stored_query import GONE_WAY_OUT, StoredQuery
 from holdfast.spark_progress import (
     SPARK,
@@ -58,7 +59,13 @@ class MissedError(Exception):
 
 
 def copy_query(
-    stored: StoredQuery, target: str, base: Base, *, operators: bool, clock: Clock
+    stored: StoredQuery,
+    target: str,
+    base: Base,
+    *,
+    operators: bool,
+    clock: Clock,
+    format: SavepointFormat = "native",
 ) -> str:
     """Make a savepoint of what the query has stored by now.
 
@@ -68,6 +75,7 @@ def copy_query(
         base: An earlier savepoint, whose files are referred to where they are the same.
         operators: Whether the query has operators whose state counts.
         clock: Says when the savepoint is made, and for how long the query is waited for.
+        format: How keyed state is written.
 
     Returns:
         Pointer to the savepoint.
@@ -92,7 +100,7 @@ def copy_query(
     access = storage.create_checkpoint_storage(stored.job_id)
     location = access.initialize_location_for_savepoint(batch_id + 1, target)
     with disposed_on_failure(location):
-        copier = Copier(location, base)
+        copier = Copier(location, base, format)
         with _of_the_query(batch_id, target):
             metadata = _copied_state(stored, last, batch, copier, clock.now_ms())
             copied = _copied_files(stored, selected, files, copier)

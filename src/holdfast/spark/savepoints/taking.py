@@ -12,6 +12,7 @@ from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.spark.checkpoint_location import is_within
 from holdfast.spark.query import retained
 from holdfast.spark.savepoints.base import Base
+from holdfast.spark.savepoints.canonical_state import SavepointFormat, check_format
 from holdfast.spark.savepoints.configuration import savepoint_directory, use_stores
 from holdfast.spark.savepoints.query_copy import MissedError, copy_query
 from holdfast.spark.savepoints.stored_query import Place, QueryAddress, StoredQuery
@@ -28,6 +29,7 @@ def take_savepoint(
     checkpoint_dir: Place | None = None,
     job_id: str | None = None,
     base: Place | None = None,
+    format: SavepointFormat = "native",
     operators: bool = True,
     configuration: Mapping[str, str] | None = None,
 ) -> str:
@@ -46,6 +48,9 @@ def take_savepoint(
         job_id: The job of its operators, likewise.
         base: An earlier savepoint of the query. What hasn't changed since is not copied, but referred to
             there: keep the base as long as this savepoint, and move both together.
+        format: `native` copies keyed state in the files that its backend wrote, which is fast. `canonical`
+            writes it anew, without what no longer counts: each state as sorted rows that every backend
+            reads alike, whichever wrote them. It takes the time to read all rows, and has no base.
         operators: Whether the state of its operators goes in. False for a query that had operators once
             and has gone on without them.
         configuration: Settings of Spark (`spark.holdfast.*`, `spark.hadoop.*`) that say how its stores
@@ -71,7 +76,7 @@ def take_savepoint(
         operators=operators,
         configuration=configuration,
     )
-    return _take(_Request(address=address, target=target, base=base))
+    return _take(_Request(address=address, target=target, base=base, format=format))
 
 
 def stop_with_savepoint(
@@ -81,6 +86,7 @@ def stop_with_savepoint(
     checkpoint_dir: Place | None = None,
     job_id: str | None = None,
     base: Place | None = None,
+    format: SavepointFormat = "native",
     operators: bool = True,
 ) -> str:
     """Stop a query, then take a savepoint of it. Arguments, result and errors of `take_savepoint`.
@@ -95,7 +101,7 @@ def stop_with_savepoint(
         operators=operators,
         configuration=None,
     )
-    request = _Request(address=address, target=target, base=base)
+    request = _Request(address=address, target=target, base=base, format=format)
     request.prepared()
     query.stop()
     return _take(request)
@@ -108,10 +114,12 @@ class _Request:
     address: QueryAddress
     target: Place | None
     base: Place | None
+    format: SavepointFormat
     clock: Clock = SYSTEM_CLOCK
 
     def prepared(self) -> tuple[StoredQuery, str, Base]:
         """The query, the directory and the base. Raises `InvalidRequestError`."""
+        check_format(self.format, has_base=self.base is not None)
         stored = self.address.stored_query()
         directory = savepoint_directory(self.target, stored.configuration)
         if is_within(directory, stored.checkpoint_location):
@@ -139,6 +147,7 @@ def _take(request: _Request) -> str:
                     base,
                     operators=request.address.operators,
                     clock=request.clock,
+                    format=request.format,
                 )
             except MissedError as error:
                 missed.append(error)
