@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,12 +34,13 @@ from holdfast.backends.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.backends.keyed import KeyedStateBackend, Keys, readable_handles
+from holdfast.backends.keyed import KeyedStateBackend, Keys, readable_handles, write_canonical
 from holdfast.backends.keyed.columnar import ColumnarStateTables, MergePolicy
 from holdfast.backends.keyed.heap import HeapStateTables
 from holdfast.backends.keyed.rocksdb import RocksDBStateTables
 from holdfast.backends.keyed.table import StateTables
 from holdfast.backends.keys import KeyGroupRange, key_group_range, key_hash, xxhash64
+from holdfast.locations import StoredSubtask
 from holdfast.locations.handles import SegmentsStateHandle
 from holdfast.testing.contracts import KeyedCheckpoints, parts_of
 
@@ -82,6 +83,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         patch.setattr("holdfast.backends.keyed.segments.segment_writer.LEAST_ROWS", 1)
         patch.setattr("holdfast.backends.keyed.columnar.chunked_merging.CHUNK_ROWS", 2)
         patch.setattr("holdfast.backends.keyed.segments.whole_tables.STEP_ROWS", 7)
+        patch.setattr("holdfast.backends.keyed.segments.canonical_tables.MERGED_ROWS", 5)
         self.key, self.key_of = KEYS[kind]
         columns = self.columns_of(range(KEY_COUNT))
         self.group_of = (key_hash(columns).to_numpy().astype(np.int64) % GROUPS).tolist()
@@ -447,15 +449,27 @@ class KeyedStateMachine(RuleBasedStateMachine):
         kinds=kinds,
         back=st.sampled_from([0, 0, 0, 0, 1, 2]),
         upgrade=st.booleans(),
+        canonical=st.booleans(),
     )
-    def restart(self, kinds: list[str], back: int, *, upgrade: bool) -> None:
-        """Go on from a completed checkpoint, at any parallelism, on any backends: what came after it is lost."""
+    def restart(self, kinds: list[str], back: int, *, upgrade: bool, canonical: bool) -> None:
+        """Go on from a completed checkpoint, at any parallelism, on any backends: what came after it is lost.
+
+        Or from a canonical savepoint of it.
+        """
         if not back:
             self.snapshot("completes")
             back = 1
         del self.completed[max(1, len(self.completed) - back + 1) :]
         checkpoint = self.completed[-1]
         self.version = max(checkpoint.version, int(upgrade))
+        if canonical:
+            self.checkpoint_id += 1
+            location = self.checkpoints.location(self.checkpoint_id)
+            written = tuple(
+                write_canonical(handle, location, now_ms=self.now) for handle in checkpoint.handles
+            )
+            handles = self.checkpoints.completed(StoredSubtask(managed_keyed=written))
+            checkpoint = replace(checkpoint, handles=handles)
         self.open(checkpoint, kinds)
         self.read_by_arrays(list(range(KEY_COUNT)))
 

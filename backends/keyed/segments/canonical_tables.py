@@ -32,7 +32,7 @@ from holdfast.common import check_wanted
 from holdfast.errors import StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle
 
-_STEP_ROWS = STEP_ROWS * 3 // 4
+MERGED_ROWS = STEP_ROWS * 3 // 4
 """About so many rows are merged at a time: most steps become a section each."""
 
 _STEP_BYTES = 32 << 20
@@ -106,8 +106,8 @@ class _Canonical:
         self._now_ms = [self._time_of(form, now_ms) for form in self._forms]
         rows = sum(piece.rows for piece in table.slices())
         size = sum(piece.size for piece in table.slices())
-        self._steps = max(1, -(-rows // _STEP_ROWS), int(-(-size // _STEP_BYTES)))
-        self._step_rows = max(1, rows // self._steps)
+        self._step_rows = max(1, min(MERGED_ROWS, int(_STEP_BYTES * rows / max(1, size))))
+        self._steps = max(1, -(-rows // self._step_rows))
 
     def written(self, writer: SegmentWriter, segment: str, first: int, end: int) -> TableManifest:
         """Add the rows between two sort keys to a segment of that name."""
