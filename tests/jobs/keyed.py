@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from jobs.coordinated import QUERY, begun, progress
+from msgspec import structs
 from pyspark import cloudpickle
 
 from holdfast.backends.api import BatchTimes
@@ -15,7 +16,7 @@ from holdfast.common import SYSTEM_CLOCK
 from holdfast.locations import CompletedCheckpoint, FileSystemCheckpointStorage
 from holdfast.spark import Settings, StatefulFunction
 from holdfast.spark.operators import Operator
-from holdfast.spark.query import CLEANER, CheckpointCoordinator
+from holdfast.spark.query import CLEANER, CheckpointCoordinator, PendingCheckpoint
 from holdfast.spark.subtask import (
     Acknowledgement,
     JobStorage,
@@ -40,6 +41,7 @@ class KeyedJob:
         parallelism: Number of subtasks.
         start: The savepoint that it begins with.
         job_id: The job.
+        query_id: Spark's id of the query.
         warm: What may stay on the host.
         inline_threshold: State of at most so many bytes is no file.
     """
@@ -55,6 +57,7 @@ class KeyedJob:
         parallelism: int = 2,
         start: str | None = None,
         job_id: str = "job",
+        query_id: str = QUERY,
         warm: WarmSettings = WarmSettings(),  # noqa: B008  # frozen
         inline_threshold: int = 0,
     ) -> None:
@@ -64,6 +67,7 @@ class KeyedJob:
         self._schema = schema
         self._output = output or schema
         self._parallelism = parallelism
+        self._query_id = query_id
         self._operator = Operator(
             function=function, uid=UID, parallelism=parallelism, key=tuple(key)
         )
@@ -80,7 +84,7 @@ class KeyedJob:
         self._driver = CheckpointCoordinator(
             access,
             job_id=job_id,
-            query_id=QUERY,
+            query_id=query_id,
             operators={UID: self._operator},
             num_retained=2,
             start=start,
@@ -158,7 +162,7 @@ class KeyedJob:
                     output += batch.to_pylist()
             acknowledgements = decode_acknowledgements(reports)
             if completes:
-                self._complete(pending.batch_id, pending, acknowledgements)
+                self._complete(pending, acknowledgements, times[0])
             else:
                 self._driver.abort(pending)
         except BaseException:
@@ -167,9 +171,14 @@ class KeyedJob:
         return output
 
     def _complete(
-        self, batch_id: int, pending: Any, acknowledgements: list[Acknowledgement]
+        self, pending: PendingCheckpoint, acknowledgements: list[Acknowledgement], time_ms: int
     ) -> None:
-        self._driver.complete(pending, {UID: acknowledgements}, progress(batch_id))
+        of_query = structs.replace(
+            progress(pending.batch_id),
+            query_id=self._query_id,
+            offsets=f'v1\n{{"batchTimestampMs":{time_ms}}}',
+        )
+        self._driver.complete(pending, {UID: acknowledgements}, of_query)
         CLEANER.wait()
         self.next_timers = [report.next_timers for report in acknowledgements]
         self.sources = {
