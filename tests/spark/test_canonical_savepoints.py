@@ -72,7 +72,7 @@ def test_it_holds_itself_what_counts_and_every_backend_goes_on_from_it(
     assert all(uri.startswith(f"{pointer}/") for uri in uris)
     for state in ("batches", TIMERS, *set(KEYED_STATES) - {"last"}):
         assert rows_of(pointer, state) == rows_of(native, state)
-    # Of what lives for a second only what the last batch has written.
+    # Values that live for a second are those of the last batch.
     assert len(rows_of(pointer, "last")) == len(KEYS) - 150
     assert set(rows_of(pointer, "last")) <= set(rows_of(native, "last"))
     for handle in keyed_handles(pointer):
