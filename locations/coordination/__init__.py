@@ -1,7 +1,8 @@
 """What becomes of checkpoints: they are completed, retained, found, copied, verified and swept.
 
 `checkpoints` completes and loads, `shared_streams` fills in what tasks did not write again, `completed_store`
-retains, `sweeping` deletes what crashes left. All go through storages, and through the handles of a checkpoint. Start with `checkpoints`.
+retains, `sweeping` deletes what crashes left; `claiming` makes a checkpoint that of another job, and `claims` deletes
+it when that needs it no more. All go through storages, and through the handles of a checkpoint. Start with `checkpoints`.
 """
 
 from holdfast.locations.coordination.checkpoint_files import (
@@ -16,6 +17,16 @@ from holdfast.locations.coordination.checkpoints import (
     load_checkpoints,
     load_latest_checkpoint,
 )
+from holdfast.locations.coordination.claiming import (
+    CLAIMED,
+    Claimant,
+    check_claimable,
+    check_not_claimed,
+    claim_checkpoint,
+    claimant_of,
+    withdraw_claim,
+)
+from holdfast.locations.coordination.claims import Claims
 from holdfast.locations.coordination.cleaner import CheckpointsCleaner
 from holdfast.locations.coordination.completed_store import CompletedCheckpointStore
 from holdfast.locations.coordination.copying import (
@@ -54,10 +65,13 @@ from holdfast.locations.coordination.sweeping import (
 from holdfast.locations.coordination.verification import VerifiedFile, verify
 
 __all__ = [
+    "CLAIMED",
     "GRACE_S",
     "LEAST_GRACE_S",
     "CheckpointSize",
     "CheckpointsCleaner",
+    "Claimant",
+    "Claims",
     "CompletedCheckpointStore",
     "FoundCheckpoint",
     "JobHistory",
@@ -67,7 +81,11 @@ __all__ = [
     "Unreadable",
     "VerifiedFile",
     "are_own",
+    "check_claimable",
+    "check_not_claimed",
     "chunks",
+    "claim_checkpoint",
+    "claimant_of",
     "complete_checkpoint",
     "copy_checkpoint",
     "disposed_on_failure",
@@ -87,6 +105,7 @@ __all__ = [
     "sweep_savepoints",
     "verify",
     "with_copies",
+    "withdraw_claim",
     "without_place",
     "without_placeholders",
 ]

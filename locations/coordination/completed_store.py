@@ -5,9 +5,11 @@ from collections.abc import Iterable
 
 from holdfast.common import failures_of, raise_first, uripath
 from holdfast.errors import InvalidRequestError
+from holdfast.locations.coordination.claims import Claims
 from holdfast.locations.coordination.cleaner import CheckpointsCleaner
 from holdfast.locations.coordination.shared_state import SharedStateRegistry
 from holdfast.locations.handles import FileStateHandle
+from holdfast.locations.metadata import ClaimedCheckpoint
 from holdfast.locations.storages import CompletedCheckpoint, is_below, lies_in
 
 
@@ -16,20 +18,22 @@ class CompletedCheckpointStore:
 
     However a query ends, its checkpoints stay: Spark doesn't say whether a query that was stopped will
     be started again, and without them it could not. Savepoints, and checkpoints of other jobs that this
-    one began with, belong to whoever made them: no file outside of the job's directory is deleted.
+    one began with, belong to whoever made them, unless the job has claimed them: then they go when no
+    checkpoint that is kept needs a file of them. No other file outside of the job's directory is deleted.
 
     Args:
         num_retained: Number of checkpoints that are kept, at least 1.
         cleaner: Deletes the others.
         restored: The job's own completed checkpoints, oldest first, as a driver finds them when
             it starts.
+        claims: What the job has claimed.
 
     Raises:
         InvalidRequestError: No checkpoint would be kept.
 
     Source:
         Flink, DefaultCompletedCheckpointStore; its checkpoints are those that Flink retains on
-        cancellation, restored without a claim.
+        cancellation.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class CompletedCheckpointStore:
         num_retained: int,
         cleaner: CheckpointsCleaner,
         restored: Iterable[CompletedCheckpoint] = (),
+        claims: Claims | None = None,
     ) -> None:
         if num_retained < 1:
             message = f"at least one checkpoint must be retained, not {num_retained}"
@@ -49,6 +54,7 @@ class CompletedCheckpointStore:
         self._doomed: list[CompletedCheckpoint] = []
         self._unused: list[FileStateHandle] = []
         self._shared_state = SharedStateRegistry(self._unused.append)
+        self._claims = claims or Claims(directory="")
         for checkpoint in restored:
             self._register(checkpoint)
             self._retained.append(checkpoint)
@@ -86,7 +92,8 @@ class CompletedCheckpointStore:
                 del self._retained[: -self._num_retained]
             lowest_id = self._retained[0].checkpoint_id
             self._shared_state.unregister_unused(lowest_id)
-            if self._doomed or self._unused:
+            is_released = lets_go and bool(self._unneeded_claims())
+            if self._doomed or self._unused or is_released:
                 self._cleaner.run(self._delete, f"checkpoints below {lowest_id}")
 
     def _delete(self) -> None:
@@ -100,7 +107,9 @@ class CompletedCheckpointStore:
             failures = failures_of(self._discard, doomed)
             with self._lock:
                 unused = [] if self._doomed else list(self._unused)
+                claims = [] if self._doomed else self._unneeded_claims()
             failures += failures_of(self._delete_file, unused)
+            failures += failures_of(self._claims.release, claims)
             raise_first(failures)
 
     def _discard(self, checkpoint: CompletedCheckpoint) -> None:
@@ -113,8 +122,12 @@ class CompletedCheckpointStore:
         with self._lock:
             self._unused.remove(file)
 
+    def _unneeded_claims(self) -> list[ClaimedCheckpoint]:
+        return self._claims.unused(self._retained[0].checkpoint_id)
+
     def _register(self, checkpoint: CompletedCheckpoint) -> None:
         """Note which of the job's files outside of its own directory a checkpoint refers to."""
+        self._claims.register(checkpoint)
         directory = checkpoint.location.external_pointer
         job = uripath.parent(directory)
         for stream in checkpoint.metadata.streams():

@@ -114,7 +114,8 @@ def with_copies(
     def change(handle: StreamStateHandle) -> StreamStateHandle:
         return copied[handle.uri] if isinstance(handle, FileStateHandle) else handle
 
-    return metadata.with_streams(change), copied
+    # A copy needs nothing of what the job has claimed, and must not delete it.
+    return msgspec.structs.replace(metadata.with_streams(change), claimed=()), copied
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Shared streams that subtasks refer to by placeholders: what stands behind them, and whether they may."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -15,24 +15,42 @@ from holdfast.locations.metadata import StoredOperator, StoredSubtask
 from holdfast.locations.storages import SHARED, lies_in
 
 
-def are_own(restored: Iterable[StoredSubtask], job_directory: str) -> bool:
+def are_own(
+    restored: Iterable[StoredSubtask],
+    job_directory: str,
+    *,
+    claimed: Container[str] = frozenset(),
+) -> bool:
     """Whether all shared files of a state are among the job's own ones, so that it decides when they go.
 
     If not, the state comes from another job or a savepoint, whose files may be deleted at any time, or from
     files that go with a checkpoint: the next checkpoint must not refer to them.
+
+    Args:
+        restored: The state.
+        job_directory: The job's directory.
+        claimed: URIs of files elsewhere that the job has claimed.
     """
     return all(
-        lies_in(stream.uri, uripath.join(job_directory, SHARED))
+        _decides(stream.uri, job_directory, claimed)
         for subtask in restored
         for stream in subtask.shared_streams().values()
         if isinstance(stream, FileStateHandle)
     )
 
 
-def outlives_checkpoint(state: StoredOperator, job_directory: str) -> bool:
-    """Whether a state is all inline and in the job's shared files, so that a later checkpoint may have it as it is."""
+def outlives_checkpoint(
+    state: StoredOperator, job_directory: str, *, claimed: Container[str] = frozenset()
+) -> bool:
+    """Whether a state is all inline and in the job's shared files, so that a later checkpoint may have it as it is.
+
+    Args:
+        state: The state.
+        job_directory: The job's directory.
+        claimed: URIs of files elsewhere that the job has claimed.
+    """
     return all(
-        lies_in(stream.uri, uripath.join(job_directory, SHARED))
+        _decides(stream.uri, job_directory, claimed)
         for stream in state.streams()
         if isinstance(stream, FileStateHandle)
     )
@@ -68,6 +86,11 @@ def without_placeholders(
             f"state that operator {uid!r} reported can't be right: {flaw}"
         )
     return operator
+
+
+def _decides(uri: str, job_directory: str, claimed: Container[str]) -> bool:
+    """Whether a job decides when a file goes, and no single checkpoint of it does."""
+    return uri in claimed or lies_in(uri, uripath.join(job_directory, SHARED))
 
 
 def _resolved(

@@ -7,6 +7,7 @@ Storages write and read it, coordination decides what becomes of it. Start with 
 from holdfast.locations.metadata.format import decode_metadata, encode_metadata
 from holdfast.locations.metadata.records import (
     CheckpointMetadata,
+    ClaimedCheckpoint,
     StoredOperator,
     StoredSubtask,
     SubtaskStatistics,
@@ -16,6 +17,7 @@ from holdfast.locations.metadata.relative_uris import absolute_uri, relative_uri
 
 __all__ = [
     "CheckpointMetadata",
+    "ClaimedCheckpoint",
     "StoredOperator",
     "StoredSubtask",
     "SubtaskStatistics",

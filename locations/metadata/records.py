@@ -186,6 +186,20 @@ class StoredOperator(msgspec.Struct, frozen=True, omit_defaults=True):
         return None
 
 
+class ClaimedCheckpoint(msgspec.Struct, frozen=True):
+    """A checkpoint or savepoint that a job has begun with and owns, until it has deleted it.
+
+    Attributes:
+        pointer: URI of its directory.
+        commit_token: The token of its `_metadata`, which tells it from another one in that place.
+        files: URIs of all files that it leads to.
+    """
+
+    pointer: str
+    commit_token: str
+    files: tuple[str, ...]
+
+
 class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that a job needs to go on from a checkpoint.
 
@@ -200,6 +214,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
         epoch: Number of the claim to the job under which it was committed; 0 if there was none.
         operators: State by operator uid.
         coordinator_states: What the driver itself needs to go on, by the name of who wrote it.
+        claimed: What the job has claimed and not deleted yet.
     """
 
     job_id: str
@@ -211,6 +226,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_default
     operators: dict[str, StoredOperator]
     coordinator_states: dict[str, bytes] = {}
     epoch: Count = 0
+    claimed: tuple[ClaimedCheckpoint, ...] = ()
 
     @property
     def state_bytes(self) -> int:

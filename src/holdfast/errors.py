@@ -26,6 +26,7 @@ CheckpointConflictError    exists         the file or checkpoint to be made is t
                            taken-over     another driver has claimed the job since
                            claim-lost     the claim to the job was deleted with the job's directory
                            contended      somebody else does the same right now; repeat it
+                           claimed        another job has claimed the checkpoint or savepoint
 """
 
 from typing import Self

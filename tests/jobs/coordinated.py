@@ -9,6 +9,7 @@ from holdfast.locations import FileSystemCheckpointStorage, StoredSubtask
 from holdfast.locations.adapters import CheckpointedStateScope, file_system_for
 from holdfast.locations.coordination import CheckpointsCleaner
 from holdfast.locations.handles import OperatorStateHandle, OperatorStateMode, StatePartitions
+from holdfast.locations.storages import JobDirectory
 from holdfast.spark.operators import Operator
 from holdfast.spark.query import CLEANER, CheckpointCoordinator, PendingCheckpoint
 from holdfast.spark.subtask import Acknowledgement
@@ -27,6 +28,7 @@ def coordinator(
     parallelism: int = 2,
     key: str | list[str] | None = None,
     start: str | None = None,
+    claims_start: bool = False,
     allow_non_restored_state: bool = False,
     clock: Clock = SYSTEM_CLOCK,
     inline_threshold: int = 0,
@@ -53,6 +55,8 @@ def coordinator(
         num_retained=num_retained,
         allow_non_restored_state=allow_non_restored_state,
         start=start,
+        directory=JobDirectory.below(directory, job_id, single_writer=False),
+        claims_start=claims_start,
         cleaner=cleaner,
         clock=clock,
     )

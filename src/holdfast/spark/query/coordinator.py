@@ -11,11 +11,16 @@ from holdfast.common import Clock, uripath
 from holdfast.errors import CheckpointConflictError, InvalidRequestError
 from holdfast.locations.coordination import (
     CheckpointsCleaner,
+    Claims,
     CompletedCheckpointStore,
     are_own,
+    check_claimable,
+    check_not_claimed,
+    claim_checkpoint,
     complete_checkpoint,
     load_latest_checkpoint,
     outlives_checkpoint,
+    withdraw_claim,
     without_placeholders,
 )
 from holdfast.locations.file_systems import retry_deadline
@@ -23,6 +28,7 @@ from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, Subt
 from holdfast.locations.storages import (
     CheckpointStorageAccess,
     CompletedCheckpoint,
+    JobDirectory,
     JobOwnership,
     load_checkpoint,
     resolve_pointer,
@@ -39,7 +45,13 @@ from holdfast.spark.query.restored_state import (
 )
 from holdfast.spark.query.writing_program import writer
 from holdfast.spark.subtask import Acknowledgement, operator_state
-from holdfast.spark_progress import SPARK, GivenUpAttempt, SparkProgress, carried_history
+from holdfast.spark_progress import (
+    SPARK,
+    GivenUpAttempt,
+    SparkProgress,
+    all_streams,
+    carried_history,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +79,9 @@ class CheckpointCoordinator:
         allow_non_restored_state: Whether state of operators that the query no longer has may be
             left behind.
         start: Savepoint whose operators' state the query begins with if it has no checkpoint.
+        directory: The job's directory; None if it has none.
+        claims_start: Whether the savepoint becomes the job's own, which then refers to files of it, and deletes
+            it once it needs none of them. That takes a directory.
         sweep: Deletes what crashes have left; called in the background once the job is claimed.
         cleaner: Deletes checkpoints that are not kept, and runs `sweep`.
         clock: Says when checkpoints were completed, and how long they took.
@@ -84,6 +99,8 @@ class CheckpointCoordinator:
         num_retained: int,
         allow_non_restored_state: bool = False,
         start: str | None = None,
+        directory: JobDirectory | None = None,
+        claims_start: bool = False,
         sweep: Callable[[], object] | None = None,
         cleaner: CheckpointsCleaner,
         clock: Clock,
@@ -101,6 +118,9 @@ class CheckpointCoordinator:
         self._is_ours = False  # the last checkpoint: this run has completed it
         self._num_retained = num_retained
         self._start = start
+        self._directory = directory
+        self._claims_start = claims_start
+        self._claims = Claims(directory.uri if directory is not None else "")
         self._savepoint: CompletedCheckpoint | None = None  # what it begins with
         self._ownership: JobOwnership | None = None
         self._store = CompletedCheckpointStore(num_retained, cleaner)
@@ -139,12 +159,15 @@ class CheckpointCoordinator:
             last = load_latest_checkpoint(self.access)
             if last is not None:
                 self._continuation.check(last)
+                check_not_claimed([last])
             was_completed(batch_id, last, job_id=self._job_id)
             if last is not None:
                 check_same_rows(last, offsets_of)
             elif self._start is not None:
                 self._savepoint = load_checkpoint(resolve_pointer(self._start))
                 self._continuation.check_start(self._savepoint)
+                if self._claims_start and self._directory is not None:
+                    check_claimable(self._savepoint, all_streams(self._savepoint), self._directory)
             # For its errors; the state is assigned once the job is ours.
             assigned_operators(self._operators, last or self._savepoint, is_ours=self._is_ours)
             self._take_over()
@@ -167,7 +190,11 @@ class CheckpointCoordinator:
             assigned=assigned,
             new=frozenset(assigned.keys() - (restored.metadata.operators if restored else {})),
             may_refer={
-                uid: are_own(operator.subtasks, uripath.parent(location.external_pointer))
+                uid: are_own(
+                    operator.subtasks,
+                    uripath.parent(location.external_pointer),
+                    claimed=self._claims.files,
+                )
                 for uid, operator in assigned.items()
             },
             key_types=known_key_types(self._operators, restored),
@@ -182,6 +209,9 @@ class CheckpointCoordinator:
         completed = list(ownership.completed.values())
         if completed:
             self._continuation.check(completed[-1])
+            check_not_claimed(completed)
+            if self._directory is not None:
+                self._claims = Claims.carried(self._directory.uri, completed[-1], all_streams)
             _log.info(
                 "job %s goes on from checkpoint %d at %s",
                 self._job_id,
@@ -196,10 +226,25 @@ class CheckpointCoordinator:
                 self._job_id,
                 self._savepoint.location.external_pointer,
             )
+            if self._directory is not None:
+                self._claims = self._claims_at_start(self._savepoint, self._directory, ownership)
         self._ownership = ownership
-        self._store = CompletedCheckpointStore(self._num_retained, self._cleaner, completed)
+        self._store = CompletedCheckpointStore(
+            self._num_retained, self._cleaner, completed, self._claims
+        )
         if self._sweep is not None:
             self._cleaner.run(self._sweep, f"orphaned files of job {self._job_id}")
+
+    def _claims_at_start(
+        self, savepoint: CompletedCheckpoint, directory: JobDirectory, ownership: JobOwnership
+    ) -> Claims:
+        """Claim the savepoint that the job begins with; or let go of it, if it was claimed at a start before."""
+        if not self._claims_start:
+            withdraw_claim(savepoint.location.external_pointer, directory.uri)
+            return self._claims
+        streams = all_streams(savepoint)
+        claim = claim_checkpoint(savepoint, streams, directory, ownership, clock=self._clock)
+        return Claims(directory.uri, [claim], all_streams)
 
     def complete(
         self,
@@ -250,7 +295,8 @@ class CheckpointCoordinator:
             return False
         job_directory = uripath.parent(pending.location.external_pointer)
         states = (last.metadata.operators[uid] for uid in self._operators)
-        return all(outlives_checkpoint(state, job_directory) for state in states)
+        claimed = self._claims.files
+        return all(outlives_checkpoint(state, job_directory, claimed=claimed) for state in states)
 
     def carry_over(
         self, pending: PendingCheckpoint, progress: SparkProgress
@@ -295,6 +341,7 @@ class CheckpointCoordinator:
                 **sink_states,
             },
             epoch=ownership.epoch,
+            claimed=self._claims.claimed,
         )
         with retry_deadline(COMMIT_DEADLINE_S):
             completed = self._commit(pending, metadata, ownership)

@@ -107,6 +107,8 @@ class QueryRun:
             num_retained=settings.num_retained,
             allow_non_restored_state=settings.allow_non_restored_state,
             start=settings.savepoint_path,
+            directory=settings.job_directory(job_id),
+            claims_start=settings.claim_mode == "claim",
             sweep=_sweep_of(settings, job_id),
             cleaner=CLEANER,
             clock=clock,

@@ -17,6 +17,7 @@ class SettingArguments(TypedDict, total=False):
     checkpoint_storage: Literal["filesystem", "memory"] | None
     savepoint_dir: str | None
     savepoint_path: str | None
+    claim_mode: Literal["no-claim", "claim"] | None
     num_retained: int | None
     single_writer: bool | None
     allow_non_restored_state: bool | None

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.backends.keyed import BACKEND_NAMES, BackendName
 from holdfast.backends.sections import Compression
-from holdfast.common import duration_s
+from holdfast.common import checkpoint_directory, duration_s
 from holdfast.errors import InvalidRequestError
 from holdfast.locations.coordination import GRACE_S, LEAST_GRACE_S
 from holdfast.locations.storages import (
@@ -14,6 +14,7 @@ from holdfast.locations.storages import (
     MAX_INLINE_THRESHOLD_BYTES,
     CheckpointStorage,
     FileSystemCheckpointStorage,
+    JobDirectory,
     MemoryCheckpointStorage,
     check_job_id,
 )
@@ -86,6 +87,13 @@ def _rocksdb_memory(text: str) -> int:
     return memory
 
 
+def _claim_mode(text: str) -> str:
+    mode = text.lower().replace("_", "-")
+    if mode not in {"no-claim", "claim"}:
+        raise ValueError(text)
+    return mode
+
+
 def _compression(text: str) -> Compression | None:
     compressions: dict[str, Compression | None] = {"none": None, "lz4": "lz4", "zstd": "zstd"}
     if text.lower() not in compressions:
@@ -144,6 +152,17 @@ class Settings:
         flink="execution.state-recovery.path",
         older_flink=("execution.savepoint.path",),
         parse=str,
+    )
+    claim_mode: str = _setting(
+        "no-claim",
+        key="savepoint.claim-mode",
+        kind="`no-claim` or `claim`",
+        meaning="Whose the savepoint or checkpoint is that a query begins with. With `no-claim` it stays its "
+        "owner's: the first checkpoint copies its state. With `claim` it becomes the query's: checkpoints "
+        "refer to its files without copying them, and it is deleted once none of them needs it.",
+        flink="execution.state-recovery.claim-mode",
+        older_flink=("execution.savepoint-restore-mode",),
+        parse=_claim_mode,
     )
     num_retained: int = _setting(
         1,
@@ -294,6 +313,20 @@ class Settings:
             backends=self.state_backend.by_operator,
             rocksdb_memory_bytes=self.rocksdb_memory,
         )
+
+    def job_directory(self, job_id: str) -> JobDirectory | None:
+        """The directory of a job; None if checkpoints are kept in the driver alone.
+
+        Raises:
+            InvalidRequestError: The query is to claim what it begins with, and has no directory.
+        """
+        if self.checkpoint_dir is not None:
+            directory = checkpoint_directory(self.checkpoint_dir)
+            return JobDirectory.below(directory, job_id, single_writer=self.single_writer)
+        if self.claim_mode == "claim":
+            message = f"a query can claim what it begins with only if it keeps checkpoints; set {PREFIX}checkpoint.dir"
+            raise InvalidRequestError(message)
+        return None
 
     def open_storage(self) -> CheckpointStorage:
         """The checkpoint storage that the settings describe; it is not touched yet.

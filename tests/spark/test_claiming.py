@@ -1,0 +1,293 @@
+"""A job that claims what it begins with: what it refers to, what is deleted and when, who is refused."""
+
+import pytest
+from contracts.files import files_below, write
+from contracts.sweeps import clock
+from jobs.coordinated import begun, coordinator, progress
+from jobs.segments import (
+    UID,
+    Backend,
+    adds,
+    contents,
+    reports,
+    run_batch,
+    shared_files,
+    shared_in,
+)
+
+from holdfast.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    InvalidRequestError,
+)
+from holdfast.locations import CompletedCheckpoint, copy_checkpoint, sweep, verify
+from holdfast.locations.adapters import file_system_for
+from holdfast.locations.coordination import CLAIMED, claimant_of, load_checkpoints
+from holdfast.spark.query import CLEANER, CheckpointCoordinator
+from holdfast.testing import Faults
+
+__all__ = ["clock"]  # the store's, which tells files of one moment from those of the next
+
+
+def nothing(_: int, __: Backend) -> None:
+    """A batch that changes nothing."""
+
+
+def merges(_: int, backend: Backend) -> None:
+    """A batch that makes a single segment of all."""
+    merged = b"".join(backend.segments.values())
+    backend.segments.clear()
+    backend.add(merged)
+
+
+def latest(driver: CheckpointCoordinator) -> CompletedCheckpoint:
+    assert driver.latest is not None
+    return driver.latest
+
+
+def pointer_of(driver: CheckpointCoordinator) -> str:
+    return latest(driver).location.external_pointer
+
+
+def state_of(driver: CheckpointCoordinator) -> list[list[bytes]]:
+    subtasks = latest(driver).metadata.operators[UID].subtasks
+    return [sorted(segments.values()) for segments in contents([subtasks[0], subtasks[1]])]
+
+
+def claiming(
+    directory: str, start: str, *, job_id: str = "job", num_retained: int = 1
+) -> CheckpointCoordinator:
+    return coordinator(
+        directory, job_id=job_id, start=start, claims_start=True, num_retained=num_retained
+    )
+
+
+@pytest.fixture
+def former(memory_directory: str) -> CheckpointCoordinator:
+    """The job `other`, which has run two batches and keeps both checkpoints."""
+    driver = coordinator(memory_directory, job_id="other")
+    run_batch(driver, 0, adds(b"old"))
+    run_batch(driver, 1, adds(b"newer"))
+    return driver
+
+
+@pytest.fixture
+def savepoint(memory_directory: str, former: CheckpointCoordinator) -> str:
+    copy = copy_checkpoint(latest(former), f"{memory_directory}/savepoints")
+    return copy.location.external_pointer
+
+
+class TestOfASavepoint:
+    def test_the_first_checkpoint_writes_only_what_changed(
+        self, memory_directory: str, savepoint: str
+    ) -> None:
+        driver = claiming(memory_directory, savepoint)
+        run_batch(driver, 0, adds(b"new"))
+        assert len(shared_files(memory_directory)) == 2
+        assert state_of(driver) == [
+            [b"%s of %d" % (what, index) for what in (b"new", b"newer", b"old")] for index in (0, 1)
+        ]
+        claimed = [claim.pointer for claim in latest(driver).metadata.claimed]
+        assert claimed == [savepoint]
+
+    def test_it_stays_whole_as_long_as_a_kept_checkpoint_needs_it_and_goes_then(
+        self, memory_directory: str, savepoint: str
+    ) -> None:
+        before = files_below(savepoint)
+        driver = claiming(memory_directory, savepoint, num_retained=2)
+        run_batch(driver, 0, adds(b"new"))
+        run_batch(driver, 1, merges)
+        CLEANER.wait()
+        assert before < files_below(savepoint)
+        run_batch(driver, 2, nothing)
+        CLEANER.wait()
+        assert files_below(savepoint) == set()
+        assert not list(file_system_for(savepoint).list(f"{memory_directory}/savepoints"))
+        run_batch(driver, 3, nothing)
+        assert latest(driver).metadata.claimed == ()
+
+    def test_a_driver_that_is_started_later_deletes_it(
+        self, memory_directory: str, savepoint: str
+    ) -> None:
+        run_batch(claiming(memory_directory, savepoint), 0, adds(b"new"))
+        driver = coordinator(memory_directory, num_retained=1)
+        assert begun(driver, 1).may_refer == {UID: True}
+        run_batch(driver, 1, merges)
+        CLEANER.wait()
+        assert files_below(savepoint) == set()
+
+    def test_the_same_job_goes_on_with_its_claim_after_a_crash_before_its_first_checkpoint(
+        self, memory_directory: str, savepoint: str
+    ) -> None:
+        reports(begun(claiming(memory_directory, savepoint), 0), adds())
+        with pytest.raises(CheckpointConflictError, match="job 'job' in .* has claimed") as error:
+            begun(claiming(memory_directory, savepoint, job_id="third"), 0)
+        assert error.value.kind == "claimed"
+        assert not files_below(f"{memory_directory}/third")
+        driver = claiming(memory_directory, savepoint)
+        run_batch(driver, 0, merges)
+        CLEANER.wait()
+        assert files_below(savepoint) == set()
+
+    def test_a_job_that_claims_no_more_lets_go_of_it_unless_it_has_a_checkpoint(
+        self, memory_directory: str, savepoint: str
+    ) -> None:
+        begun(claiming(memory_directory, savepoint), 0)
+        assert claimant_of(savepoint) is not None
+        driver = coordinator(memory_directory, start=savepoint, num_retained=1)
+        for batch_id in range(3):
+            run_batch(driver, batch_id, merges)
+        CLEANER.wait()
+        assert claimant_of(savepoint) is None
+        assert all(file.failure is None for file in verify(latest(driver).metadata.streams()))
+        run_batch(claiming(memory_directory, savepoint, job_id="third"), 0, merges)
+
+    def test_a_copy_of_a_checkpoint_that_refers_to_it_holds_everything_itself(
+        self, memory_directory: str, savepoint: str
+    ) -> None:
+        driver = claiming(memory_directory, savepoint)
+        run_batch(driver, 0, adds(b"new"))
+        copy = copy_checkpoint(latest(driver), f"{memory_directory}/copies")
+        assert copy.metadata.claimed == ()
+        assert all(
+            file.uri.startswith(copy.location.external_pointer)
+            for file in verify(copy.metadata.streams())
+        )
+
+    def test_a_checkpoint_that_refers_to_what_is_claimed_can_not_be_claimed_itself(
+        self, memory_directory: str, savepoint: str
+    ) -> None:
+        driver = claiming(memory_directory, savepoint)
+        run_batch(driver, 0, adds(b"new"))
+        with pytest.raises(InvalidRequestError, match="belongs to another checkpoint or savepoint"):
+            begun(claiming(memory_directory, pointer_of(driver), job_id="third"), 0)
+
+    def test_what_the_user_has_put_beside_its_files_stays(
+        self, memory_directory: str, savepoint: str
+    ) -> None:
+        write(file_system_for(savepoint), f"{savepoint}/README", b"mine")
+        run_batch(claiming(memory_directory, savepoint), 0, merges)
+        CLEANER.wait()
+        assert files_below(savepoint) == {f"{savepoint}/README"}
+
+    def test_one_that_can_not_be_read_in_its_place_stops_the_deletion(
+        self, memory_directory: str, savepoint: str
+    ) -> None:
+        before = files_below(savepoint)
+        beside = f"{memory_directory}/savepoints/damaged"
+        file_system_for(beside).prepare_directory(beside)
+        write(file_system_for(beside), f"{beside}/_metadata", b"?")
+        driver = claiming(memory_directory, savepoint)
+        run_batch(driver, 0, merges)
+        CLEANER.wait()
+        assert before < files_below(savepoint)
+        file_system_for(beside).delete([f"{beside}/_metadata"])
+        run_batch(driver, 1, nothing)
+        CLEANER.wait()
+        assert files_below(savepoint) == set()
+
+    def test_whoever_has_deleted_the_record_has_taken_it_back(
+        self, memory_directory: str, savepoint: str
+    ) -> None:
+        before = files_below(savepoint)
+        driver = claiming(memory_directory, savepoint)
+        run_batch(driver, 0, adds(b"new"))
+        file_system_for(savepoint).delete([f"{savepoint}/{CLAIMED}"])
+        driver = coordinator(memory_directory, num_retained=1)
+        pending = begun(driver, 1)
+        assert pending.may_refer == {UID: False}
+        driver.complete(pending, reports(pending, nothing), progress(1))
+        CLEANER.wait()
+        assert files_below(savepoint) == before
+        assert shared_in(latest(driver).metadata) <= shared_files(memory_directory)
+
+    def test_a_record_that_can_not_be_read_is_an_error(
+        self, memory_directory: str, savepoint: str
+    ) -> None:
+        write(file_system_for(savepoint), f"{savepoint}/{CLAIMED}", b"{")
+        with pytest.raises(CheckpointCorruptedError, match="who has claimed"):
+            begun(claiming(memory_directory, savepoint), 0)
+
+
+class TestOfACheckpointOfAnotherJob:
+    def test_its_files_go_but_for_those_that_older_checkpoints_of_that_job_need(
+        self, memory_directory: str, former: CheckpointCoordinator
+    ) -> None:
+        older, newest = load_checkpoints(former.access)
+        driver = claiming(memory_directory, pointer_of(former))
+        run_batch(driver, 0, adds(b"new"))
+        assert len(shared_files(memory_directory)) == 2
+        run_batch(driver, 1, merges)
+        CLEANER.wait()
+        assert load_checkpoints(former.access) == [older]
+        assert all(file.failure is None for file in verify(older.metadata.streams()))
+        assert shared_files(memory_directory, "other") == shared_in(older.metadata)
+        assert not files_below(newest.location.external_pointer)
+
+    def test_its_driver_commits_nothing_more(
+        self, memory_directory: str, former: CheckpointCoordinator
+    ) -> None:
+        pending = begun(former, 2)
+        begun(claiming(memory_directory, pointer_of(former)), 0)
+        with pytest.raises(CheckpointConflictError, match="taken over"):
+            former.complete(pending, reports(pending, merges), progress(2))
+
+    def test_its_job_is_not_started_again(
+        self, memory_directory: str, former: CheckpointCoordinator
+    ) -> None:
+        begun(claiming(memory_directory, pointer_of(former)), 0)
+        with pytest.raises(CheckpointConflictError, match="job 'job' in .* has claimed") as error:
+            begun(coordinator(memory_directory, job_id="other"), 2)
+        assert error.value.kind == "claimed"
+
+    def test_its_sweep_deletes_nothing_that_is_claimed(
+        self, memory_directory: str, former: CheckpointCoordinator
+    ) -> None:
+        driver = claiming(memory_directory, pointer_of(former))
+        run_batch(driver, 0, adds(b"new"))
+        assert sweep(memory_directory, "other", grace_s=0).files == ()
+        assert state_of(driver)
+
+    def test_only_the_newest_can_be_claimed(
+        self, memory_directory: str, former: CheckpointCoordinator
+    ) -> None:
+        older, _ = load_checkpoints(former.access)
+        before = files_below(f"{memory_directory}/other")
+        with pytest.raises(InvalidRequestError, match="not its job's newest, which is 2"):
+            begun(claiming(memory_directory, older.location.external_pointer), 0)
+        assert files_below(f"{memory_directory}/other") == before
+
+    def test_a_job_that_is_started_while_its_checkpoint_is_claimed_keeps_it(
+        self, faults: Faults
+    ) -> None:
+        """The former job's driver looks before the record is there, and the claimer after."""
+        run_batch(coordinator(faults.directory, job_id="other"), 0, adds(b"old"))
+        started: list[CheckpointCoordinator] = []
+
+        def start() -> None:
+            driver = coordinator(faults.behind, job_id="other")
+            begun(driver, 1)
+            started.append(driver)
+
+        pointer = f"{faults.directory}/other/chk-1"
+        driver = claiming(faults.directory, pointer)
+        faults.clear()
+        faults.before("publish", start, nth=3)  # after the claims to both jobs
+        with pytest.raises(CheckpointConflictError, match="started while it was being claimed"):
+            begun(driver, 0)
+        faults.clear()
+        assert claimant_of(pointer) is None
+        run_batch(started[0], 1, nothing)
+
+    def test_what_is_gone_when_it_is_claimed_is_an_error(self, faults: Faults) -> None:
+        run_batch(coordinator(faults.directory, job_id="other"), 0, adds(b"old"))
+        pointer = f"{faults.directory}/other/chk-1"
+        driver = claiming(faults.directory, pointer)
+        behind = f"{faults.behind}/other/chk-1/_metadata"
+        faults.clear()
+        faults.before("publish", lambda: file_system_for(behind).delete([behind]), nth=3)
+        with pytest.raises(CheckpointNotFoundError):
+            begun(driver, 0)
+        faults.clear()
+        assert claimant_of(pointer) is None
