@@ -272,7 +272,7 @@ class TestOfACheckpointOfAnotherJob:
 
         pointer = f"{faults.directory}/other/chk-1"
         driver = claiming(faults.directory, pointer)
-        faults.clear()
+        faults.calls.clear()
         faults.before("publish", start, nth=3)  # after the claims to both jobs
         with pytest.raises(CheckpointConflictError, match="started while it was being claimed"):
             begun(driver, 0)
@@ -285,7 +285,7 @@ class TestOfACheckpointOfAnotherJob:
         pointer = f"{faults.directory}/other/chk-1"
         driver = claiming(faults.directory, pointer)
         behind = f"{faults.behind}/other/chk-1/_metadata"
-        faults.clear()
+        faults.calls.clear()
         faults.before("publish", lambda: file_system_for(behind).delete([behind]), nth=3)
         with pytest.raises(CheckpointNotFoundError):
             begun(driver, 0)
