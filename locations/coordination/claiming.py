@@ -127,11 +127,11 @@ def check_claimable(
     places = [pointer] if former is None else [pointer, uripath.join(former.uri, SHARED)]
     for file in files_of(streams):
         if not any(lies_in(file.uri, place) for place in places):
-            message = (
-                "it can't be claimed, because it needs a file that belongs to another checkpoint or "
-                f"savepoint, {file.uri}; copy it (holdfast copy), and claim the copy"
-            )
-            raise InvalidRequestError(message, pointer)
+            raise _not_all_its_own(f"needs {file.uri}, which", pointer)
+    for claim in checkpoint.metadata.claimed:  # this job could not be told any more to delete that
+        raise _not_all_its_own(
+            f"was made by a job that has yet to delete {claim.pointer}, which", pointer
+        )
     if former is not None:
         _check_newest(checkpoint, former.completed_checkpoints())
 
@@ -216,6 +216,14 @@ def _check_newest(checkpoint: CompletedCheckpoint, completed: Iterable[int]) -> 
             "be deleting any other; claim that, or copy this (holdfast copy) and claim the copy"
         )
         raise InvalidRequestError(message, checkpoint.location.external_pointer)
+
+
+def _not_all_its_own(why: str, pointer: str) -> InvalidRequestError:
+    message = (
+        f"it can't be claimed, because it {why} belongs to another checkpoint or savepoint; copy it (holdfast "
+        "copy), and claim the copy"
+    )
+    return InvalidRequestError(message, pointer)
 
 
 def _check_fenced(fence: JobOwnership, pointer: str) -> None:
