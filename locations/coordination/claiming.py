@@ -35,8 +35,10 @@ from holdfast.locations.metadata import ClaimedCheckpoint
 from holdfast.locations.storages import (
     CHECKPOINT,
     METADATA_FILE,
+    NOT_EXTERNALLY_ADDRESSABLE,
     SHARED,
     CompletedCheckpoint,
+    CompletedCheckpointStorageLocation,
     JobDirectory,
     JobOwnership,
     lies_in,
@@ -89,13 +91,20 @@ def claimed_at(pointer: str) -> str:
     return uripath.join(pointer, CLAIMED)
 
 
-def check_not_claimed(checkpoints: Iterable[CompletedCheckpoint]) -> None:
-    """Refuse to go on with a job of which another one has claimed a checkpoint.
+def check_not_claimed(checkpoints: Iterable[CompletedCheckpointStorageLocation]) -> None:
+    """Refuse to change or go on with a job of which another one has claimed a checkpoint.
+
+    Args:
+        checkpoints: Where the job has its checkpoints.
 
     Raises:
         CheckpointConflictError: Another job has.
     """
-    pointers = [checkpoint.location.external_pointer for checkpoint in checkpoints]
+    pointers = [
+        location.external_pointer
+        for location in checkpoints
+        if location.external_pointer != NOT_EXTERNALLY_ADDRESSABLE
+    ]
     for pointer, holder in zip(pointers, in_parallel(claimant_of, pointers), strict=True):
         if holder is not None:
             raise _is_claimed(pointer, holder)

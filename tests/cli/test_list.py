@@ -55,6 +55,8 @@ def test_json_has_checkpoints_and_savepoints_with_what_is_new_and_what_is_refere
         "total_bytes": second.metadata.state_bytes + second.metadata_bytes,
         "state_bytes": second.metadata.state_bytes,
         "metadata_bytes": second.metadata_bytes,
+        "claimed_by": None,
+        "has_claimed": [],
     }
     assert [(row["kind"], row["pointer"], row["referenced_bytes"]) for row in rows] == [
         ("checkpoint", f"{kept.directory}/job/chk-2", 0),

@@ -111,6 +111,8 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
         "total_bytes": sum(sizes) + newest.metadata_bytes,
         "state_bytes": sum(sizes),
         "metadata_bytes": newest.metadata_bytes,
+        "claimed_by": None,
+        "has_claimed": [],
         "duration_ms": 12.5,
         "epoch": 1,
         "writer": "holdfast tests",

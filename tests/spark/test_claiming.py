@@ -121,7 +121,7 @@ class TestOfASavepoint:
         self, memory_directory: str, savepoint: str
     ) -> None:
         reports(begun(claiming(memory_directory, savepoint), 0), adds())
-        with pytest.raises(CheckpointConflictError, match="job 'job' in .* has claimed") as error:
+        with pytest.raises(CheckpointConflictError, match=r"job 'job' in .* has claimed") as error:
             begun(claiming(memory_directory, savepoint, job_id="third"), 0)
         assert error.value.kind == "claimed"
         assert not files_below(f"{memory_directory}/third")
@@ -237,7 +237,7 @@ class TestOfACheckpointOfAnotherJob:
         self, memory_directory: str, former: CheckpointCoordinator
     ) -> None:
         begun(claiming(memory_directory, pointer_of(former)), 0)
-        with pytest.raises(CheckpointConflictError, match="job 'job' in .* has claimed") as error:
+        with pytest.raises(CheckpointConflictError, match=r"job 'job' in .* has claimed") as error:
             begun(coordinator(memory_directory, job_id="other"), 2)
         assert error.value.kind == "claimed"
 

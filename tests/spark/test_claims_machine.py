@@ -41,8 +41,9 @@ from holdfast.testing import ANY_CALL, ManualClock, faulty_file_system
 
 JOBS = ("a", "b", "c")
 
-Death = type("Death", (BaseException,), {})
-"""No handler in the code under test may run."""
+
+class Death(BaseException):
+    """No handler in the code under test may run."""
 
 
 def merges(_: int, backend: Backend) -> None:
@@ -104,8 +105,9 @@ class ClaimsMachine(RuleBasedStateMachine):
     )
     def starts(
         self,
+        *,
         job: str,
-        claims: bool,  # noqa: FBT001  # drawn by name
+        claims: bool,
         start: int,
         num_retained: int,
         change: Change,

@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.cli.output import time_text
 from holdfast.cli.stores import use_stores
-from holdfast.locations.coordination import find_checkpoint, is_savepoint, size_of
+from holdfast.locations.coordination import claimant_of, find_checkpoint, is_savepoint, size_of
 from holdfast.locations.storages import CompletedCheckpoint
 from holdfast.spark_progress import SPARK, SparkProgress, all_streams, directories_of, progress_of
 
@@ -43,12 +43,13 @@ def summary(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
     """A checkpoint in a few values, which are the same in the JSON of all commands.
 
     Raises:
-        CheckpointCorruptedError: Spark's part of the checkpoint can't be read.
+        CheckpointCorruptedError: Spark's part of the checkpoint, or who has claimed it, can't be read.
     """
     metadata = checkpoint.metadata
     pointer = checkpoint.location.external_pointer
     progress = progress_in(checkpoint)
     size = size_of(checkpoint, all_streams(checkpoint))
+    holder = claimant_of(pointer)
     return {
         "kind": "savepoint" if is_savepoint(pointer) else "checkpoint",
         "job": metadata.job_id,
@@ -62,4 +63,12 @@ def summary(checkpoint: CompletedCheckpoint) -> dict[str, Any]:
         "total_bytes": size.total_bytes,
         "state_bytes": metadata.state_bytes,
         "metadata_bytes": checkpoint.metadata_bytes,
+        "claimed_by": None
+        if holder is None
+        else {
+            "job": holder.job_id,
+            "directory": holder.directory,
+            "claimed": time_text(holder.claimed_ms),
+        },
+        "has_claimed": [claim.pointer for claim in metadata.claimed],
     }

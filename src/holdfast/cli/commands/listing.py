@@ -9,7 +9,7 @@ from holdfast.cli.history import checkpoints_by_job, history_rows, print_history
 from holdfast.cli.output import age_text, bytes_text, print_json, print_line, print_lines, say
 from holdfast.cli.pointed_checkpoint import summary
 from holdfast.cli.stores import add_stores, use_stores
-from holdfast.common import uripath
+from holdfast.common import in_parallel, uripath
 from holdfast.errors import CheckpointError
 from holdfast.locations.coordination import FoundCheckpoint, find_checkpoints
 from holdfast.locations.storages import CompletedCheckpoint
@@ -101,12 +101,19 @@ def _rows(
 ) -> list[dict[str, Any]]:
     """A row for each checkpoint; why there is none joins the failures."""
     rows = []
-    for checkpoint in checkpoints:
-        try:
-            rows.append(summary(checkpoint))
-        except CheckpointError as error:
-            failures.append(error)
+    for row in in_parallel(_row, checkpoints):
+        if isinstance(row, CheckpointError):
+            failures.append(row)
+        else:
+            rows.append(row)
     return rows
+
+
+def _row(checkpoint: CompletedCheckpoint) -> dict[str, Any] | CheckpointError:
+    try:
+        return summary(checkpoint)
+    except CheckpointError as error:
+        return error
 
 
 def _history(
@@ -140,6 +147,11 @@ def _title(row: dict[str, Any]) -> str:
     return f"job {row['job']}{of} in {uripath.parent(row['pointer'])}"
 
 
+def _claimed(row: dict[str, Any]) -> str:
+    holder = row["claimed_by"]
+    return "" if holder is None else f" (claimed by job {holder['job']})"
+
+
 def _text(row: dict[str, Any], now_s: float) -> dict[str, str]:
     completed = datetime.fromisoformat(row["completed"])
     return {
@@ -149,5 +161,5 @@ def _text(row: dict[str, Any], now_s: float) -> dict[str, str]:
         "new": bytes_text(row["new_bytes"]),
         "referenced": bytes_text(row["referenced_bytes"]),
         "total": bytes_text(row["total_bytes"]),
-        "name": uripath.name(row["pointer"]),
+        "name": uripath.name(row["pointer"]) + _claimed(row),
     }

@@ -185,10 +185,22 @@ def _print(shown: dict[str, Any], *, subtasks: bool, now_s: float) -> None:
         "files": f"{count_text(len(shown['files']), 'file')} and metadata of "
         f"{bytes_text(shown['metadata_bytes'])}",
     }
-    print_pairs(pairs | _spark_pairs(shown))
+    print_pairs(pairs | _claim_pairs(shown) | _spark_pairs(shown))
     for uid, operator in shown["operators"].items():
         print_line()
         _print_operator(uid, operator, subtasks=subtasks)
+
+
+def _claim_pairs(shown: dict[str, Any]) -> dict[str, str]:
+    pairs = {}
+    if (holder := shown["claimed_by"]) is not None:
+        when = datetime.fromisoformat(holder["claimed"])
+        pairs["claimed by"] = (
+            f"job {holder['job']} in {holder['directory']}, {when:%Y-%m-%d %H:%M:%S} UTC"
+        )
+    if shown["has_claimed"]:
+        pairs["has claimed"] = "\n".join(shown["has_claimed"])
+    return pairs
 
 
 def _spark_pairs(shown: dict[str, Any]) -> dict[str, str]:

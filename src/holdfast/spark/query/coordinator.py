@@ -159,7 +159,7 @@ class CheckpointCoordinator:
             last = load_latest_checkpoint(self.access)
             if last is not None:
                 self._continuation.check(last)
-                check_not_claimed([last])
+                check_not_claimed([last.location])
             was_completed(batch_id, last, job_id=self._job_id)
             if last is not None:
                 check_same_rows(last, offsets_of)
@@ -209,7 +209,7 @@ class CheckpointCoordinator:
         completed = list(ownership.completed.values())
         if completed:
             self._continuation.check(completed[-1])
-            check_not_claimed(completed)
+            check_not_claimed(checkpoint.location for checkpoint in completed)
             if self._directory is not None:
                 self._claims = Claims.carried(self._directory.uri, completed[-1], all_streams)
             _log.info(

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from holdfast.common import in_parallel, read_exactly, uripath
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError, InvalidRequestError
-from holdfast.locations.coordination import files_of, stored, with_copies
+from holdfast.locations.coordination import claimant_of, files_of, stored, with_copies
 from holdfast.locations.file_systems import file_system_for
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata
@@ -58,6 +58,10 @@ class Base:
         completed = load_checkpoint(resolve_pointer(pointer))
         pointer = completed.location.external_pointer
         spark_files = spark_files_of(completed.metadata, pointer)
+        holder = claimant_of(pointer)
+        if holder is not None:
+            message = f"base was claimed by job {holder.job_id!r}, which deletes it; name another one, or none"
+            raise InvalidRequestError(message, pointer)
         owner = progress_of(completed.metadata).query_id
         if owner != query_id:
             message = f"base is a savepoint of another query, {owner}; this is {query_id}"

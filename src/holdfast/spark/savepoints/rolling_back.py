@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Mapping
 
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
+from holdfast.locations.coordination import check_not_claimed
 from holdfast.locations.storages import (
     CheckpointStorageAccess,
     CompletedCheckpoint,
@@ -72,8 +73,8 @@ def roll_back(
         InvalidRequestError: The query runs in this process, or Spark lives in it and could still store
             state; or an argument can't be used.
         CheckpointNotFoundError: What it would need is gone; nothing was touched.
-        CheckpointConflictError: Another driver takes the job, or somebody else has begun the same roll
-            back meanwhile.
+        CheckpointConflictError: Another driver takes the job, another job has claimed a checkpoint of it, or
+            somebody else has begun the same roll back meanwhile.
         StorageUnavailableError: Something could not be read or written; repeat it.
     """
     address = QueryAddress(
@@ -105,6 +106,7 @@ def roll_back(
     if stored.access is not None and last is not None:
         _discard_damaged(stored.access, last)
         ownership = stored.access.claim_job()
+        check_not_claimed(each.location for each in ownership.completed.values())
     forget_restored(location)
     attempt = change.begin()
     gone = beyond(tree(location), way.batch)  # not before: a driver thought dead may have gone on

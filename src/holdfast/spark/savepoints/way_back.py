@@ -6,6 +6,7 @@ from typing import Self
 
 from holdfast.common import in_parallel
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
+from holdfast.locations.coordination import check_not_claimed
 from holdfast.locations.storages import CompletedCheckpoint, load_checkpoint, resolve_pointer
 from holdfast.spark import sessions
 from holdfast.spark.checkpoint_location import (
@@ -51,6 +52,8 @@ class WayBack:
         query = StoppedQuery.at(address)
         stored = query.stored
         location = stored.checkpoint_location
+        if stored.access is not None:
+            check_not_claimed(stored.access.completed_checkpoints().values())
         last = _checkpoint(stored, checkpoint) if checkpoint is not None else None
         if last is None and stored.access is not None:
             message = (
