@@ -21,9 +21,10 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
 )
-from holdfast.locations import CompletedCheckpoint, copy_checkpoint, sweep, verify
+from holdfast.locations import CompletedCheckpoint, copy_checkpoint, load_checkpoint, sweep, verify
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.coordination import CLAIMED, claimant_of, load_checkpoints
+from holdfast.locations.storages import resolve_pointer
 from holdfast.spark.query import CLEANER, CheckpointCoordinator
 from holdfast.testing import Faults
 
@@ -92,7 +93,7 @@ class TestOfASavepoint:
         assert claimed == [savepoint]
 
     def test_it_stays_whole_as_long_as_a_kept_checkpoint_needs_it_and_goes_then(
-        self, memory_directory: str, savepoint: str
+        self, memory_directory: str, savepoint: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         before = files_below(savepoint)
         driver = claiming(memory_directory, savepoint, num_retained=2)
@@ -106,6 +107,7 @@ class TestOfASavepoint:
         assert not list(file_system_for(savepoint).list(f"{memory_directory}/savepoints"))
         run_batch(driver, 3, nothing)
         assert latest(driver).metadata.claimed == ()
+        assert "could not clean up" not in caplog.text
 
     def test_a_driver_that_is_started_later_deletes_it(
         self, memory_directory: str, savepoint: str
@@ -279,6 +281,45 @@ class TestOfACheckpointOfAnotherJob:
         faults.clear()
         assert claimant_of(pointer) is None
         run_batch(started[0], 1, nothing)
+
+    def test_a_job_that_is_started_and_claimed_meanwhile_is_refused(self, faults: Faults) -> None:
+        run_batch(coordinator(faults.directory, job_id="other"), 0, adds(b"old"))
+        pointer = f"{faults.directory}/other/chk-1"
+        driver = coordinator(faults.directory, job_id="other")
+
+        def claims() -> None:
+            faults.clear()
+            begun(claiming(faults.directory, pointer), 0)
+
+        faults.before("publish", claims)  # of the claim to its own job
+        with pytest.raises(CheckpointConflictError, match=r"job 'job' in .* has claimed"):
+            begun(driver, 1)
+
+    def test_of_two_jobs_that_claim_it_at_once_one_is_refused(self, faults: Faults) -> None:
+        run_batch(coordinator(faults.directory, job_id="other"), 0, adds(b"old"))
+        pointer = f"{faults.directory}/other/chk-1"
+        checkpoint = load_checkpoint(resolve_pointer(pointer))
+        rehearsed, copy = (
+            copy_checkpoint(checkpoint, f"{faults.directory}/savepoints").location.external_pointer
+            for _ in range(2)
+        )
+        driver = claiming(faults.directory, rehearsed, job_id="rehearsal")
+        faults.calls.clear()
+        begun(driver, 0)
+        last = faults.calls.count("publish")
+        driver = claiming(faults.directory, copy)
+        faults.calls.clear()
+
+        def claims() -> None:
+            faults.clear()
+            begun(claiming(faults.directory, copy, job_id="third"), 0)
+
+        faults.before("publish", claims, nth=last)  # of the record
+        with pytest.raises(CheckpointConflictError, match=r"job 'third' in .* has claimed"):
+            begun(driver, 0)
+        holder = claimant_of(copy)
+        assert holder is not None
+        assert holder.job_id == "third"
 
     def test_what_is_gone_when_it_is_claimed_is_an_error(self, faults: Faults) -> None:
         run_batch(coordinator(faults.directory, job_id="other"), 0, adds(b"old"))
