@@ -14,6 +14,7 @@ from holdfast.backends.keys import key_hash
 from holdfast.backends.subtask import OperatorKey
 from holdfast.common import SYSTEM_CLOCK
 from holdfast.locations import CompletedCheckpoint, FileSystemCheckpointStorage
+from holdfast.locations.storages import JobDirectory
 from holdfast.spark import Settings, StatefulFunction
 from holdfast.spark.operators import Operator
 from holdfast.spark.query import CLEANER, CheckpointCoordinator, PendingCheckpoint
@@ -40,6 +41,7 @@ class KeyedJob:
         output: The rows that go; None for such as come.
         parallelism: Number of subtasks.
         start: The savepoint that it begins with.
+        claims_start: Whether it claims that.
         job_id: The job.
         query_id: Spark's id of the query.
         warm: What may stay on the host.
@@ -56,6 +58,7 @@ class KeyedJob:
         output: pa.Schema | None = None,
         parallelism: int = 2,
         start: str | None = None,
+        claims_start: bool = False,
         job_id: str = "job",
         query_id: str = QUERY,
         warm: WarmSettings = WarmSettings(),  # noqa: B008  # frozen
@@ -88,6 +91,8 @@ class KeyedJob:
             operators={UID: self._operator},
             num_retained=2,
             start=start,
+            directory=JobDirectory.below(directory, job_id, single_writer=False),
+            claims_start=claims_start,
             cleaner=CLEANER,
             clock=SYSTEM_CLOCK,
         )

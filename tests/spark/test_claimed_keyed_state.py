@@ -1,0 +1,92 @@
+"""Keyed state of a savepoint that a job claims, with each backend that has files of its own."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from contracts.files import files_below
+from jobs.keyed import KeyedJob
+from jobs.keyed_operators import Totals
+
+from holdfast.backends.keyed import BackendName
+from holdfast.locations import CompletedCheckpoint, copy_checkpoint
+from holdfast.locations.coordination import files_of
+from holdfast.spark.warm_state import WarmSettings
+
+SCHEMA = pa.schema([("key", pa.int64()), ("id", pa.int64())])
+OUTPUT = pa.schema([("key", pa.int64()), ("rows", pa.int64()), ("ids", pa.int64())])
+KEYS = range(4000)
+
+
+def job(
+    directory: str,
+    backend: BackendName,
+    *,
+    job_id: str = "job",
+    start: str | None = None,
+    claims: bool = False,
+    parallelism: int = 2,
+) -> KeyedJob:
+    return KeyedJob(
+        directory,
+        Totals(),
+        schema=SCHEMA,
+        output=OUTPUT,
+        parallelism=parallelism,
+        start=start,
+        claims_start=claims,
+        job_id=job_id,
+        warm=WarmSettings(local_bytes=1 << 30, segment_bytes=1 << 30, backend=backend),
+    )
+
+
+def written(checkpoint: CompletedCheckpoint) -> int:
+    """Bytes in files that lie in the job's own directory."""
+    own = checkpoint.location.external_pointer.rpartition("/")[0]
+    files = files_of(checkpoint.metadata.streams())
+    return sum(file.size for file in files if file.uri.startswith(f"{own}/"))
+
+
+@pytest.fixture(autouse=True)
+def _of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    local = tmp_path / "blockmgr-1"
+    local.mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", os.fspath(local))
+
+
+@pytest.mark.parametrize("backend", ["columnar", "rocksdb"])
+@pytest.mark.parametrize("parallelism", [2, 3])
+def test_the_first_checkpoint_writes_what_changed_and_the_savepoint_goes_in_the_end(
+    memory_directory: str, backend: BackendName, parallelism: int
+) -> None:
+    former = job(memory_directory, backend, job_id="former")
+    former.run([{"key": key, "id": key} for key in KEYS])
+    copies = [
+        copy_checkpoint(former.latest, f"{memory_directory}/savepoints").location.external_pointer
+        for _ in range(2)
+    ]
+    changed = [{"key": key, "id": key} for key in KEYS[:10]]
+    bytes_written = {}
+    for claims, copy in zip((False, True), copies, strict=True):
+        going_on = job(
+            memory_directory,
+            backend,
+            job_id=f"claims-{claims}".lower(),
+            start=copy,
+            claims=claims,
+            parallelism=parallelism,
+        )
+        output = going_on.run(changed)
+        assert {row["key"]: row["rows"] for row in output} == dict.fromkeys(KEYS[:10], 2)
+        bytes_written[claims] = written(going_on.latest)
+    assert bytes_written[True] < bytes_written[False] / 3
+    assert files_below(copies[0])
+    rounds = 2
+    while files_below(copies[1]) and rounds < 40:  # until its segments were merged into others
+        output = going_on.run([{"key": key, "id": key} for key in KEYS])
+        assert {row["rows"] for row in output} <= {rounds, rounds + 1}
+        assert len(output) == len(KEYS)
+        rounds += 1
+    assert not files_below(copies[1])
+    assert files_below(copies[0])
