@@ -11,7 +11,8 @@ A job that claims does this, and the former job that:
     3  looks whether it still owns the former job
 
 Whatever the order, b sees 2 or 3 sees a, so that never both go on. A driver that ran before 1 commits nothing after
-it, and so lets go of nothing: only the newest checkpoint can be claimed, which nobody was deleting then.
+it, or takes it back, because 1 says that the job has ended; and so it lets go of nothing: only the newest checkpoint
+can be claimed, which nobody was deleting then.
 The checkpoint stays whole, with its `_metadata`, until no checkpoint of the job needs any file of it. Meanwhile the
 sweep of the former job finds all these files named there.
 """
@@ -177,7 +178,7 @@ def claim_checkpoint(
     fence: JobOwnership | None = None
     if former is not None:
         former.prepare()
-        fence = former.claim()
+        fence = former.claim(ends=True)
         _check_newest(checkpoint, fence.completed)
     elif not job.single_writer:
         check_exclusive(pointer)

@@ -264,7 +264,7 @@ class JobOwnership(Protocol):
         ...
 
     def is_past(self, checkpoint_id: int, commit_token: str, /) -> bool:
-        """Whether the job has gone on beyond a checkpoint that its owner never knew of.
+        """Whether the job has gone on beyond a checkpoint that its owner never knew of, or was ended before it.
 
         The token tells it from another one of that number, which the owner knew and deleted.
         """

@@ -102,10 +102,10 @@ class JobDirectory:
             message = f"this store has directories, and does not partition by prefix; {LEAVE_OUT}"
             raise InvalidRequestError(message, self.state_uri) from error
 
-    def claim(self) -> DirectoryOwnership:
-        """Become the job's owner."""
+    def claim(self, *, ends: bool = False) -> DirectoryOwnership:
+        """Become the job's owner; to complete no checkpoint, if that ends the job."""
         return DirectoryOwnership.claim(
-            self.uri, self.completed_checkpoints, single_writer=self.single_writer
+            self.uri, self.completed_checkpoints, single_writer=self.single_writer, ends=ends
         )
 
     def completed_checkpoints(self) -> dict[int, FileSystemCompletedCheckpointStorageLocation]:

@@ -1,6 +1,6 @@
 """Who owns a job: numbered claims, of which the highest counts.
 
-    <job>/_epoch/<n>    a JSON object, published once: epoch, owner, claimed_ms, completed
+    <job>/_epoch/<n>    a JSON object, published once: epoch, owner, claimed_ms, completed, ends
 
 A driver that starts publishes the next number. One that was thought dead finds that number when
 it next looks: before it begins a checkpoint, before it commits, and right after. What it commits
@@ -46,7 +46,7 @@ _NUMBER = re.compile(r"[1-9][0-9]*")
 ListCompleted = Callable[[], Mapping[int, CompletedCheckpointStorageLocation]]
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The content of a claim's file.
 
     Attributes:
@@ -54,12 +54,14 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         owner: Random, so that a driver recognises its own claim.
         claimed_ms: When, by the driver's clock, milliseconds since 1970 UTC.
         completed: The job's completed checkpoints as the new owner found them: commit tokens by id.
+        ends: Whether the owner completes no checkpoint, because another job has claimed the newest.
     """
 
     epoch: int
     owner: str
     claimed_ms: int
     completed: dict[int, str]
+    ends: bool = False
 
 
 _DECODER = json_decoder(Claim)
@@ -94,6 +96,7 @@ class DirectoryOwnership:
         list_completed: ListCompleted,
         *,
         single_writer: bool,
+        ends: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> "DirectoryOwnership":
         """Publish the next number.
@@ -102,6 +105,7 @@ class DirectoryOwnership:
             directory: The job's directory.
             list_completed: Lists the job's completed checkpoints.
             single_writer: Whether the store can't do it exclusively.
+            ends: Whether no checkpoint of the job will follow: one that a former owner completes late is past then.
             clock: Dates the claim, and waits for other drivers.
 
         Raises:
@@ -119,6 +123,7 @@ class DirectoryOwnership:
                 owner=uuid.uuid4().hex,
                 claimed_ms=clock.now_ms(),
                 completed={number: completed[number].metadata.commit_token for number in completed},
+                ends=ends,
             )
             content = msgspec.json.encode(claim)
             try:
@@ -148,10 +153,13 @@ class DirectoryOwnership:
             raise CheckpointConflictError(message, self._directory, kind="claim-lost")
 
     def is_past(self, checkpoint_id: int, commit_token: str, /) -> bool:
-        known = self._newest_claim().completed
+        claim = self._newest_claim()
+        known = claim.completed
         if known.get(checkpoint_id) == commit_token:
             return False
-        return any(other > checkpoint_id for other in (*known, *self._list_completed()))
+        return claim.ends or any(
+            other > checkpoint_id for other in (*known, *self._list_completed())
+        )
 
     def _newest_claim(self) -> Claim:
         for _ in range(_MOST_ATTEMPTS):

@@ -235,6 +235,24 @@ class TestOfACheckpointOfAnotherJob:
         with pytest.raises(CheckpointConflictError, match="taken over"):
             former.complete(pending, reports(pending, merges), progress(2))
 
+    def test_what_its_driver_commits_all_the_same_is_taken_back(self, faults: Faults) -> None:
+        """It had looked for other drivers just before, and refers to files that are deleted meanwhile."""
+        driver = coordinator(faults.directory, job_id="other")
+        run_batch(driver, 0, adds(b"old"))
+        pending = begun(driver, 1)
+        late = reports(pending, nothing)
+
+        def claims() -> None:
+            faults.clear()
+            run_batch(claiming(faults.directory, f"{faults.directory}/other/chk-1"), 0, merges)
+            CLEANER.wait()
+
+        faults.before("publish", claims)
+        with pytest.raises(CheckpointConflictError, match="taken over"):
+            driver.complete(pending, late, progress(1))
+        assert load_checkpoints(driver.access) == []
+        assert files_below(f"{faults.directory}/other/shared") == set()
+
     def test_its_job_is_not_started_again(
         self, memory_directory: str, former: CheckpointCoordinator
     ) -> None:
