@@ -19,7 +19,6 @@ from holdfast.locations.coordination.checkpoints import (
 )
 from holdfast.locations.coordination.claiming import (
     CLAIMED,
-    Claimant,
     check_claimable,
     check_not_claimed,
     claim_checkpoint,
@@ -70,7 +69,6 @@ __all__ = [
     "LEAST_GRACE_S",
     "CheckpointSize",
     "CheckpointsCleaner",
-    "Claimant",
     "Claims",
     "CompletedCheckpointStore",
     "FoundCheckpoint",
