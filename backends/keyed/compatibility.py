@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.backends.keyed.table import TableSpec
-from holdfast.backends.keys import xxhash64
+from holdfast.backends.keys import check_hashed
 from holdfast.backends.serializers import Serializer
 from holdfast.errors import InvalidRequestError, StateMigrationError
 
@@ -20,7 +20,7 @@ def check_hashable(what: str, schema: pa.Schema) -> None:
     """Refuse columns that can't be hashed. Raises `InvalidRequestError`."""
     for field in schema:
         try:
-            xxhash64([pa.array([], field.type)])
+            check_hashed(field.type)
         except InvalidRequestError as error:
             raise InvalidRequestError(f"{what}, {field.name!r}: {error.args[0]}") from None
 

@@ -19,9 +19,10 @@ _U = np.uint64
 MOST_COUNTED = 1 << 16
 """So many groups have numbers of 16 bits."""
 
-_SAMPLED_ROWS = 1 << 12
-_REPEATED_SHARE = 5 / 6
+_SAMPLED_ROWS = 1 << 10
+_REPEATED_SHARE = 0.95
 """Up to this share of a sample's values may be different where there are some 10,000 in all."""
+_LEAST_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def encoded_if_repeated(column: pa.Array) -> tuple[pa.Array, Positions] | None:
         The values, null among them, and for each row the index of its value; None if there are many.
     """
     rows = len(column)
-    if rows < 4 * _SAMPLED_ROWS or pa.types.is_nested(column.type):
+    if rows < _LEAST_ROWS or pa.types.is_nested(column.type):
         return None
     sample = column.take(pa.array(np.arange(_SAMPLED_ROWS) * (rows // _SAMPLED_ROWS)))
     if len(_encoded(sample).dictionary) > _REPEATED_SHARE * _SAMPLED_ROWS:

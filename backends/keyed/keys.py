@@ -10,7 +10,13 @@ from holdfast.backends.arrow import plain_floats
 from holdfast.backends.keyed.columns import take_arrow
 from holdfast.backends.keyed.grouping import Grouping, Positions, encoded_if_repeated, grouped
 from holdfast.backends.keyed.table import Identities, SortKeys
-from holdfast.backends.keys import KeyGroupRange, check_parallelism, key_hash, xxhash64
+from holdfast.backends.keys import (
+    KeyGroupRange,
+    check_hashed,
+    check_parallelism,
+    key_hash,
+    xxhash64,
+)
 from holdfast.errors import InvalidRequestError
 
 Hash = Callable[[Sequence[pa.Array]], npt.NDArray[np.uint64]]
@@ -71,9 +77,7 @@ class Keys:
         check_parallelism(max_parallelism, 1)
         arrays = [_plain(column) for column in columns]
         if hashes is None and len(arrays) == 1:
-            key_hash(
-                [arrays[0][:0]]
-            )  # refuses types that can't be a key's, which may have no encoding
+            check_hashed(arrays[0].type)  # other types may have no encoding
             encoded = encoded_if_repeated(arrays[0])
             if encoded is not None:
                 values, value_of_row = encoded

@@ -5,6 +5,7 @@ are sorted by `spark_xxhash64`. `column_hashes` is what both have in common. `fl
 what Flink has written, and for writing what Flink is to read.
 """
 
+from holdfast.backends.keys.column_hashes import check_hashed
 from holdfast.backends.keys.flink_hash import flink_key_groups, java_hash
 from holdfast.backends.keys.key_groups import (
     MAX_PARALLELISM,
@@ -21,6 +22,7 @@ __all__ = [
     "KEY_HASH",
     "MAX_PARALLELISM",
     "KeyGroupRange",
+    "check_hashed",
     "check_parallelism",
     "default_max_parallelism",
     "flink_key_groups",

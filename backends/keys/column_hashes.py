@@ -54,14 +54,25 @@ def hashes_of(columns: Sequence[pa.Array], function: HashFunction, seed: np.gene
     if len({len(column) for column in columns}) != 1:
         message = "a key needs at least one column, and columns that are equally long"
         raise InvalidRequestError(message)
+    for column in columns:
+        check_hashed(column.type)
     hashes = np.full(len(columns[0]), seed)
-    for first in range(
-        0, max(len(hashes), 1), _CHUNK_ROWS
-    ):  # an empty column has a type to check, too
+    for first in range(0, len(hashes), _CHUNK_ROWS):
         chunk = slice(first, first + _CHUNK_ROWS)
         for column in columns:
             hashes[chunk] = _hashed(column[chunk], function, hashes[chunk])
     return hashes
+
+
+def check_hashed(kind: pa.DataType) -> None:
+    """Refuse a type that can't be part of a key. Raises `InvalidRequestError`."""
+    if pa.types.is_struct(kind):
+        for field in kind:
+            check_hashed(field.type)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        check_hashed(kind.value_type)
+    elif not pa.types.is_null(kind):
+        _way_of(kind)
 
 
 def numbers_at(data: npt.NDArray[np.uint8], kind: str, at: Integers) -> npt.NDArray[Any]:
@@ -202,7 +213,6 @@ def _with_lists(column: pa.Array, function: HashFunction, hashes: Hashes) -> Has
     hashes = hashes.copy()
     bounds = column.offsets.to_numpy().astype(np.int64)
     starts, lengths = bounds[:-1], np.diff(bounds) * _is_valid(column)
-    _hashed(column.values[:0], function, hashes[:0])  # refuses the type, whatever the lengths are
     for position, rows in by_position(lengths):
         elements = column.values.take(pa.array(starts[rows] + position))
         hashes[rows] = _hashed(elements, function, hashes[rows])

@@ -158,21 +158,32 @@ def _of_bytes(
     return _finished(hashes, lengths.astype(np.uint32))
 
 
+# What is new here is changed in place, as in `spark_xxhash64`.
 def _mixed(hashes: _Hashes, words: _Hashes) -> _Hashes:
-    words = _rotated(words * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
-    return _rotated(hashes ^ words, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    mixed = _rotated(words * np.uint32(0xCC9E2D51), 15)
+    mixed *= np.uint32(0x1B873593)
+    mixed ^= hashes
+    mixed = _rotated(mixed, 13)
+    mixed *= np.uint32(5)
+    mixed += np.uint32(0xE6546B64)
+    return mixed
 
 
 def _rotated(words: _Hashes, bits: int) -> _Hashes:
-    return words << np.uint32(bits) | words >> np.uint32(32 - bits)
+    rotated = words << np.uint32(bits)
+    rotated |= words >> np.uint32(32 - bits)
+    return rotated
 
 
 def _finished(hashes: _Hashes, length: "np.uint32 | _Hashes") -> _Hashes:
     """Spread what each bit says over all bits. `length` is the length of the input in bytes."""
-    hashes = hashes ^ length
-    hashes = (hashes ^ hashes >> np.uint32(16)) * np.uint32(0x85EBCA6B)
-    hashes = (hashes ^ hashes >> np.uint32(13)) * np.uint32(0xC2B2AE35)
-    return hashes ^ hashes >> np.uint32(16)
+    spread = hashes ^ length
+    spread ^= spread >> np.uint32(16)
+    spread *= np.uint32(0x85EBCA6B)
+    spread ^= spread >> np.uint32(13)
+    spread *= np.uint32(0xC2B2AE35)
+    spread ^= spread >> np.uint32(16)
+    return spread
 
 
 _MURMUR3 = HashFunction(_of_ints, _of_longs, _of_bytes)

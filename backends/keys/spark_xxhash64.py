@@ -94,8 +94,15 @@ def _of_stripes(
     return results
 
 
+# What is new here is changed in place: an array more for each step takes half as long again.
 def _with_long(hashes: _Hashes, longs: npt.NDArray[np.uint64]) -> _Hashes:
-    return _rotated(hashes ^ _rotated(longs * _P2, 31) * _P1, 27) * _P1 + _P4
+    mixed = _rotated(longs * _P2, 31)
+    mixed *= _P1
+    mixed ^= hashes
+    mixed = _rotated(mixed, 27)
+    mixed *= _P1
+    mixed += _P4
+    return mixed
 
 
 def _with_int(hashes: _Hashes, ints: npt.NDArray[np.uint32]) -> _Hashes:
@@ -103,14 +110,19 @@ def _with_int(hashes: _Hashes, ints: npt.NDArray[np.uint32]) -> _Hashes:
 
 
 def _rotated(hashes: _Hashes, bits: int) -> _Hashes:
-    return hashes << _U(bits) | hashes >> _U(64 - bits)
+    rotated = hashes << _U(bits)
+    rotated |= hashes >> _U(64 - bits)
+    return rotated
 
 
 def _finished(hashes: _Hashes) -> _Hashes:
     """Spread what each bit says over all bits."""
-    hashes = (hashes ^ hashes >> _U(33)) * _P2
-    hashes = (hashes ^ hashes >> _U(29)) * _P3
-    return hashes ^ hashes >> _U(32)
+    spread = hashes ^ hashes >> _U(33)
+    spread *= _P2
+    spread ^= spread >> _U(29)
+    spread *= _P3
+    spread ^= spread >> _U(32)
+    return spread
 
 
 _XXHASH64 = HashFunction(_of_ints, _of_longs, _of_bytes)

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from holdfast.backends.arrow import mapped_type
-from holdfast.backends.keys import key_hash
+from holdfast.backends.keys import check_hashed
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.event_time import LateRows
 from holdfast.spark.operators.operator import Operator
@@ -147,7 +147,7 @@ def _check_has_state(key: pa.Schema, *, uid: str) -> None:
     """Refuse keys that state can't be looked up by. Raises `InvalidRequestError`."""
     for field in key:
         try:
-            key_hash([pa.array([], field.type)])
+            check_hashed(field.type)
         except InvalidRequestError as error:
             message = (
                 f"column {field.name!r} of the key of operator {uid!r} has the Arrow type {field.type}, by "
