@@ -27,6 +27,7 @@ from holdfast.backends.keyed import (
     KeyedStateBackend,
     Keys,
     StateTables,
+    Workspace,
     open_tables,
 )
 from holdfast.backends.keyed.states import FoldingColumns, ValueColumns
@@ -213,7 +214,8 @@ class Holdfast:
         return {"fired": len(backend.event_time_timers().columns.fire(until_ms))}
 
     def _open(self, parallelism: int) -> None:
-        """Backends of the last snapshot, or empty."""
+        """Backends of the last snapshot, or empty, as a new process has them: what it opens serves all its subtasks."""
+        self._workspace = Workspace()
         self._ranges = [
             KeyGroupRange(GROUPS * index // parallelism, GROUPS * (index + 1) // parallelism - 1)
             for index in range(parallelism)
@@ -241,6 +243,7 @@ class Holdfast:
             handles,
             backend=self._tables_name,
             directory=str(self._directory / "local"),
+            workspace=self._workspace,
             rocksdb_memory_bytes=_ROCKSDB_BYTES,
         )
 
