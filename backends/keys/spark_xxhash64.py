@@ -94,7 +94,7 @@ def _of_stripes(
     return results
 
 
-# What is new here is changed in place: an array more for each step takes half as long again.
+# What is new here is changed in place: an array more for each step takes a third longer.
 def _with_long(hashes: _Hashes, longs: npt.NDArray[np.uint64]) -> _Hashes:
     mixed = _rotated(longs * _P2, 31)
     mixed *= _P1
