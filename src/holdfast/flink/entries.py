@@ -12,7 +12,7 @@ Source:
     Flink, CompositeKeySerializationUtils, SerializedCompositeKeyBuilder and RocksDBMapState (2.3.0).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,11 @@ import pyarrow as pa
 
 from holdfast.flink.data_input import damaged
 from holdfast.flink.descriptions import StateInfo
-from holdfast.flink.serializers import Rows, Serializer, not_readable
+from holdfast.flink.serializers import Packed, Rows, Serializer, not_readable
 
 _SEPARATOR = 0x2C
+_COMMA = bytes([_SEPARATOR])
+_CHUNK_VALUES, _LONG_BYTES = 1 << 11, 1 << 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class EntryReader:
             raise not_readable(key.unreadable)
         self._before = prefix + (8 if info.is_timer else 0)
         self._key_width = 0
-        if key.column is not None and namespace.column is not None:
+        if key.column is not None and namespace.column is not None and not self._has_lengths:
             self._key_width = self._before + key.width + namespace.width
 
     @property
@@ -129,10 +131,20 @@ class EntryReader:
                 signed = (times.astype(np.uint64) ^ np.uint64(1 << 63)).view(np.int64)
                 columns.append(pa.array(signed))
             return columns
+        texts = _texts(keys)
+        parts = [
+            self._packed_columns(prefix, chunk) or self._read_columns(group, chunk)
+            for chunk in _chunks(texts)
+        ]
+        return [_joined(arrays) for arrays in zip(*parts, strict=True)]
+
+    def _read_columns(self, group: int, keys: list[bytes]) -> list[pa.Array]:
+        """The columns of keys that are read by themselves."""
+        prefix = group.to_bytes(self._prefix, "big")
         owners: list[Any] = []
         namespaces: list[Any] = []
         times_of: list[int] = []
-        for key in _texts(keys):
+        for key in keys:
             if not key.startswith(prefix):
                 raise _other_group(group)
             if self._info.is_timer:
@@ -147,6 +159,19 @@ class EntryReader:
         if self._info.is_timer:
             columns.append(pa.array(times_of, pa.int64()))
         return columns
+
+    def _packed_columns(self, prefix: bytes, keys: list[bytes]) -> list[pa.Array] | None:
+        """The columns of keys of many widths; None if they have to be read by themselves."""
+        key, namespace = self._key, self._namespace
+        if key.packed_column is None or namespace.column is None or self._info.is_timer:
+            return None
+        if _are_long(keys):
+            return None
+        parts = Packed.of(keys).split(self._prefix, namespace.width)
+        if parts is None or not (parts[0] == np.frombuffer(prefix, np.uint8)).all():
+            return None
+        owners = key.packed_column(parts[1])
+        return None if owners is None else [owners, namespace.column(parts[2])]
 
     def _split(self, key: bytes) -> tuple[Any, Any, int]:
         """Key, namespace, and where they end."""
@@ -167,9 +192,8 @@ class EntryReader:
     def _values(self, values: "list[bytes] | Rows") -> pa.Array:
         value = self._value
         if self._info.type == "list" and not value.unreadable:
-            read_list = _elements(value)
-            return pa.array([read_list(data) for data in _texts(values)], value.type)
-        return _decoded(value, values)
+            return _lists(value, _texts(values))
+        return decoded(value, values)
 
     def _maps(self, group: int, entries: Entries) -> list[pa.Array]:
         prefix = group.to_bytes(self._prefix, "big")
@@ -186,7 +210,7 @@ class EntryReader:
             contents.append(None if value[0] else value[1:])
         columns = self._key_columns(group, list(numbers))
         items = _decoded_or_null(user_value, contents)
-        keys = _decoded(user_key, names)
+        keys = decoded(user_key, names)
         order = np.argsort(owners, kind="stable")
         if (np.diff(owners) < 0).any():  # entries of one map need not stand together
             keys, items = keys.take(pa.array(order)), items.take(pa.array(order))
@@ -194,17 +218,27 @@ class EntryReader:
         return [*columns, pa.MapArray.from_arrays(pa.array(offsets), keys, items)]
 
 
-def _decoded(serializer: Serializer, values: "list[bytes] | Rows") -> pa.Array:
+def decoded(serializer: Serializer, values: "list[bytes] | Rows") -> pa.Array:
     """Values that end where their bytes do, as a column."""
     if serializer.unreadable:
         return pa.array(_texts(values), pa.binary())
     column = serializer.column
     if column is not None and (rows := _rows(values, serializer.width)) is not None:
         return column(rows)
+    if not len(values):
+        return pa.array([], serializer.type)
+    return _joined([_read_chunk(serializer, chunk) for chunk in _chunks(_texts(values))])
+
+
+def _read_chunk(serializer: Serializer, values: list[bytes]) -> pa.Array:
+    if serializer.packed_column is not None and not _are_long(values):
+        packed = serializer.packed_column(Packed.of(values))
+        if packed is not None:
+            return packed
     read = serializer.read
     result: list[Any] = []
     append: Callable[[Any], None] = result.append
-    for data in _texts(values):
+    for data in values:
         content, end = read(data, 0)
         if end != len(data):
             raise damaged(f"a value has {len(data)} bytes, of which {end} are read")
@@ -214,7 +248,7 @@ def _decoded(serializer: Serializer, values: "list[bytes] | Rows") -> pa.Array:
 
 def _decoded_or_null(serializer: Serializer, values: list[bytes | None]) -> pa.Array:
     there = [value for value in values if value is not None]
-    column = _decoded(serializer, there)
+    column = decoded(serializer, there)
     if len(there) == len(values):
         return column
     numbers = iter(range(len(there)))
@@ -237,11 +271,28 @@ def _map_parts(value: Serializer) -> Sequence[Serializer]:
     return value.parts
 
 
-def _elements(value: Serializer) -> Callable[[bytes], list[Any]]:
-    """Reads the elements of a list with a separator between them."""
+def _lists(value: Serializer, values: list[bytes]) -> pa.Array:
+    """Lists with a separator between their elements, as a column."""
     if not value.parts:
         raise damaged("a list has no elements of a known kind")
-    read = value.parts[0].read
+    [element] = value.parts
+    if element.column is not None:
+        # With a separator behind the last element, too, all are rows of one width.
+        stride = element.width + 1
+        packed = Packed.of(values)
+        counts, rests = np.divmod(packed.lengths + 1, stride)
+        rows = np.frombuffer(b"".join([data + _COMMA for data in values]), np.uint8)
+        if not rests.any() and (rows[stride - 1 :: stride] == _SEPARATOR).all():
+            offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+            elements = element.column(rows.reshape(-1, stride)[:, :-1])
+            return pa.ListArray.from_arrays(pa.array(offsets), elements)
+    read_list = _elements(element)
+    return pa.array([read_list(data) for data in values], value.type)
+
+
+def _elements(element: Serializer) -> Callable[[bytes], list[Any]]:
+    """Reads the elements of a list with a separator between them."""
+    read = element.read
 
     def read_elements(data: bytes) -> list[Any]:
         elements = []
@@ -264,6 +315,21 @@ def _behind_length(key: bytes, position: int, length: int) -> int:
     if key[position : position + size] != length.to_bytes(size, "little"):
         raise damaged("a part of a key has another length than is noted behind it")
     return position + size
+
+
+def _chunks(values: list[bytes]) -> Iterator[list[bytes]]:
+    """Values in parts, since what numbers their bytes takes many times their memory."""
+    for start in range(0, len(values), _CHUNK_VALUES):
+        yield values[start : start + _CHUNK_VALUES]
+
+
+def _joined(parts: Sequence[pa.Array]) -> pa.Array:
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+
+def _are_long(values: list[bytes]) -> bool:
+    """Whether values are so long that they are read faster by themselves."""
+    return sum(map(len, values)) > _LONG_BYTES * len(values)
 
 
 def _rows(keys: "list[bytes] | Rows", width: int) -> Rows | None:

@@ -99,18 +99,9 @@ class _Reader:
             else self._values(data, position, count)
         )
         if self._info.is_timer:
-            timers: list[dict[str, Any]] = columns["timer"]
-            key, namespace = self._info.value.parts
-            return [
-                pa.array([timer["key"] for timer in timers], key.type),
-                *(
-                    []
-                    if pa.types.is_null(namespace.type)
-                    else [pa.array([timer["namespace"] for timer in timers], namespace.type)]
-                ),
-                pa.array([timer["timestamp"] for timer in timers], pa.int64()),
-            ]
-        names = ["key", "namespace", "value"]
+            times, key, namespace = columns["timer"].flatten()
+            columns = {"key": key, "namespace": namespace, "timestamp": times}
+        names = list(columns) if self._info.is_timer else ["key", "namespace", "value"]
         if pa.types.is_null(self._info.namespace.type):
             names.remove("namespace")
         return [columns[name] for name in names]
@@ -151,8 +142,6 @@ class _Reader:
             for read, append in steps:
                 value, position = read(data, position)
                 append(value)
-        if self._info.is_timer:
-            return {"timer": values[0]}
         return {
             name: pa.array(column, part.type)
             for name, column, part in zip(self._names, values, self._parts, strict=True)

@@ -19,6 +19,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidRequestError
 from holdfast.flink.data_input import damaged
 from holdfast.flink.descriptions import OperatorDescription, StateInfo, operator_description
+from holdfast.flink.entries import decoded
 from holdfast.flink.files import StateFiles, StateStream
 from holdfast.flink.handles import OperatorHandle
 from holdfast.flink.serializers import Serializer, only_as_bytes, reading
@@ -83,7 +84,8 @@ class OperatorStates:
                 with reading(f"state {name!r}"):
                     if mode != _BROADCAST:
                         value = only_as_bytes() if as_bytes else info.value
-                        columns = [_list(data, starts, ends, value)]
+                        places = zip(starts, ends, strict=True)
+                        columns = [decoded(value, [data[start:end] for start, end in places])]
                     elif as_bytes:
                         raise InvalidRequestError(
                             "values of a broadcast state can't be had as bytes"
@@ -141,21 +143,6 @@ def _positions(handle: OperatorHandle, size: int) -> list[int]:
     if positions[0] < 0 or positions[-1] != size:
         raise damaged("an element begins outside of its stream")
     return positions
-
-
-def _list(data: bytes, starts: list[int], ends: list[int], value: Serializer) -> pa.Array:
-    if value.unreadable:
-        return pa.array(
-            [data[start:end] for start, end in zip(starts, ends, strict=True)], pa.binary()
-        )
-    read = value.read
-    values = []
-    for start, end in zip(starts, ends, strict=True):
-        element, behind = read(data, start)
-        if behind != end:
-            raise damaged(f"an element has {behind - start} bytes, and room of {end - start}")
-        values.append(element)
-    return pa.array(values, value.type)
 
 
 def _broadcast(data: bytes, starts: list[int], serializers: list[Serializer]) -> list[pa.Array]:

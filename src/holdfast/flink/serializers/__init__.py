@@ -8,6 +8,7 @@ is the way back. Start with `serializer`.
 from holdfast.flink.serializers.composite import list_of, map_of
 from holdfast.flink.serializers.python_types import in_bytes, python_type, several_in_bytes
 from holdfast.flink.serializers.serializer import (
+    Packed,
     Rows,
     Serializer,
     not_readable,
@@ -36,6 +37,7 @@ from holdfast.flink.serializers.writing import (
 
 __all__ = [
     "NO_NAMESPACE",
+    "Packed",
     "Rows",
     "Serializer",
     "UnknownSnapshotError",

@@ -1,7 +1,7 @@
-"""Numbers, texts and times, as Flink's own serializers of them write them.
+"""Numbers and times, and what has no value, as Flink's own serializers of them write them.
 
 Source:
-    Flink, flink-core, org.apache.flink.api.common.typeutils.base (2.3.0); StringValue.
+    Flink, flink-core, org.apache.flink.api.common.typeutils.base (2.3.0).
 """
 
 import struct
@@ -21,6 +21,7 @@ from holdfast.flink.serializers.serializer import (
     counted,
     sliced,
 )
+from holdfast.flink.serializers.texts import read_string, text_column
 
 _NO_INT, _NO_LONG = -(1 << 31), -(1 << 63)
 _NANOS = 1_000_000_000
@@ -58,50 +59,6 @@ def _read_boolean(data: bytes, position: int) -> tuple[bool, int]:
 
 def _boolean_column(rows: Rows) -> pa.Array:
     return pa.array(rows[:, 0] != 0, pa.bool_())
-
-
-def read_string(data: bytes, position: int) -> tuple[str | None, int]:
-    """Read a `StringValue`: a varint of its UTF-16 units plus one, 0 for null; then a varint for each unit."""
-    length = data[position]
-    position += 1
-    if length > 0x7F:
-        length, position = _varint(data, position - 1)
-    if not length:
-        return None, position
-    end = position + length - 1
-    units = data[position:end]
-    if units.isascii() and len(units) == length - 1:
-        return units.decode("ascii"), end
-    if length - 1 > len(data) - position:
-        message = (
-            f"a text of {length - 1} characters follows, and {len(data) - position} bytes are left"
-        )
-        raise ValueError(message)
-    text = bytearray()
-    for _ in range(length - 1):
-        unit = data[position]
-        position += 1
-        if unit > 0x7F:
-            unit, position = _varint(data, position - 1)
-            if unit > 0xFFFF:
-                message = "a text has a character that doesn't fit into 16 bits"
-                raise ValueError(message)
-        text += unit.to_bytes(2, "little")
-    return text.decode("utf-16-le"), position  # which refuses half of a pair
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 28:
-            message = "the length of a text doesn't fit into 32 bits"
-            raise ValueError(message)
 
 
 def _read_char(data: bytes, position: int) -> tuple[str, int]:
@@ -223,7 +180,9 @@ LONG = number("q", ">i8", pa.int64(), hash_codes.of_longs)
 FLOAT = number("f", ">f4", pa.float32(), hash_codes.of_floats)
 DOUBLE = number("d", ">f8", pa.float64(), hash_codes.of_floats)
 CHAR = Serializer(pa.string(), _read_char, 2, hash_codes=hash_codes.of_texts)
-STRING = Serializer(pa.string(), read_string, hash_codes=hash_codes.of_texts)
+STRING = Serializer(
+    pa.string(), read_string, packed_column=text_column, hash_codes=hash_codes.of_texts
+)
 BIG_INTEGER = Serializer(pa.string(), _read_big_integer)
 BIG_DECIMAL = Serializer(pa.string(), _read_big_decimal)
 DATE = Serializer(pa.timestamp("ms", "UTC"), _read_millis, 8)

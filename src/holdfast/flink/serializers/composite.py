@@ -10,13 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.flink.data_input import modified_utf8
 from holdfast.flink.serializers import hash_codes
-from holdfast.flink.serializers.basic import list_reader
+from holdfast.flink.serializers.basic import LONG, list_reader
 from holdfast.flink.serializers.serializer import (
+    Packed,
     Read,
+    Rows,
     Serializer,
     counted,
     not_readable,
@@ -100,7 +103,24 @@ def struct_of(fields: Mapping[str, Serializer]) -> Serializer:
             values[name], position = read_field(data, position)
         return values, position
 
-    return Serializer(pa.struct([(name, field.type) for name, field in fields.items()]), read)
+    type = pa.struct([(name, field.type) for name, field in fields.items()])
+    return _of_one_width(Serializer(type, read), list(fields.values()))
+
+
+def _of_one_width(whole: Serializer, parts: Sequence[Serializer]) -> Serializer:
+    """The serializer of structs, which knows how wide they are if all parts are of one width."""
+    columns = [(part.width, part.column) for part in parts if part.column is not None]
+    if len(columns) < len(parts):
+        return whole
+
+    def column(rows: Rows) -> pa.Array:
+        arrays, start = [], 0
+        for width, part in columns:
+            arrays.append(part(rows[:, start : start + width]))
+            start += width
+        return pa.StructArray.from_arrays(arrays, fields=list(whole.type))
+
+    return replace(whole, width=sum(width for width, _ in columns), column=column)
 
 
 def row_of(*fields: Serializer, has_kind: bool) -> Serializer:
@@ -161,8 +181,30 @@ def with_last_access(_time: Serializer, value: Serializer) -> Serializer:
         content, position = read_value(data, position + 8)
         return {"value": content, "last_access": last_access}, position
 
+    def column(rows: Rows) -> pa.Array:
+        assert value.column is not None
+        return with_times(value.column(rows[:, 8:]), rows[:, :8])
+
+    def packed_column(packed: Packed) -> pa.Array | None:
+        assert value.packed_column is not None
+        parts = packed.split(8, 0)
+        values = None if parts is None else value.packed_column(parts[1])
+        return None if parts is None or values is None else with_times(values, parts[0])
+
+    def with_times(values: pa.Array, times: Rows) -> pa.Array:
+        assert LONG.column is not None
+        last_access = LONG.column(times).view(pa.timestamp("ms", "UTC"))
+        return pa.StructArray.from_arrays([values, last_access], fields=list(type))
+
     type = pa.struct([("value", value.type), ("last_access", pa.timestamp("ms", "UTC"))])
-    return Serializer(type, read, has_last_access=True)
+    return Serializer(
+        type,
+        read,
+        width=8 + value.width if value.column else 0,
+        column=column if value.column else None,
+        packed_column=packed_column if value.packed_column else None,
+        has_last_access=True,
+    )
 
 
 def timer_of(key: Serializer, namespace: Serializer) -> Serializer:
@@ -170,13 +212,19 @@ def timer_of(key: Serializer, namespace: Serializer) -> Serializer:
     read_key, read_namespace = key.read, namespace.read
 
     def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
-        timestamp = _LONG.unpack_from(data, position)[0] ^ -_SIGN
-        owner, position = read_key(data, position + 8)
+        timestamp, position = _read_time(data, position)
+        owner, position = read_key(data, position)
         space, position = read_namespace(data, position)
         return {"timestamp": timestamp, "key": owner, "namespace": space}, position
 
     type = pa.struct([("timestamp", pa.int64()), ("key", key.type), ("namespace", namespace.type)])
-    return Serializer(type, read, parts=(key, namespace))
+    timer = _of_one_width(Serializer(type, read), [_SORTED_TIME, key, namespace])
+    return replace(timer, parts=(key, namespace))
+
+
+def _time_column(rows: Rows) -> pa.Array:
+    times = np.ascontiguousarray(rows).view(">u8")[:, 0].astype(np.uint64)
+    return pa.array((times ^ np.uint64(_SIGN)).view(np.int64))
 
 
 def enum_of(names: Sequence[str]) -> Serializer:
@@ -190,6 +238,13 @@ def enum_of(names: Sequence[str]) -> Serializer:
         return names[number], position + 4
 
     return Serializer(pa.string(), read, length=4)
+
+
+def _read_time(data: bytes, position: int) -> tuple[int, int]:
+    return _LONG.unpack_from(data, position)[0] ^ -_SIGN, position + 8
+
+
+_SORTED_TIME = Serializer(pa.int64(), _read_time, 8, 8, _time_column)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ raises when bytes end too early (`struct.error`, `IndexError`) or make no value 
 
 import decimal
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,9 +21,43 @@ from holdfast.flink.data_input import damaged
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 Rows = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
 HashCodes = Callable[[pa.Array], npt.NDArray[np.int32]]
 
 VARIABLE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Values of any widths, one behind the other.
+
+    Attributes:
+        data: Their bytes, and no others.
+        lengths: How many bytes each has.
+    """
+
+    data: npt.NDArray[np.uint8]
+    lengths: Numbers
+
+    @classmethod
+    def of(cls, values: "Sequence[bytes]") -> "Packed":
+        """The values, copied."""
+        lengths = np.fromiter(map(len, values), np.int64, len(values))
+        return cls(np.frombuffer(b"".join(values), np.uint8), lengths)
+
+    def split(self, head: int, tail: int) -> "tuple[Rows, Packed, Rows] | None":
+        """The first and the last bytes of each value, and what is between; None if one has nothing there."""
+        lengths = self.lengths - head - tail
+        if not len(lengths) or lengths.min() <= 0:
+            return None
+        ends = np.cumsum(self.lengths)
+        starts = ends - self.lengths
+        heads = starts[:, None] + np.arange(head)
+        tails = ends[:, None] - np.arange(tail, 0, -1)
+        is_between = np.ones(len(self.data), bool)
+        is_between[heads] = False
+        is_between[tails] = False
+        return self.data[heads], Packed(self.data[is_between], lengths), self.data[tails]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +70,7 @@ class Serializer:
         length: What Flink takes for the length of every value, or -1 if they differ.
         width: How many bytes every value has, or 0 if they differ.
         column: Makes a column of values of that width, given one below the other.
+        packed_column: Makes a column of values of any widths; returns None if it can't, and `read` says why.
         parts: Serializers of the elements of a list, or of the keys and values of a map.
         unreadable: The class that it can't read, or empty. Then `read` raises, and its values are
             only had as bytes, where somebody says where they end.
@@ -48,6 +83,7 @@ class Serializer:
     length: int = VARIABLE
     width: int = 0
     column: Callable[[Rows], pa.Array] | None = None
+    packed_column: Callable[[Packed], pa.Array | None] | None = None
     parts: "tuple[Serializer, ...]" = ()
     unreadable: str = ""
     hash_codes: HashCodes | None = None
