@@ -4,13 +4,14 @@
     python -m benchmarks.flink_savepoints --entries 20000000 --kinds longs --forms canonical
 
 Makes savepoints with one value state each in a temporary directory: of longs by long, or of texts of some twenty
-characters by text, in the canonical form and that of the heap backend. Each is then read, imported and exported by
+characters by text, in the canonical form, that of the heap backend and in files of RocksDB. Each is then read, imported and exported by
 processes of their own. Speeds are entries by second of CPU time, of all threads; memory is the peak of resident
 memory above that of a process which has only loaded what is needed.
 """
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,10 +22,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import rocksdict
 
 from holdfast import flink
 from holdfast.backends.keys import flink_key_groups
-from holdfast.flink.serializers import NO_NAMESPACE, hash_codes, written_type
+from holdfast.flink.serializers import NO_NAMESPACE, hash_codes, utf, written_type
 from holdfast.flink.written_streams import (
     WrittenFile,
     WrittenOperator,
@@ -35,7 +37,7 @@ from holdfast.flink.written_streams import (
 
 KEY_GROUPS = 128
 KINDS = {"longs": pa.int64(), "texts": pa.string()}
-FORMS = ("canonical", "heap")
+FORMS = ("canonical", "heap", "rocksdb")
 WORKS = ("read", "import", "export")
 UID, STATE = "counted", "count"
 Numbers = npt.NDArray[np.int64]
@@ -125,7 +127,11 @@ def write_savepoint(directory: Path, kind: str, form: str, entries: int) -> int:
     info = keyed_info(STATE, "value", written.snapshot, NO_NAMESPACE.snapshot)
     with (directory / "keyed").open("wb") as sink:
         file = WrittenFile("keyed", sink.write)
-        if form == "heap":
+        if form == "rocksdb":
+            write_description(file, written.snapshot, info)
+            file.flush()
+            handle = write_rocksdb(directory, file.handle, kind, groups)
+        elif form == "heap":
             handle = write_heap(file, written.snapshot, info, kind, groups)
         else:
             contents = (
@@ -135,7 +141,7 @@ def write_savepoint(directory: Path, kind: str, form: str, entries: int) -> int:
             handle = write_keyed_state(file, written.snapshot, [info], 0, contents)
     operator = WrittenOperator(flink.operator_id(UID), 1, KEY_GROUPS, [(None, handle)])
     (directory / "_metadata").write_bytes(metadata_file(1, [operator]))
-    return file.size
+    return sum(part.stat().st_size for part in directory.iterdir())
 
 
 def texts(numbers: Numbers) -> list[str]:
@@ -153,15 +159,18 @@ def canonical(kind: str, group: int, numbers: Numbers) -> Iterator[tuple[bytes, 
     return ((head + key + b"\0", value) for key, value in pairs(kind, numbers))
 
 
+def write_description(file: WrittenFile, key: bytes, info: bytes) -> None:
+    def contents() -> Iterator[Iterator[tuple[int, Iterator[tuple[bytes, bytes]]]]]:
+        yield from ()
+
+    write_keyed_state(file, key, [info], 0, contents())
+
+
 def write_heap(
     file: WrittenFile, key: bytes, info: bytes, kind: str, groups: list[Numbers]
 ) -> bytes:
     """The same in the heap backend's own form, of which the library is no writer."""
-
-    def contents() -> Iterator[Iterator[tuple[int, Iterator[tuple[bytes, bytes]]]]]:
-        yield from ()
-
-    write_keyed_state(file, key, [info], 0, contents())  # the description alone
+    write_description(file, key, info)
     offsets = []
     for group, numbers in enumerate(groups):
         offsets.append(file.size)
@@ -171,6 +180,34 @@ def write_heap(
     file.flush()
     places = np.array(offsets, ">i8").tobytes()
     return b"\3" + bytes(4) + len(offsets).to_bytes(4, "big") + places + file.handle
+
+
+def write_rocksdb(directory: Path, description: bytes, kind: str, groups: list[Numbers]) -> bytes:
+    """The same in files of RocksDB, as a native savepoint has them."""
+    options = rocksdict.Options(raw_mode=True)
+    options.create_missing_column_families(True)
+    table = rocksdict.BlockBasedOptions()
+    table.set_format_version(5)  # as in Flink's
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(rocksdict.DBCompressionType.snappy())
+    with tempfile.TemporaryDirectory() as name:
+        database = rocksdict.Rdict(name, options, {STATE: options})
+        family = database.get_column_family(STATE)
+        for group, numbers in enumerate(groups):
+            for row, value in canonical(kind, group, numbers):
+                family[row] = value
+        family.flush()
+        family.compact_range(None, None)
+        family.close()
+        database.close()
+        tables = [directory / shutil.copy(table, directory) for table in Path(name).glob("*.sst")]
+    streams = [
+        utf(table.name) + b"\6" + utf(table.name) + table.stat().st_size.to_bytes(8, "big")
+        for table in tables
+    ]
+    head = b"\x0b" + bytes(8) + utf("uuid") + bytes(4) + len(groups).to_bytes(4, "big") + bytes(8)
+    shared = len(streams).to_bytes(4, "big") + b"".join(streams)
+    return head + description + shared + bytes(4) + utf("id")
 
 
 if __name__ == "__main__":

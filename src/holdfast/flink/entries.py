@@ -336,10 +336,9 @@ def _rows(keys: "list[bytes] | Rows", width: int) -> Rows | None:
     """Bytes that are all of one width as rows; None if some are not."""
     if isinstance(keys, np.ndarray):
         return keys
-    joined = b"".join(keys)
-    if len(joined) != width * len(keys) or any(len(key) != width for key in keys):
+    if not set(map(len, keys)) <= {width}:
         return None
-    return np.frombuffer(joined, np.uint8).reshape(len(keys), width)
+    return np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), width)
 
 
 def _texts(keys: "list[bytes] | Rows") -> list[bytes]:

@@ -7,7 +7,9 @@ Source:
     Flink, RocksIncrementalSnapshotStrategy (2.3.0); RocksDB, StringAppendOperator.
 """
 
+import bisect
 import itertools
+import operator
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -21,7 +23,7 @@ from holdfast.flink.files import StateFiles
 from holdfast.flink.handles import IncrementalHandle, StreamHandle
 from holdfast.flink.keyed_state import prefix_bytes
 from holdfast.flink.serializers import reading
-from holdfast.flink.sst import MERGE, VALUE, Entry, SstFile
+from holdfast.flink.sst import MERGE, VALUE, Run, SstFile
 
 _FILES = ".sst"
 _SEPARATOR = b","
@@ -79,15 +81,12 @@ class RocksGroups:
                 for content in self.streams.get(info.name, ())
             ]
             deletions = [deletion for table in tables for deletion in table.range_deletions()]
-            sources = [_Sorted(table.entries(first.to_bytes(size, "big"))) for table in tables]
+            sources = [_Sorted(table.runs(first.to_bytes(size, "big"))) for table in tables]
             for group in range(first, first + count):
                 with reading(f"key group {group}"):
-                    versions = [
-                        entry
-                        for source in sources
-                        for entry in source.with_prefix(group.to_bytes(size, "big"))
-                    ]
-                    entries = _newest(sorted(versions), _within(deletions, group, size))
+                    prefix = group.to_bytes(size, "big")
+                    runs = [run for source in sources for run in source.with_prefix(prefix)]
+                    entries = _newest(runs, _within(deletions, group, size))
                     columns = reader.columns(group, entries) if entries.keys else None
                 if columns is not None:
                     yield group, columns
@@ -96,16 +95,21 @@ class RocksGroups:
 class _Sorted:
     """Entries in order, of which those with a prefix are taken off, prefix by prefix."""
 
-    def __init__(self, entries: Iterator[Entry]) -> None:
-        self._entries = entries
-        self._next: Entry | None = next(entries, None)
+    def __init__(self, runs: Iterator[Run]) -> None:
+        self._runs = runs
+        self._next: Run | None = next(runs, None)
 
-    def with_prefix(self, prefix: bytes) -> Iterator[Entry]:
-        entry = self._next
-        while entry is not None and entry[0].startswith(prefix):
-            yield entry
-            entry = next(self._entries, None)
-        self._next = entry
+    def with_prefix(self, prefix: bytes) -> Iterator[Run]:
+        run = self._next
+        while run is not None:
+            count = bisect.bisect_right(run.keys, prefix, key=lambda key: key[: len(prefix)])
+            if count:
+                yield run[:count]
+            if count < len(run.keys):
+                run = run[count:]
+                break
+            run = next(self._runs, None)
+        self._next = run
 
 
 def _within(deletions: list[_Deletion], group: int, size: int) -> list[_Deletion]:
@@ -117,12 +121,21 @@ def _within(deletions: list[_Deletion], group: int, size: int) -> list[_Deletion
     ]
 
 
-def _newest(versions: list[Entry], deletions: list[_Deletion]) -> Entries:
-    """What is left of versions that are sorted, the newest of each key first."""
-    keys: list[bytes] = []
-    values: list[bytes] = []
-    for key, several in itertools.groupby(versions, lambda entry: entry[0]):
-        deleted = max((at for start, end, at in deletions if start <= key < end), default=-1)
+def _newest(runs: list[Run], deletions: list[_Deletion]) -> Entries:
+    """What is left of entries, of each key the newest."""
+    keys = [key for run in runs for key in run.keys]
+    values = [value for run in runs for value in run.values]
+    are_values = not deletions and all((run.kinds == VALUE).all() for run in runs)
+    if are_values and all(map(operator.lt, keys, keys[1:])):  # of a single file, or behind others
+        return Entries(keys, values)
+    sequences = [-sequence for run in runs for sequence in run.sequences.tolist()]
+    kinds = [kind for run in runs for kind in run.kinds.tolist()]
+    versions = sorted(zip(keys, sequences, kinds, values, strict=True))
+    keys, values = [], []
+    for key, several in itertools.groupby(versions, operator.itemgetter(0)):
+        deleted = -1
+        if deletions:
+            deleted = max((at for start, end, at in deletions if start <= key < end), default=-1)
         parts: list[bytes] = []
         for _, negative, kind, value in several:
             if -negative < deleted or kind not in {VALUE, MERGE}:
@@ -132,5 +145,5 @@ def _newest(versions: list[Entry], deletions: list[_Deletion]) -> Entries:
                 break
         if parts:
             keys.append(key)
-            values.append(_SEPARATOR.join(reversed(parts)))
+            values.append(parts[0] if len(parts) == 1 else _SEPARATOR.join(reversed(parts)))
     return Entries(keys, values)

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import UnsupportedFormatError
@@ -33,10 +35,27 @@ _CRC32C = 1
 _TWO_LEVELS, _WITH_FIRST_KEY = 2, 3
 
 DELETION, VALUE, MERGE, SINGLE_DELETION = 0, 1, 2, 7
-_KINDS = {DELETION, VALUE, MERGE, SINGLE_DELETION}
+_IS_KIND = np.isin(np.arange(256), (DELETION, VALUE, MERGE, SINGLE_DELETION))
 
-Entry = tuple[bytes, int, int, bytes]
-"""A user's key, minus its sequence number, its kind and its value: sorted, the newest of a key comes first."""
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Entries in order of their keys, the newest of a key first.
+
+    Attributes:
+        keys: The user's keys.
+        sequences: Their sequence numbers.
+        kinds: Of which kind they are.
+        values: Their values.
+    """
+
+    keys: list[bytes]
+    sequences: npt.NDArray[np.int64]
+    kinds: npt.NDArray[np.uint8]
+    values: list[bytes]
+
+    def __getitem__(self, part: slice) -> "Run":
+        return Run(self.keys[part], self.sequences[part], self.kinds[part], self.values[part])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +95,12 @@ class SstFile:
         metaindex, position = _handle(footer, 1)
         self._index, _ = _handle(footer, position)
         self._meta = {
-            name: _handle(value, 0)[0] for name, value in _entries(self._block(metaindex))
+            name: _handle(value, 0)[0]
+            for name, value in zip(*_entries(self._block(metaindex)), strict=True)
         }
         self._properties: dict[bytes, bytes] = {}
         if (properties := self._meta.get(b"rocksdb.properties")) is not None:
-            self._properties = dict(_entries(self._block(properties)))
+            self._properties = dict(zip(*_entries(self._block(properties)), strict=True))
 
     @property
     def column_family(self) -> str:
@@ -92,10 +112,12 @@ class SstFile:
         block = self._meta.get(b"rocksdb.range_del")
         if block is None:
             return []
-        return [(key[:-8], end, _sequence(key)[0]) for key, end in _entries(self._block(block))]
+        keys, ends = _entries(self._block(block))
+        run = _run(keys, ends)
+        return list(zip(run.keys, ends, run.sequences.tolist(), strict=True))
 
-    def entries(self, start: bytes) -> Iterator[Entry]:
-        """The entries from a key on, in order.
+    def runs(self, start: bytes) -> Iterator[Run]:
+        """The entries from a key on, in order, a block at a time.
 
         Raises:
             CheckpointCorruptedError: They are damaged.
@@ -103,14 +125,11 @@ class SstFile:
         """
         last_keys = [key for key, _ in self._data_blocks]
         for _, handle in self._data_blocks[bisect.bisect_left(last_keys, start) :]:
-            for internal, value in _entries(self._block(handle)):
-                key = internal[:-8]
-                if key < start:
-                    continue
-                sequence, kind = _sequence(internal)
-                if kind not in _KINDS:
-                    raise not_readable(f"an entry of RocksDB of kind {kind}")
-                yield key, -sequence, kind, value
+            run = _run(*_entries(self._block(handle)))
+            if not _IS_KIND[run.kinds].all():
+                kind = run.kinds[~_IS_KIND[run.kinds]][0]
+                raise not_readable(f"an entry of RocksDB of kind {kind}")
+            yield run[bisect.bisect_left(run.keys, start) :]
 
     @cached_property
     def _data_blocks(self) -> list[tuple[bytes, _Block]]:
@@ -130,7 +149,9 @@ class SstFile:
         data = self._block(handle)
         is_user_key = self._flag(b"rocksdb.index.key.is.user.key")
         if not self._flag(b"rocksdb.index.value.is.delta.encoded"):
-            entries = [(key, _handle(value, 0)[0]) for key, value in _entries(data)]
+            entries = [
+                (key, _handle(value, 0)[0]) for key, value in zip(*_entries(data), strict=True)
+            ]
         else:
             entries = list(_delta_entries(data))
         return [(key if is_user_key else key[:-8], block) for key, block in entries]
@@ -173,8 +194,10 @@ def _decompressed(data: bytes, kind: int) -> bytes:
     return bytes(whole)
 
 
-def _entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _entries(data: bytes) -> tuple[list[bytes], list[bytes]]:
     """Keys and values of a block."""
+    keys: list[bytes] = []
+    values: list[bytes] = []
     position, end = 0, _end(data)
     key = b""
     while position < end:
@@ -190,7 +213,18 @@ def _entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:
             raise damaged("an entry of RocksDB ends behind its block")
         key = key[:shared] + data[position:behind]
         position = behind + length
-        yield key, data[behind:position]
+        keys.append(key)
+        values.append(data[behind:position])
+    return keys, values
+
+
+def _run(internal: list[bytes], values: list[bytes]) -> Run:
+    """The entries of internal keys."""
+    if min(map(len, internal), default=8) < 8:
+        raise damaged("a key of RocksDB is too short")
+    packed = np.frombuffer(b"".join([key[-8:] for key in internal]), "<u8")
+    sequences, kinds = (packed >> 8).astype(np.int64), (packed & 0xFF).astype(np.uint8)
+    return Run([key[:-8] for key in internal], sequences, kinds, values)
 
 
 def _delta_entries(data: bytes) -> Iterator[tuple[bytes, _Block]]:
@@ -241,11 +275,3 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
-
-
-def _sequence(internal: bytes) -> tuple[int, int]:
-    """The sequence number of a key and its kind."""
-    if len(internal) < 8:
-        raise damaged("a key of RocksDB is too short")
-    packed = int.from_bytes(internal[-8:], "little")
-    return packed >> 8, packed & 0xFF
