@@ -399,3 +399,12 @@ def _composed(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
 
 KINDS = st.recursive(st.sampled_from(SIMPLE), _composed, max_leaves=4)
 """Kinds of values, in each other."""
+
+
+BYTES = next(kind for kind in SIMPLE if kind.type == pa.binary())
+
+
+def kafka_split(topic: str, partition: int, offset: int) -> bytes:
+    """A split of a `KafkaSource`, as its readers store it."""
+    content = utf(topic) + i4(partition) + i8(offset) + i8(-(1 << 63))
+    return i4(0) + i4(len(content)) + content

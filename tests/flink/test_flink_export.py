@@ -30,20 +30,15 @@ from contracts.flink_savepoints import (
     list_states,
     metadata,
 )
+from contracts.flink_windows import TIME_WINDOW, write_windows
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import flink
-from holdfast.backends.descriptors import ReducingStateDescriptor
-from holdfast.backends.inspection import StateRows, shown_schema, write_keyed_tables
-from holdfast.backends.keyed import HeapStateTables, KeyedStateBackend
-from holdfast.backends.keys import KEY_HASH, KeyGroupRange, flink_key_groups
+from holdfast.backends.keys import flink_key_groups
 from holdfast.errors import InvalidRequestError
 from holdfast.flink.data_input import DataInput
 from holdfast.flink.serializers import plain_type, read_snapshot, written_type
-from holdfast.locations.coordination import complete_checkpoint
-from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask
-from holdfast.locations.storages import FileSystemCheckpointStorage
 
 ARCHIVES = Path(__file__).parents[1] / "data" / "flink"
 STATES = [
@@ -214,53 +209,10 @@ def test_states_that_flink_cant_have_are_refused_or_left_out(tmp_path: Path) -> 
     assert back.read_state("job", "texts").column("value").to_pylist() == ["a"]
 
 
-TIME_WINDOW = pa.schema([("start", pa.int64()), ("end", pa.int64())])
-
-
-def windows(directory: Path, namespace: pa.Schema, spans: list[tuple[int, ...]]) -> str:
-    """A savepoint of Holdfast with a sum for each window of the key "a", and timers at the windows' ends."""
-    key = pa.schema([("k", pa.string())])
-    tables = HeapStateTables(KeyGroupRange(0, 127))
-    backend = KeyedStateBackend(tables, key, 128)
-    total = ReducingStateDescriptor("windows", "sum", pa.int64())
-    backend.get_reducing_state(total, namespace)
-    backend.event_time_timers("windows", namespace)
-    specs = tables.specs()
-    columns = [["a"] * len(spans), *zip(*spans, strict=True)]
-    times = pa.array([span[-1] - 1 for span in spans], pa.int64())
-    rows = {
-        "windows": StateRows(
-            pa.table([*columns, times], shown_schema(specs["windows"]).names), total
-        ),
-        "_timers/event/windows": StateRows(
-            pa.table([*columns, times], shown_schema(specs["_timers/event/windows"]).names)
-        ),
-    }
-    uri = f"file://{directory}/windows"
-    storage = FileSystemCheckpointStorage(uri).create_checkpoint_storage("job")
-    location = storage.initialize_location_for_savepoint(0, uri)
-    written = [(specs[name], state) for name, state in rows.items()]
-    handles = write_keyed_tables(written, location, parallelism=1, max_parallelism=128)
-    subtasks = {index: StoredSubtask(managed_keyed=(own,)) for index, own in handles.items()}
-    operator = StoredOperator(
-        parallelism=1, max_parallelism=128, subtasks=subtasks, key=("k",), key_hash=KEY_HASH
-    )
-    stored = CheckpointMetadata(
-        job_id="job",
-        checkpoint_id=0,
-        created_ms=0,
-        duration_ms=0,
-        writer="test",
-        operators={"job": operator},
-        coordinator_states={},
-    )
-    return complete_checkpoint(location, stored).location.external_pointer
-
-
 def test_windows_of_time_go_with_their_timers_as_flinks_window_operator_has_them(
     tmp_path: Path,
 ) -> None:
-    ours = windows(tmp_path, TIME_WINDOW, [(0, 10), (10, 20)])
+    ours = write_windows(tmp_path, TIME_WINDOW, {"job": [("a", 0, 10, 9), ("a", 10, 20, 19)]})
     back = flink.open(flink.export_savepoint(ours, f"file://{tmp_path}/back"), uids=["job"])
     spans = [{"start": 0, "end": 10}, {"start": 10, "end": 20}]
     rows = back.read_state("job", "window-contents", check_keys=True).to_pylist()
@@ -276,7 +228,8 @@ def test_windows_of_time_go_with_their_timers_as_flinks_window_operator_has_them
 
 
 def test_windows_that_are_merged_are_refused(tmp_path: Path) -> None:
-    ours = windows(tmp_path, pa.schema([("session", pa.int64())]), [(1,), (2,)])
+    sessions = {"job": [("a", 1, 3), ("a", 2, 4)]}
+    ours = write_windows(tmp_path, pa.schema([("session", pa.int64())]), sessions)
     with pytest.raises(InvalidRequestError, match="sessions"):
         flink.export_savepoint(ours, f"file://{tmp_path}/back")
 

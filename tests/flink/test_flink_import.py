@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from contracts.flink_kinds import (
+    BYTES,
     LONG,
     NOTHING,
     SIMPLE,
@@ -17,12 +18,12 @@ from contracts.flink_kinds import (
     i2,
     i4,
     i8,
+    kafka_split,
     map_of,
     row_of,
     snapshot,
     string,
     tuple_of,
-    utf,
 )
 from contracts.flink_savepoints import (
     Subtask,
@@ -391,35 +392,6 @@ def test_copies_of_broadcast_state_that_differ_are_said(tmp_path: Path) -> None:
     assert [lost for lost in unlike.lost if "broadcast state job/rules" in lost]
 
 
-BYTES = next(kind for kind in SIMPLE if kind.type == pa.binary())
-
-
-def split(topic: str, partition: int, offset: int) -> bytes:
-    content = utf(topic) + i4(partition) + i8(offset) + i8(-(1 << 63))
-    return i4(0) + i4(len(content)) + content
-
-
-def test_a_source_of_kafka_says_where_spark_goes_on(tmp_path: Path) -> None:
-    splits = [split("orders", 0, 17), split("orders", 1, -2), split("clicks", 0, 5)]
-    states = list_states({"SourceReaderState": (BYTES, splits), "own": (STRING, ["a"])})
-    savepoint = opened(tmp_path, Subtask(operator=states))
-    expected = '{"clicks": {"0": 5}, "orders": {"0": 17, "1": -2}}'
-    assert savepoint.source_offsets("job") == expected
-    planned = flink.FlinkStateImport.of(savepoint)
-    assert planned.starting_offsets == {"job": expected}
-    assert planned.kept == ["job/own as job/own: list, string"]
-
-
-@pytest.mark.parametrize(
-    "element", [b"", split("orders", 0, -3), split("orders", 0, 1)[:-1], split("é", 0, 1)]
-)
-def test_other_sources_have_no_offsets_for_spark(tmp_path: Path, element: bytes) -> None:
-    states = list_states({"SourceReaderState": (BYTES, [element])})
-    savepoint = opened(tmp_path, Subtask(operator=states))
-    with pytest.raises(InvalidRequestError):
-        savepoint.source_offsets("job")
-
-
 def test_names_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
     group = group_of(java_hash_of_long(7))
     savepoint = opened(tmp_path, keyed("VALUE", LONG, group, [(7, i8(1))]))
@@ -444,7 +416,7 @@ def test_damaged_savepoints_are_imported_or_refused_and_nothing_else(
     group = group_of(java_hash_of_long(7))
     subtask = keyed("MAP", map_of(STRING, LONG), group, [(7, (string("a"), b"\0" + i8(1)))])
     texts = list_states(
-        {"texts": (STRING, ["a"]), "SourceReaderState": (BYTES, [split("t", 0, 1)])}
+        {"texts": (STRING, ["a"]), "SourceReaderState": (BYTES, [kafka_split("t", 0, 1)])}
     )
     content = bytearray(metadata({"job": {0: Subtask(operator=texts, keyed=subtask.keyed)}}))
     place = data.draw(st.integers(0, len(content) - 1))

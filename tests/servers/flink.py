@@ -12,6 +12,7 @@ import pytest
 _ROOT = Path(__file__).parents[2]
 _SOURCES = [
     _ROOT / "infra" / "flink" / "StateJob.java",
+    _ROOT / "infra" / "flink" / "WindowJob.java",
     _ROOT / "examples" / "flink" / "Orders.java",
 ]
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -26,7 +27,7 @@ FlinkJob = Callable[..., list[list[str]]]
 
 @pytest.fixture(scope="session")
 def flink_job(tmp_path_factory: pytest.TempPathFactory) -> FlinkJob:
-    """The jobs `StateJob` of `infra/flink` and `Orders` of `examples/flink`, compiled."""
+    """The jobs `StateJob` and `WindowJob` of `infra/flink` and `Orders` of `examples/flink`, compiled."""
     java, javac = shutil.which("java"), shutil.which("javac")
     if java is None or javac is None:
         pytest.skip("a job of Flink needs a JDK, and there is none")

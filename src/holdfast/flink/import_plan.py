@@ -7,7 +7,7 @@ from typing import Any, Self
 from holdfast.backends.keys import MAX_PARALLELISM
 from holdfast.errors import InvalidRequestError
 from holdfast.flink.descriptions import TIMERS
-from holdfast.flink.kafka_offsets import READERS, is_kafka, starting_offsets
+from holdfast.flink.kafka_offsets import SOURCES
 from holdfast.flink.operator_ids import operator_id
 from holdfast.flink.savepoint import FlinkSavepoint
 
@@ -191,12 +191,8 @@ class _Sorting:
             self.refused.append(
                 f"state {operator}/{state or row['kind']} can't be read: {row['failure']}"
             )
-        elif state == READERS:
+        elif state in SOURCES:
             self._take_offsets(row)
-            if operator not in self.offsets:
-                self.lost.append(
-                    f"what the source {operator} has read, which only Flink's source knows"
-                )
         elif self._is_of_timers(row):
             self._take_timers(row, operator, timers=timers)
         elif row["value"] == "null":
@@ -222,12 +218,14 @@ class _Sorting:
             self._take(row, operator, (operator, row["state"]), (uid, f"timers of {domain} time"))
 
     def _take_offsets(self, row: Mapping[str, Any]) -> None:
-        """Note where a source of Kafka goes on."""
-        if row["state"] != READERS or row["failure"]:
+        """Note where a source of Kafka goes on, or why that isn't known."""
+        if row["state"] not in SOURCES or row["failure"]:
             return
-        splits = self._savepoint.read_state(row["operator"], READERS).column("value").to_pylist()
-        if splits and is_kafka(splits):
-            self.offsets[row["operator"]] = starting_offsets(splits)
+        operator = row["operator"]
+        try:
+            self.offsets[operator] = self._savepoint.source_offsets(operator)
+        except InvalidRequestError as error:
+            self.lost.append(f"what the source {operator} has read: {error.args[0]}")
 
     def _take(self, row: Mapping[str, Any], operator: str, source: Place, target: Place) -> None:
         self.moved.append(

@@ -1,40 +1,75 @@
-"""Where readers of Kafka go on, out of the state of Flink's source.
+"""Where readers of Kafka go on, out of the state of Flink's sources.
 
-Each element of `SourceReaderState` is a split in the version of its serializer:
+`KafkaSource`: each element of `SourceReaderState` is a split in the version of its serializer:
 
     int version, int n, n bytes: utf topic, int partition, long next offset, long last offset
 
+`FlinkKafkaConsumer`, before it: each element of the union state `topic-partition-offset-states` is a pair of topic and
+partition, by Kryo, and of the last offset that was read.
+
 Source:
-    Flink, SimpleVersionedSerialization (2.3.0); flink-connector-kafka, KafkaPartitionSplitSerializer.
+    Flink, SimpleVersionedSerialization (2.3.0); flink-connector-kafka, KafkaPartitionSplitSerializer (4.0.1),
+    FlinkKafkaConsumerBase and KafkaTopicPartitionStateSentinel (3.4.0).
 """
 
 import json
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
 
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.flink.data_input import DataInput
+from holdfast.flink.serializers import TOPIC_PARTITION
 
-READERS = "SourceReaderState"
-"""The list state in which readers of sources keep their splits."""
+_READERS, _CONSUMER = "SourceReaderState", "topic-partition-offset-states"
+SOURCES = (_READERS, _CONSUMER)
+"""The states in which sources keep what they have read."""
+
+Position = tuple[str, int, int]
+"""A topic, a partition of it, and the offset to go on at."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_OF_CONSUMER_GROUP = -3
+_LATEST, _EARLIEST, _OF_CONSUMER_GROUP = -1, -2, -3  # in Spark's words and KafkaSource's
+_OF_CONSUMER = pa.struct([("f0", TOPIC_PARTITION), ("f1", pa.int64())])
+_SENTINELS = {
+    -915623761776: _OF_CONSUMER_GROUP,  # not set
+    -915623761775: _EARLIEST,
+    -915623761774: _LATEST,
+    -915623761773: _OF_CONSUMER_GROUP,
+}
+"""What the consumer before KafkaSource has for an offset where nothing was read yet."""
 
 
-def starting_offsets(splits: Iterable[bytes]) -> str:
-    """The offsets behind what was read, as Spark's `startingOffsets` has them.
+def positions(state: str, values: pa.ChunkedArray) -> list[Position]:
+    """Where a source goes on.
 
     Args:
-        splits: Elements of `READERS` of all subtasks.
+        state: Which of `SOURCES` it is.
+        values: The elements of all subtasks.
 
     Raises:
-        InvalidRequestError: A split is none of Kafka's, or begins where its consumer group has been.
+        InvalidRequestError: They are no splits of Kafka, or there are none.
+    """
+    if not len(values):
+        raise InvalidRequestError("the source has no splits in its state")
+    if state == _CONSUMER and values.type == _OF_CONSUMER:
+        return [_consumed(element) for element in values.to_pylist()]
+    if state == _READERS and values.type == pa.binary():
+        return [_split(element) for element in values.to_pylist()]
+    raise _no_splits()
+
+
+def starting_offsets(places: Iterable[Position]) -> str:
+    """The offsets as Spark's `startingOffsets` has them.
+
+    Raises:
+        InvalidRequestError: A partition begins where its consumer group has been.
     """
     topics: dict[str, dict[str, int]] = {}
-    for split in splits:
-        topic, partition, offset = _split(split)
+    for topic, partition, offset in places:
         if offset == _OF_CONSUMER_GROUP:
             message = (
                 f"partition {partition} of {topic} was never read: it begins at the offset of the job's consumer "
@@ -45,22 +80,30 @@ def starting_offsets(splits: Iterable[bytes]) -> str:
     return json.dumps(topics, sort_keys=True)
 
 
-def is_kafka(splits: Iterable[bytes]) -> bool:
-    """Whether the splits are all of Kafka."""
-    with suppress(InvalidRequestError):
-        return all(_split(split) for split in splits)
-    return False
-
-
-def _split(element: bytes) -> tuple[str, int, int]:
-    """Topic, partition and next offset."""
+def _split(element: bytes) -> Position:
     with suppress(CheckpointCorruptedError):
         source = DataInput(element)
         version, length = source.read_int(), source.count()
         is_whole = version == 0 and length == source.left
         topic, partition = source.utf(), source.read_int()
         offset, _ = source.longs(2)
-        is_offset = partition >= 0 and offset >= _OF_CONSUMER_GROUP
-        if is_whole and not source.left and is_offset and _TOPIC.fullmatch(topic):
+        if is_whole and not source.left and _is_position(topic, partition, offset):
             return topic, partition, offset
-    raise InvalidRequestError("the source is no KafkaSource whose splits are known")
+    raise _no_splits()
+
+
+def _consumed(element: dict[str, Any] | None) -> Position:
+    if element is not None and element["f0"] is not None:
+        topic, partition, last = element["f0"]["topic"], element["f0"]["partition"], element["f1"]
+        offset = _SENTINELS.get(last, last + 1)
+        if topic is not None and _is_position(topic, partition, offset):
+            return topic, partition, offset
+    raise _no_splits()
+
+
+def _is_position(topic: str, partition: int, offset: int) -> bool:
+    return bool(_TOPIC.fullmatch(topic)) and partition >= 0 and offset >= _OF_CONSUMER_GROUP
+
+
+def _no_splits() -> InvalidRequestError:
+    return InvalidRequestError("the source is none of Kafka whose splits are known")

@@ -21,7 +21,7 @@ from holdfast.errors import (
 from holdfast.flink.descriptions import TIMERS
 from holdfast.flink.files import StateFiles
 from holdfast.flink.handles import IncrementalHandle
-from holdfast.flink.kafka_offsets import READERS, starting_offsets
+from holdfast.flink.kafka_offsets import SOURCES, positions, starting_offsets
 from holdfast.flink.metadata import FlinkMetadata, FlinkOperator, parse_metadata
 from holdfast.flink.operator_ids import operator_id
 from holdfast.flink.stored_states import WITH_TIMERS, StatesOfOperator, StoredState
@@ -245,11 +245,19 @@ class FlinkSavepoint:
         among them: Spark wants all partitions of a topic, so add those from the beginning, as -2.
 
         Raises:
-            InvalidRequestError: The operator is no `KafkaSource`, or a partition has no offset yet.
+            InvalidRequestError: The operator is no `KafkaSource` and no `FlinkKafkaConsumer`, or a partition has no
+                offset yet.
 
         Other errors are those of `read_state`.
         """
-        return starting_offsets(self.read_state(operator, READERS).column("value").to_pylist())
+        states = self._states_of(self._operator(operator)).states
+        names = [state.name for state in states if state.name in SOURCES]
+        if len(names) != 1:
+            raise InvalidRequestError(
+                f"operator {operator!r} is no source that has offsets in state"
+            )
+        values = self.read_state(operator, names[0]).column("value")
+        return starting_offsets(positions(names[0], values))
 
     def warnings(self) -> list[str]:
         """What is not in the states although the job had it, or may have had it."""

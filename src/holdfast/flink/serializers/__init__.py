@@ -6,6 +6,7 @@ is the way back. Start with `serializer`.
 """
 
 from holdfast.flink.serializers.composite import list_of, map_of
+from holdfast.flink.serializers.kryo import TOPIC_PARTITION
 from holdfast.flink.serializers.python_types import in_bytes, python_type, several_in_bytes
 from holdfast.flink.serializers.serializer import (
     Packed,
@@ -37,6 +38,7 @@ from holdfast.flink.serializers.writing import (
 
 __all__ = [
     "NO_NAMESPACE",
+    "TOPIC_PARTITION",
     "Packed",
     "Rows",
     "Serializer",

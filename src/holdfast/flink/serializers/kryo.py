@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.backends.keys import java_hash
 from holdfast.flink.serializers.serializer import Serializer, not_readable, sliced, unreadable
 
 MOST_NESTED = 32
@@ -63,8 +64,16 @@ _DECLARED = {
 """What types can be declared as whose values may be read."""
 
 
+TOPIC_PARTITION = pa.struct([("topic", pa.string()), ("partition", pa.int32())])
+"""As what a partition of Kafka is read, of which the consumer before `KafkaSource` keeps the offset."""
+
+_KAFKA_PARTITION = "org.apache.flink.streaming.connectors.kafka.internals.KafkaTopicPartition"
+
+
 def kryo_of(java_class: str, *, is_of_flink_1: bool) -> Serializer:
     """The serializer of a type that Flink leaves to Kryo."""
+    if is_of_flink_1 and java_class == _KAFKA_PARTITION:
+        return Serializer(TOPIC_PARTITION, _read_topic_partition)
     if not is_of_flink_1 or java_class not in _DECLARED:
         return unreadable(f"{java_class} (by Kryo)")
 
@@ -76,6 +85,30 @@ def kryo_of(java_class: str, *, is_of_flink_1: bool) -> Serializer:
         return json.dumps(value, ensure_ascii=False), graph.position
 
     return Serializer(pa.string(), read)
+
+
+def _read_topic_partition(data: bytes, position: int) -> tuple[dict[str, Any] | None, int]:
+    """Read a partition of Kafka: its hash code, its number and its topic, in the order of the fields' names."""
+    graph = _Graph(data, position)
+    kind = graph.varint()
+    if kind == 0:
+        return None, graph.position
+    if kind == _BY_NAME:
+        graph.class_name()
+    is_new = graph.varint() == 1
+    code, number = graph.integer(), graph.integer()
+    is_new = is_new and graph.varint() == 1
+    topic = graph.text()
+    # The hash code says whether it is what it seems to be, whatever number Kryo has for its class.
+    if not is_new or topic is None or code != _hash_code(topic, number):
+        message = "a partition of Kafka has another hash code than its topic and number"
+        raise ValueError(message)
+    return {"topic": topic, "partition": number}, graph.position
+
+
+def _hash_code(topic: str, partition: int) -> int:
+    code = (31 * java_hash(topic) + partition) & 0xFFFF_FFFF
+    return code - (code >> 31 << 32)
 
 
 class _Graph:
@@ -93,27 +126,27 @@ class _Graph:
         if depth > MOST_NESTED:
             message = "collections stand in each other without end"
             raise ValueError(message)
-        kind = self._varint()
+        kind = self.varint()
         if kind == 0:
             return None
         if kind in _NUMBERS:  # they are never referred to
             return _NUMBERS[kind](self)
         if kind not in {_BY_NAME, _STRING}:
             raise not_readable(f"the class that Kryo knows as number {kind - 2}")
-        java_class = self._class_name() if kind == _BY_NAME else ""
-        reference = self._varint()
+        java_class = self.class_name() if kind == _BY_NAME else ""
+        reference = self.varint()
         if reference != 1:
             return self._before(reference - 2)
         number = len(self._objects)
         self._objects.append((_UNFINISHED, 0))
         start = self.position - self._repeated
-        value = self._content(java_class, depth) if java_class else self._text()
+        value = self._content(java_class, depth) if java_class else self.text()
         self._objects[number] = value, self.position - start + self._repeated
         return value
 
     def integer(self) -> int:
         """Read a number of which few bytes are written if it is near to 0."""
-        zigzag = self._varint()
+        zigzag = self.varint()
         return zigzag >> 1 ^ -(zigzag & 1)
 
     def fixed(self, form: struct.Struct) -> Any:
@@ -128,10 +161,11 @@ class _Graph:
         unit, self.position = sliced(self._data, self.position, 2)
         return unit.decode("utf-16-be")
 
-    def _class_name(self) -> str:
-        number = self._varint()
+    def class_name(self) -> str:
+        """Read the name of a class, or the number of one that was named before."""
+        number = self.varint()
         if number == len(self._names):
-            self._names.append(self._text() or "")
+            self._names.append(self.text() or "")
         return self._names[number]
 
     def _before(self, number: int) -> Any:
@@ -153,7 +187,7 @@ class _Graph:
         is_sorted = java_class in _SORTED_MAPS or java_class in _SORTED_COLLECTIONS
         if is_sorted and self.value(depth + 1) is not None:
             raise not_readable(f"a comparator of {java_class} (by Kryo)")
-        size = self._varint()
+        size = self.varint()
         if size > len(self._data) - self.position:
             message = (
                 f"{size} values are to follow, and {len(self._data) - self.position} bytes are left"
@@ -166,7 +200,8 @@ class _Graph:
             return dict(pairs)
         return [list(pair) for pair in pairs]
 
-    def _text(self) -> str | None:
+    def text(self) -> str | None:
+        """Read a text."""
         data, position = self._data, self.position
         first = data[position]
         if first < 0x80:  # the last character has the highest bit
@@ -201,7 +236,8 @@ class _Graph:
         units = data[start:position].decode("utf-8", "surrogatepass")
         return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
-    def _varint(self) -> int:
+    def varint(self) -> int:
+        """Read a number that is not negative."""
         value = shift = 0
         while True:
             byte = self._data[self.position]

@@ -1,0 +1,137 @@
+"""Where readers of Kafka go on: bytes that the serializers of Flink's connectors have written."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from contracts.flink_kinds import BYTES, LONG, STRING, Kind, i2, i4, kafka_split
+from contracts.flink_savepoints import Subtask, list_info, list_states, metadata, operator_handle
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import flink
+from holdfast.errors import CheckpointError, InvalidRequestError
+
+DATA = Path(__file__).parents[1] / "data" / "flink"
+CONSUMER = "topic-partition-offset-states"
+Element = tuple[str, int, int, bytes]
+"""A topic, a partition, an offset, and the bytes that it is in."""
+
+
+def elements(lines: list[str]) -> Iterator[Element]:
+    for line in lines:
+        topic, partition, offset, digits = line.split()
+        yield topic, int(partition), int(offset), bytes.fromhex(digits)
+
+
+def splits() -> list[Element]:
+    return list(elements((DATA / "kafka-splits.txt").read_text().splitlines()))
+
+
+def consumed() -> tuple[bytes, list[Element]]:
+    """The snapshot of the serializer of the consumer's state, and its elements."""
+    head, *lines = (DATA / "kafka-consumer.txt").read_text().splitlines()
+    return bytes.fromhex(head)[4:], list(elements(lines))  # without the version of the form
+
+
+def opened(directory: Path, operator: bytes, version: int = 6) -> flink.FlinkSavepoint:
+    content = metadata({"job": {0: Subtask(operator=operator)}}, version=version)
+    (directory / "_metadata").write_bytes(content)
+    return flink.open(directory, uids=["job"])
+
+
+def of_readers(*values: bytes) -> bytes:
+    return list_states({"SourceReaderState": (BYTES, values)})
+
+
+def of_consumer(*values: bytes) -> bytes:
+    snapshot, _ = consumed()
+    description = i4(5) + i2(1) + list_info(CONSUMER, snapshot) + i2(0)
+    return operator_handle(description, {CONSUMER: (1, values)})
+
+
+def test_a_source_of_kafka_says_where_spark_goes_on(tmp_path: Path) -> None:
+    known = [element for element in splits() if element[2] != -3]
+    own = (STRING, ["a"])
+    readers = (BYTES, [data for *_, data in known])
+    savepoint = opened(tmp_path, list_states({"SourceReaderState": readers, "own": own}))
+    expected = {
+        "orders": {"0": 17, "1": 4_000_000_000_000},
+        "clicks.of-all_2": {"0": -2, "31": -1},
+    }
+    assert json.loads(savepoint.source_offsets("job")) == expected
+    planned = flink.FlinkStateImport.of(savepoint)
+    assert json.loads(planned.starting_offsets["job"]) == expected
+    assert planned.kept == ["job/own as job/own: list, string"]
+
+
+def test_the_consumer_before_it_says_where_spark_goes_on_behind_what_it_has_read(
+    tmp_path: Path,
+) -> None:
+    _, stored = consumed()
+    known = [element for element in stored if element[0] != "q"]
+    savepoint = opened(tmp_path, of_consumer(*(data for *_, data in known)), version=4)
+    rows = savepoint.read_state("job", CONSUMER).column("value").to_pylist()
+    assert [(row["f0"]["topic"], row["f0"]["partition"], row["f1"]) for row in rows] == [
+        element[:3] for element in known
+    ]
+    expected = {"orders": {"0": 18, "1": 4_000_000_000_001}, "clicks.of-all_2": {"31": -2}}
+    assert json.loads(savepoint.source_offsets("job")) == expected
+
+
+@pytest.mark.parametrize("source", ["KafkaSource", "FlinkKafkaConsumer"])
+def test_a_partition_that_only_its_consumer_group_knows_is_said_and_keeps_no_state_back(
+    source: str, tmp_path: Path
+) -> None:
+    if source == "KafkaSource":
+        [data] = [data for topic, *_, data in splits() if topic == "idle"]
+        savepoint = opened(tmp_path, of_readers(data))
+    else:
+        [data] = [data for topic, *_, data in consumed()[1] if topic == "q"]
+        savepoint = opened(tmp_path, of_consumer(data), version=4)
+    with pytest.raises(InvalidRequestError, match="was never read"):
+        savepoint.source_offsets("job")
+    with pytest.raises(InvalidRequestError, match="was never read"):
+        flink.FlinkStateImport.of(savepoint)  # there is nothing else
+
+
+def test_a_source_whose_offsets_are_not_known_keeps_no_state_back(tmp_path: Path) -> None:
+    states: dict[str, tuple[Kind, list[object]]] = {
+        "SourceReaderState": (BYTES, [kafka_split("orders", 0, -3)]),
+        "own": (LONG, [7]),
+    }
+    planned = flink.FlinkStateImport.of(opened(tmp_path, list_states(states)))
+    assert planned.kept == ["job/own as job/own: list, int64"]
+    assert [lost for lost in planned.read().lost if "partition 0 of orders was never read" in lost]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        [b""],
+        [kafka_split("orders", 0, 1)[:-1]],
+        [kafka_split("é", 0, 1)],
+        [kafka_split("a", -1, 1)],
+    ],
+)
+def test_other_sources_have_no_offsets_for_spark(values: list[bytes], tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError):
+        opened(tmp_path, of_readers(*values)).source_offsets("job")
+
+
+@given(position=st.integers(0, 40), byte=st.integers(0, 255), topic=st.sampled_from([0, 1, 2]))
+def test_a_partition_of_the_consumer_that_was_changed_is_damage_or_another_offset(
+    position: int, byte: int, topic: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    name, partition, _, data = consumed()[1][topic]
+    changed = bytearray(data)
+    changed[position % len(data)] = byte
+    directory = tmp_path_factory.mktemp("consumer")
+    savepoint = opened(directory, of_consumer(bytes(changed)), version=4)
+    try:
+        [row] = savepoint.read_state("job", CONSUMER).column("value").to_pylist()
+    except CheckpointError:
+        return
+    assert row["f0"] in ({"topic": name, "partition": partition}, None)
