@@ -1,4 +1,9 @@
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.math.BigDecimal;
+import java.net.URI;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
 import java.time.LocalDate;
@@ -9,6 +14,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.stream.Stream;
 import org.apache.flink.api.common.functions.AggregateFunction;
 import org.apache.flink.api.common.functions.OpenContext;
 import org.apache.flink.api.common.functions.RichMapFunction;
@@ -44,11 +50,12 @@ import org.apache.flink.util.Collector;
  * A job with state of all kinds, whose content follows formulas of the keys 0 to 19.
  *
  * <pre>
- *   java -cp 'jars/*' StateJob.java write BACKEND FORMAT PARALLELISM DIRECTORY   prints the savepoint's URI
- *   java -cp 'jars/*' StateJob.java read  BACKEND -      PARALLELISM POINTER     prints what was restored, a line each
+ *   java -cp 'jars/*' StateJob.java write BACKEND FORMAT PARALLELISM DIRECTORY [KEY=VALUE]...   prints the savepoint's URI
+ *   java -cp 'jars/*' StateJob.java read  BACKEND -      PARALLELISM POINTER   [KEY=VALUE]...   prints what was restored
  * </pre>
  *
- * BACKEND is hashmap or rocksdb, FORMAT canonical or native. What is printed begins with "@".
+ * BACKEND is hashmap or rocksdb, FORMAT canonical, native or checkpoint, a retained one; the pairs are settings of Flink. What
+ * is printed begins with "@".
  */
 public class StateJob {
     static final int KEYS = 20;
@@ -61,8 +68,19 @@ public class StateJob {
         configuration.setString("rest.bind-port", "0");
         configuration.setString("rest.port", "0");
         int parallelism = Integer.parseInt(arguments[3]);
+        boolean retains = arguments[2].equals("checkpoint");
         if (!writes) {
             configuration.setString("execution.state-recovery.path", arguments[4]);
+        } else if (retains) {
+            configuration.setString("execution.checkpointing.interval", "200ms");
+            configuration.setString("execution.checkpointing.dir", arguments[4]);
+            configuration.setString(
+                    "execution.checkpointing.externalized-checkpoint-retention",
+                    "RETAIN_ON_CANCELLATION");
+        }
+        for (int index = 5; index < arguments.length; index++) {
+            String[] setting = arguments[index].split("=", 2);
+            configuration.setString(setting[0], setting[1]);
         }
         StreamExecutionEnvironment environment =
                 StreamExecutionEnvironment.getExecutionEnvironment(configuration);
@@ -93,8 +111,41 @@ public class StateJob {
         while (DONE.get() < 2 * KEYS) {
             Thread.sleep(20);
         }
+        if (retains) {
+            print("checkpoint", retained(client, Path.of(URI.create(arguments[4]))));
+            return;
+        }
         SavepointFormatType format = SavepointFormatType.valueOf(arguments[2].toUpperCase());
         print("savepoint", client.stopWithSavepoint(false, arguments[4], format).get());
+    }
+
+    /** Cancels the job when there is a second checkpoint from now on, which has all that the job has seen. */
+    static URI retained(JobClient client, Path directory) throws Exception {
+        long first = newest(directory);
+        while (newest(directory) < first + 2) {
+            Thread.sleep(20);
+        }
+        client.cancel().get();
+        while (!client.getJobStatus().get().isGloballyTerminalState()) {
+            Thread.sleep(20);
+        }
+        long last = newest(directory);
+        return directory.resolve(client.getJobID().toString()).resolve("chk-" + last).toUri();
+    }
+
+    /** The number of the newest checkpoint that is complete, or 0. */
+    static long newest(Path directory) throws IOException {
+        if (!Files.exists(directory)) {
+            return 0;
+        }
+        try (Stream<Path> files = Files.find(directory, 3, (path, about) -> path.endsWith("_metadata"))) {
+            return files.map(path -> path.getParent().getFileName().toString().substring(4))
+                    .mapToLong(Long::parseLong)
+                    .max()
+                    .orElse(0);
+        } catch (UncheckedIOException error) { // an older one went meanwhile
+            return 0;
+        }
     }
 
     static Tuple2<String, Long> pair(long number) {

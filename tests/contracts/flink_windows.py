@@ -40,7 +40,7 @@ def write_windows(
         backend.event_time_timers("windows", namespace)
         specs = tables.specs()
         *windows, values = zip(*rows, strict=True)
-        columns = {
+        columns: dict[str, list[Sequence[Any]]] = {
             "windows": [*windows, values],
             "_timers/event/windows": [*windows, [end - 1 for end in windows[-1]]],
         }

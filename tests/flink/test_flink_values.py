@@ -265,24 +265,6 @@ def test_a_single_key_group_0_is_told_apart(form: str, tmp_path: Path) -> None:
     assert table.to_pylist() == [{"key_group": 0, "key": 3, "value": 4}]
 
 
-def test_many_entries_of_one_length_are_read_as_columns(tmp_path: Path) -> None:
-    keys = range(-5000, 5000)
-    states: dict[int, Any] = {
-        0: [(b"\1" + i8(key) + b"\0", i8(key * key)) for key in keys],
-        1: [(b"\1" + i8(key) + b"\0", string(str(key))) for key in keys],
-    }
-    infos = [
-        keyed_info("numbers", "VALUE", LONG.snapshot),
-        keyed_info("texts", "VALUE", STRING.snapshot),
-    ]
-    description = keyed_description(LONG.snapshot, infos)
-    savepoint = keyed(tmp_path, description, [b"", canonical_group(states)])
-    numbers, texts = (savepoint.read_state("job", name) for name in ("numbers", "texts"))
-    assert column(numbers, "key").to_pylist() == column(texts, "key").to_pylist() == list(keys)
-    assert column(numbers, "value").to_pylist() == [key * key for key in keys]
-    assert column(texts, "value").to_pylist() == list(map(str, keys))
-
-
 def test_more_than_128_key_groups_take_two_bytes(tmp_path: Path) -> None:
     description = keyed_description(LONG.snapshot, [keyed_info("v", "VALUE", LONG.snapshot)])
     key = entry_key(300, LONG, 3, NOTHING, None, prefix=2)

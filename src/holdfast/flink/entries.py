@@ -25,7 +25,7 @@ from holdfast.flink.serializers import Packed, Rows, Serializer, not_readable
 
 _SEPARATOR = 0x2C
 _COMMA = bytes([_SEPARATOR])
-_CHUNK_VALUES, _LONG_BYTES = 1 << 11, 1 << 7
+_CHUNK_VALUES, _MANY_VALUES, _LONG_BYTES = 1 << 11, 1 << 4, 1 << 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class EntryReader:
         key, namespace = self._key, self._namespace
         if key.packed_column is None or namespace.column is None or self._info.is_timer:
             return None
-        if _are_long(keys):
+        if not _are_many(keys):
             return None
         parts = Packed.of(keys).split(self._prefix, namespace.width)
         if parts is None or not (parts[0] == np.frombuffer(prefix, np.uint8)).all():
@@ -231,7 +231,7 @@ def decoded(serializer: Serializer, values: "list[bytes] | Rows") -> pa.Array:
 
 
 def _read_chunk(serializer: Serializer, values: list[bytes]) -> pa.Array:
-    if serializer.packed_column is not None and not _are_long(values):
+    if serializer.packed_column is not None and _are_many(values):
         packed = serializer.packed_column(Packed.of(values))
         if packed is not None:
             return packed
@@ -327,9 +327,10 @@ def _joined(parts: Sequence[pa.Array]) -> pa.Array:
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
-def _are_long(values: list[bytes]) -> bool:
-    """Whether values are so long that they are read faster by themselves."""
-    return sum(map(len, values)) > _LONG_BYTES * len(values)
+def _are_many(values: list[bytes]) -> bool:
+    """Whether values are so many, and so short, that they are read faster at once than by themselves."""
+    count = len(values)
+    return count >= _MANY_VALUES and sum(map(len, values)) <= _LONG_BYTES * count
 
 
 def _rows(keys: "list[bytes] | Rows", width: int) -> Rows | None:
