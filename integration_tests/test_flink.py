@@ -85,14 +85,64 @@ def test_state_of_flink_comes_and_goes(
 ) -> None:
     pointer = imported(flink_job, tmp_path, *how)
     values = read_state(pointer, "by-long", "value")
-    assert dict(zip(*values.select(["key", "value"]).to_pydict().values(), strict=True)) == {
-        key: 10 * key for key in KEYS
-    }
+    assert pairs(values) == {key: 10 * key for key in KEYS}
     pointer = with_prices(pointer, tmp_path)
     back = flink.export_savepoint(pointer, f"file://{tmp_path}/back")
     printed = flink_job("StateJob", "read", backend, "-", "3", back)
     assert {tuple(line) for line in printed} == expected(3)
     assert len(printed) == len(expected(3))
+
+
+TIMERS_ON_HEAP = "state.backend.rocksdb.timer-service.factory=HEAP"
+INCREMENTAL = "execution.checkpointing.incremental=true"
+IN_FILES = "execution.checkpointing.data-inline-threshold=1b"
+
+
+@pytest.mark.exhaustive  # a job of Flink for each setting, of 15 s of CPU
+@pytest.mark.parametrize(
+    "how",
+    [
+        ("hashmap", "canonical", "execution.checkpointing.snapshot-compression=true"),
+        ("hashmap", "native", "execution.checkpointing.snapshot-compression=true"),
+        ("hashmap", "checkpoint"),
+        ("hashmap", "checkpoint", "execution.checkpointing.unaligned.enabled=true"),
+        ("rocksdb", "checkpoint", INCREMENTAL),
+        ("rocksdb", "checkpoint", INCREMENTAL, TIMERS_ON_HEAP),
+        ("rocksdb", "checkpoint", "execution.checkpointing.file-merging.enabled=true", IN_FILES),
+        ("rocksdb", "canonical", TIMERS_ON_HEAP),
+        ("forst", "native"),
+    ],
+    ids="-".join,
+)
+def test_what_is_read_is_the_same_whatever_is_set(
+    flink_job: FlinkJob, tmp_path: Path, how: tuple[str, ...]
+) -> None:
+    backend, form, *options = how
+    arguments = ["write", backend, form, "2", f"file://{tmp_path}/flink", *options]
+    [[_, written]] = flink_job("StateJob", *arguments)
+    savepoint = flink.open(written.replace("file:/", "file:///").replace("/////", "///"))
+    assert not savepoint.states().column("failure").drop_null()
+    values = savepoint.read_state("by-long", "value", check_keys=True)
+    assert pairs(values) == {key: 10 * key for key in KEYS}
+    maps = pairs(savepoint.read_state("by-long", "map"))
+    assert {key: dict(entries) for key, entries in maps.items()} == {
+        key: {"a": key, f"b{key}": 2 * key} for key in KEYS
+    }
+    counts = savepoint.read_state("by-pair", "count", check_keys=True)
+    assert sorted(counts.column("value").to_pylist()) == [key + 1 for key in KEYS]
+    timers = savepoint.timers("by-long", check_keys=True)
+    assert sorted(timers.column("timestamp").to_pylist()) == [
+        *(1_000_000 + key for key in KEYS),
+        *(4_102_444_800_000 + key for key in KEYS),
+    ]
+    longs = savepoint.read_state("numbers", "longs").column("value").to_pylist()
+    assert sorted(longs) == [100 * subtask + number for subtask in range(2) for number in range(5)]
+    assert pairs(savepoint.read_state("numbers", "rules")) == {"one": 1, "two": 2}
+
+
+def pairs(rows: pa.Table) -> dict[Any, Any]:
+    """The values by their keys."""
+    return dict(zip(*rows.select(["key", "value"]).to_pydict().values(), strict=True))
 
 
 def test_the_job_of_the_guide_gives_in_flink_what_it_gives_in_pyspark(

@@ -1,9 +1,9 @@
-"""Makes savepoints in `tests/data/flink` anew: `state-job.tar.xz` and `orders.tar.xz`, by a real Flink.
+"""Makes savepoints in `tests/data/flink` anew: `state-job.tar.xz`, `sql.tar.xz` and `orders.tar.xz`, by a real Flink.
 
     python infra/flink/golden.py --flink-jars ~/.cache/holdfast/flink-2.3.0/pyflink/lib
 
-The first are of `StateJob.java`, on both backends in both formats, the second of the job in `examples/flink`. Run by hand,
-when a job or the version of Flink changes. What is in the files follows formulas, so that new ones pass the tests of
+The first are of `StateJob.java`, on both backends in both formats, the second of `SqlJob.java`, the third of the job in
+`examples/flink`. Run by hand, when a job or the version of Flink changes. What is in the files follows formulas, so that new ones pass the tests of
 those before; their bytes differ, because of names and times.
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 _ROOT = Path(__file__).parents[2]
 _SOURCES = [
     _ROOT / "infra" / "flink" / "StateJob.java",
+    _ROOT / "infra" / "flink" / "SqlJob.java",
     _ROOT / "examples" / "flink" / "Orders.java",
 ]
 _TARGET = _ROOT / "tests" / "data" / "flink"
@@ -35,7 +36,17 @@ def main() -> None:
         directory = Path(name)
         classes = directory / "classes"
         sources = [str(source) for source in _SOURCES]
-        javac = ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), *sources]
+        javac = [
+            "javac",
+            "-encoding",
+            "UTF-8",
+            "-nowarn",
+            "-cp",
+            f"{jars}/*",
+            "-d",
+            str(classes),
+            *sources,
+        ]
         subprocess.run(javac, check=True)
         opened = [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED]
         java = ["java", "-Xmx1g", "-Dfile.encoding=UTF-8", *opened, "-cp", f"{classes}:{jars}/*"]
@@ -43,6 +54,8 @@ def main() -> None:
             target = directory / "state-job" / "-".join(form)
             _run([*java, "StateJob", "write", *form, "2"], target)
         _pack(directory / "state-job")
+        _run([*java, "SqlJob", "hashmap", "canonical", "2"], directory / "sql")
+        _pack(directory / "sql")
         source = directory / "source"
         source.mkdir()
         lines = "".join(f"{order}\n" for order in _ORDERS)

@@ -34,7 +34,17 @@ def flink_job(tmp_path_factory: pytest.TempPathFactory) -> FlinkJob:
     if not list(_JARS.glob("flink-dist*.jar")):
         pytest.skip(f"there are no jars of Flink in {_JARS}; `make flink-libraries` brings them")
     classes = tmp_path_factory.mktemp("flink-classes")
-    command = [javac, "-nowarn", "-cp", f"{_JARS}/*", "-d", str(classes), *map(str, _SOURCES)]
+    command = [
+        javac,
+        "-encoding",
+        "UTF-8",
+        "-nowarn",
+        "-cp",
+        f"{_JARS}/*",
+        "-d",
+        str(classes),
+        *map(str, _SOURCES),
+    ]
     subprocess.run(command, check=True, timeout=_LIMIT_S)
 
     def run(*arguments: str) -> list[list[str]]:

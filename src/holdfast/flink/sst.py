@@ -45,7 +45,7 @@ class Run:
     Attributes:
         keys: The user's keys.
         sequences: Their sequence numbers.
-        kinds: Of which kind they are.
+        kinds: Their kinds, such as `VALUE`.
         values: Their values.
     """
 

@@ -99,6 +99,7 @@ def _simple() -> dict[str, Serializer]:
             "java.io.Serializable (by Java)"
         ),
         f"{_SQL}StringDataSerializer$StringDataSerializerSnapshot": sql.STRING_DATA,
+        "org.apache.flink.table.dataview.NullSerializer$NullSerializerSnapshot": basic.NOTHING,
         f"{windows}TimeWindow$Serializer$TimeWindowSerializerSnapshot": basic.TIME_WINDOW,
         f"{windows}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot": basic.NOTHING,
     }
@@ -256,13 +257,27 @@ def _sql_row(source: DataInput, java_class: str, version: int, depth: int) -> Se
     if version != 3:
         raise UnknownSnapshotError(java_class)
     count = source.count()
-    # Types of the fields stand before, as objects of Java.
+    _pass_objects(source, java_class, count)  # the types of the fields
+    return sql.row_of(*(read_snapshot(source, depth + 1) for _ in range(count)))
+
+
+def _sql_external(source: DataInput, java_class: str, version: int, depth: int) -> Serializer:
+    """Reads the snapshot of values that are the table's own where they are stored, such as those that COUNT(DISTINCT) knows."""
+    if version != 3:
+        raise UnknownSnapshotError(java_class)
+    source.expect(_COMPOSITE_MAGIC, "a composite serializer")
+    source.read_int()
+    _pass_objects(source, java_class, 1)  # their type
+    return read_snapshot(source, depth + 1)
+
+
+def _pass_objects(source: DataInput, java_class: str, count: int) -> None:
+    """Go on behind objects of Java, at the snapshots of so many parts."""
     parts = _NESTED_MAGIC.to_bytes(4, "big") + (1).to_bytes(4, "big") + count.to_bytes(4, "big")
     start = source.data.find(parts, source.position, source.end)
     if start < 0:
         raise UnknownSnapshotError(java_class)
     source.position = start + len(parts)
-    return sql.row_of(*(read_snapshot(source, depth + 1) for _ in range(count)))
 
 
 def _sql_decimal(source: DataInput, _class: str, _version: int, _depth: int) -> Serializer:
@@ -309,6 +324,10 @@ _OTHERS: dict[str, _ReadSnapshot] = {
     ),
     "org.apache.flink.runtime.state.ttl.TtlAwareSerializerSnapshot": _perhaps_with_time_to_live,
     f"{_SQL}RowDataSerializer$RowDataSerializerSnapshot": _sql_row,
+    f"{_SQL}ExternalSerializer$ExternalSerializerSnapshot": _sql_external,
+    f"{_SQL}RawValueDataSerializer$RawValueDataSerializerSnapshot": _composite(
+        lambda _value: sql.RAW_DATA, 1
+    ),
     f"{_SQL}DecimalDataSerializer$DecimalSerializerSnapshot": _sql_decimal,
     f"{_SQL}TimestampDataSerializer$TimestampDataSerializerSnapshot": _sql_timestamp,
     "org.apache.flink.streaming.api.operators.TimerSerializerSnapshot": _composite(

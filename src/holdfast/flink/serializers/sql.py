@@ -97,6 +97,8 @@ def _read_text(data: bytes, position: int) -> tuple[str, int]:
 
 
 STRING_DATA = SqlSerializer.of(pa.string(), _read_text, _text)
+RAW_DATA = SqlSerializer.of(pa.binary(), basic.BYTES.read, _bytes)
+"""Values that only a function of the job knows."""
 
 
 def decimal_of(precision: int, scale: int) -> SqlSerializer:

@@ -1,0 +1,81 @@
+"""State of queries of SQL that a real Flink has run: `infra/flink/SqlJob.java`."""
+
+import tarfile
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import flink
+
+ARCHIVE = Path(__file__).parents[1] / "data" / "flink" / "sql.tar.xz"
+
+
+@pytest.fixture(scope="module")
+def savepoint(tmp_path_factory: pytest.TempPathFactory) -> flink.FlinkSavepoint:
+    directory = tmp_path_factory.mktemp("sql")
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(directory, filter="data")
+    return flink.open(directory / "sql")
+
+
+def of_key(savepoint: flink.FlinkSavepoint, name: str) -> dict[int, Any]:
+    """The values of a state that one of the operators has, by the key's only field."""
+    [state] = [row for row in savepoint.states().to_pylist() if row["state"] == name]
+    rows = savepoint.read_state(state["operator"], name).to_pylist()
+    return {row["key"]["f0"]: row["value"] for row in rows}
+
+
+def numbers(key: int) -> Sequence[int]:
+    return range(key, 20, 5)
+
+
+def test_every_state_of_sql_can_be_read(savepoint: flink.FlinkSavepoint) -> None:
+    states = savepoint.states().to_pylist()
+    assert not [state["failure"] for state in states if state["failure"]]
+    assert {state["state"] for state in states if state["value"] == "binary"} == {
+        "SourceReaderState"
+    }
+
+
+def test_aggregates_are_rows_of_their_accumulators(savepoint: flink.FlinkSavepoint) -> None:
+    sums = of_key(savepoint, "accState")
+    for key in range(5):
+        row = sums[key]
+        assert (row["f0"], row["f1"]) == (4, 4)
+        assert row["f2"] == sum(number + Decimal("0.25") for number in numbers(key))
+        assert row["f3"] == max(f"name-{number}é" for number in numbers(key))
+
+
+def test_values_that_were_counted_once_are_texts(savepoint: flink.FlinkSavepoint) -> None:
+    counted = of_key(savepoint, "distinctAcc_0")
+    assert {key: dict(names) for key, names in counted.items()} == {
+        key: {f"name-{number}é": 1 for number in numbers(key)} for key in range(5)
+    }
+
+
+def test_rows_of_a_join_are_counted(savepoint: flink.FlinkSavepoint) -> None:
+    for side in ("left-records", "right-records"):
+        records = of_key(savepoint, side)
+        assert {
+            key: sorted((row["f1"], count) for row, count in pairs)
+            for key, pairs in records.items()
+        } == {key: sorted((f"name-{number}é", 1) for number in numbers(key)) for key in range(5)}
+
+
+def test_the_first_rows_of_a_rank_are_kept_by_what_they_are_sorted_by(
+    savepoint: flink.FlinkSavepoint,
+) -> None:
+    ranked = of_key(savepoint, "data-state-with-append")
+    midnight = datetime(2024, 1, 1)  # noqa: DTZ001  # SQL's TIMESTAMP has no zone
+    for key in range(5):
+        best = sorted(ranked[key], key=lambda pair: pair[0]["f0"], reverse=True)[:2]
+        assert [rows[0]["f3"] for _, rows in best] == [
+            midnight + timedelta(seconds=number) for number in sorted(numbers(key))[:-3:-1]
+        ]
+        assert [price["f0"] for price, _ in best] == [
+            number + Decimal("0.25") for number in sorted(numbers(key))[:-3:-1]
+        ]
