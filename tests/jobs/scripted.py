@@ -27,11 +27,14 @@ class Scripted(StatefulProcessor):
     Args:
         time_mode: The query's; there are timers if it is not None.
         ttl: How long states live, milliseconds.
+        removes: Whether entries of maps are removed, too. Spark's own map lets an entry that was put again behind that
+            expire when the removed one would have.
     """
 
-    def __init__(self, time_mode: str, ttl: int | None = None) -> None:
+    def __init__(self, time_mode: str, ttl: int | None = None, *, removes: bool = True) -> None:
         self._has_timers = time_mode != "None"
         self._ttl = ttl
+        self._removes = removes
 
     def init(self, handle: Any) -> None:
         self.handle = handle
@@ -77,7 +80,7 @@ class Scripted(StatefulProcessor):
                 self.elements.clear()
             case "m":
                 self.m.updateValue((number % 4,), (number,))
-            case "d":
+            case "d" if self._removes:
                 self.m.removeKey((number % 4,))
             case "M":
                 self.m.clear()
@@ -121,11 +124,12 @@ class _Key:
 
 
 class Model:
-    """What Spark does with such a processor."""
+    """What Spark does with such a processor, whose arguments it has."""
 
-    def __init__(self, time_mode: str, ttl: int | None = None) -> None:
+    def __init__(self, time_mode: str, ttl: int | None = None, *, removes: bool = True) -> None:
         self._time_mode = time_mode
         self._ttl = ttl
+        self._removes = removes
         self._keys: dict[str | None, _Key] = {}
 
     def run(self, rows: Sequence[Mapping[str, Any]], batch_time: int, watermark: int) -> list[Any]:
@@ -180,7 +184,7 @@ class Model:
                 state.elements = []
             case "m":
                 state.m[number % 4] = (number, over)
-            case "d":
+            case "d" if self._removes:
                 state.m.pop(number % 4, None)
             case "M":
                 state.m = {}
