@@ -56,3 +56,5 @@ def test_values_of_a_column_are_those_of_numpy_where_it_has_their_type(seen: Any
         assert isinstance(values, np.ndarray) == isinstance(whole[name].dtype, np.dtype)
         assert values.dtype == whole[name].dtype
         pd.testing.assert_series_equal(pd.Series(values, name=name), whole[name])
+        values[0] = values[1]
+        pd.testing.assert_series_equal(whole[name], frame()[name])

@@ -209,6 +209,18 @@ def test_frames_of_different_types_come_out_in_order(memory_directory: str) -> N
     assert [tuple(row.values()) for row in result] == [("a", 1), ("b", 2), ("c", None), ("d", 4)]
 
 
+def test_a_frame_is_taken_as_it_is_when_it_is_given(memory_directory: str) -> None:
+    def rows(_: Any, key: Any, frames: Any) -> Any:
+        frame = _frame(key[0], 1)
+        for number in (1, 2):
+            frame.loc[0, "n"] = number
+            yield frame
+        frame.loc[0, "n"] = 3
+
+    result = _run(memory_directory, rows, [{"k": "a", "v": 1}])
+    assert [row["n"] for row in result] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("given", "error"),
     [

@@ -12,7 +12,7 @@ import pandas as pd
 
 def part_of_frame(frame: Any, first: int, end: int) -> Any:
     """A frame of its own of consecutive rows, numbered from 0."""
-    rows, index = slice(first, end), pd.RangeIndex(end - first)
+    rows, index = slice(first, end), pd.RangeIndex.from_range(range(end - first))
     try:
         manager = frame._mgr  # noqa: SLF001
         # Copies, because a processor may change them.
@@ -27,11 +27,13 @@ def part_of_frame(frame: Any, first: int, end: int) -> Any:
 
 
 def column_values(frame: Any, number: int) -> Any:
-    """The values of a column: as NumPy has them where it can."""
+    """A copy of the values of a column, as NumPy has them where it can: the frame may change behind that."""
     try:
         values = frame._get_column_array(number)  # noqa: SLF001
     except AttributeError:
         values = frame.iloc[:, number]
     if isinstance(values.dtype, np.dtype):
-        return values if isinstance(values, np.ndarray) else values.to_numpy()
-    return values.array if isinstance(values, pd.Series) else values
+        values = values if isinstance(values, np.ndarray) else values.to_numpy()
+    elif isinstance(values, pd.Series):
+        values = values.array
+    return values.copy()
