@@ -42,7 +42,7 @@ class _Total(StatefulProcessor):
     """What both flavours share."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._total = handle.getValueState("total", _STATE)
+        self._total: Any = handle.getValueState("total", _STATE)
 
     def close(self) -> None:
         """There is nothing to close."""
