@@ -8,6 +8,7 @@
     columnar   sorted segments in Arrow, mapped: the default
     heap       dictionaries: simple, and the oracle of the others in tests
     rocksdb    RocksDB: for large values, and states larger than memory; loaded when it is needed
+    rocksdb_settings  what a user chooses of it
     opening    tables of a backend by its name; handles of any backend in the form that all read
 
 States know nothing of how rows are kept, and tables nothing of what rows mean. Start with `table`.
@@ -24,6 +25,12 @@ from holdfast.backends.keyed.opening import (
     open_tables,
     readable_handles,
     write_canonical,
+)
+from holdfast.backends.keyed.rocksdb_settings import (
+    LEAST_MEMORY_BYTES,
+    BlockCompression,
+    CompactionStyle,
+    RocksDBSettings,
 )
 from holdfast.backends.keyed.segments import (
     RestoredTable,
@@ -56,9 +63,12 @@ from holdfast.backends.keyed.timer_order import time_part
 
 __all__ = [
     "BACKEND_NAMES",
+    "LEAST_MEMORY_BYTES",
     "AggregatingState",
     "BackendName",
+    "BlockCompression",
     "ColumnarStateTables",
+    "CompactionStyle",
     "HeapStateTables",
     "Identities",
     "KeyedListState",
@@ -70,6 +80,7 @@ __all__ = [
     "Operation",
     "ReducingState",
     "RestoredTable",
+    "RocksDBSettings",
     "StateTable",
     "StateTables",
     "TableManifest",

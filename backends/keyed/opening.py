@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from holdfast.backends.keyed.columnar import ColumnarStateTables, Workspace
 from holdfast.backends.keyed.heap import HeapStateTables
+from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
 from holdfast.backends.keyed.segments import ROCKSDB, read_manifest, write_canonical_tables
 from holdfast.backends.keyed.table import StateTables
 from holdfast.backends.keys import KeyGroupRange
@@ -28,7 +29,7 @@ def open_tables(
     directory: str | None = None,
     workspace: Workspace | None = None,
     may_refer: bool = True,
-    rocksdb_memory_bytes: int = 256 << 20,
+    rocksdb: RocksDBSettings | None = None,
 ) -> StateTables:
     """The tables of a subtask.
 
@@ -39,7 +40,7 @@ def open_tables(
         directory: A directory for local copies of shared files; None keeps none.
         workspace: Files and memory that a columnar backend keeps open from one batch to the next.
         may_refer: Whether checkpoints may refer to the files that were restored.
-        rocksdb_memory_bytes: The memory of all of RocksDB's databases of the process.
+        rocksdb: How RocksDB uses memory, files and threads.
 
     Raises:
         InvalidRequestError: RocksDB is not installed.
@@ -50,15 +51,10 @@ def open_tables(
     if backend == "rocksdb":
         with _rocksdict():
             from holdfast.backends.keyed.rocksdb import (  # noqa: PLC0415  # an extra
-                RocksDBSettings,
                 RocksDBStateTables,
             )
         return RocksDBStateTables(
-            key_groups,
-            handles,
-            directory=directory,
-            settings=RocksDBSettings(memory_bytes=rocksdb_memory_bytes),
-            may_refer=may_refer,
+            key_groups, handles, directory=directory, settings=rocksdb, may_refer=may_refer
         )
     try:
         return _opened(key_groups, handles, backend, directory, workspace, may_refer=may_refer)

@@ -26,6 +26,7 @@ from holdfast.backends.keyed import (
     BackendName,
     KeyedStateBackend,
     Keys,
+    RocksDBSettings,
     StateTables,
     Workspace,
     open_tables,
@@ -41,7 +42,7 @@ from holdfast.locations.handles import (
 )
 
 GROUPS = 128
-_ROCKSDB_BYTES = 512 << 20  # as for RocksDB alone
+_ROCKSDB = RocksDBSettings(memory_bytes=512 << 20)  # as for RocksDB alone
 TOTALS = pa.struct([pa.field("count", pa.int64()), pa.field("sum", pa.int64())])
 _FOLDS = ReducingStateDescriptor("totals", {"count": "count", "sum": "sum"}, TOTALS)
 
@@ -244,7 +245,7 @@ class Holdfast:
             backend=self._tables_name,
             directory=str(self._directory / "local"),
             workspace=self._workspace,
-            rocksdb_memory_bytes=_ROCKSDB_BYTES,
+            rocksdb=_ROCKSDB,
         )
 
     def _dealt(self, batch: Batch) -> Iterator[tuple[KeyedStateBackend, Batch]]:

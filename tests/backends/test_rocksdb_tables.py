@@ -17,6 +17,7 @@ from jobs.quick_disk import QUICK_DISK
 from holdfast.backends.keyed import (
     BackendName,
     Keys,
+    RocksDBSettings,
     StateTable,
     StateTables,
     TableSpec,
@@ -24,8 +25,8 @@ from holdfast.backends.keyed import (
     read_tables,
     readable_handles,
 )
-from holdfast.backends.keyed.rocksdb import RocksDBSettings, RocksDBStateTables
-from holdfast.backends.keyed.rocksdb.database import HeldDirectory
+from holdfast.backends.keyed.rocksdb import RocksDBStateTables
+from holdfast.backends.keyed.rocksdb.held_directory import HeldDirectory
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.errors import (
     CheckpointCorruptedError,
@@ -260,7 +261,7 @@ def test_files_are_fetched_once_a_host(tmp_path: Path, checkpoints: KeyedCheckpo
 
 def test_a_directory_is_its_process_own_until_that_is_killed(tmp_path: Path) -> None:
     program = (
-        "import sys, signal, os; from holdfast.backends.keyed.rocksdb.database import HeldDirectory; "
+        "import sys, signal, os; from holdfast.backends.keyed.rocksdb.held_directory import HeldDirectory; "
         "held = HeldDirectory(sys.argv[1]); print(held.path, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

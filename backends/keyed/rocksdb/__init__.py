@@ -7,17 +7,18 @@
     native_manifest  which files a checkpoint's database is made of
     stored_database  such a database, brought to this host
     canonical_form   its rows in segments, which any backend reads
-    database         an open database, in a directory that no other process uses
+    database         an open database
+    held_directory   the directory that it is in, which no other process uses
+    rocksdb_errors   its errors and the disk's, made ours
     budget           the memory that all databases of a process share
 
 Needs `holdfast[rocksdb]`. Start with `rocksdb_tables`.
 """
 
-from holdfast.backends.keyed.rocksdb.budget import RocksDBSettings
 from holdfast.backends.keyed.rocksdb.canonical_form import (
     canonical_handles,
     write_canonical_rows,
 )
 from holdfast.backends.keyed.rocksdb.rocksdb_tables import RocksDBStateTables
 
-__all__ = ["RocksDBSettings", "RocksDBStateTables", "canonical_handles", "write_canonical_rows"]
+__all__ = ["RocksDBStateTables", "canonical_handles", "write_canonical_rows"]

@@ -1,14 +1,14 @@
 """Rows that are in RocksDB's files, written as segments: what any backend and every command reads."""
 
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
-from holdfast.backends.keyed.rocksdb.budget import RocksDBSettings
-from holdfast.backends.keyed.rocksdb.database import Database, translated
+from holdfast.backends.keyed.rocksdb.database import Database
+from holdfast.backends.keyed.rocksdb.held_directory import held_directory
 from holdfast.backends.keyed.rocksdb.rocksdb_table import RocksDBTable
 from holdfast.backends.keyed.rocksdb.stored_database import StoredDatabase, stored_database
+from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
 from holdfast.backends.keyed.segments import write_tables
 from holdfast.backends.keyed.table import TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
@@ -65,11 +65,11 @@ def _written(
 ) -> SegmentsStateHandle:
     """The rows of a database in a segment, without those that expire by a time, if there is some."""
     key_groups = KeyGroupRange(*stored.handle.key_groups)
-    with tempfile.TemporaryDirectory(prefix="holdfast-") as directory:
+    settings = RocksDBSettings()
+    with held_directory() as directory:
         path = os.path.join(directory, "db")
-        with translated():
-            stored.fetch(path, None)
-        with closing(Database(path, RocksDBSettings(), is_read_only=True)) as database:
+        stored.fetch(path, None, at_a_time=settings.transfer_threads)
+        with closing(Database(path, settings, is_read_only=True)) as database:
             tables = _tables(stored, database, key_groups, now_ms)
             return write_tables(tables, key_groups, streams)
 

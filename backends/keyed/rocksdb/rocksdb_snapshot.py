@@ -2,15 +2,17 @@
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from holdfast.backends.keyed.rocksdb.native_manifest import NativeManifest, encode_native
+from holdfast.backends.keyed.rocksdb.rocksdb_errors import translated
 from holdfast.backends.keyed.segments import StoredSpec, finish, new_segment_name
 from holdfast.backends.keyed.table import TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotResult, SnapshotStreams
+from holdfast.common import check_wanted, in_parallel
 from holdfast.locations.handles import (
     PlaceholderStreamStateHandle,
     SegmentsStateHandle,
@@ -56,6 +58,7 @@ class RocksDBSnapshotStrategy:
         capture: Captures the current state of the database.
         written: Called with the sorted files of the checkpoint once the snapshot is written.
         copies: Where sorted files are left for other tasks, as hard links; None if nowhere.
+        at_a_time: How many files are written at the same time.
 
     Source:
         Flink, RocksIncrementalSnapshotStrategy.
@@ -65,6 +68,7 @@ class RocksDBSnapshotStrategy:
     capture: Callable[[], CapturedDatabase]
     written: Callable[[Files], None]
     copies: str | None
+    at_a_time: int
 
     def sync_prepare_resources(self, checkpoint_id: int) -> CapturedDatabase:  # noqa: ARG002  # the port's
         return self.capture()
@@ -74,23 +78,21 @@ class RocksDBSnapshotStrategy:
     ) -> SnapshotResult[SegmentsStateHandle]:
         if not resources.path:
             return SnapshotResult()
-        files: dict[str, tuple[str, StreamStateHandle]] = {}
-        private: dict[str, bytes] = {}
-        shared: dict[str, StreamStateHandle] = {}
-        for file in sorted(os.listdir(resources.path)):
-            path = os.path.join(resources.path, file)
-            if not file.endswith(_SORTED):
-                with open(path, "rb") as content:
-                    private[file] = content.read()
-                continue
-            known = resources.confirmed.get(file)
-            if known is None:
-                known = files[file] = new_segment_name(), _upload(path, streams)
-                self._leave(path, known[0])
-                shared[known[0]] = known[1]
-            else:
-                files[file] = known
-                shared[known[0]] = PlaceholderStreamStateHandle(known[0], known[1].size)
+        with translated(resources.path):
+            names = sorted(os.listdir(resources.path))
+            private = {
+                file: _content(os.path.join(resources.path, file))
+                for file in names
+                if not file.endswith(_SORTED)
+            }
+        confirmed = resources.confirmed
+        new = [file for file in names if file not in private and file not in confirmed]
+        added = self._upload(resources.path, new, streams) if new else {}
+        files = {file: confirmed.get(file) or added[file] for file in names if file not in private}
+        shared = {
+            name: stream if file in added else PlaceholderStreamStateHandle(name, stream.size)
+            for file, (name, stream) in files.items()
+        }
         key_groups = self.key_groups.start_key_group, self.key_groups.end_key_group
         manifest = NativeManifest(
             key_groups,
@@ -105,16 +107,31 @@ class RocksDBSnapshotStrategy:
         self.written(files)
         return SnapshotResult((SegmentsStateHandle(key_groups, shared, stored),))
 
-    def _leave(self, path: str, name: str) -> None:
-        """Let other tasks have the file; without it they fetch it."""
-        if self.copies is not None:
-            with suppress(OSError):
-                os.link(path, os.path.join(self.copies, name))
+    def _upload(self, directory: str, files: Sequence[str], streams: SnapshotStreams) -> Files:
+        """Write sorted files, some at a time, and let other tasks have them; without it they fetch them."""
+
+        def upload(file: str) -> tuple[str, StreamStateHandle]:
+            path = os.path.join(directory, file)
+            name = new_segment_name()
+            with translated(directory):
+                stored = name, _uploaded(path, streams)
+            if self.copies is not None:
+                with suppress(OSError):
+                    os.link(path, os.path.join(self.copies, name))
+            return stored
+
+        return dict(zip(files, in_parallel(upload, files, at_a_time=self.at_a_time), strict=True))
 
 
-def _upload(path: str, streams: SnapshotStreams) -> StreamStateHandle:
+def _content(path: str) -> bytes:
+    with open(path, "rb") as content:
+        return content.read()
+
+
+def _uploaded(path: str, streams: SnapshotStreams) -> StreamStateHandle:
     with streams.open(CheckpointedStateScope.SHARED) as stream:
         with open(path, "rb") as content:
             while data := content.read(_COPY_BYTES):
                 stream.write(data)
+                check_wanted()
         return finish(streams, stream)

@@ -3,15 +3,14 @@
 import itertools
 import os
 import shutil
-import tempfile
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 
-from holdfast.backends.keyed.rocksdb.budget import RocksDBSettings
 from holdfast.backends.keyed.rocksdb.canonical_form import canonical_handles
-from holdfast.backends.keyed.rocksdb.database import Database, HeldDirectory, translated
+from holdfast.backends.keyed.rocksdb.database import Database
+from holdfast.backends.keyed.rocksdb.held_directory import HeldDirectory
 from holdfast.backends.keyed.rocksdb.rocksdb_snapshot import (
     CapturedDatabase,
     Files,
@@ -19,6 +18,7 @@ from holdfast.backends.keyed.rocksdb.rocksdb_snapshot import (
 )
 from holdfast.backends.keyed.rocksdb.rocksdb_table import RocksDBTable, first_key
 from holdfast.backends.keyed.rocksdb.stored_database import StoredDatabase, stored_database
+from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
 from holdfast.backends.keyed.segments import RestoredTable, StoredSpec, migration_of, read_tables
 from holdfast.backends.keyed.snapshot_part import KeyedStatePart
 from holdfast.backends.keyed.table import Migration, TableRows, TableSpec
@@ -79,8 +79,7 @@ class RocksDBStateTables:
         self._confirmed: Files = {}
         self._confirmed_id = 0
         self._cursors: dict[str, bytes] = {}
-        own = os.path.join(tempfile.gettempdir(), f"holdfast-{os.getuid()}")  # no other user's
-        self._holder = HeldDirectory(directory or own)
+        self._holder = HeldDirectory(directory)
         try:
             self._database = self._opened(handles, may_refer=may_refer)
         except BaseException:
@@ -135,7 +134,9 @@ class RocksDBStateTables:
                 if checkpoint_id in self._pending:
                     self._written[checkpoint_id] = files
 
-        strategy = RocksDBSnapshotStrategy(self._key_groups, self._capture, written, self._copies)
+        strategy = RocksDBSnapshotStrategy(
+            self._key_groups, self._capture, written, self._copies, self._settings.transfer_threads
+        )
         resources = strategy.sync_prepare_resources(checkpoint_id)
         self._pending.add(checkpoint_id)
         return KeyedStatePart(AsyncSnapshot(strategy, resources, SnapshotStreams(factory)))
@@ -186,8 +187,7 @@ class RocksDBStateTables:
             return self._database
         databases.sort(key=lambda each: -len(KeyGroupRange(*each.handle.key_groups)))
         base, *others = databases
-        with translated():
-            base.fetch(path, self._copies)
+        base.fetch(path, self._copies, at_a_time=self._settings.transfer_threads)
         self._database = Database(path, self._settings, holder=self._holder)
         self._clip(base)
         for stored_spec in base.manifest.specs:
@@ -212,8 +212,7 @@ class RocksDBStateTables:
 
     def _import(self, other: StoredDatabase, path: str) -> None:
         """Take over the rows of another database, as they are."""
-        with translated():
-            other.fetch(path, self._copies)
+        other.fetch(path, self._copies, at_a_time=self._settings.transfer_threads)
         first, last = other.handle.key_groups
         edges = [(first_key(first), first_key(last + 1))]
         with closing(Database(path, self._settings, is_read_only=True)) as database:

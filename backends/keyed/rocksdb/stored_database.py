@@ -1,14 +1,14 @@
 """A database in a checkpoint: its files brought to this host."""
 
 import os
-import shutil
 import uuid
 from dataclasses import dataclass
 
 from holdfast.backends.keyed.rocksdb.native_manifest import NativeManifest, decode_native
+from holdfast.backends.keyed.rocksdb.rocksdb_errors import translated
 from holdfast.backends.keyed.segments import ROCKSDB_MAGIC
 from holdfast.backends.sections import location_of
-from holdfast.common import read_exactly
+from holdfast.common import check_wanted, in_parallel, read_exactly
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.locations.handles import SegmentsStateHandle, StreamStateHandle
 
@@ -34,7 +34,7 @@ class StoredDatabase:
             file: (name, self.handle.segments[name]) for file, name in self.manifest.files.items()
         }
 
-    def fetch(self, path: str, copies: str | None) -> None:
+    def fetch(self, path: str, copies: str | None, *, at_a_time: int) -> None:
         """Make the database's directory.
 
         Args:
@@ -42,24 +42,36 @@ class StoredDatabase:
             copies: Where sorted files are as other tasks have left them, by their names among shared files, and
                 are left for others; None if nowhere. What is there is linked, and not looked at: each block of
                 it has a checksum, which RocksDB verifies as it reads. A damaged copy is deleted when that is seen.
+            at_a_time: How many files are downloaded at the same time.
 
         Raises:
             CheckpointNotFoundError: A file is gone.
             CheckpointCorruptedError: A file is not what was written.
-            OSError: The disk doesn't do it.
+            StorageFullError: The disk has no room for them.
+            StorageUnavailableError: Storage or the disk doesn't do it.
         """
-        os.mkdir(path, mode=0o700)
-        for file, (name, stream) in self.streams.items():
+
+        def download(file: str) -> None:
+            name, stream = streams[file]
             target = os.path.join(path, file)
-            copy = None if copies is None else os.path.join(copies, name)
-            if copy is not None and _is_linked(copy, target, stream.size):
-                continue
             _download(stream, target)
-            if copy is not None:
-                _leave(target, copy)
-        for file, content in self.manifest.private.items():
-            with open(os.path.join(path, file), "xb") as private:
-                private.write(content)
+            if copies is not None:
+                _leave(target, os.path.join(copies, name))
+
+        streams = self.streams
+        with translated(path):
+            os.mkdir(path, mode=0o700)
+            lacking = [
+                file
+                for file, (name, stream) in streams.items()
+                if copies is None
+                or not _is_linked(os.path.join(copies, name), os.path.join(path, file), stream.size)
+            ]
+            if lacking:
+                in_parallel(download, lacking, at_a_time=at_a_time)
+            for file, content in self.manifest.private.items():
+                with open(os.path.join(path, file), "xb") as private:
+                    private.write(content)
 
 
 def stored_database(handle: SegmentsStateHandle) -> StoredDatabase | None:
@@ -104,4 +116,6 @@ def _leave(path: str, copy: str) -> None:
 
 def _download(stream: StreamStateHandle, path: str) -> None:
     with stream.open_input_stream() as source, open(path, "xb") as target:
-        shutil.copyfileobj(source, target, _COPY_BYTES)
+        while data := source.read(_COPY_BYTES):
+            target.write(data)
+            check_wanted()

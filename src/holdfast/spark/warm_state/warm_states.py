@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from holdfast.backends.keyed import BackendName, Workspace, open_tables
+from holdfast.backends.keyed import BackendName, RocksDBSettings, Workspace, open_tables
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.sections import WrittenStates
 from holdfast.backends.subtask import ManagedKeyedState, OperatorKey, OperatorStateHandler
@@ -44,7 +44,7 @@ class WarmSettings:
         worker_bytes: Most bytes of memory that states keep in one Python worker.
         backend: The backend of keyed state.
         backends: The backends of operators that have another one: uid and backend of each.
-        rocksdb_memory_bytes: The memory of all of RocksDB's databases of a Python worker.
+        rocksdb: How RocksDB uses memory, files and threads of a Python worker.
     """
 
     local_bytes: int = 0
@@ -52,7 +52,7 @@ class WarmSettings:
     worker_bytes: int = 0
     backend: BackendName = "columnar"
     backends: tuple[tuple[str, BackendName], ...] = ()
-    rocksdb_memory_bytes: int = 256 << 20
+    rocksdb: RocksDBSettings = RocksDBSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class WarmState:
                 open_tables=partial(
                     open_tables,
                     backend=dict(self._settings.backends).get(uid, self._settings.backend),
-                    rocksdb_memory_bytes=self._settings.rocksdb_memory_bytes,
+                    rocksdb=self._settings.rocksdb,
                     directory=self._segments.directory if self._segments else None,
                     workspace=_SEGMENTS.get(None, Workspace) if self._max_bytes else None,
                     may_refer=may_refer,

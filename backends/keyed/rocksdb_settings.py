@@ -1,0 +1,68 @@
+"""What a user chooses of RocksDB. Without RocksDB: it is loaded when it is needed."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from holdfast.errors import InvalidRequestError
+
+CompactionStyle = Literal["level", "universal"]
+BlockCompression = Literal["none", "lz4", "zstd", "snappy"]
+
+LEAST_MEMORY_BYTES = 1 << 20
+_MOST_WRITE_BUFFER_BYTES = 64 << 20
+_BUFFERS = 4
+"""So many write buffers are within the budget: of a state that is written to, and of those that are being flushed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RocksDBSettings:
+    """How databases use memory, files and threads.
+
+    Attributes:
+        memory_bytes: For blocks, indexes, filters and write buffers of all databases of a process together, 1 MiB at
+            least. Iterators come on top.
+        write_buffer_ratio: How much of it write buffers may take, above 0 and below 1.
+        bloom_bits: Bits of a filter for each row; 0 for no filters.
+        block_bytes: Bytes of a block, before compression.
+        compaction_style: How files are merged.
+        compression: How blocks are compressed.
+        transfer_threads: How many files are uploaded by a snapshot, or downloaded, at the same time.
+        has_metrics: Whether RocksDB counts what it does, and each snapshot says it.
+
+    Raises:
+        InvalidRequestError: A number is out of bounds.
+
+    Source:
+        Flink, RocksDBMemoryConfiguration, RocksDBConfigurableOptions and RocksDBOptions.
+    """
+
+    memory_bytes: int = 256 << 20
+    write_buffer_ratio: float = 0.5
+    bloom_bits: int = 10
+    block_bytes: int = 4 << 10
+    compaction_style: CompactionStyle = "level"
+    compression: BlockCompression = "none"
+    transfer_threads: int = 4
+    has_metrics: bool = False
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes < LEAST_MEMORY_BYTES:
+            message = f"RocksDB needs {LEAST_MEMORY_BYTES} bytes of memory at least, not {self.memory_bytes}"
+            raise InvalidRequestError(message)
+        if not 0 < self.write_buffer_ratio < 1:
+            message = f"the write buffers' share of memory is above 0 and below 1, not {self.write_buffer_ratio}"
+            raise InvalidRequestError(message)
+        if self.bloom_bits < 0 or self.block_bytes < 1:
+            message = (
+                f"filters of {self.bloom_bits} bits a row, and blocks of {self.block_bytes} bytes"
+            )
+            raise InvalidRequestError(message)
+        if self.transfer_threads < 1:
+            message = f"RocksDB's files need a thread at least, not {self.transfer_threads}"
+            raise InvalidRequestError(message)
+
+    @property
+    def write_buffer_bytes(self) -> int:
+        """Bytes of a state's write buffer, after which it is flushed."""
+        share = int(self.memory_bytes * self.write_buffer_ratio) // _BUFFERS
+        return max(64 << 10, min(_MOST_WRITE_BUFFER_BYTES, share))
