@@ -4,6 +4,8 @@
     db/                                  RocksDB's own files
     snapshot-<n>/                        files of a snapshot, as hard links, until it is written
 <directory>/<name>                       a copy of a sorted file, which databases have as a hard link
+
+The log says nothing of rows: what is not in a checkpoint is written again when its batch is repeated.
 """
 
 import os

@@ -2,6 +2,7 @@
 
 import os
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 
 from holdfast.backends.keyed.rocksdb.native_manifest import NativeManifest, decode_native
@@ -108,7 +109,10 @@ def _is_linked(copy: str, target: str, size: int) -> bool:
 
 
 def _leave(path: str, copy: str) -> None:
-    """Let other tasks have a file, in the place of a copy that was cut off."""
+    """Let other tasks have a file, also in the place of a copy that was cut off."""
+    with suppress(FileExistsError):
+        os.link(path, copy)
+        return
     unfinished = f"{copy}.{uuid.uuid4().hex}.inprogress"
     os.link(path, unfinished)
     os.replace(unfinished, copy)

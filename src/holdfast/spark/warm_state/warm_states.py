@@ -52,7 +52,7 @@ class WarmSettings:
     worker_bytes: int = 0
     backend: BackendName = "columnar"
     backends: tuple[tuple[str, BackendName], ...] = ()
-    rocksdb: RocksDBSettings = RocksDBSettings()
+    rocksdb: RocksDBSettings = RocksDBSettings()  # noqa: RUF009  # it is frozen
 
 
 @dataclass(frozen=True, slots=True)
