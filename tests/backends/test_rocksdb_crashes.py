@@ -1,5 +1,6 @@
 """What SIGKILL and a full disk leave of a backend on RocksDB: the last confirmed checkpoint, and no garbage."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,3 +28,16 @@ def test_who_is_killed_anywhere_leaves_the_last_checkpoint_and_nothing_else(step
     directory.mkdir()
     killed = said([sys.executable, "-m", "jobs.rocksdb_lives", str(directory), str(step)])
     assert int(killed) > 50 // step
+
+
+def test_a_full_disk_is_named_and_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "host").mkdir()
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare(1) here, so no disk can be made")
+    mount = f"mount -t tmpfs -o size=4m tmpfs {tmp_path}/host"
+    own = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if subprocess.run([*own, mount], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this machine lets nobody mount a disk of his own")
+    job = f"{sys.executable} -m jobs.rocksdb_full_disk {tmp_path}/store {tmp_path}/host"
+    assert said([*own, f"{mount} && exec {job}"]) == "all of it"

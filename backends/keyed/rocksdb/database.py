@@ -11,6 +11,7 @@ The log says nothing of rows: what is not in a checkpoint is written again when 
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from rocksdict import AccessType, Checkpoint, Rdict, WriteBatch, WriteOptions
 
@@ -149,6 +150,7 @@ class Database:
 
 
 def _closed(database: Rdict, holder: HeldDirectory | None) -> None:
-    database.close()
+    with suppress(Exception):  # it flushes, which a full disk or damage prevents, and nobody needs
+        database.close()
     if holder is not None:
         holder.release()
