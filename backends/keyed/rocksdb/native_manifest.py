@@ -84,10 +84,12 @@ _DECODER = message_pack_decoder(NativeManifest)
 
 
 def _check(manifest: NativeManifest) -> None:
-    """Raise `ValueError` if a table can't be right, or a file would lead out of the directory."""
+    """Raise `ValueError` if a table can't be right, a file would lead out of the directory, or RocksDB began anew."""
     for stored in manifest.specs:
         stored.spec()
     for name in (*manifest.files, *manifest.private):
         if not _FILE.fullmatch(name):
             message = f"a file of the name {name!r}"
             raise ValueError(message)
+    if "CURRENT" not in manifest.private:
+        raise ValueError("no file CURRENT, without which a database is a new one")
