@@ -1,6 +1,6 @@
 """Tables of a backend by its name, and handles of any backend in the form that all read. RocksDB is loaded when it is needed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, get_args
 
@@ -30,6 +30,7 @@ def open_tables(
     workspace: Workspace | None = None,
     may_refer: bool = True,
     rocksdb: RocksDBSettings | None = None,
+    on_metrics: Callable[[Mapping[str, int]], None] | None = None,
 ) -> StateTables:
     """The tables of a subtask.
 
@@ -41,6 +42,7 @@ def open_tables(
         workspace: Files and memory that a columnar backend keeps open from one batch to the next.
         may_refer: Whether checkpoints may refer to the files that were restored.
         rocksdb: How RocksDB uses memory, files and threads.
+        on_metrics: Is told with each snapshot what RocksDB says of itself, if its settings ask for it.
 
     Raises:
         InvalidRequestError: RocksDB is not installed.
@@ -54,7 +56,12 @@ def open_tables(
                 RocksDBStateTables,
             )
         return RocksDBStateTables(
-            key_groups, handles, directory=directory, settings=rocksdb, may_refer=may_refer
+            key_groups,
+            handles,
+            directory=directory,
+            settings=rocksdb,
+            may_refer=may_refer,
+            on_metrics=on_metrics,
         )
     try:
         return _opened(key_groups, handles, backend, directory, workspace, may_refer=may_refer)

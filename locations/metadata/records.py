@@ -52,6 +52,8 @@ class SubtaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
             in `local` copies on the disk of its host, or in `storage`, if any was only there. Of keyed
             state segments count, and not the manifest. Empty if there were no files, or nobody has noted it.
         rows_late: Rows that were dropped before the operator because they came too late; not in `rows_in`.
+        backend_metrics: What the backend of keyed state says of itself, by names of its own; empty unless a setting
+            asks for it.
     """
 
     rows_in: Count
@@ -63,6 +65,7 @@ class SubtaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
     async_ms: DurationMs
     restored_from: str = ""
     rows_late: Count = 0
+    backend_metrics: dict[str, Count] = msgspec.field(default_factory=dict)
 
 
 class StoredSubtask(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -111,6 +111,7 @@ def test_the_json_has_all_that_the_page_shows(
                         "process_ms": 2.0 * (index + 1),
                         "snapshot_ms": 0.75,
                         "restored_from": "worker",
+                        "backend_metrics": {},
                     }
                     for index in range(2)
                 ],

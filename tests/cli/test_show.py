@@ -100,6 +100,7 @@ def test_json_has_everything(kept: Kept, capsys: pytest.CaptureFixture[str]) -> 
                             "sync_ms": 0.25,
                             "async_ms": 1500.0,
                             "restored_from": "worker",
+                            "backend_metrics": {},
                         },
                     }
                     for index, count in enumerate((5, 1))

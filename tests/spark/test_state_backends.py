@@ -8,7 +8,7 @@ import pytest
 from jobs.keyed import KeyedJob
 from jobs.keyed_operators import Totals
 
-from holdfast.backends.keyed import BackendName
+from holdfast.backends.keyed import BackendName, RocksDBSettings
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.settings import Settings
 from holdfast.spark.warm_state import WarmSettings
@@ -62,12 +62,77 @@ def test_backends_are_set_for_the_job_and_for_operators_by_uid() -> None:
     memory = {"spark.holdfast.state.backend.rocksdb.memory": "64m"}
     assert Settings.parse({}).warm.backend == "columnar"
     warm = Settings.parse({key: " RocksDB "} | memory).warm
-    assert (warm.backend, warm.backends, warm.rocksdb_memory_bytes) == ("rocksdb", (), 64 << 20)
+    assert (warm.backend, warm.backends) == ("rocksdb", ())
+    assert warm.rocksdb == RocksDBSettings(memory_bytes=64 << 20)
     warm = Settings.parse({key: "hashmap, a=b=rocksdb, c = columnar"}).warm
     assert warm.backend == "heap"
     assert warm.backends == (("a=b", "rocksdb"), ("c", "columnar"))
     for wrong in ("", "forst", "=heap", "heap,", "a="):
         with pytest.raises(InvalidRequestError, match=r"state\.backend"):
             Settings.parse({key: wrong})
-    with pytest.raises(InvalidRequestError, match="memory"):
-        Settings.parse({"spark.holdfast.state.backend.rocksdb.memory": "1k"})
+
+
+def test_rocksdb_is_set_by_the_names_of_flink() -> None:
+    settings = {
+        "memory": "64m",
+        "memory.write-buffer-ratio": "0.25",
+        "bloom-filter.bits-per-key": "12.0",
+        "block.blocksize": "16k",
+        "compaction.style": "UNIVERSAL",
+        "compression": "lz4",
+        "checkpoint.transfer.thread.num": "8",
+        "metrics": "true",
+    }
+    prefix = "spark.holdfast.state.backend.rocksdb."
+    parsed = Settings.parse({prefix + key: text for key, text in settings.items()}).warm.rocksdb
+    assert parsed == RocksDBSettings(
+        memory_bytes=64 << 20,
+        write_buffer_ratio=0.25,
+        bloom_bits=12,
+        block_bytes=16 << 10,
+        compaction_style="universal",
+        compression="lz4",
+        transfer_threads=8,
+        has_metrics=True,
+    )
+    for key, wrong in (
+        ("memory", "1k"),
+        ("memory.write-buffer-ratio", "1"),
+        ("memory.write-buffer-ratio", "nan"),
+        ("bloom-filter.bits-per-key", "-1"),
+        ("bloom-filter.bits-per-key", "many"),
+        ("block.blocksize", "0"),
+        ("compaction.style", "fifo"),
+        ("compression", "gzip"),
+        ("checkpoint.transfer.thread.num", "0"),
+        ("metrics", "some"),
+    ):
+        with pytest.raises(InvalidRequestError, match=prefix + key):
+            Settings.parse({prefix + key: wrong})
+
+
+def test_what_rocksdb_says_of_itself_is_in_the_statistics_if_that_is_asked_for(
+    memory_directory: str,
+) -> None:
+    for has_metrics in (False, True):
+        job = KeyedJob(
+            f"{memory_directory}/{has_metrics}",
+            Totals(),
+            schema=SCHEMA,
+            output=OUTPUT,
+            parallelism=1,
+            warm=WarmSettings(backend="rocksdb", rocksdb=RocksDBSettings(has_metrics=has_metrics)),
+        )
+        job.run([{"key": key, "id": key} for key in KEYS])
+        (operator,) = job.latest.metadata.operators.values()
+        statistics = operator.subtasks[0].statistics
+        assert statistics is not None
+        metrics = statistics.backend_metrics
+        if not has_metrics:
+            assert metrics == {}
+            continue
+        assert metrics["estimate-num-keys"] >= len(KEYS)
+        assert metrics["live-sst-files-size"] > 0
+        assert metrics["num-live-sst-files"] > 0
+        assert metrics["flush-micros"] > 0
+        assert {"block-cache-hit", "block-cache-miss", "compaction-micros"} < metrics.keys()

@@ -10,6 +10,7 @@
     database         an open database
     held_directory   the directory that it is in, which no other process uses
     rocksdb_errors   its errors and the disk's, made ours
+    native_metrics   what RocksDB says of itself
     budget           the memory that all databases of a process share
 
 Needs `holdfast[rocksdb]`. Start with `rocksdb_tables`.

@@ -45,6 +45,8 @@ def database_options(settings: RocksDBSettings) -> Options:
     options.set_compression_type(getattr(DBCompressionType, settings.compression)())
     # Timers are deleted in the order that they are read in: without this each look passes over all that fired.
     options.add_compact_on_deletion_collector_factory(1000, 500, 0.5)
+    if settings.has_metrics:
+        options.enable_statistics()
     options.set_skip_stats_update_on_db_open(True)
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)

@@ -10,13 +10,14 @@ The log says nothing of rows: what is not in a checkpoint is written again when 
 
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from rocksdict import AccessType, Checkpoint, Rdict, WriteBatch, WriteOptions
 
 from holdfast.backends.keyed.rocksdb.budget import database_options
 from holdfast.backends.keyed.rocksdb.held_directory import HeldDirectory
+from holdfast.backends.keyed.rocksdb.native_metrics import metrics_of
 from holdfast.backends.keyed.rocksdb.rocksdb_errors import translated
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
 
@@ -34,10 +35,13 @@ class Family:
     Args:
         database: The database.
         name: The column family's name.
+
+    Attributes:
+        rows: They, as RocksDB has them.
     """
 
     def __init__(self, database: Rdict, name: str) -> None:
-        self._rows = database.get_column_family(name)
+        self.rows = database.get_column_family(name)
         self._handle = database.get_column_family_handle(name)
         self._database = database
         self._path = database.path()
@@ -45,7 +49,7 @@ class Family:
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The value of each key; None where there is none."""
         with translated(self._path):
-            return list(self._rows.get(list(keys)) or ())
+            return list(self.rows.get(list(keys)) or ())
 
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
         """Put values, and delete keys."""
@@ -61,12 +65,12 @@ class Family:
     def delete_range(self, first: bytes, end: bytes) -> None:
         """Delete the keys `first` <= key < `end`, without reading them."""
         with translated(self._path):
-            self._rows.delete_range(first, end, _UNLOGGED)
+            self.rows.delete_range(first, end, _UNLOGGED)
 
     def ranges(self, ranges: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         """The keys and values of ranges `first` <= key < `end`, as they are now."""
         with translated(self._path):
-            rows = self._rows.iter()
+            rows = self.rows.iter()
             for first, end in ranges:
                 rows.seek(first)
                 while rows.valid():
@@ -103,7 +107,7 @@ class Database:
     ) -> None:
         self.path = path
         self._settings = settings
-        options = database_options(settings)
+        self._options = options = database_options(settings)
         names = {_DEFAULT}
         access = AccessType.read_only(False) if is_read_only else AccessType.read_write()
         with translated(self.path):
@@ -137,6 +141,12 @@ class Database:
         if self._families.pop(name, None) is not None:
             with translated(self.path):
                 self._database.drop_column_family(_PREFIX + name)
+
+    def metrics(self) -> Mapping[str, int]:
+        """What RocksDB says of the database, by Flink's names."""
+        families = [family.rows for family in self._families.values()]
+        with translated(self.path):
+            return metrics_of(self._database, families, self._options)
 
     def capture(self, path: str) -> None:
         """Make a database of what there is now, in a new directory on the same disk: its files are hard links."""

@@ -5,7 +5,7 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 from holdfast.backends.keyed.rocksdb.canonical_form import canonical_handles
@@ -45,6 +45,7 @@ class RocksDBStateTables:
         settings: How the database uses memory and files.
         may_refer: Whether checkpoints may refer to the files that were restored. Not if these belong
             to a savepoint, or to another job.
+        on_metrics: Is told with each snapshot what RocksDB says of itself, by Flink's names, if the settings ask for it.
 
     Raises:
         CheckpointNotFoundError: A file is gone.
@@ -64,7 +65,9 @@ class RocksDBStateTables:
         directory: str | None = None,
         settings: RocksDBSettings | None = None,
         may_refer: bool = True,
+        on_metrics: Callable[[Mapping[str, int]], None] | None = None,
     ) -> None:
+        self._on_metrics = on_metrics
         self._key_groups = key_groups
         self._settings = settings or RocksDBSettings()
         self._copies = directory
@@ -138,6 +141,8 @@ class RocksDBStateTables:
             self._key_groups, self._capture, written, self._copies, self._settings.transfer_threads
         )
         resources = strategy.sync_prepare_resources(checkpoint_id)
+        if self._settings.has_metrics and self._on_metrics is not None:
+            self._on_metrics(self._database.metrics())
         self._pending.add(checkpoint_id)
         return KeyedStatePart(AsyncSnapshot(strategy, resources, SnapshotStreams(factory)))
 

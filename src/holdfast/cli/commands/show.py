@@ -166,7 +166,10 @@ def _subtask(subtask: StoredSubtask) -> dict[str, Any]:
         "stored_bytes": subtask.stored_bytes,
         "statistics": None
         if counted is None
-        else {field: getattr(counted, field) for field in (*_MEASURED, "restored_from")},
+        else {
+            field: getattr(counted, field)
+            for field in (*_MEASURED, "restored_from", "backend_metrics")
+        },
     }
 
 

@@ -43,6 +43,7 @@ class Subtask:
         process_ms: Time in the operator's own code, milliseconds.
         snapshot_ms: Time to write its state, milliseconds.
         restored_from: Where it found its state: `worker`, `local`, `storage`, or empty.
+        backend_metrics: What the backend of its keyed state said of itself, by that backend's names.
     """
 
     subtask: int
@@ -54,6 +55,7 @@ class Subtask:
     process_ms: float | None
     snapshot_ms: float | None
     restored_from: str
+    backend_metrics: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,6 +493,7 @@ def _subtask(index: int, state: StoredSubtask) -> Subtask:
         process_ms=did.process_ms if did else None,
         snapshot_ms=did.sync_ms + did.async_ms if did else None,
         restored_from=did.restored_from if did else "",
+        backend_metrics=did.backend_metrics if did else {},
     )
 
 

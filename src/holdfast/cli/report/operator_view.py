@@ -82,6 +82,7 @@ def _totals(operator: ReportedOperator, alike: Sequence[ReportedOperator]) -> li
             process_ms=_sum(part.process_ms for part in did[index]),
             snapshot_ms=_sum(part.snapshot_ms for part in did[index]),
             restored_from=own[index].restored_from if index in own else "",
+            backend_metrics=own[index].backend_metrics if index in own else {},
         )
         for index in range(operator.parallelism)
     ]

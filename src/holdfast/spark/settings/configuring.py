@@ -26,6 +26,13 @@ class SettingArguments(TypedDict, total=False):
     compression: Literal["none", "lz4", "zstd"] | None
     state_backend: str | None
     rocksdb_memory: int | str | None
+    rocksdb_write_buffer_ratio: float | None
+    rocksdb_bloom_bits: int | None
+    rocksdb_block_size: int | str | None
+    rocksdb_compaction_style: Literal["level", "universal"] | None
+    rocksdb_compression: Literal["none", "lz4", "zstd", "snappy"] | None
+    rocksdb_transfer_threads: int | None
+    rocksdb_metrics: bool | None
     local_recovery: Literal["auto", "true", "false"] | bool | None
     local_recovery_bytes: int | str | None
     worker_memory: int | str | None
@@ -106,6 +113,8 @@ def _text(setting: Setting, value: object) -> str:
             return f"{value}{setting.unit}"
         case float() if value.is_integer():
             return f"{int(value)}{setting.unit}"
+        case float() if not setting.unit:
+            return str(value)
         case _:  # its type alone: a value may be a secret
             message = (
                 f"{setting.argument} is of type {type(value).__name__}; it must be a {setting.kind}"

@@ -2,9 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, get_args
 
-from holdfast.backends.keyed import BACKEND_NAMES, BackendName
+from holdfast.backends.keyed import (
+    BACKEND_NAMES,
+    LEAST_MEMORY_BYTES,
+    BackendName,
+    BlockCompression,
+    CompactionStyle,
+    RocksDBSettings,
+)
 from holdfast.backends.sections import Compression
 from holdfast.common import checkpoint_directory, duration_s
 from holdfast.errors import InvalidRequestError
@@ -82,7 +89,7 @@ def _backends(text: str) -> StateBackends:
 
 def _rocksdb_memory(text: str) -> int:
     memory = size(text)
-    if memory < 1 << 20:
+    if memory < LEAST_MEMORY_BYTES:
         raise ValueError(text)
     return memory
 
@@ -92,6 +99,42 @@ def _claim_mode(text: str) -> str:
     if mode not in {"no-claim", "claim"}:
         raise ValueError(text)
     return mode
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 < share < 1:
+        raise ValueError(text)
+    return share
+
+
+def _bits(text: str) -> int:
+    bits = float(text)  # Flink's are a number with a fraction
+    if not 0 <= bits <= 100:
+        raise ValueError(text)
+    return round(bits)
+
+
+def _block_bytes(text: str) -> int:
+    count = size(text)
+    if not count:
+        raise ValueError(text)
+    return count
+
+
+def _compaction_style(text: str) -> CompactionStyle:
+    styles: dict[str, CompactionStyle] = {"level": "level", "universal": "universal"}
+    if text.lower() not in styles:
+        raise ValueError(text)
+    return styles[text.lower()]
+
+
+def _block_compression(text: str) -> BlockCompression:
+    compressions = {name: name for name in get_args(BlockCompression)}
+    if text.lower() not in compressions:
+        raise ValueError(text)
+    compression: BlockCompression = compressions[text.lower()]
+    return compression
 
 
 def _compression(text: str) -> Compression | None:
@@ -244,6 +287,64 @@ class Settings:
         parse=_rocksdb_memory,
         default_text="256m",
     )
+    rocksdb_write_buffer_ratio: float = _setting(
+        0.5,
+        key="state.backend.rocksdb.memory.write-buffer-ratio",
+        kind="number above 0 and below 1",
+        meaning="How much of that memory is for rows that are in no file yet.",
+        flink="state.backend.rocksdb.memory.write-buffer-ratio",
+        parse=_share,
+    )
+    rocksdb_bloom_bits: int = _setting(
+        10,
+        key="state.backend.rocksdb.bloom-filter.bits-per-key",
+        kind="number, 0 to 100",
+        meaning="Bits of a filter for each row, by which a look-up passes over files without it. `0` makes no filters.",
+        flink="state.backend.rocksdb.bloom-filter.bits-per-key",
+        parse=_bits,
+    )
+    rocksdb_block_size: int = _setting(
+        4 << 10,
+        key="state.backend.rocksdb.block.blocksize",
+        kind="size",
+        meaning="How much is read at once, before compression.",
+        flink="state.backend.rocksdb.block.blocksize",
+        parse=_block_bytes,
+        default_text="4k",
+    )
+    rocksdb_compaction_style: CompactionStyle = _setting(  # noqa: RUF009  # a field
+        "level",
+        key="state.backend.rocksdb.compaction.style",
+        kind="`level` or `universal`",
+        meaning="How files are merged. `universal` writes less, and takes more room on disk.",
+        flink="state.backend.rocksdb.compaction.style",
+        parse=_compaction_style,
+    )
+    rocksdb_compression: BlockCompression = _setting(  # noqa: RUF009  # a field
+        "none",
+        key="state.backend.rocksdb.compression",
+        kind="`none`, `lz4`, `zstd` or `snappy`",
+        meaning="How blocks are compressed. What is stored can be read whatever it is set to.",
+        flink="state.backend.rocksdb.compression.per.level",
+        parse=_block_compression,
+    )
+    rocksdb_transfer_threads: int = _setting(
+        4,
+        key="state.backend.rocksdb.checkpoint.transfer.thread.num",
+        kind="number, at least 1",
+        meaning="How many files a task uploads or downloads at the same time.",
+        flink="state.backend.rocksdb.checkpoint.transfer.thread.num",
+        parse=positive,
+    )
+    rocksdb_metrics: bool = _setting(
+        default=False,
+        key="state.backend.rocksdb.metrics",
+        kind="`true` or `false`",
+        meaning="Whether RocksDB counts what it does, and each checkpoint says it, by subtask: see `holdfast show --json`.",
+        flink="",
+        parse=boolean,
+        default_text="false",
+    )
     local_recovery: str = _setting(
         "auto",
         key="state.local-recovery",
@@ -311,7 +412,16 @@ class Settings:
             worker_bytes=self.worker_memory,
             backend=self.state_backend.backend,
             backends=self.state_backend.by_operator,
-            rocksdb_memory_bytes=self.rocksdb_memory,
+            rocksdb=RocksDBSettings(
+                memory_bytes=self.rocksdb_memory,
+                write_buffer_ratio=self.rocksdb_write_buffer_ratio,
+                bloom_bits=self.rocksdb_bloom_bits,
+                block_bytes=self.rocksdb_block_size,
+                compaction_style=self.rocksdb_compaction_style,
+                compression=self.rocksdb_compression,
+                transfer_threads=self.rocksdb_transfer_threads,
+                has_metrics=self.rocksdb_metrics,
+            ),
         )
 
     def job_directory(self, job_id: str) -> JobDirectory | None:

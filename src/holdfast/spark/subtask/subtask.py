@@ -210,6 +210,7 @@ class SubtaskRunner:
             async_ms=1000 * (written - captured),
             restored_from=warm.source,
             rows_late=rows.late + function.late_rows,
+            backend_metrics=warm.backend_metrics,
         )
         state = msgspec.structs.replace(state, statistics=statistics)
         task = TaskContext.get()

@@ -125,6 +125,9 @@ class WarmState:
         subtask: Index of the subtask.
         checkpoint_id: The checkpoint that the task takes.
         clock: Says how old is what other tasks have left.
+
+    Attributes:
+        backend_metrics: What the backend of keyed state has said of itself, for the statistics.
     """
 
     def __init__(
@@ -140,6 +143,7 @@ class WarmState:
         self._settings = settings
         self._max_bytes = settings.worker_bytes
         self._owner = owner_of(job_id, uid, subtask)
+        self.backend_metrics: dict[str, int] = {}
         self._sources: set[str] = set()
         self._names: frozenset[str] = frozenset()  # of the segments that were restored
         self._copies: LocalCopies | None = None
@@ -221,6 +225,7 @@ class WarmState:
                     open_tables,
                     backend=dict(self._settings.backends).get(uid, self._settings.backend),
                     rocksdb=self._settings.rocksdb,
+                    on_metrics=self.backend_metrics.update,
                     directory=self._segments.directory if self._segments else None,
                     workspace=_SEGMENTS.get(None, Workspace) if self._max_bytes else None,
                     may_refer=may_refer,
