@@ -1,11 +1,18 @@
-"""One real Spark for all tests of a run."""
+"""One real Spark for all tests of a run, and the backends that keyed state is in."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from jobs.job import Job, local_spark
+from jobs.keyed import USUAL
+from jobs.quick_disk import QUICK_DISK
+from jobs.session import session_with
 from pyspark.sql import SparkSession
+
+from holdfast.backends.keyed import BackendName
+from holdfast.spark.warm_state import WarmSettings
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +25,22 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture
 def job(spark: SparkSession, tmp_path: Path) -> Job:
     return Job(spark, tmp_path / "job")
+
+
+@pytest.fixture(params=["columnar", pytest.param("rocksdb", marks=pytest.mark.exhaustive)])
+def state_backend(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[BackendName]:
+    """The backend of keyed state that jobs of the test have, each in turn; all that `make test` is for is seen with the first."""
+    backend: BackendName = request.param
+    monkeypatch.setattr(
+        tempfile, "tempdir", QUICK_DISK
+    )  # where RocksDB is if a job has no directory on the host
+    token = USUAL.set(WarmSettings(backend=backend))
+    if {"spark", "job"} & set(request.fixturenames):
+        setting = {"spark.holdfast.state.backend": backend}
+        with session_with(request.getfixturevalue("spark"), setting):
+            yield backend
+    else:
+        yield backend
+    USUAL.reset(token)

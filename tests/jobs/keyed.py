@@ -1,6 +1,7 @@
 """A keyed operator in batches without Spark: its driver, and its subtasks one after the other."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from holdfast.spark.subtask import (
 from holdfast.spark.warm_state import WarmSettings
 
 UID = "operator"
+USUAL = ContextVar("USUAL", default=WarmSettings())  # noqa: B039  # frozen
+"""What jobs have that are not told."""
 
 
 class KeyedJob:
@@ -44,7 +47,7 @@ class KeyedJob:
         claims_start: Whether it claims that.
         job_id: The job.
         query_id: Spark's id of the query.
-        warm: What may stay on the host.
+        warm: What may stay on the host, and where keyed state is; None for what is usual.
         inline_threshold: State of at most so many bytes is no file.
     """
 
@@ -61,7 +64,7 @@ class KeyedJob:
         claims_start: bool = False,
         job_id: str = "job",
         query_id: str = QUERY,
-        warm: WarmSettings = WarmSettings(),  # noqa: B008  # frozen
+        warm: WarmSettings | None = None,
         inline_threshold: int = 0,
     ) -> None:
         storage = FileSystemCheckpointStorage(directory, inline_threshold=inline_threshold)
@@ -80,7 +83,7 @@ class KeyedJob:
             storage=storage,
             stores=settings.stores,
             compression=None,
-            warm=warm,
+            warm=warm or USUAL.get(),
             clock=SYSTEM_CLOCK,
         )
         access = storage.create_checkpoint_storage(job_id)

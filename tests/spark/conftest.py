@@ -1,6 +1,6 @@
 """The session and the jobs of the tests on Spark, stopped queries, and S3 servers."""
 
-from jobs.fixtures import job, spark
+from jobs.fixtures import job, spark, state_backend
 from jobs.stopped import as_without_spark, directory, stopped
 from servers.s3 import ministack, ministack_bucket, moto, moto_bucket
 
@@ -13,5 +13,6 @@ __all__ = [
     "moto",
     "moto_bucket",
     "spark",
+    "state_backend",
     "stopped",
 ]

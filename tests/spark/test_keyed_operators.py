@@ -17,6 +17,8 @@ from pyspark.sql import functions as F
 from holdfast.errors import InvalidRequestError
 from holdfast.spark.operators import Operator, Routing
 
+pytestmark = pytest.mark.usefixtures("state_backend")
+
 
 def sources(job: Job) -> set[str]:
     """Where the subtasks of the last batch have found their state."""

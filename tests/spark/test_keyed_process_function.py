@@ -20,6 +20,8 @@ from holdfast.errors import InvalidRequestError
 from holdfast.locations.adapters import file_system_for
 from holdfast.spark import KeyedProcessFunction, StatefulFunction, stateful
 
+pytestmark = pytest.mark.usefixtures("state_backend")
+
 ROWS = pa.schema([("key", pa.string()), ("n", pa.int64())])
 TIMERS = pa.schema([("key", pa.string()), ("time", pa.int64()), ("domain", pa.string())])
 

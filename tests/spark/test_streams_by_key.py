@@ -18,6 +18,8 @@ from holdfast.errors import InvalidRequestError
 from holdfast.spark import aggregates, checkpointed, keyed, windows
 from holdfast.spark.by_key import KeyedRows
 
+pytestmark = pytest.mark.usefixtures("state_backend")
+
 S = 1_000_000
 """Microseconds of a second."""
 
