@@ -10,7 +10,7 @@ The log says nothing of rows: what is not in a checkpoint is written again when 
 
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from rocksdict import AccessType, Checkpoint, Rdict, WriteBatch, WriteOptions
@@ -46,10 +46,10 @@ class Family:
         self._database = database
         self._path = database.path()
 
-    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+    def get(self, keys: list[bytes]) -> list[bytes | None]:
         """The value of each key; None where there is none."""
         with translated(self._path):
-            return list(self.rows.get(list(keys)) or ())
+            return self.rows.get(keys) or []  # type: ignore[arg-type]  # its stub wants lists of anything
 
     def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
         """Put values, and delete keys."""

@@ -86,7 +86,7 @@ class RocksDBTable:
         if deleted.all():
             self._family.write((), keys)
             return
-        rows = self._values_of(values, len(keys), np.full(len(keys), self._now_ms(), np.int64))
+        rows = self._values_of(values, len(keys))
         if not deleted.any():
             self._family.write(zip(keys, rows, strict=True))
             return
@@ -112,11 +112,8 @@ class RocksDBTable:
     def restore(self, chunks: Iterable[TableRows]) -> None:
         """Take over rows of a checkpoint, as they were."""
         for chunk in chunks:
-            times = chunk.times_ms
-            if times is None:
-                times = np.full(len(chunk), self._now_ms(), np.int64)
             keys = self._keys_of(chunk.identities)
-            rows = self._values_of(chunk.values, len(keys), times)
+            rows = self._values_of(chunk.values, len(keys), chunk.times_ms)
             for at in range(0, len(keys), _WRITE_ROWS):
                 step = slice(at, at + _WRITE_ROWS)
                 self._family.write(zip(keys[step], rows[step], strict=True))
@@ -176,16 +173,27 @@ class RocksDBTable:
         return self._keys.encode(identities.columns, len(identities), identities.sort_keys)
 
     def _values_of(
-        self, values: Sequence[pa.Array], count: int, times: npt.NDArray[np.int64]
+        self,
+        values: Sequence[pa.Array],
+        count: int,
+        times: npt.NDArray[np.int64] | None = None,
     ) -> list[bytes]:
-        return self._values.encode(values, count, None if self._spec.ttl_ms is None else times)
+        """The bytes of values; of a table whose rows live for a time with these times, or that of the batch."""
+        if self._spec.ttl_ms is None:
+            return self._values.encode(values, count)
+        if times is None:
+            times = np.full(count, self._now_ms(), np.int64)
+        return self._values.encode(values, count, times)
 
     def _looked_up(
         self, keys: list[bytes], *, include_expired: bool = False
     ) -> tuple[Flags, tuple[pa.Array, ...]]:
         rows = self._family.get(keys)
-        present = np.fromiter((row is not None for row in rows), np.bool_, len(rows))
         held = [row for row in rows if row is not None]
+        if len(held) == len(rows):
+            present = np.ones(len(rows), np.bool_)
+        else:
+            present = np.fromiter((row is not None for row in rows), np.bool_, len(rows))
         if self._spec.ttl_ms is not None and not include_expired:
             living = self._lives(self._values.heads(held))
             present[present] = living

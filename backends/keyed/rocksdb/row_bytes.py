@@ -126,7 +126,8 @@ class RowForm:
 
 
 def _slices(whole: bytes, width: int) -> list[bytes]:
-    return [whole[at : at + width] for at in range(0, len(whole), width)]
+    slices: list[bytes] = np.frombuffer(whole, f"V{width}").tolist()
+    return slices
 
 
 def _has_decimals(type: pa.DataType) -> bool:
