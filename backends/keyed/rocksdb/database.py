@@ -8,12 +8,22 @@
 The log says nothing of rows: what is not in a checkpoint is written again when its batch is repeated.
 """
 
+import itertools
 import os
+import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
-from rocksdict import AccessType, Checkpoint, Rdict, WriteBatch, WriteOptions
+from rocksdict import (
+    AccessType,
+    Checkpoint,
+    IngestExternalFileOptions,
+    Rdict,
+    SstFileWriter,
+    WriteBatch,
+    WriteOptions,
+)
 
 from holdfast.backends.keyed.rocksdb.budget import database_options
 from holdfast.backends.keyed.rocksdb.held_directory import HeldDirectory
@@ -25,6 +35,10 @@ _DEFAULT = "default"
 """RocksDB has this column family always; no state lies in it."""
 
 _PREFIX = "state/"
+_FILE_BYTES = 64 << 20
+"""About so large are files that are ingested, as RocksDB's own."""
+
+_FILE_STEP_ROWS = 1 << 12
 _UNLOGGED = WriteOptions()
 _UNLOGGED.disable_wal = True  # type: ignore[assignment,method-assign]  # its stub is wrong
 
@@ -35,12 +49,14 @@ class Family:
     Args:
         database: The database.
         name: The column family's name.
+        settings: What it was opened with.
 
     Attributes:
         rows: They, as RocksDB has them.
     """
 
-    def __init__(self, database: Rdict, name: str) -> None:
+    def __init__(self, database: Rdict, name: str, settings: RocksDBSettings) -> None:
+        self._settings = settings
         self.rows = database.get_column_family(name)
         self._handle = database.get_column_family_handle(name)
         self._database = database
@@ -62,6 +78,24 @@ class Family:
         with translated(self._path):
             self._database.write(batch, _UNLOGGED)
 
+    def ingest(self, rows: Iterable[tuple[bytes, bytes]], directory: str) -> None:
+        """Add rows that ascend by key, as files: what is there of their keys doesn't count any more.
+
+        Args:
+            rows: The keys and values.
+            directory: Where the files are made, on the database's disk; they are moved from there.
+        """
+        paths: list[str] = []
+        rest = iter(rows)
+        with translated(directory):
+            for first in rest:
+                paths.append(os.path.join(directory, f"{uuid.uuid4().hex}.sst"))
+                _write_sorted(paths[-1], self._settings, first, rest)
+            if paths:
+                moving = IngestExternalFileOptions()
+                moving.set_move_files(True)
+                self.rows.ingest_external_file(paths, moving)
+
     def delete_range(self, first: bytes, end: bytes) -> None:
         """Delete the keys `first` <= key < `end`, without reading them."""
         with translated(self._path):
@@ -80,6 +114,24 @@ class Family:
                     yield key, rows.value()
                     rows.next()
                 rows.status()  # a damaged block ends the rows, too
+
+
+def _write_sorted(
+    path: str,
+    settings: RocksDBSettings,
+    first: tuple[bytes, bytes],
+    rest: Iterator[tuple[bytes, bytes]],
+) -> None:
+    """A file of the next rows, until it is large."""
+    writer = SstFileWriter(database_options(settings))
+    writer.open(path)
+    writer[first[0]] = first[1]
+    while step := list(itertools.islice(rest, _FILE_STEP_ROWS)):
+        for key, value in step:
+            writer[key] = value
+        if writer.file_size() >= _FILE_BYTES:
+            break
+    writer.finish()
 
 
 class Database:
@@ -116,7 +168,8 @@ class Database:
             families = {name: database_options(settings) for name in names}
             self._database = Rdict(path, options, families, access)
         self._families = {
-            name.removeprefix(_PREFIX): Family(self._database, name) for name in names - {_DEFAULT}
+            name.removeprefix(_PREFIX): Family(self._database, name, settings)
+            for name in names - {_DEFAULT}
         }
         self._close = weakref.finalize(self, _closed, self._database, holder)
 
@@ -133,7 +186,7 @@ class Database:
                 self._database.create_column_family(
                     _PREFIX + name, database_options(self._settings)
                 )
-            family = self._families[name] = Family(self._database, _PREFIX + name)
+            family = self._families[name] = Family(self._database, _PREFIX + name, self._settings)
         return family
 
     def drop(self, name: str) -> None:

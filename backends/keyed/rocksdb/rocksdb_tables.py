@@ -1,6 +1,5 @@
 """All tables of a subtask in a RocksDB database."""
 
-import itertools
 import os
 import shutil
 import threading
@@ -27,8 +26,6 @@ from holdfast.backends.snapshot import AsyncSnapshot, SnapshotPart, SnapshotStre
 from holdfast.errors import InvalidRequestError, StateMigrationError
 from holdfast.locations.handles import SegmentsStateHandle
 from holdfast.locations.storages import CheckpointStreamFactory
-
-_IMPORT_ROWS = 1 << 14
 
 
 class RocksDBStateTables:
@@ -216,7 +213,11 @@ class RocksDBStateTables:
                 family.delete_range(first_key(kept_last + 1), first_key(last + 1))
 
     def _import(self, other: StoredDatabase, path: str) -> None:
-        """Take over the rows of another database, as they are."""
+        """Take over the rows of another database, as they are: in files of their own, which are not merged at once.
+
+        Its own files can't be: RocksDB takes over only those that a writer of such files has made, and rocksdict doesn't
+        have the option by which it would take others (`allow_db_generated_files`).
+        """
         other.fetch(path, self._copies, at_a_time=self._settings.transfer_threads)
         first, last = other.handle.key_groups
         edges = [(first_key(first), first_key(last + 1))]
@@ -225,9 +226,7 @@ class RocksDBStateTables:
                 if stored.name not in self._tables:
                     self._tables[stored.name] = self._new(stored.spec())
                 rows = database.family(stored.name).ranges(edges)
-                family = self._database.family(stored.name)
-                while step := list(itertools.islice(rows, _IMPORT_ROWS)):
-                    family.write(step)
+                self._database.family(stored.name).ingest(rows, path)
         shutil.rmtree(path, ignore_errors=True)
 
     def _restore(self, restored: RestoredTable) -> None:
