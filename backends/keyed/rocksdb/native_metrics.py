@@ -38,7 +38,7 @@ def metrics_of(database: Rdict, families: Iterable[Rdict], options: Options) -> 
 
     Args:
         database: The database.
-        families: Its column families that have rows.
+        families: The column families of it that have rows.
         options: What it was opened with; statistics are among them if they were turned on.
     """
     families = list(families)
