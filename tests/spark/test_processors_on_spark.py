@@ -13,8 +13,6 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from holdfast.spark.processors import ProcessorFunction, session_settings
 
-pytestmark = pytest.mark.usefixtures("state_backend")
-
 
 class CountByDigit(StatefulProcessor):
     """Counts rows for each of ten keys, and keeps the names of the first ones."""

@@ -18,7 +18,6 @@ from holdfast.errors import InvalidRequestError
 from holdfast.spark import aggregates, checkpointed, keyed, windows
 from holdfast.spark.by_key import KeyedRows
 
-pytestmark = pytest.mark.usefixtures("state_backend")
 
 S = 1_000_000
 """Microseconds of a second."""
@@ -28,6 +27,7 @@ def by_key(job: Job) -> KeyedRows:
     return keyed(stream(job), "key", uid="sums", parallelism=2)
 
 
+@pytest.mark.usefixtures("state_backend")
 def test_a_processor_of_spark_goes_on_with_its_state_after_a_restart(job: Job) -> None:
     results = []
     for _ in range(2):
@@ -47,6 +47,7 @@ def test_a_processor_of_spark_goes_on_with_its_state_after_a_restart(job: Job) -
     ]
 
 
+@pytest.mark.usefixtures("state_backend")
 def test_aggregates_are_those_of_all_rows_so_far_and_only_changed_keys_are_given(
     job: Job,
 ) -> None:
@@ -86,6 +87,7 @@ def test_windows_are_given_out_when_the_watermark_has_passed_them(by: str, job: 
     assert set(map(tuple, batches.values())) == {()}
 
 
+@pytest.mark.usefixtures("state_backend")
 @pytest.mark.parametrize("by", ["aggregates", "a function"])
 def test_rows_that_are_late_for_their_windows_are_counted(by: str, job: Job) -> None:
     for moments in ([0, 1 * S], [12 * S], [12 * S], [2 * S, 3 * S, 13 * S]):
