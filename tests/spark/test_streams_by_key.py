@@ -18,7 +18,6 @@ from holdfast.errors import InvalidRequestError
 from holdfast.spark import aggregates, checkpointed, keyed, windows
 from holdfast.spark.by_key import KeyedRows
 
-
 S = 1_000_000
 """Microseconds of a second."""
 

@@ -17,7 +17,6 @@ from holdfast.spark import checkpointed
 from holdfast.spark.event_time import WakeUps
 from holdfast.spark.query import query_run
 
-
 S = 1_000_000
 
 
