@@ -89,7 +89,9 @@ def without_scheme(draw: st.DrawFn) -> str:
     """No URI at all; a secret with `:/` behind it would be a scheme to anybody."""
     head = draw(st.sampled_from(["", "/", "//", " s3://", "\n", ":", "KEY:"]))
     secret = draw(secrets.filter(lambda secret: not LIKE_A_SCHEME.match(secret)))
-    if head == " s3://":  # without its space, which settings are stripped of, s3://a/@b has an @ in the path
+    if (
+        head == " s3://"
+    ):  # without its space, which settings are stripped of, s3://a/@b has an @ in the path
         secret = secret.replace("/", "")
     return f"{head}{secret}@{draw(hosts)}"
 

@@ -37,7 +37,7 @@ from hypothesis import strategies as st
 from holdfast import flink
 from holdfast.backends.keys import flink_key_groups
 from holdfast.errors import InvalidRequestError
-from holdfast.flink.data_input import DataInput
+from holdfast.flink.binary import DataInput
 from holdfast.flink.serializers import plain_type, read_snapshot, written_type
 
 ARCHIVES = Path(__file__).parents[1] / "data" / "flink"

@@ -53,7 +53,7 @@ from holdfast.errors import (
     InvalidRequestError,
     UnreadableStateError,
 )
-from holdfast.flink.data_input import DataInput
+from holdfast.flink.binary import DataInput
 from holdfast.flink.serializers import read_snapshot
 from holdfast.locations.storages import load_checkpoint, resolve_pointer
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from holdfast import flink
 from holdfast.backends.keys import flink_key_groups
-from holdfast.flink.dealt_rows import DealtRows, SpillFile
+from holdfast.flink.moving import DealtRows, SpillFile
 from holdfast.flink.serializers import hash_codes
 
 BINARY = next(kind for kind in SIMPLE if kind.type == pa.binary())

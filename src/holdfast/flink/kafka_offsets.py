@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
-from holdfast.flink.data_input import DataInput
+from holdfast.flink.binary import DataInput
 from holdfast.flink.serializers import TOPIC_PARTITION
 
 _READERS, _CONSUMER = "SourceReaderState", "topic-partition-offset-states"

@@ -18,13 +18,16 @@ from holdfast.errors import (
     InvalidRequestError,
     UnreadableStateError,
 )
-from holdfast.flink.descriptions import TIMERS
-from holdfast.flink.files import StateFiles
-from holdfast.flink.handles import IncrementalHandle
 from holdfast.flink.kafka_offsets import SOURCES, positions, starting_offsets
-from holdfast.flink.metadata import FlinkMetadata, FlinkOperator, parse_metadata
+from holdfast.flink.metadata import (
+    FlinkMetadata,
+    FlinkOperator,
+    IncrementalHandle,
+    StateFiles,
+    parse_metadata,
+)
 from holdfast.flink.operator_ids import operator_id
-from holdfast.flink.stored_states import WITH_TIMERS, StatesOfOperator, StoredState
+from holdfast.flink.states import TIMERS, WITH_TIMERS, StatesOfOperator, StoredState
 from holdfast.locations.file_systems import file_system_for
 
 _FIRST_OF_FLINK_2 = 5  # version of the metadata

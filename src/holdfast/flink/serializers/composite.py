@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.flink.data_input import modified_utf8
+from holdfast.flink.binary import modified_utf8
 from holdfast.flink.serializers import hash_codes
 from holdfast.flink.serializers.basic import LONG, list_reader
 from holdfast.flink.serializers.serializer import (

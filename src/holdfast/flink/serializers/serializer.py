@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import CheckpointError, InvalidRequestError, UnreadableStateError
-from holdfast.flink.data_input import damaged
+from holdfast.flink.binary import damaged
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 Rows = npt.NDArray[np.uint8]

@@ -12,7 +12,7 @@ Source:
 
 from collections.abc import Callable
 
-from holdfast.flink.data_input import DataInput, damaged
+from holdfast.flink.binary import DataInput, damaged
 from holdfast.flink.serializers import basic, composite, sql
 from holdfast.flink.serializers.kryo import kryo_of
 from holdfast.flink.serializers.serializer import Serializer, unreadable

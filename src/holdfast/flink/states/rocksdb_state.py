@@ -17,13 +17,12 @@ from typing import Self
 
 import pyarrow as pa
 
-from holdfast.flink.descriptions import KeyedDescription, keyed_description
-from holdfast.flink.entries import Entries, EntryReader
-from holdfast.flink.files import StateFiles
-from holdfast.flink.handles import IncrementalHandle, StreamHandle
-from holdfast.flink.keyed_state import prefix_bytes
+from holdfast.flink.metadata import IncrementalHandle, StateFiles, StreamHandle
 from holdfast.flink.serializers import reading
-from holdfast.flink.sst import MERGE, VALUE, Run, SstFile
+from holdfast.flink.states.descriptions import KeyedDescription, keyed_description
+from holdfast.flink.states.entries import Entries, EntryReader
+from holdfast.flink.states.keyed_state import prefix_bytes
+from holdfast.flink.states.sst import MERGE, VALUE, Run, SstFile
 
 _FILES = ".sst"
 _SEPARATOR = b","

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.flink.data_input import damaged
-from holdfast.flink.descriptions import StateInfo
+from holdfast.flink.binary import damaged
 from holdfast.flink.serializers import Packed, Rows, Serializer, not_readable
+from holdfast.flink.states.descriptions import StateInfo
 
 _SEPARATOR = 0x2C
 _COMMA = bytes([_SEPARATOR])

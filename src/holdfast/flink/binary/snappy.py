@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.flink.data_input import damaged
-from holdfast.flink.masked_crc import masked_crc32c
+from holdfast.flink.binary.data_input import damaged
+from holdfast.flink.binary.masked_crc import masked_crc32c
 
 _STREAM = b"\xff\x06\x00\x00sNaPpY"
 _MOST_OF_A_CHUNK = 1 << 16

@@ -22,11 +22,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import UnsupportedFormatError
-from holdfast.flink.data_input import damaged
-from holdfast.flink.files import StateStream
-from holdfast.flink.masked_crc import masked_crc32c
+from holdfast.flink.binary import damaged, decompress_block, masked_crc32c
+from holdfast.flink.metadata import StateStream
 from holdfast.flink.serializers import not_readable
-from holdfast.flink.snappy import decompress_block
 
 _FOOTER_BYTES, _MAGIC, _VERSIONS = 53, 0x88E241B785F4CFF7, range(2, 6)
 _TRAILER_BYTES = 5

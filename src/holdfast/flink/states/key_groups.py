@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.backends.keys import flink_key_groups
-from holdfast.flink.data_input import damaged
+from holdfast.flink.binary import damaged
 from holdfast.flink.serializers import Serializer
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from holdfast.errors import UnsupportedFormatError
-from holdfast.flink.data_input import DataInput, damaged
+from holdfast.flink.binary import DataInput, damaged
 
 MOST_NESTED = 8
 MODES = ("list", "union", "broadcast")

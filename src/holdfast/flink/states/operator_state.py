@@ -17,13 +17,11 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import InvalidRequestError
-from holdfast.flink.data_input import damaged
-from holdfast.flink.descriptions import OperatorDescription, StateInfo, operator_description
-from holdfast.flink.entries import decoded
-from holdfast.flink.files import StateFiles, StateStream
-from holdfast.flink.handles import OperatorHandle
+from holdfast.flink.binary import damaged, decompress_streams
+from holdfast.flink.metadata import OperatorHandle, StateFiles, StateStream
 from holdfast.flink.serializers import Serializer, only_as_bytes, reading
-from holdfast.flink.snappy import decompress_streams
+from holdfast.flink.states.descriptions import OperatorDescription, StateInfo, operator_description
+from holdfast.flink.states.entries import decoded
 
 _BROADCAST = 2
 _BLOCK_BYTES, _BLOCK_ELEMENTS = 4 << 20, 1 << 16

@@ -13,8 +13,8 @@ Source:
 from dataclasses import dataclass
 
 from holdfast.errors import CheckpointError, UnsupportedFormatError
-from holdfast.flink.data_input import DataInput, damaged
-from holdfast.flink.handles import (
+from holdfast.flink.binary import DataInput, damaged
+from holdfast.flink.metadata.handles import (
     KeyedHandle,
     OperatorHandle,
     StreamHandle,

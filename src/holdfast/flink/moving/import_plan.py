@@ -6,10 +6,10 @@ from typing import Any, Self
 
 from holdfast.backends.keys import MAX_PARALLELISM
 from holdfast.errors import InvalidRequestError
-from holdfast.flink.descriptions import TIMERS
 from holdfast.flink.kafka_offsets import SOURCES
 from holdfast.flink.operator_ids import operator_id
 from holdfast.flink.savepoint import FlinkSavepoint
+from holdfast.flink.states import TIMERS
 
 Place = tuple[str, str]
 """An operator and its state."""

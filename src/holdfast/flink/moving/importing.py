@@ -25,9 +25,9 @@ from holdfast.backends.keyed import TableSpec
 from holdfast.backends.keys import KEY_HASH, KeyGroupRange, key_hash
 from holdfast.common import SYSTEM_CLOCK, checkpoint_directory
 from holdfast.errors import InvalidRequestError, UnreadableStateError
-from holdfast.flink.dealt_rows import DealtRows, SpillFile
-from holdfast.flink.import_plan import ImportPlan, MovedState, Place
-from holdfast.flink.imported_tables import KeyedTarget, key_names, keyed_table, timers_rows
+from holdfast.flink.moving.dealt_rows import DealtRows, SpillFile
+from holdfast.flink.moving.import_plan import ImportPlan, MovedState, Place
+from holdfast.flink.moving.imported_tables import KeyedTarget, key_names, keyed_table, timers_rows
 from holdfast.flink.savepoint import FlinkSavepoint
 from holdfast.locations.coordination import complete_checkpoint, disposed_on_failure
 from holdfast.locations.metadata import CheckpointMetadata, StoredOperator, StoredSubtask

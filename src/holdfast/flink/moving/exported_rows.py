@@ -19,9 +19,8 @@ from holdfast.backends.inspection import StoredState
 from holdfast.backends.keyed import TableSpec
 from holdfast.backends.keys import flink_key_groups
 from holdfast.errors import InvalidRequestError
-from holdfast.flink.dealt_rows import Groups
-from holdfast.flink.descriptions import TIMERS
-from holdfast.flink.keyed_state import prefix_bytes
+from holdfast.flink.moving.dealt_rows import Groups
+from holdfast.flink.moving.written_streams import keyed_info
 from holdfast.flink.serializers import (
     NO_NAMESPACE,
     WrittenType,
@@ -37,7 +36,7 @@ from holdfast.flink.serializers import (
     with_last_access,
     written_type,
 )
-from holdfast.flink.written_streams import keyed_info
+from holdfast.flink.states import TIMERS, prefix_bytes
 
 ENTRY = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 OF_WINDOWS = "_timers/event/windows"

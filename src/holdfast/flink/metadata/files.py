@@ -11,8 +11,8 @@ from typing import BinaryIO, Protocol, Self
 
 from holdfast.common import read_exactly, uripath
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
-from holdfast.flink.data_input import DataInput, damaged
-from holdfast.flink.handles import FileStream, InlineStream, StreamHandle
+from holdfast.flink.binary import DataInput, damaged
+from holdfast.flink.metadata.handles import FileStream, InlineStream, StreamHandle
 from holdfast.locations.file_systems import file_system_for
 
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")

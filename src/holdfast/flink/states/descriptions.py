@@ -14,7 +14,7 @@ Source:
 from dataclasses import dataclass, field
 
 from holdfast.errors import CheckpointCorruptedError, UnsupportedFormatError
-from holdfast.flink.data_input import DataInput, damaged
+from holdfast.flink.binary import DataInput, damaged
 from holdfast.flink.serializers import (
     Serializer,
     UnknownSnapshotError,

@@ -17,10 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import UnreadableStateError
-from holdfast.flink.data_input import damaged
-from holdfast.flink.descriptions import KeyedDescription, StateInfo
+from holdfast.flink.binary import damaged, decompress_streams
 from holdfast.flink.serializers import Serializer, reading
-from holdfast.flink.snappy import decompress_streams
+from holdfast.flink.states.descriptions import KeyedDescription, StateInfo
 
 _INT, _SHORT = struct.Struct(">i"), struct.Struct(">H")
 

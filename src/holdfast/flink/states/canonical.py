@@ -12,8 +12,8 @@ import struct
 
 import numpy as np
 
-from holdfast.flink.data_input import damaged
-from holdfast.flink.entries import Entries, EntryReader
+from holdfast.flink.binary import damaged
+from holdfast.flink.states.entries import Entries, EntryReader
 
 _INT, _SHORT = struct.Struct(">i"), struct.Struct(">H")
 _LAST, _BIT = 0xFFFF, 0x80

@@ -16,8 +16,8 @@ from holdfast.backends.inspection import ReadableState, StoredState, states_of
 from holdfast.backends.keys import key_group_range
 from holdfast.common import checkpoint_directory, uripath
 from holdfast.errors import CheckpointError, InvalidRequestError
-from holdfast.flink.dealt_rows import DealtRows, SpillFile
-from holdfast.flink.exported_rows import (
+from holdfast.flink.moving.dealt_rows import DealtRows, SpillFile
+from holdfast.flink.moving.exported_rows import (
     ENTRY,
     OF_WINDOWS,
     ExportedRows,
@@ -25,9 +25,7 @@ from holdfast.flink.exported_rows import (
     java_values,
     values_of,
 )
-from holdfast.flink.operator_ids import operator_id
-from holdfast.flink.serializers import counted, written_type
-from holdfast.flink.written_streams import (
+from holdfast.flink.moving.written_streams import (
     Entries,
     WrittenFile,
     WrittenList,
@@ -36,6 +34,8 @@ from holdfast.flink.written_streams import (
     write_keyed_state,
     write_operator_state,
 )
+from holdfast.flink.operator_ids import operator_id
+from holdfast.flink.serializers import counted, written_type
 from holdfast.locations.file_systems import file_system_for, publish
 from holdfast.locations.metadata import StoredOperator
 from holdfast.locations.storages import load_checkpoint, resolve_pointer

@@ -12,14 +12,13 @@ from typing import Self
 import pyarrow as pa
 
 from holdfast.errors import CheckpointCorruptedError
-from holdfast.flink.canonical import check_group, entries_of
-from holdfast.flink.descriptions import KeyedDescription, keyed_description
-from holdfast.flink.entries import EntryReader
-from holdfast.flink.files import StateFiles, StateStream
-from holdfast.flink.handles import KeyGroupsHandle
-from holdfast.flink.heap import heap_columns
+from holdfast.flink.binary import decompress_streams
+from holdfast.flink.metadata import KeyGroupsHandle, StateFiles, StateStream
 from holdfast.flink.serializers import reading
-from holdfast.flink.snappy import decompress_streams
+from holdfast.flink.states.canonical import check_group, entries_of
+from holdfast.flink.states.descriptions import KeyedDescription, keyed_description
+from holdfast.flink.states.entries import EntryReader
+from holdfast.flink.states.heap import heap_columns
 
 _LOOKED_AT = 3  # groups that say which form all are in
 

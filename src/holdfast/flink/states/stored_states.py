@@ -17,23 +17,16 @@ from holdfast.errors import (
     UnreadableStateError,
     UnsupportedFormatError,
 )
-from holdfast.flink.descriptions import TIMERS, KeyedDescription, StateInfo
-from holdfast.flink.entries import column_names
-from holdfast.flink.files import StateFiles
-from holdfast.flink.handles import (
+from holdfast.flink.metadata import (
     MODES,
     ChangelogHandle,
+    FlinkOperator,
     IncrementalHandle,
     KeyedHandle,
     KeyGroupsHandle,
     OperatorHandle,
+    StateFiles,
 )
-from holdfast.flink.key_groups import check_key_groups
-from holdfast.flink.keyed_state import KeyGroups
-from holdfast.flink.metadata import FlinkOperator
-from holdfast.flink.operator_state import OperatorStates
-from holdfast.flink.raw_timers import raw_timers
-from holdfast.flink.rocksdb_state import RocksGroups
 from holdfast.flink.serializers import (
     Serializer,
     in_bytes,
@@ -45,6 +38,13 @@ from holdfast.flink.serializers import (
     reading,
     several_in_bytes,
 )
+from holdfast.flink.states.descriptions import TIMERS, KeyedDescription, StateInfo
+from holdfast.flink.states.entries import column_names
+from holdfast.flink.states.key_groups import check_key_groups
+from holdfast.flink.states.keyed_state import KeyGroups
+from holdfast.flink.states.operator_state import OperatorStates
+from holdfast.flink.states.raw_timers import raw_timers
+from holdfast.flink.states.rocksdb_state import RocksGroups
 
 _BROADCAST, _TIMERS = "broadcast", "keyed timer"
 _OPERATOR_STATE, _KEYED_STATE, _RAW_KEYED_STATE = "operator state", "keyed state", "raw keyed state"

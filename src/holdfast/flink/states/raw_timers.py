@@ -13,9 +13,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from holdfast.errors import UnsupportedFormatError
-from holdfast.flink.data_input import DataInput
-from holdfast.flink.files import StateFiles
-from holdfast.flink.handles import KeyGroupsHandle
+from holdfast.flink.binary import DataInput
+from holdfast.flink.metadata import KeyGroupsHandle, StateFiles
 from holdfast.flink.serializers import (
     Serializer,
     UnknownSnapshotError,
