@@ -1,0 +1,157 @@
+"""A query that runs for many batches, and notes what it takes: `python -m proof.endless_job DIR BATCHES NOTES`.
+
+A line of JSON for each batch says how long after the one before its sink was reached; every so many batches one
+says what all processes and directories of the query have grown to.
+"""
+
+import gc
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+from jobs.inside_spark import jvm_of
+from jobs.job import LOCAL, connect
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.spark import stateful
+from proof.endless_operator import BATCH_ROWS, KEY_OF_VALUE, SCHEMA, UID, Endless
+
+LOOKS_EVERY = 25
+_SETTINGS = {
+    **LOCAL,
+    "spark.driver.memory": "512m",
+    "spark.holdfast.job.id": "job",
+    "spark.holdfast.checkpoint.num-retained": "3",
+    # What Spark remembers for its web pages and of past progress, which by default grows for a thousand batches.
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "200",
+    "spark.sql.ui.retainedExecutions": "50",
+    "spark.sql.streaming.ui.retainedProgressUpdates": "50",
+}
+
+
+def main(directory: Path, batches: int, notes: Path) -> None:
+    """Run the query for so many batches."""
+    scratch = directory / "scratch"
+    settings = _SETTINGS | {"spark.holdfast.checkpoint.dir": f"file://{directory}/checkpoints"}
+    os.environ["SPARK_LOCAL_DIRS"] = str(scratch)
+    spark = connect("local[2]", settings)
+    done = threading.Event()
+    with notes.open("a", buffering=1) as file:
+        look = _Look(spark, directory, file)
+
+        def sink(rows: DataFrame, batch_id: int) -> None:
+            rows.collect()
+            look.note(batch_id)
+            if batch_id + 1 >= batches:
+                done.set()
+
+        rows = (
+            spark.readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", BATCH_ROWS)
+            .option("numPartitions", 1)
+            .load()
+            .selectExpr("value", f"{KEY_OF_VALUE} as key")
+        )
+        operator = stateful(Endless(), sink=sink, uid=UID, parallelism=2, key="key", schema=SCHEMA)
+        query = (
+            rows.writeStream.foreachBatch(operator)
+            .option("checkpointLocation", str(directory / "spark"))
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+        while not done.wait(1.0) and query.isActive:
+            pass
+        query.stop()
+        if query.exception() is not None:
+            raise SystemExit(f"the query has failed: {query.exception()}")
+    spark.stop()
+
+
+class _Look:
+    """Looks at the query from its sink, where no task runs and nothing is written.
+
+    Args:
+        spark: The session.
+        directory: The job's directory.
+        file: Where the notes go.
+    """
+
+    def __init__(self, spark: SparkSession, directory: Path, file: IO[str]) -> None:
+        self._spark = spark
+        self._directory = directory
+        self._file = file
+        self._before = (time.monotonic(), _cpu_s())
+
+    def note(self, batch_id: int) -> None:
+        """Note what this batch has cost, and now and then all else."""
+        now = time.monotonic(), _cpu_s()
+        took = [round(1000 * (after - before), 1) for before, after in zip(self._before, now, strict=True)]
+        line = {"batch": batch_id, "period_ms": took[0], "cpu_ms": took[1]}
+        if batch_id % LOOKS_EVERY == LOOKS_EVERY - 1:
+            line |= self._sizes(batch_id)
+        self._file.write(json.dumps(line) + "\n")
+        self._before = time.monotonic(), _cpu_s()
+
+    def _sizes(self, batch_id: int) -> dict[str, Any]:
+        gc.collect()
+        runtime = self._spark.sparkContext._jvm.java.lang.Runtime.getRuntime()  # noqa: SLF001  # Spark has no other way
+        runtime.gc()
+        jvm = jvm_of(self._spark)
+        processes = {"driver": [os.getpid()], "jvm": [jvm]}
+        processes["workers"] = [child.pid for child in psutil.Process(jvm).children(recursive=True)]
+        sizes: dict[str, Any] = {"jvm heap": runtime.totalMemory() - runtime.freeMemory()}
+        for name, pids in processes.items():
+            sizes |= _memory(name, pids)
+        for name in ("checkpoints", "spark", "scratch"):
+            stats = [path.stat() for path in _files(self._directory / name)]
+            sizes |= {f"{name} files": len(stats), f"{name} bytes": sum(stat.st_size for stat in stats)}
+        last = self._directory / "checkpoints" / "job" / f"chk-{batch_id}" / "_metadata"
+        sizes["metadata bytes"] = last.stat().st_size
+        return sizes
+
+
+def _memory(name: str, pids: list[int]) -> dict[str, int]:
+    """What some processes take, together; USS is what is theirs alone, PSS has their part of what they share."""
+    sizes = {"processes": 0, "rss": 0, "uss": 0, "pss": 0, "descriptors": 0, "threads": 0}
+    for pid in pids:
+        try:
+            process = psutil.Process(pid)
+            memory = process.memory_full_info()
+            open_files, threads = process.num_fds(), process.num_threads()
+        except psutil.NoSuchProcess:
+            continue
+        sizes["processes"] += 1
+        for kind in ("rss", "uss", "pss"):
+            sizes[kind] += getattr(memory, kind)
+        sizes["descriptors"] += open_files
+        sizes["threads"] += threads
+    return {f"{name} {kind}": size for kind, size in sizes.items()}
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    return (path for path in directory.rglob("*") if path.is_file())
+
+
+def _cpu_s() -> float:
+    """CPU time of this process and all that it has started."""
+    used_s = 0.0
+    this = psutil.Process()
+    for process in (this, *this.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        used_s += times.user + times.system + times.children_user + times.children_system
+    return used_s
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
