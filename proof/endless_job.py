@@ -20,13 +20,19 @@ from jobs.job import LOCAL, connect
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.spark import stateful
-from proof.endless_operator import BATCH_ROWS, KEY_OF_VALUE, SCHEMA, UID, Endless
+from proof.kinds import BATCH_ROWS, ROWS, ByKeyWithList, Sizes
+
+SIZES = Sizes(keys=2_000, rounds=6)
+UID = "endless"
+JOB = "job"
+OPERATORS = dict.fromkeys(("totals", "last", "recent", "places", "sample"), UID)
+"""Which operator has which state."""
 
 LOOKS_EVERY = 25
 _SETTINGS = {
     **LOCAL,
     "spark.driver.memory": "512m",
-    "spark.holdfast.job.id": "job",
+    "spark.holdfast.job.id": JOB,
     "spark.holdfast.checkpoint.num-retained": "3",
     # What Spark remembers for its web pages and of past progress, which by default grows for a thousand batches.
     "spark.ui.retainedJobs": "50",
@@ -58,9 +64,10 @@ def main(directory: Path, batches: int, notes: Path) -> None:
             .option("rowsPerBatch", BATCH_ROWS)
             .option("numPartitions", 1)
             .load()
-            .selectExpr("value", f"{KEY_OF_VALUE} as key")
+            .selectExpr("value", f"{SIZES.key_in_sql} as key")
         )
-        operator = stateful(Endless(), sink=sink, uid=UID, parallelism=2, key="key", schema=SCHEMA)
+        function = ByKeyWithList(SIZES)
+        operator = stateful(function, sink=sink, uid=UID, parallelism=2, key="key", schema=ROWS)
         query = (
             rows.writeStream.foreachBatch(operator)
             .option("checkpointLocation", str(directory / "spark"))
@@ -113,7 +120,7 @@ class _Look:
         for name in ("checkpoints", "spark", "scratch"):
             stats = [path.stat() for path in _files(self._directory / name)]
             sizes |= {f"{name} files": len(stats), f"{name} bytes": sum(stat.st_size for stat in stats)}
-        last = self._directory / "checkpoints" / "job" / f"chk-{batch_id}" / "_metadata"
+        last = self._directory / "checkpoints" / JOB / f"chk-{batch_id}" / "_metadata"
         sizes["metadata bytes"] = last.stat().st_size
         return sizes
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,33 +17,28 @@ _REPOSITORY = Path(__file__).parents[2]
 _GONE_WITHIN_S = 10.0
 
 
-class JobProcess:
-    """One run of a job: driver, JVM and Python workers.
+class DriverProcess:
+    """A driver and all that it starts: its JVM, Python workers, executors of a local cluster.
 
     They are a session of their own, and belong together by its id. Their process group would not
     do: PySpark's daemon makes one for itself.
 
     Args:
-        places: Where it reads from and writes to.
-        drain: Whether it writes the rest of the rows too; not all jobs know that.
-        master: Spark's master, if not the job's own choice.
+        command: The driver's command line.
+        scratch: Directory for temporary files.
+        log: What they print is added to it.
     """
 
-    def __init__(self, places: Places, *, drain: bool, master: str | None = None) -> None:
-        places.scratch.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", f"examples.{places.job.name}_job"]
-        command += ["--source", str(places.source), "--dir", str(places.root)]
-        command += ["--checkpoints", places.checkpoints]
-        command += ["--drain"] if drain else []
-        command += ["--master", master] if master else []
-        with places.spark_log.open("ab") as log:
+    def __init__(self, command: Sequence[str], *, scratch: Path, log: Path) -> None:
+        scratch.mkdir(exist_ok=True)
+        with log.open("ab") as output:
             self._driver = subprocess.Popen(
                 command,
                 cwd=_REPOSITORY,
-                env=_environment(places.scratch),
+                env=_environment(scratch),
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
             )
         self._known = [self._driver.pid]
@@ -83,6 +79,24 @@ class JobProcess:
             (pid for pid in psutil.pids() if _session_of(pid) == session and _is_alive(pid)),
             key=lambda pid: (pid != session, pid),
         )
+
+
+class JobProcess(DriverProcess):
+    """One run of a job of the demo.
+
+    Args:
+        places: Where it reads from and writes to.
+        drain: Whether it writes the rest of the rows too; not all jobs know that.
+        master: Spark's master, if not the job's own choice.
+    """
+
+    def __init__(self, places: Places, *, drain: bool, master: str | None = None) -> None:
+        command = [sys.executable, "-m", f"examples.{places.job.name}_job"]
+        command += ["--source", str(places.source), "--dir", str(places.root)]
+        command += ["--checkpoints", places.checkpoints]
+        command += ["--drain"] if drain else []
+        command += ["--master", master] if master else []
+        super().__init__(command, scratch=places.scratch, log=places.spark_log)
 
 
 def _environment(scratch: Path) -> dict[str, str]:

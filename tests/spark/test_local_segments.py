@@ -167,6 +167,17 @@ def test_no_worker_keeps_room_on_disk_that_deleted_copies_had(host: Host) -> Non
     assert "(deleted)" not in mapped
 
 
+def test_no_worker_keeps_small_segments_that_no_checkpoint_needs(host: Host) -> None:
+    host.worker_bytes = LARGE
+    host.start()
+    open_segments = []
+    for _ in range(40):
+        host.run(range(20))
+        gc.collect()
+        open_segments.append(sum(type(thing) is Segment for thing in gc.get_objects()))
+    assert max(open_segments[30:]) <= max(open_segments[:20])
+
+
 def test_there_are_no_more_copies_than_are_allowed_and_without_them_it_works(host: Host) -> None:
     host.max_bytes = 60_000
     host.start()

@@ -69,6 +69,7 @@ class Workspace:
         self.arena = Arena()
         self._most_segments = most_segments
         self._segments: OrderedDict[str, Segment] = OrderedDict()
+        self._needed: dict[str, frozenset[str]] = {}  # by owner
 
     def segment(self, name: str) -> Segment | None:
         """An open segment by its name; None if it isn't there."""
@@ -88,6 +89,19 @@ class Workspace:
         segment = self._segments.pop(name, None)
         if segment is not None:
             segment.let_go()
+
+    def keep_only(self, owner: str, names: frozenset[str]) -> None:
+        """Let go of what an owner needed up to now, and does not any longer.
+
+        Small segments have no file whose deletion would tell.
+
+        Args:
+            owner: A subtask of an operator.
+            names: The segments that it may be restored from.
+        """
+        for name in self._needed.get(owner, frozenset()) - names:
+            self.forget(name)
+        self._needed[owner] = names
 
     def forget_deleted(self) -> None:
         """Let go of segments whose files were deleted: as long as they are mapped they take room on disk."""

@@ -282,9 +282,12 @@ class WarmState:
         ]
         if written is not None and len(files) == 1:
             _MEMORY.keep(self._owner, files[0], written, max_bytes=self._max_bytes)
+        names = self._names | state.shared_streams().keys()
+        workspace = _SEGMENTS.get(None, Workspace)
+        workspace.keep_only(self._owner, names)
         if self._segments is not None:
-            self._segments.keep(self._names | state.shared_streams().keys())
-            _SEGMENTS.get(None, Workspace).forget_deleted()
+            self._segments.keep(names)
+            workspace.forget_deleted()
 
     @property
     def source(self) -> str:
