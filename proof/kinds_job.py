@@ -1,4 +1,4 @@
-"""A query with every kind of state that ends after so many batches: `python -m proof.kinds_job DIR …`.
+"""A query with every kind of state that runs until somebody says that it is enough: `python -m proof.kinds_job DIR …`.
 
 Started again, it goes on where it was, with another parallelism if it is told so.
 """
@@ -37,14 +37,14 @@ OPERATORS = {
 """Which operator has which state."""
 
 JOB = "kinds"
+ENOUGH = "enough"
 
 
 def main() -> None:
-    """Run the query to its last batch."""
+    """Run the query until the file `enough` is in its directory, and a batch more."""
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
     parser.add_argument("--checkpoints", required=True, help="URI of the checkpoint directory")
-    parser.add_argument("--batches", type=int, required=True)
     parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("--master", default="local[2,2]")
     options = parser.parse_args()
@@ -66,7 +66,7 @@ def main() -> None:
         marked = rows.where(MARKS_OF_BATCH).selectExpr("value as mark")
         totals = by_key.apply(sample.apply(rows))
         write(marks.apply(totals, broadcast=marked), options.directory, batch_id)
-        if batch_id + 1 > options.batches:
+        if (options.directory / ENOUGH).exists():
             done.set()
 
     rows = (
@@ -94,10 +94,16 @@ def main() -> None:
 def write(rows: DataFrame, directory: Path, batch_id: int) -> None:
     """Replace what was written for the batch before, in a single step."""
     table = rows.toArrow()
-    new = directory / "output" / f".batch={batch_id}-{os.getpid()}"
+    file = output_file(directory, batch_id)
+    new = file.with_suffix(f".{os.getpid()}")
     new.parent.mkdir(exist_ok=True)
     pq.write_table(table, new)
-    new.replace(directory / "output" / f"batch={batch_id}.parquet")
+    new.replace(file)
+
+
+def output_file(directory: Path, batch_id: int) -> Path:
+    """Where the output of a batch is."""
+    return directory / "output" / f"batch={batch_id}.parquet"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,265 @@
+"""Real processes killed at random moments, and drivers that stand still and come back when another has gone on.
+
+A query with every kind of state (`kinds_job`) is started again and again, each time with another parallelism, on a Spark
+in one process or on a cluster of processes. What it has put out and what is in its states at the end is compared with
+what its rows come to (`kinds`).
+"""
+
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+
+from examples.demo.job_process import DriverProcess
+from holdfast.errors import CheckpointError
+from holdfast.locations import find_checkpoints
+from proof.kinds import expected_output, wrong_states
+from proof.kinds_job import ENOUGH, OPERATORS, SIZES, output_file
+
+_LOCAL, _CLUSTER = "local[2,2]", "local-cluster[2,1,1024]"
+_MOST_SUBTASKS = 4
+_MOST_IN_A_RUN = 3
+_LONGEST_WAIT_S = 1.0
+_LOOK_EVERY_S = 0.02
+_HANGS_S = 600.0
+_RETAINED = 3
+
+KINDS = ("all", "driver", "JVM", "Python worker", "daemon", "executor", "zombie")
+"""What is killed: all processes of a query, some of them; or none, which stand still instead."""
+
+_ENDS_THE_RUN = frozenset({"all", "driver", "JVM", "zombie"})
+
+
+@dataclass(slots=True)
+class Disturbed:
+    """What became of a query.
+
+    Attributes:
+        disturbances: What was killed or stopped, in order.
+        starts: How often it was started.
+        batches: How many batches it has completed.
+        failures: What is wrong, as texts.
+    """
+
+    disturbances: list[str] = field(default_factory=list)
+    starts: int = 0
+    batches: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(self.disturbances).items())
+        return f"{kinds}; {self.starts} starts, {self.batches} batches"
+
+
+class _HangsError(Exception):
+    """Nothing happens any more."""
+
+
+def disturb(
+    directory: Path,
+    checkpoints: str,
+    chance: random.Random,
+    count: int,
+    *,
+    kinds: tuple[str, ...] = KINDS,
+    note: Callable[[str], object] = print,
+) -> Disturbed:
+    """Disturb a query so often, let it come to its end, and look at all that it has left.
+
+    Args:
+        directory: An empty directory for what it writes.
+        checkpoints: URI of its checkpoint directory, empty too.
+        chance: Chooses what happens when.
+        count: How often something is killed or stopped.
+        kinds: What may be.
+        note: Told each disturbance when it has happened.
+    """
+    query = _Query(directory, checkpoints, chance, kinds, note)
+    try:
+        while len(query.outcome.disturbances) < count:
+            query.run(count - len(query.outcome.disturbances))
+        (directory / ENOUGH).touch()
+        query.run_to_the_end()
+    except _HangsError as error:
+        query.outcome.failures.append(str(error))
+    finally:
+        query.kill_all()
+    query.outcome.failures += _wrong(directory, checkpoints, query.outcome)
+    return query.outcome
+
+
+class _Query:
+    def __init__(
+        self,
+        directory: Path,
+        checkpoints: str,
+        chance: random.Random,
+        kinds: tuple[str, ...],
+        note: Callable[[str], object],
+    ) -> None:
+        self.outcome = Disturbed()
+        self._directory = directory
+        self._checkpoints = checkpoints
+        self._chance = chance
+        self._kinds = kinds
+        self._note = note
+        self._log = directory / "log"
+        self._old: list[DriverProcess] = []
+        self._zombie: DriverProcess | None = None
+
+    def run(self, most: int) -> None:
+        """Start the query, and disturb it until it ends; `most` times at most."""
+        master = self._chance.choice((_LOCAL, _CLUSTER)) if "executor" in self._kinds else _LOCAL
+        process = self._started(master)
+        self._wake_zombie(process)
+        lost_parts = False
+        ends = [kind for kind in self._kinds if kind in _ENDS_THE_RUN]
+        for left in reversed(range(min(most, _MOST_IN_A_RUN))):
+            self._wait_for_batches(process, 1, may_end=lost_parts)
+            time.sleep(self._chance.uniform(0, _LONGEST_WAIT_S))
+            kind = self._disturbed(process, self._kinds if left else ends)
+            if kind in _ENDS_THE_RUN or process.exit_code is not None:
+                break
+            lost_parts = lost_parts or kind is not None
+
+    def run_to_the_end(self) -> None:
+        """Start the query, and let it end."""
+        process = self._started(_LOCAL)
+        self._wake_zombie(process)
+        self._await(lambda: process.exit_code is not None, "the query does not come to its end")
+        if process.exit_code != 0:
+            self.outcome.failures.append(f"query has failed: {self._said()}")
+
+    def kill_all(self) -> None:
+        """Leave no process."""
+        for process in self._old:
+            process.kill()
+
+    def _started(self, master: str) -> DriverProcess:
+        parallelism = self._chance.randint(1, _MOST_SUBTASKS)
+        command = [sys.executable, "-m", "proof.kinds_job", str(self._directory)]
+        command += ["--checkpoints", self._checkpoints, "--master", master]
+        command += ["--parallelism", str(parallelism)]
+        process = DriverProcess(command, scratch=self._directory / "scratch", log=self._log)
+        self._old.append(process)
+        self.outcome.starts += 1
+        return process
+
+    def _disturbed(self, process: DriverProcess, kinds: Sequence[str]) -> str | None:
+        """Kill or stop something of these kinds; what it was, or None if nothing of it is there."""
+        victims = _victims(process)
+        possible = [kind for kind in kinds if victims.get(kind)]
+        if not possible:
+            return None
+        kind = self._chance.choice(possible)
+        if kind == "all":
+            process.kill()
+        elif kind == "zombie":
+            process.stop()
+            self._zombie = process
+        else:
+            with suppress(psutil.NoSuchProcess):
+                self._chance.choice(victims[kind]).send_signal(signal.SIGKILL)
+        self._happened(kind)
+        return kind
+
+    def _happened(self, kind: str) -> None:
+        self.outcome.disturbances.append(kind)
+        self._note(f"{len(self.outcome.disturbances)} {kind} behind batch {_done(self._directory)}")
+
+    def _wake_zombie(self, successor: DriverProcess) -> None:
+        """Let a driver that stood still go on, after another one has gone on; it has to give up."""
+        zombie, self._zombie = self._zombie, None
+        if zombie is None:
+            return
+        self._wait_for_batches(successor, self._chance.randint(1, 3), may_end=False)
+        zombie.go_on()
+        self._await(lambda: zombie.exit_code is not None, "a driver that came back does not give up")
+        if zombie.exit_code == 0:
+            self.outcome.failures.append("a driver that came back ended as if nothing had happened")
+
+    def _wait_for_batches(self, process: DriverProcess, count: int, *, may_end: bool) -> None:
+        """Wait until the query has done so many batches more, or has ended where it may."""
+        wanted = _done(self._directory) + count
+        self._await(
+            lambda: process.exit_code is not None or _done(self._directory) >= wanted,
+            "the query stands still",
+        )
+        if process.exit_code is not None and not may_end:
+            self.outcome.failures.append(f"query has ended by itself: {self._said()}")
+
+    def _await(self, happens: Callable[[], bool], otherwise: str) -> None:
+        deadline = time.monotonic() + _HANGS_S
+        while not happens():
+            if time.monotonic() > deadline:
+                raise _HangsError(f"{otherwise}: {self._said()}")
+            time.sleep(_LOOK_EVERY_S)
+
+    def _said(self) -> str:
+        return self._log.read_text(errors="replace")[-2000:]
+
+
+def _victims(process: DriverProcess) -> dict[str, list[psutil.Process]]:
+    """The processes of a query, by what they are."""
+    victims: dict[str, list[psutil.Process]] = {}
+    for pid in process.members():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            member = psutil.Process(pid)
+            command = " ".join(member.cmdline())
+            parent = member.parent()
+            if "CoarseGrainedExecutorBackend" in command:
+                victims.setdefault("executor", []).append(member)
+            elif "org.apache.spark.deploy.SparkSubmit" in command:
+                victims.setdefault("JVM", []).append(member)
+            elif "daemon" in command and parent is not None:
+                is_worker = "daemon" in " ".join(parent.cmdline())
+                kind = "Python worker" if is_worker else "daemon"
+                victims.setdefault(kind, []).append(member)
+            elif "proof.kinds_job" in command:
+                victims.setdefault("driver", []).append(member)
+    if victims.get("driver"):
+        victims |= {"all": victims["driver"], "zombie": victims["driver"]}
+    return victims
+
+
+def _done(directory: Path) -> int:
+    """How many batches Spark has noted as done."""
+    names = [path.name for path in (directory / "spark" / "commits").glob("*")]
+    return max((int(name) + 1 for name in names if name.isdecimal()), default=0)
+
+
+def _wrong(directory: Path, checkpoints: str, outcome: Disturbed) -> list[str]:
+    """What the query has left that it must not, or has not left."""
+    problems = []
+    retained = []
+    for entry in find_checkpoints(checkpoints):
+        if isinstance(entry.outcome, Exception):
+            problems.append(f"checkpoint can't be read: {entry.outcome}")
+        else:
+            retained.append(entry.outcome)
+    ids = sorted(checkpoint.checkpoint_id for checkpoint in retained)
+    if not ids:
+        return [*problems, "no checkpoint is left"]
+    outcome.batches = ids[-1]
+    if ids != list(range(ids[-1] - _RETAINED + 1, ids[-1] + 1)):
+        problems.append(f"checkpoints {ids} are retained")
+    for checkpoint in retained:
+        pointer = checkpoint.location.external_pointer
+        try:
+            problems += wrong_states(pointer, checkpoint.checkpoint_id, SIZES, OPERATORS)
+        except CheckpointError as error:
+            problems.append(f"{pointer}: {error}")
+    for batch in range(ids[-1]):
+        file = output_file(directory, batch)
+        rows = pq.read_table(file).to_pylist() if file.exists() else []
+        if sorted(tuple(row.values()) for row in rows) != expected_output(batch, SIZES):
+            problems.append(f"output of batch {batch} is not what it must be")
+    return problems
