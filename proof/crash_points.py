@@ -10,18 +10,18 @@ sweep there must be nothing that no checkpoint leads to.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from contracts.files import directories_below, files_below, write
+from contracts.files import files_below, write
 from jobs.coordinated import begun, coordinator, progress
 from jobs.segments import Backend, contents, reports, run_batch
 
 from holdfast.common import uripath
 from holdfast.errors import CheckpointNotFoundError
 from holdfast.locations import SweepReport, copy_checkpoint, find_checkpoints, sweep
-from holdfast.locations.adapters import METADATA_FILE, FileStateHandle, file_system_for
+from holdfast.locations.adapters import METADATA_FILE, FileStateHandle, FileStatus, file_system_for
 from holdfast.locations.coordination import load_checkpoints, sweep_savepoints
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.spark.query import CLEANER
@@ -154,12 +154,13 @@ def _sweep_until_all_is_old(sweep_once: Callable[[], SweepReport]) -> None:
 def _recorded(faults: Faults) -> list[CrashPoint]:
     """Run the life of a job; returns what its store held around each call."""
     points: list[CrashPoint] = []
+    known: dict[FileStatus, bytes] = {}
     completed = 0
 
     def keep(*, is_before: bool) -> None:
         points.append(
             CrashPoint(
-                len(faults.calls), faults.calls[-1], is_before, completed, *_kept(faults.behind)
+                len(faults.calls), faults.calls[-1], is_before, completed, *_kept(faults.behind, known)
             )
         )
 
@@ -232,17 +233,35 @@ def _expect(holds: object, otherwise: str) -> None:
         raise AssertionError(otherwise)
 
 
-def _kept(directory: str) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """All files and directories; looked for anew if another thread of the driver has deleted one meanwhile."""
+def _kept(
+    directory: str, known: dict[FileStatus, bytes]
+) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """All files and directories; looked for anew if another thread of the driver has deleted one meanwhile.
+
+    Files are never written twice, so what is known of one is not read again.
+    """
     while True:
         try:
-            files = {
-                uri.removeprefix(f"{directory}/"): _read(uri) for uri in files_below(directory)
-            }
-            paths = (uri.removeprefix(f"{directory}/") for uri in directories_below(directory))
-            return files, tuple(sorted(paths))
+            files = {}
+            paths = []
+            for entry in _entries_below(directory):
+                path = entry.uri.removeprefix(f"{directory}/")
+                if entry.is_directory:
+                    paths.append(path)
+                else:
+                    if entry not in known:
+                        known[entry] = _read(entry.uri)
+                    files[path] = known[entry]
         except CheckpointNotFoundError:
             continue
+        return files, tuple(sorted(paths))
+
+
+def _entries_below(directory: str) -> Iterator[FileStatus]:
+    for entry in file_system_for(directory).list(directory):
+        yield entry
+        if entry.is_directory:
+            yield from _entries_below(entry.uri)
 
 
 def _read(uri: str) -> bytes:

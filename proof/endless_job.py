@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -118,8 +119,8 @@ class _Look:
         for name, pids in processes.items():
             sizes |= _memory(name, pids)
         for name in ("checkpoints", "spark", "scratch"):
-            stats = [path.stat() for path in _files(self._directory / name)]
-            sizes |= {f"{name} files": len(stats), f"{name} bytes": sum(stat.st_size for stat in stats)}
+            lengths = list(_lengths(self._directory / name))
+            sizes |= {f"{name} files": len(lengths), f"{name} bytes": sum(lengths)}
         last = self._directory / "checkpoints" / JOB / f"chk-{batch_id}" / "_metadata"
         sizes["metadata bytes"] = last.stat().st_size
         return sizes
@@ -143,8 +144,12 @@ def _memory(name: str, pids: list[int]) -> dict[str, int]:
     return {f"{name} {kind}": size for kind, size in sizes.items()}
 
 
-def _files(directory: Path) -> Iterator[Path]:
-    return (path for path in directory.rglob("*") if path.is_file())
+def _lengths(directory: Path) -> Iterator[int]:
+    """The length of each file, but for those that Spark and cleaners delete meanwhile."""
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):
+                yield os.stat(os.path.join(parent, name)).st_size
 
 
 def _cpu_s() -> float:

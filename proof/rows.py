@@ -12,14 +12,18 @@ import pytest
 from proof.bad_bytes import try_reader
 from proof.crash_points import crash_everywhere
 from proof.faults import FAULTS, every_fault
+from proof.killed_lives import kill_everywhere
 from proof.protocol import BROKEN, LONG, SHORT, checked
 from proof.races import random_races
 from proof.readers import READERS, readers
+from proof.stores import SERVERS, STORES, empty_directory
 
 _SHORT_INPUTS = 80
 _LONG_S = 600.0
 _SHORT_RACES, _LONG_RACES = 40, 2_000
 _LONG_KILLS = "100"
+_SHORT_EVERY = {"local": 6, "s3-memory": 12}
+_LONG_EVERY = {"versitygw": 2, "hdfs": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +62,24 @@ class Row:
 
 def _crash_points(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
     del seed  # every point is taken, or every so many-th
-    with tempfile.TemporaryDirectory() as directory:
-        uri = f"file://{directory}/crashes" if store == "local" else "memory:///crashes"
-        # A restart on local disks syncs its files, which takes three times as long.
-        crashes = crash_everywhere(uri, every=6 if short and store == "local" else 1)
+    # A restart on local disks syncs its files, which takes three times as long; one on S3 has many requests.
+    every = _SHORT_EVERY.get(store, 1) if short else _LONG_EVERY.get(store, 1)
+    with empty_directory(store) as directory:
+        crashes = crash_everywhere(directory, every=every)
     return Outcome(crashes.restarts, crashes.failures)
 
 
-def _every_fault(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+def _killed_lives(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    del seed  # every so many-th call
+    with tempfile.TemporaryDirectory() as directory:
+        crashes = kill_everywhere(Path(directory), every=100 if short else 8)
+    return Outcome(crashes.restarts, crashes.failures)
+
+
+def _every_fault(store: str, every: int, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
     del seed  # every call is taken, or every so many-th
-    faulted = every_fault("memory:///faults", every=30 if short else 1)
+    with empty_directory(store) as directory:
+        faulted = every_fault(directory, every=30 if short else every)
     return Outcome(faulted.count, faulted.failures)
 
 
@@ -170,14 +182,25 @@ ROWS = [
             "stores as crashes left them",
             "the next driver goes on from the last checkpoint or the next, whole; a sweep leaves no garbage",
             partial(_crash_points, store),
+            is_long=store in SERVERS,
         )
-        for store, where in (("memory", "in memory"), ("local", "on a local disk"))
+        for store, where in STORES.items()
     ),
     Row(
-        f"each call to a store goes wrong in {len(FAULTS)} ways: fails, loses its answer, is throttled, finds no room, …",
-        "calls that went wrong",
-        "what was completed is there, whole, and the next driver goes on; what is repeated is not noticed",
-        _every_fault,
+        "a process kills itself with SIGKILL around a call to a local disk",
+        "processes",
+        "the same",
+        _killed_lives,
+    ),
+    *(
+        Row(
+            f"each call to a store goes wrong in {len(FAULTS)} ways, {STORES[store]}: fails, loses its answer, is throttled, …",
+            "calls that went wrong",
+            "what was completed is there, whole, and the next driver goes on; what is repeated is not noticed",
+            partial(_every_fault, store, every),
+            is_long=store in SERVERS,
+        )
+        for store, every in (("memory", 1), ("minio", 5), ("hdfs", 10))
     ),
     Row(
         "two drivers, a sweep, a savepoint and a reader take turns at random, call by call",

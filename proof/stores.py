@@ -22,6 +22,9 @@ STORES: Mapping[str, str] = {
 }
 """What each store is, by its name."""
 
+SERVERS = frozenset({"minio", "versitygw", "hdfs"})
+"""Stores of processes of their own."""
+
 
 @contextmanager
 def empty_directory(store: str) -> Iterator[str]:
