@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,28 @@ from proof.rows import ROWS, Outcome, Row
 _ROOT = Path(__file__).parents[1]
 _PAGE = _ROOT / "docs" / "proof.md"
 _BEGIN, _END = "<!-- table: made by `make proof` -->", "<!-- end of table -->"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """A row that was run.
+
+    Attributes:
+        what: What was done.
+        seed: The seed.
+        is_short: Whether it was the short form.
+        outcome: What came of it.
+    """
+
+    what: str
+    seed: int
+    is_short: bool
+    outcome: Outcome
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> "Result":
+        """The result that was stored as these fields."""
+        return cls(**{**fields, "outcome": Outcome(**fields["outcome"])})
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,6 +65,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, help="write the table into this page")
     parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--outcome", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="a file to which each row's outcome is added; rows that it has are not run again",
+    )
     options = parser.parse_args(arguments)
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     if options.row is not None:
@@ -52,23 +80,40 @@ def main(arguments: list[str] | None = None) -> int:
         options.outcome.write_text(json.dumps(dataclasses.asdict(outcome)))
         return 0
     print(f"seed {seed}", flush=True)
-    lines = ["| what is done | cases | what must hold | failed |", "|---|---|---|---|"]
+    results = _read(options.results)
     failed = 0
     for number, row in enumerate(ROWS):
         if options.only not in row.what or (options.short and row.is_long):
             continue
         before = _cpu_s()
-        outcome = _outcome(number, seed, short=options.short)
+        if row.what not in results:
+            result = Result(row.what, seed, options.short, _outcome(number, seed, short=options.short))
+            results[row.what] = result
+            _add(options.results, result)
+        outcome = results[row.what].outcome
         failed += len(outcome.failures)
-        lines.append(_line(row, outcome))
-        print(f"{lines[-1]} {_cpu_s() - before:.1f} s of CPU", flush=True)
+        print(f"{_line(row, outcome)} {_cpu_s() - before:.1f} s of CPU", flush=True)
         for failure in outcome.failures[:10]:
             print(f"    FAILED {failure}", flush=True)
     page = options.page or (None if options.short or options.only else _PAGE)
     if page is not None:
-        _write(page, [*lines, "", f"Seed {seed}{', short form' if options.short else ''}."])
+        _write(page, results)
     print(f"{failed} failed, {_cpu_s():.0f} s of CPU time")
     return 1 if failed else 0
+
+
+def _read(file: Path | None) -> dict[str, Result]:
+    """The outcomes of rows that were run before, by what is done in them."""
+    if file is None or not file.exists():
+        return {}
+    results = [Result.of(json.loads(line)) for line in file.read_text().splitlines()]
+    return {result.what: result for result in results}
+
+
+def _add(file: Path | None, result: Result) -> None:
+    if file is not None:
+        with file.open("a") as stream:
+            stream.write(json.dumps(dataclasses.asdict(result)) + "\n")
 
 
 def _outcome(number: int, seed: int, *, short: bool) -> Outcome:
@@ -100,12 +145,21 @@ def _line(row: Row, outcome: Outcome) -> str:
     return f"| {row.what} | {cases} | {row.holds} | {len(outcome.failures)} |"
 
 
-def _write(page: Path, lines: list[str]) -> None:
+def _write(page: Path, results: dict[str, Result]) -> None:
+    """Put the table of all rows that were run into the page."""
+    run = [row for row in ROWS if row.what in results]
+    lines = ["| what is done | cases | what must hold | failed |", "|---|---|---|---|"]
+    lines += [_line(row, results[row.what].outcome) for row in run]
+    forms = sorted({_form(results[row.what]) for row in run})
     head, _, rest = page.read_text().partition(_BEGIN)
     _, end, tail = rest.partition(_END)
     if not end:
         raise SystemExit(f"{page} has no place for a table: {_BEGIN} and {_END}")
-    page.write_text("\n".join([f"{head}{_BEGIN}", *lines, f"{_END}{tail}"]))
+    page.write_text("\n".join([f"{head}{_BEGIN}", *lines, "", f"{'; '.join(forms)}.", f"{_END}{tail}"]))
+
+
+def _form(result: Result) -> str:
+    return f"Seed {result.seed}, {'short' if result.is_short else 'long'} form"
 
 
 def _cpu_s() -> float:

@@ -82,20 +82,20 @@ def crash_everywhere(
 
     Args:
         directory: URI of an empty directory.
-        every: Take each so many-th different state of the store, where all would take too long.
+        every: Take each so many-th call, where all would take too long.
         restart: What looks at a store that was left, given the directory and the newest checkpoint that was
             completed; it raises where something is wrong.
     """
     check = restart or go_on
     with faulty_file_system(directory) as faults:
-        points = _recorded(faults)
+        points = _recorded(faults, every)
         states: dict[object, CrashPoint] = {}
         for point in points:
             left = (tuple(sorted(point.files.items())), point.directories, point.completed)
             states.setdefault(left, point)
         crashes = Crashes(len(faults.calls), len(points), len(states))
         faults.clear()
-        for point in list(states.values())[::every]:
+        for point in states.values():
             _put_back(faults.behind, point)
             crashes.restarts += 1
             try:
@@ -151,13 +151,15 @@ def _sweep_until_all_is_old(sweep_once: Callable[[], SweepReport]) -> None:
         time.sleep(_BETWEEN_SWEEPS_S)
 
 
-def _recorded(faults: Faults) -> list[CrashPoint]:
-    """Run the life of a job; returns what its store held around each call."""
+def _recorded(faults: Faults, every: int) -> list[CrashPoint]:
+    """Run the life of a job; returns what its store held around each so many-th call."""
     points: list[CrashPoint] = []
     known: dict[FileStatus, bytes] = {}
     completed = 0
 
     def keep(*, is_before: bool) -> None:
+        if len(faults.calls) % every:
+            return
         points.append(
             CrashPoint(
                 len(faults.calls), faults.calls[-1], is_before, completed, *_kept(faults.behind, known)
