@@ -87,7 +87,9 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         before = _cpu_s()
         if row.what not in results:
-            result = Result(row.what, seed, options.short, _outcome(number, seed, short=options.short))
+            result = Result(
+                row.what, seed, options.short, _outcome(number, seed, short=options.short)
+            )
             results[row.what] = result
             _add(options.results, result)
         outcome = results[row.what].outcome
@@ -155,7 +157,9 @@ def _write(page: Path, results: dict[str, Result]) -> None:
     _, end, tail = rest.partition(_END)
     if not end:
         raise SystemExit(f"{page} has no place for a table: {_BEGIN} and {_END}")
-    page.write_text("\n".join([f"{head}{_BEGIN}", *lines, "", f"{'; '.join(forms)}.", f"{_END}{tail}"]))
+    page.write_text(
+        "\n".join([f"{head}{_BEGIN}", *lines, "", f"{'; '.join(forms)}.", f"{_END}{tail}"])
+    )
 
 
 def _form(result: Result) -> str:

@@ -119,9 +119,7 @@ def go_on(directory: str, completed: int) -> None:
     run_batch(driver, latest, adds(latest))
     CLEANER.wait()
     _sweep_until_all_is_old(lambda: sweep(directory, "job", grace_s=0))
-    _sweep_until_all_is_old(
-        lambda: sweep_savepoints(f"{directory}/archive", "job", grace_s=0)
-    )
+    _sweep_until_all_is_old(lambda: sweep_savepoints(f"{directory}/archive", "job", grace_s=0))
     kept = load_checkpoints(driver.access)
     ids = [checkpoint.checkpoint_id for checkpoint in kept]
     _expect(ids == list(range(max(latest, 1), latest + 2)), f"keeps {ids} behind {latest}")
@@ -162,7 +160,11 @@ def _recorded(faults: Faults, every: int) -> list[CrashPoint]:
             return
         points.append(
             CrashPoint(
-                len(faults.calls), faults.calls[-1], is_before, completed, *_kept(faults.behind, known)
+                len(faults.calls),
+                faults.calls[-1],
+                is_before,
+                completed,
+                *_kept(faults.behind, known),
             )
         )
 

@@ -101,7 +101,10 @@ class _Look:
     def note(self, batch_id: int) -> None:
         """Note what this batch has cost, and now and then all else."""
         now = time.monotonic(), _cpu_s()
-        took = [round(1000 * (after - before), 1) for before, after in zip(self._before, now, strict=True)]
+        took = [
+            round(1000 * (after - before), 1)
+            for before, after in zip(self._before, now, strict=True)
+        ]
         line = {"batch": batch_id, "period_ms": took[0], "cpu_ms": took[1]}
         if batch_id % LOOKS_EVERY == LOOKS_EVERY - 1:
             line |= self._sizes(batch_id)

@@ -25,6 +25,7 @@ BATCHES = 5_000
 NOTES = "notes"
 
 _ROOT = Path(__file__).parents[1]
+PICTURE = _ROOT / "docs" / "images" / "endurance.svg"
 _HUNDRED = 100
 _FEWEST = 1_000
 _MIB = 1 << 20
@@ -37,7 +38,7 @@ class Measure:
     """What must not grow.
 
     Attributes:
-        name: Its name in the notes.
+        name: The name in the notes.
         of: What of several notes counts.
         factor: By how much of itself it may be larger at the end than after the first fifth of the run.
         more: By how much more.

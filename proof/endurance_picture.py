@@ -74,8 +74,7 @@ def _panel(panel: Panel, top: int, last: float) -> list[str]:
         lines += [
             f'<line class="grid" x1="{_LEFT}" y1="{down(value):.1f}" x2="{_LEFT + _WIDTH}" y2="{down(value):.1f}"/>',
             f'<text class="s" x="{_LEFT - 8}" y="{down(value) + 4:.1f}" text-anchor="end">{value:,.4g}</text>',
-            f'<text class="s" x="{across(last * part / 4):.1f}" y="{bottom + 18}" text-anchor="middle">'
-            f"{last * part / 4:,.0f}</text>",
+            f'<text class="s" x="{across(last * part / 4):.1f}" y="{bottom + 18}" text-anchor="middle">{last * part / 4:,.0f}</text>',
         ]
     labels = sorted(panel.curves, key=lambda curve: -curve.points[-1][1])
     height = -math.inf
@@ -93,5 +92,5 @@ def _panel(panel: Panel, top: int, last: float) -> list[str]:
 
 def _round_above(value: float) -> float:
     """A round number above a value, of which a quarter is round too."""
-    size = 10 ** math.floor(math.log10(value))
+    size = 10.0 ** math.floor(math.log10(value))
     return next(size * part for part in (1, 2, 4, 6, 8, 10, 12) if size * part >= value)

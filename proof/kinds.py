@@ -230,9 +230,7 @@ def expected_states(batches: int, sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def wrong_states(
-    pointer: str, batches: int, sizes: Sizes, operators: dict[str, str]
-) -> list[str]:
+def wrong_states(pointer: str, batches: int, sizes: Sizes, operators: dict[str, str]) -> list[str]:
     """What does not hold what it must.
 
     Args:
@@ -254,7 +252,9 @@ def stored_state(pointer: str, uid: str, name: str) -> Any:
     rows = holdfast.read_state(pointer, uid, name).to_pylist()
     if name == "sample":
         return sorted(row["value"] for row in rows)
-    if name == "shared sample":  # after a start each subtask has stored all that it got, until its next batch
+    if (
+        name == "shared sample"
+    ):  # after a start each subtask has stored all that it got, until its next batch
         return sorted({row["value"] for row in rows})
     if name == "places":
         places: dict[int, dict[int, int]] = {}

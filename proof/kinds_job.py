@@ -4,6 +4,7 @@ Started again, it goes on where it was, with another parallelism if it is told s
 """
 
 import argparse
+import logging
 import os
 import threading
 from pathlib import Path
@@ -47,12 +48,17 @@ def main() -> None:
     parser.add_argument("--checkpoints", required=True, help="URI of the checkpoint directory")
     parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("--master", default="local[2,2]")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO)
+    logging.getLogger("holdfast").setLevel(logging.DEBUG)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     settings = LOCAL | {
         "spark.holdfast.checkpoint.dir": options.checkpoints,
         "spark.holdfast.checkpoint.num-retained": "3",
         "spark.holdfast.job.id": JOB,
         "spark.holdfast.state.inline-threshold": "1k",
+        **dict(setting.split("=", 1) for setting in options.conf),
     }
     os.environ.setdefault("SPARK_LOCAL_DIRS", str(options.directory / "scratch"))
     spark = connect(options.master, settings)

@@ -7,7 +7,6 @@ what its rows come to (`kinds`).
 
 import random
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,18 +17,16 @@ from pathlib import Path
 import psutil
 import pyarrow.parquet as pq
 
-from examples.demo.job_process import DriverProcess
 from holdfast.errors import CheckpointError
 from holdfast.locations import find_checkpoints
 from proof.kinds import expected_output, wrong_states
 from proof.kinds_job import ENOUGH, OPERATORS, SIZES, output_file
+from proof.running_query import LOCAL, HangsError, RunningQuery
 
-_LOCAL, _CLUSTER = "local[2,2]", "local-cluster[2,1,1024]"
+_CLUSTER = "local-cluster[2,1,1024]"
 _MOST_SUBTASKS = 4
 _MOST_IN_A_RUN = 3
 _LONGEST_WAIT_S = 1.0
-_LOOK_EVERY_S = 0.02
-_HANGS_S = 600.0
 _RETAINED = 3
 
 KINDS = ("all", "driver", "JVM", "Python worker", "daemon", "executor", "zombie")
@@ -59,10 +56,6 @@ class Disturbed:
         return f"{kinds}; {self.starts} starts, {self.batches} batches"
 
 
-class _HangsError(Exception):
-    """Nothing happens any more."""
-
-
 def disturb(
     directory: Path,
     checkpoints: str,
@@ -88,7 +81,7 @@ def disturb(
             query.run(count - len(query.outcome.disturbances))
         (directory / ENOUGH).touch()
         query.run_to_the_end()
-    except _HangsError as error:
+    except HangsError as error:
         query.outcome.failures.append(str(error))
     finally:
         query.kill_all()
@@ -97,6 +90,8 @@ def disturb(
 
 
 class _Query:
+    """All starts of a query."""
+
     def __init__(
         self,
         directory: Path,
@@ -111,106 +106,82 @@ class _Query:
         self._chance = chance
         self._kinds = kinds
         self._note = note
-        self._log = directory / "log"
-        self._old: list[DriverProcess] = []
-        self._zombie: DriverProcess | None = None
+        self._started: list[RunningQuery] = []
+        self._zombie: RunningQuery | None = None
 
     def run(self, most: int) -> None:
         """Start the query, and disturb it until it ends; `most` times at most."""
-        master = self._chance.choice((_LOCAL, _CLUSTER)) if "executor" in self._kinds else _LOCAL
-        process = self._started(master)
-        self._wake_zombie(process)
-        lost_parts = False
+        master = self._chance.choice((LOCAL, _CLUSTER)) if "executor" in self._kinds else LOCAL
+        running = self._start(master)
         ends = [kind for kind in self._kinds if kind in _ENDS_THE_RUN]
+        has_lost_parts = False
         for left in reversed(range(min(most, _MOST_IN_A_RUN))):
-            self._wait_for_batches(process, 1, may_end=lost_parts)
+            running.wait_for_batches(1)
             time.sleep(self._chance.uniform(0, _LONGEST_WAIT_S))
-            kind = self._disturbed(process, self._kinds if left else ends)
-            if kind in _ENDS_THE_RUN or process.exit_code is not None:
+            if running.exit_code is not None:
+                # A batch whose rows went through an operator twice is given up, and so is the run.
+                if not has_lost_parts:
+                    self.outcome.failures.append(f"query has ended by itself: {running.said()}")
                 break
-            lost_parts = lost_parts or kind is not None
+            kind = self._disturbed(running, self._kinds if left else ends)
+            if kind in _ENDS_THE_RUN:
+                break
+            has_lost_parts = has_lost_parts or kind is not None
 
     def run_to_the_end(self) -> None:
         """Start the query, and let it end."""
-        process = self._started(_LOCAL)
-        self._wake_zombie(process)
-        self._await(lambda: process.exit_code is not None, "the query does not come to its end")
-        if process.exit_code != 0:
-            self.outcome.failures.append(f"query has failed: {self._said()}")
+        running = self._start(LOCAL)
+        running.wait_for_end()
+        if running.exit_code != 0:
+            self.outcome.failures.append(f"query has failed: {running.said()}")
 
     def kill_all(self) -> None:
         """Leave no process."""
-        for process in self._old:
-            process.kill()
+        for running in self._started:
+            running.kill()
 
-    def _started(self, master: str) -> DriverProcess:
+    def _start(self, master: str) -> RunningQuery:
+        """A new start of the query; if an earlier one stands still, it is woken when this one has gone on."""
         parallelism = self._chance.randint(1, _MOST_SUBTASKS)
-        command = [sys.executable, "-m", "proof.kinds_job", str(self._directory)]
-        command += ["--checkpoints", self._checkpoints, "--master", master]
-        command += ["--parallelism", str(parallelism)]
-        process = DriverProcess(command, scratch=self._directory / "scratch", log=self._log)
-        self._old.append(process)
+        running = RunningQuery(
+            self._directory, self._checkpoints, master=master, parallelism=parallelism
+        )
+        self._started.append(running)
         self.outcome.starts += 1
-        return process
+        zombie, self._zombie = self._zombie, None
+        if zombie is not None:
+            running.wait_for_batches(self._chance.randint(1, 3))
+            zombie.go_on()
+            zombie.wait_for_end("a driver that came back does not give up")
+            if zombie.exit_code == 0:
+                problem = "a driver that came back has ended as if nothing had happened"
+                self.outcome.failures.append(problem)
+        return running
 
-    def _disturbed(self, process: DriverProcess, kinds: Sequence[str]) -> str | None:
+    def _disturbed(self, running: RunningQuery, kinds: Sequence[str]) -> str | None:
         """Kill or stop something of these kinds; what it was, or None if nothing of it is there."""
-        victims = _victims(process)
+        victims = _victims(running)
         possible = [kind for kind in kinds if victims.get(kind)]
         if not possible:
             return None
         kind = self._chance.choice(possible)
         if kind == "all":
-            process.kill()
+            running.kill()
         elif kind == "zombie":
-            process.stop()
-            self._zombie = process
+            running.stop()
+            self._zombie = running
         else:
             with suppress(psutil.NoSuchProcess):
                 self._chance.choice(victims[kind]).send_signal(signal.SIGKILL)
-        self._happened(kind)
+        self.outcome.disturbances.append(kind)
+        self._note(f"{len(self.outcome.disturbances)} {kind} behind batch {running.batches}")
         return kind
 
-    def _happened(self, kind: str) -> None:
-        self.outcome.disturbances.append(kind)
-        self._note(f"{len(self.outcome.disturbances)} {kind} behind batch {_done(self._directory)}")
 
-    def _wake_zombie(self, successor: DriverProcess) -> None:
-        """Let a driver that stood still go on, after another one has gone on; it has to give up."""
-        zombie, self._zombie = self._zombie, None
-        if zombie is None:
-            return
-        self._wait_for_batches(successor, self._chance.randint(1, 3), may_end=False)
-        zombie.go_on()
-        self._await(lambda: zombie.exit_code is not None, "a driver that came back does not give up")
-        if zombie.exit_code == 0:
-            self.outcome.failures.append("a driver that came back ended as if nothing had happened")
-
-    def _wait_for_batches(self, process: DriverProcess, count: int, *, may_end: bool) -> None:
-        """Wait until the query has done so many batches more, or has ended where it may."""
-        wanted = _done(self._directory) + count
-        self._await(
-            lambda: process.exit_code is not None or _done(self._directory) >= wanted,
-            "the query stands still",
-        )
-        if process.exit_code is not None and not may_end:
-            self.outcome.failures.append(f"query has ended by itself: {self._said()}")
-
-    def _await(self, happens: Callable[[], bool], otherwise: str) -> None:
-        deadline = time.monotonic() + _HANGS_S
-        while not happens():
-            if time.monotonic() > deadline:
-                raise _HangsError(f"{otherwise}: {self._said()}")
-            time.sleep(_LOOK_EVERY_S)
-
-    def _said(self) -> str:
-        return self._log.read_text(errors="replace")[-2000:]
-
-
-def _victims(process: DriverProcess) -> dict[str, list[psutil.Process]]:
+def _victims(running: RunningQuery) -> dict[str, list[psutil.Process]]:
     """The processes of a query, by what they are."""
     victims: dict[str, list[psutil.Process]] = {}
-    for pid in process.members():
+    for pid in running.members():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             member = psutil.Process(pid)
             command = " ".join(member.cmdline())
@@ -228,12 +199,6 @@ def _victims(process: DriverProcess) -> dict[str, list[psutil.Process]]:
     if victims.get("driver"):
         victims |= {"all": victims["driver"], "zombie": victims["driver"]}
     return victims
-
-
-def _done(directory: Path) -> int:
-    """How many batches Spark has noted as done."""
-    names = [path.name for path in (directory / "spark" / "commits").glob("*")]
-    return max((int(name) + 1 for name in names if name.isdecimal()), default=0)
 
 
 def _wrong(directory: Path, checkpoints: str, outcome: Disturbed) -> list[str]:

@@ -3,19 +3,26 @@
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from examples.demo.servers import SERVERS as SERVERS_OF_DEMO
+from examples.demo.servers import NoServerError
 from proof.bad_bytes import try_reader
 from proof.crash_points import crash_everywhere
+from proof.endurance import BATCHES, NOTES, PICTURE, draw_run, endure, read_notes
 from proof.faults import FAULTS, every_fault
 from proof.killed_lives import kill_everywhere
+from proof.planted_secrets import search_for_planted_secrets
 from proof.protocol import BROKEN, LONG, SHORT, checked
 from proof.races import random_races
 from proof.readers import READERS, readers
+from proof.real_processes import disturb
 from proof.stores import SERVERS, STORES, empty_directory
 
 _SHORT_INPUTS = 80
@@ -118,6 +125,34 @@ def _every_rule(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.r
         if checked(protocol).problem is None
     ]
     return Outcome(len(BROKEN), failures)
+
+
+def _real_processes(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    del short
+    try:
+        with (
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
+            SERVERS_OF_DEMO.get(store, lambda: nullcontext(f"file://{name}/checkpoints"))() as uri,
+        ):
+            disturbed = disturb(Path(name), uri, Random(seed), int(_LONG_KILLS))  # noqa: S311  # no secret
+    except NoServerError:
+        return Outcome(0, skipped=1)
+    return Outcome(len(disturbed.disturbances), disturbed.failures)
+
+
+def _endurance(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    del short, seed  # nothing is left to chance
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        problems = endure(Path(name), BATCHES)
+        draw_run(PICTURE, read_notes(Path(name) / NOTES))
+    return Outcome(BATCHES, problems)
+
+
+def _planted_secrets(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    del short, seed  # secrets are new each time
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        searched = search_for_planted_secrets(Path(name))
+    return Outcome(searched.places, searched.failures)
 
 
 class _Counting:
@@ -229,6 +264,30 @@ ROWS = [
             partial(_bad_bytes, name),
         )
         for name in READERS
+    ),
+    *(
+        Row(
+            f"SIGKILL of drivers, JVMs, Python workers, daemons and executors, and drivers that stand still and come back, {where}",
+            "kills and stops",
+            "output and every kind of state are what the rows come to, at any parallelism; who comes back gives up",
+            partial(_real_processes, store),
+            is_long=True,
+        )
+        for store, where in (("local", "on a local disk"), ("s3", "on S3, by MinIO"))
+    ),
+    Row(
+        "thousands of batches with keyed and operator state, three checkpoints retained",
+        "batches",
+        "memory, files, descriptors, `_metadata` and the CPU time of a batch do not grow; the states are what the rows come to",
+        _endurance,
+        is_long=True,
+    ),
+    Row(
+        "secrets planted in the settings of a query on S3 that runs, fails and is refused",
+        "files, objects and outputs",
+        "they are in none of them",
+        _planted_secrets,
+        is_long=True,
     ),
     Row(
         "secrets in URIs and settings",

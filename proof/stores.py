@@ -44,7 +44,7 @@ def empty_directory(store: str) -> Iterator[str]:
             with mock.patch.dict(os.environ, environment), hdfs.new_directory() as directory:
                 yield directory.uri
     elif store == "s3-memory":
-        with memory_server() as server, _bucket(server) as uri:
+        with memory_server() as in_memory, _bucket(in_memory) as uri:
             yield uri
     else:
         with real_server(store) as server, _bucket(server) as uri:

@@ -1,0 +1,46 @@
+"""`proof.endurance`: it sees what grows, of all that it looks at, and nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proof.endurance import MEASURES, draw_run, grown, read_notes
+
+BATCHES = 1_200
+
+
+def notes(**growing: float) -> list[dict[str, Any]]:
+    """Notes of a run in which some things grow by so much of themselves with each thousand of batches."""
+
+    def size(name: str, batch: int) -> float:
+        return 1e8 * (1 + growing.get(name, 0.0) * batch / 1000)
+
+    flat = {measure.name: 0.0 for measure in MEASURES} | {"period_ms": 0.0}
+    return [
+        {"batch": batch, **{name: size(name, batch) for name in flat}} for batch in range(BATCHES)
+    ]
+
+
+def test_what_stays_as_it_is_has_not_grown() -> None:
+    assert grown(notes()) == []
+    assert grown(notes(period_ms=2)) == []  # with the load of the machine
+
+
+@pytest.mark.parametrize("name", [measure.name for measure in MEASURES])
+def test_each_thing_that_grows_is_named(name: str) -> None:
+    (problem,) = grown(notes(**{name: 1.0}))
+    assert problem.startswith(f"{name} has grown from ")
+
+
+def test_a_run_that_was_cut_off_says_so() -> None:
+    assert grown(notes()[:900]) == ["900 batches are too few to see what grows"]
+
+
+def test_a_picture_of_a_run_that_goes_on_can_be_drawn(tmp_path: Path) -> None:
+    whole = "".join(f"{note}\n".replace("'", '"') for note in notes())
+    (tmp_path / "notes").write_text(whole + '{"batch": 12')
+    read = read_notes(tmp_path / "notes")
+    assert read == notes()
+    draw_run(tmp_path / "picture.svg", read)
+    assert (tmp_path / "picture.svg").read_text().count("<polyline") == 10

@@ -1,0 +1,11 @@
+"""`proof.killed_lives`: processes kill themselves around calls, and another goes on."""
+
+from pathlib import Path
+
+from proof.killed_lives import kill_everywhere
+
+
+def test_processes_that_kill_themselves_lose_nothing(tmp_path: Path) -> None:
+    crashes = kill_everywhere(tmp_path, every=150)
+    assert crashes.failures == []
+    assert crashes.restarts == 6
