@@ -54,6 +54,21 @@ kills: setup java s3-servers ## kill each of the demo's jobs KILLS=50 times at r
 proof: setup java s3-servers ## try to refute what Holdfast promises, and write docs/proof.md; ARGS=--short takes a minute of CPU
 	PYTHONPATH=tests $(BIN)/python -m proof $(ARGS)
 
+# A package of compiled code for Linux, which only this needs, so it is not locked.
+build/atheris: | $(UV)
+	$(UV) pip install --quiet --no-deps --python $(BIN)/python --target $@ "atheris>=3.0,<4"
+
+.PHONY: fuzz
+fuzz: setup build/atheris ## bad bytes led by coverage, ten minutes for each reader; SECONDS_EACH=60 READER=segments
+	@for reader in $(or $(READER),_metadata pointers operator manifests segments Flink); do \
+	  PYTHONPATH=tests:build/atheris $(BIN)/python -m proof.guided_bytes "$$reader" --seconds $(or $(SECONDS_EACH),600) || exit; \
+	done
+
+# Out of CI: it asks a database over the network, and its answer changes without a change here.
+.PHONY: audit
+audit: $(UV) ## known vulnerabilities of what requirements.lock names; asks PyPI
+	$(UV) tool run --quiet pip-audit --strict --requirement requirements.lock --require-hashes --disable-pip --progress-spinner off
+
 # Drivers that tests and the demo start live for seconds: most of that time Spark's classes would be
 # loaded and compiled. A Java that makes no archive of them is only slower.
 SPARK_CLASSES := build/spark-classes.jsa

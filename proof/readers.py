@@ -7,6 +7,7 @@ takes is changed inside of them, and they are made anew; where a change hits the
 import struct
 import tarfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -201,7 +202,8 @@ def _read_tables(handle: SegmentsStateHandle) -> None:
     for table in read_tables([handle], _GROUPS):
         for rows in table.rows():
             for array in rows.values:
-                array.to_pylist()
+                with suppress(UnicodeDecodeError):  # text may be any bytes, as it may in Spark
+                    array.to_pylist()
 
 
 def _flink_savepoints() -> dict[str, bytes]:

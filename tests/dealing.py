@@ -27,6 +27,7 @@ SECONDS_OF_A_TEST = {
     "integration_tests/test_connect": 30.0,
     "integration_tests/test_demo": 250.0,
     "integration_tests/test_hdfs_outages": 5.0,
+    "integration_tests/test_proof": 15.0,
     "integration_tests/test_s3": 0.3,
     "integration_tests/test_servers": 25.0,
     "tests/": 0.03,

@@ -1,0 +1,42 @@
+"""Rows of `make proof` that need servers or whole queries: a sample of each."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from unittest import mock
+
+import pytest
+from servers.hdfs import HdfsDirectory
+from servers.s3 import S3Bucket, settings_of
+
+from holdfast.locations import use_s3
+from proof.crash_points import crash_everywhere
+from proof.real_processes import disturb
+
+
+@pytest.fixture(params=["minio", "hdfs"])
+def store(request: pytest.FixtureRequest) -> Iterator[str]:
+    """URI of an empty directory."""
+    if request.param == "minio":
+        bucket: S3Bucket = request.getfixturevalue("minio_bucket")
+        use_s3(settings_of(bucket.server), bucket.name)
+        yield f"s3://{bucket.name}/proof"
+    else:
+        directory: HdfsDirectory = request.getfixturevalue("hdfs_directory")
+        settings = {"HADOOP_CONF_DIR": str(directory.server.conf_dir)}
+        with mock.patch.dict(os.environ, settings):
+            yield directory.uri
+
+
+def test_a_job_that_dies_around_a_call_to_a_server_goes_on(store: str) -> None:
+    crashes = crash_everywhere(store, every=70)
+    assert crashes.failures == []
+    assert crashes.restarts > 3
+
+
+def test_processes_are_killed_and_a_driver_comes_back_too_late(tmp_path: Path) -> None:
+    kinds = ("JVM", "Python worker", "zombie")
+    disturbed = disturb(tmp_path, f"file://{tmp_path}/checkpoints", Random(5), 3, kinds=kinds)
+    assert disturbed.failures == []
+    assert set(disturbed.disturbances) == set(kinds)
