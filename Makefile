@@ -55,11 +55,12 @@ proof: setup java s3-servers ## try to refute what Holdfast promises, and write 
 	PYTHONPATH=tests $(BIN)/python -m proof $(ARGS)
 
 # A package of compiled code for Linux, which only this needs, so it is not locked.
-build/atheris: | $(UV)
-	$(UV) pip install --quiet --no-deps --python $(BIN)/python --target $@ "atheris>=3.0,<4"
+build/atheris/.ready: | $(UV)
+	$(UV) pip install --quiet --no-deps --python $(BIN)/python --target $(@D) "atheris>=3.0,<4"
+	touch $@
 
 .PHONY: fuzz
-fuzz: setup build/atheris ## bad bytes led by coverage, ten minutes for each reader; SECONDS_EACH=60 READER=segments
+fuzz: setup build/atheris/.ready ## bad bytes led by coverage, ten minutes for each reader; SECONDS_EACH=60 READER=segments
 	@for reader in $(or $(READER),_metadata pointers operator manifests segments Flink); do \
 	  PYTHONPATH=tests:build/atheris $(BIN)/python -m proof.guided_bytes "$$reader" --seconds $(or $(SECONDS_EACH),600) || exit; \
 	done
