@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import psutil
-from jobs.inside_spark import jvm_of
+from jobs.inside_spark import classes_of, jvm_of
 from jobs.job import LOCAL, connect
 from pyspark.sql import DataFrame, SparkSession
 
@@ -113,7 +113,7 @@ class _Look:
 
     def _sizes(self, batch_id: int) -> dict[str, Any]:
         gc.collect()
-        runtime = self._spark.sparkContext._jvm.java.lang.Runtime.getRuntime()  # noqa: SLF001  # Spark has no other way
+        runtime = classes_of(self._spark).java.lang.Runtime.getRuntime()
         runtime.gc()
         jvm = jvm_of(self._spark)
         processes = {"driver": [os.getpid()], "jvm": [jvm]}

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import atheris  # type: ignore[import-not-found,unused-ignore]  # `make fuzz` brings it
+import atheris  # type: ignore[import-untyped]  # `make fuzz` brings it
 
 with atheris.instrument_imports(include=["holdfast"]):
     from proof.readers import readers

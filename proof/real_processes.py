@@ -159,12 +159,14 @@ class _Query:
         return running
 
     def _disturbed(self, running: RunningQuery, kinds: Sequence[str]) -> str | None:
-        """Kill or stop something of these kinds; what it was, or None if nothing of it is there."""
+        """Kill or stop something of these kinds, of which there was least; what it was, or None if there is nothing."""
         victims = _victims(running)
         possible = [kind for kind in kinds if victims.get(kind)]
         if not possible:
             return None
-        kind = self._chance.choice(possible)
+        counts = Counter(self.outcome.disturbances)
+        fewest = min(counts[kind] for kind in possible)
+        kind = self._chance.choice([kind for kind in possible if counts[kind] == fewest])
         if kind == "all":
             running.kill()
         elif kind == "zombie":
