@@ -63,7 +63,9 @@ MEASURES = (
     *map(_memory, ("driver uss", "jvm heap", "jvm uss", "workers uss")),
     *map(_count, ("driver descriptors", "jvm descriptors", "workers descriptors")),
     *map(_count, ("driver threads", "workers threads", "workers processes")),
-    *map(_count, ("checkpoints files", "spark files", "scratch files")),
+    *map(_count, ("checkpoints files", "spark files")),
+    # Spark's shuffle files are among them, which it deletes some time after its garbage collection.
+    Measure("scratch files", max, 0.25, 100),
     Measure("checkpoints bytes", max, 0.25, 0),
     Measure("metadata bytes", max, 0.25, 0),
     Measure("cpu_ms", statistics.median, 0.25, 0),
