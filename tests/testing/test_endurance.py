@@ -16,7 +16,8 @@ def notes(**growing: float) -> list[dict[str, Any]]:
     def size(name: str, batch: int) -> float:
         return 1e8 * (1 + growing.get(name, 0.0) * batch / 1000)
 
-    flat = {measure.name: 0.0 for measure in MEASURES} | {"period_ms": 0.0}
+    # The picture shows these, too.
+    flat = {measure.name: 0.0 for measure in MEASURES} | {"period_ms": 0.0, "jvm uss": 0.0}
     return [
         {"batch": batch, **{name: size(name, batch) for name in flat}} for batch in range(BATCHES)
     ]
