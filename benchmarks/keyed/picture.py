@@ -73,18 +73,18 @@ def draw(
         lines.append(f'<polyline class="{kind}" stroke="{colour}" points="{places}"/>')
         lines += [
             f'<circle cx="{across(keys):.1f}" cy="{down(cost):.1f}" r="3.5" fill="{colour}"><title>'
-            f"{escape(titles[name])}, {short(keys)} keys: {cost:.3g} ms</title></circle>"
+            f"{escape(titles[name])}, {short(keys)} keys: {_milliseconds(cost)}</title></circle>"
             for keys, cost in curve.items()
         ]
         last = curve[max(curve)]
         lines.append(
             f'<text x="{_LEFT + _WIDTH + 14}" y="{heights[name] + 4:.1f}" style="fill: {colour}">'
-            f"{escape(titles[name])}, {last:.3g} ms</text>"
+            f"{escape(titles[name])}, {_milliseconds(last)}</text>"
         )
     lines.append(f'<text class="s" x="{_LEFT}" y="{_TOP + _HEIGHT + 56}">{escape(note)}</text>')
     summary = "; ".join(
         f"{titles[name]}: "
-        + ", ".join(f"{curve[keys]:.3g} ms at {short(keys)}" for keys in sorted(curve))
+        + ", ".join(f"{_milliseconds(curve[keys])} at {short(keys)}" for keys in sorted(curve))
         for name, curve in points.items()
     )
     body = "\n".join(f"  {line}" for line in lines)
@@ -103,3 +103,8 @@ def _apart(heights: dict[str, float], least: float = 17.0) -> dict[str, float]:
         previous = max(heights[name], previous + least)
         placed[name] = previous
     return placed
+
+
+def _milliseconds(cost: float) -> str:
+    """Three digits, and no power of ten."""
+    return f"{cost:,.0f} ms" if cost >= 100 else f"{cost:.3g} ms"
