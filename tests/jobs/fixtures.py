@@ -33,14 +33,13 @@ def state_backend(
 ) -> Iterator[BackendName]:
     """The backend of keyed state that jobs of the test have, each in turn; all that `make test` is for is seen with the first."""
     backend: BackendName = request.param
-    monkeypatch.setattr(
-        tempfile, "tempdir", QUICK_DISK
-    )  # where RocksDB is if a job has no directory on the host
     token = USUAL.set(WarmSettings(backend=backend))
     if {"spark", "job"} & set(request.fixturenames):
         setting = {"spark.holdfast.state.backend": backend}
         with session_with(request.getfixturevalue("spark"), setting):
             yield backend
-    else:
+    else:  # RocksDB is here, for lack of an executor's directory
+        # Never with Spark: its process that looks for wake-ups would still look in the usual directory.
+        monkeypatch.setattr(tempfile, "tempdir", QUICK_DISK)
         yield backend
     USUAL.reset(token)

@@ -44,6 +44,7 @@ class CountByDigit(StatefulProcessor):
         pass
 
 
+@pytest.mark.usefixtures("state_backend")
 @pytest.mark.parametrize("flavour", ["row", pytest.param("pandas", marks=pytest.mark.exhaustive)])
 def test_a_processor_counts_on_through_restarts_and_another_parallelism(
     spark: SparkSession, job: Job, flavour: Literal["row", "pandas"]

@@ -64,6 +64,7 @@ def test_aggregates_are_those_of_all_rows_so_far_and_only_changed_keys_are_given
     }
 
 
+@pytest.mark.usefixtures("state_backend")
 @pytest.mark.parametrize(
     "by", [pytest.param("aggregates", marks=pytest.mark.exhaustive), "a function"]
 )
