@@ -6,10 +6,18 @@ takes a while to import: Spark reads the source in a process of its own.
 """
 
 from pyspark_holdfast_wake.asking import ask, file_of, forget
-from pyspark_holdfast_wake.source import BEGINNING, FORMAT, NAME, DefaultSource, is_of_wake_ups
+from pyspark_holdfast_wake.source import (
+    BEGINNING,
+    DIRECTORY,
+    FORMAT,
+    NAME,
+    DefaultSource,
+    is_of_wake_ups,
+)
 
 __all__ = [
     "BEGINNING",
+    "DIRECTORY",
     "FORMAT",
     "NAME",
     "DefaultSource",

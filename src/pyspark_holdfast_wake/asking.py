@@ -27,9 +27,9 @@ class Request:
     at_ms: int
 
 
-def file_of(name: str) -> Path:
-    """Where requests for the source of that name are."""
-    return Path(tempfile.gettempdir(), f"holdfast-wake-{name}.json")
+def file_of(name: str, directory: str | None = None) -> Path:
+    """Where requests for the source of that name are: in a directory, or in that for temporary files of this process."""
+    return Path(directory or tempfile.gettempdir(), f"holdfast-wake-{name}.json")
 
 
 def ask(name: str, at_ms: int) -> None:
@@ -49,18 +49,18 @@ def ask(name: str, at_ms: int) -> None:
         raise
 
 
-def forget(name: str) -> None:
-    """Take back what the source of that name was asked for.
+def forget(name: str, directory: str | None = None) -> None:
+    """Take back what the source of that name was asked for, by way of `file_of`.
 
     Raises:
         OSError: The file can't be deleted.
     """
-    file_of(name).unlink(missing_ok=True)
+    file_of(name, directory).unlink(missing_ok=True)
 
 
-def request_of(name: str) -> Request | None:
-    """What the source of that name was last asked for; None if nothing is left of it."""
+def request_of(name: str, directory: str | None = None) -> Request | None:
+    """What the source of that name was last asked for, by way of `file_of`; None if nothing is left of it."""
     try:
-        return Request(**json.loads(file_of(name).read_bytes()))
+        return Request(**json.loads(file_of(name, directory).read_bytes()))
     except FileNotFoundError:
         return None

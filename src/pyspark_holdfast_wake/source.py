@@ -24,6 +24,9 @@ FORMAT = "holdfast-wake"
 NAME = "name"
 """The option for the name by which a query asks its own source."""
 
+DIRECTORY = "directory"
+"""The option for the directory with what is asked for; without it the source's process has the right one."""
+
 _OFFSET = "holdfast-wake"
 
 
@@ -49,11 +52,15 @@ class WakeUpReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     Args:
         name: What the query asks by.
+        directory: Where it asks; None is the directory for temporary files of this process.
         now_ms: Says what time it is, in milliseconds since 1970.
     """
 
-    def __init__(self, name: str, now_ms: Callable[[], int] = _now_ms) -> None:
+    def __init__(
+        self, name: str, directory: str | None = None, now_ms: Callable[[], int] = _now_ms
+    ) -> None:
         self._name = name
+        self._directory = directory
         self._now_ms = now_ms
         self._granted: str | None = None
         self._offset: int | None = None
@@ -66,7 +73,7 @@ class WakeUpReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The same offset as before, unless a batch is due. PySpark 4.1 gives no arguments."""
         start = start_and_limit[0][_OFFSET] if start_and_limit else 0
         now = self._now_ms()
-        request = request_of(self._name)
+        request = request_of(self._name, self._directory)
         is_new = request is not None and request.request != self._granted and request.at_ms <= now
         if self._offset is None or is_new:
             self._granted = request.request if is_new and request else self._granted
@@ -88,7 +95,7 @@ class WakeUpReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Leave nothing behind."""
-        forget(self._name)
+        forget(self._name, self._directory)
 
 
 class DefaultSource(DataSource):
@@ -106,4 +113,4 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The reader of one run of a query."""
         del schema
-        return WakeUpReader(self.options[NAME])
+        return WakeUpReader(self.options[NAME], self.options.get(DIRECTORY))

@@ -5,11 +5,12 @@ import uuid
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import StructType
 
 from holdfast.errors import StorageUnavailableError
 from holdfast.spark.event_time import WakeUps
 from holdfast.testing import ManualClock
-from pyspark_holdfast_wake import DefaultSource, is_of_wake_ups
+from pyspark_holdfast_wake import DIRECTORY, NAME, DefaultSource, is_of_wake_ups
 from pyspark_holdfast_wake.source import WakeUpReader
 
 START = {"holdfast-wake": 0}
@@ -32,7 +33,7 @@ def wake_ups() -> WakeUps:
 
 @pytest.fixture
 def reader(wake_ups: WakeUps, clock: ManualClock) -> WakeUpReader:
-    return WakeUpReader(wake_ups.name, clock.now_ms)
+    return WakeUpReader(wake_ups.name, now_ms=clock.now_ms)
 
 
 def test_a_run_begins_with_a_batch_whatever_was_asked_for_before(
@@ -41,7 +42,7 @@ def test_a_run_begins_with_a_batch_whatever_was_asked_for_before(
     first = reader.latestOffset(START, None)
     assert first != START
     assert reader.latestOffset(first, None) == first
-    again = WakeUpReader(wake_ups.name, clock.now_ms)  # on a host that knows of nothing
+    again = WakeUpReader(wake_ups.name, now_ms=clock.now_ms)  # on a host that knows of nothing
     assert again.latestOffset(first, None) != first
 
 
@@ -107,6 +108,20 @@ def test_the_source_has_no_rows_and_leaves_nothing_behind(
     assert len(list(tmp_path.iterdir())) == 1
     reader.stop()
     reader.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_source_looks_where_it_is_told_to_whatever_its_own_process_has(
+    wake_ups: WakeUps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {NAME: wake_ups.name, DIRECTORY: str(tmp_path)}
+    reader = DefaultSource(options).streamReader(StructType())
+    first = reader.latestOffset()  # type: ignore[call-arg]
+    wake_ups.ask(0)
+    with monkeypatch.context() as of_spark:
+        of_spark.setattr(tempfile, "tempdir", str(tmp_path / "other"))
+        assert reader.latestOffset() != first  # type: ignore[call-arg]
+        reader.stop()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,5 +1,6 @@
 """Batches that come for timers, on a real Spark."""
 
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,18 @@ def test_a_timer_of_event_time_fires_behind_the_last_rows(job: Job, timers: Time
     assert job.completed() == [2]  # nothing else was due: the query ended
 
 
+@pytest.mark.exhaustive
+def test_a_timer_fires_though_temporary_files_of_this_process_are_not_where_those_of_spark_are(
+    job: Job, timers: Timers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    timers.event = {85_000}
+    job.feed_at(100 * S)
+    start(job, timers, availableNow=True)
+    assert timers.fired == {0: [], 1: [85_000]}
+
+
+@pytest.mark.usefixtures("state_backend")  # a skipped batch carries the files of the last one over
 @pytest.mark.exhaustive
 def test_a_batch_in_which_no_timer_is_due_runs_no_job_and_is_a_checkpoint(
     job: Job, timers: Timers

@@ -1,5 +1,6 @@
 """Batches that come for timers when no rows bring them."""
 
+import tempfile
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from holdfast.errors import InvalidRequestError, StorageUnavailableError
-from pyspark_holdfast_wake import FORMAT, NAME, ask, file_of, forget, is_of_wake_ups
+from pyspark_holdfast_wake import DIRECTORY, FORMAT, NAME, ask, file_of, forget, is_of_wake_ups
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,15 @@ class WakeUps:
         if not rows.isStreaming:
             raise InvalidRequestError("only batches of a stream can be asked for; use readStream")
         columns = [StructField(each.name, each.dataType, each.nullable) for each in rows.schema]
-        stream = rows.sparkSession.readStream.format(FORMAT).schema(StructType(columns))
-        return rows.union(stream.option(NAME, self.name).load())
+        session = rows.sparkSession
+        stream = (
+            session.readStream.format(FORMAT).schema(StructType(columns)).option(NAME, self.name)
+        )
+        if hasattr(session, "_jsparkSession"):
+            # Batches run in this process, whose directory for temporary files Spark's need not share. With
+            # Spark Connect they run in a process that Spark starts, as that of the source.
+            stream = stream.option(DIRECTORY, tempfile.gettempdir())
+        return rows.union(stream.load())
 
     def ask(self, at_ms: int | None) -> None:
         """Ask for the next batch, in place of what was asked for before. Call it where batches run.
