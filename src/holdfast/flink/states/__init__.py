@@ -4,7 +4,7 @@ stored_states    all states of an operator; calls the modules below
 descriptions     which states a stream has, and how they were serialized
 operator_state   list, union and broadcast states
 keyed_state      keyed states, in the `canonical` form or that of the `heap` backend; `entries` decodes their entries
-rocksdb_state    keyed states in files of RocksDB, which `sst` reads
+rocksdb_state    keyed states in files of RocksDB, which `sst` reads, many entries at once by `equal_entries`
 raw_timers       timers of old Flinks;  key_groups   keys compared with their key groups
 """
 

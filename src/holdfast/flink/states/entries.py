@@ -131,7 +131,7 @@ class EntryReader:
                 signed = (times.astype(np.uint64) ^ np.uint64(1 << 63)).view(np.int64)
                 columns.append(pa.array(signed))
             return columns
-        texts = _texts(keys)
+        texts = byte_strings(keys)
         parts = [
             self._packed_columns(prefix, chunk) or self._read_columns(group, chunk)
             for chunk in _chunks(texts)
@@ -192,7 +192,7 @@ class EntryReader:
     def _values(self, values: "list[bytes] | Rows") -> pa.Array:
         value = self._value
         if self._info.type == "list" and not value.unreadable:
-            return _lists(value, _texts(values))
+            return _lists(value, byte_strings(values))
         return decoded(value, values)
 
     def _maps(self, group: int, entries: Entries) -> list[pa.Array]:
@@ -201,7 +201,9 @@ class EntryReader:
         fixed = self._key_width
         numbers: dict[bytes, int] = {}
         owners, names, contents = [], [], []
-        for key, value in zip(_texts(entries.keys), _texts(entries.values), strict=True):
+        for key, value in zip(
+            byte_strings(entries.keys), byte_strings(entries.values), strict=True
+        ):
             if not key.startswith(prefix):
                 raise _other_group(group)
             split = fixed or self._split(key)[2]
@@ -221,13 +223,13 @@ class EntryReader:
 def decoded(serializer: Serializer, values: "list[bytes] | Rows") -> pa.Array:
     """Values that end where their bytes do, as a column."""
     if serializer.unreadable:
-        return pa.array(_texts(values), pa.binary())
+        return pa.array(byte_strings(values), pa.binary())
     column = serializer.column
     if column is not None and (rows := _rows(values, serializer.width)) is not None:
         return column(rows)
     if not len(values):
         return pa.array([], serializer.type)
-    return _joined([_read_chunk(serializer, chunk) for chunk in _chunks(_texts(values))])
+    return _joined([_read_chunk(serializer, chunk) for chunk in _chunks(byte_strings(values))])
 
 
 def _read_chunk(serializer: Serializer, values: list[bytes]) -> pa.Array:
@@ -342,7 +344,8 @@ def _rows(keys: "list[bytes] | Rows", width: int) -> Rows | None:
     return np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), width)
 
 
-def _texts(keys: "list[bytes] | Rows") -> list[bytes]:
+def byte_strings(keys: "list[bytes] | Rows") -> list[bytes]:
+    """Keys or values as bytes each, whatever they are."""
     return keys if isinstance(keys, list) else [row.tobytes() for row in keys]
 
 

@@ -15,12 +15,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Self
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.flink.metadata import IncrementalHandle, StateFiles, StreamHandle
 from holdfast.flink.serializers import reading
 from holdfast.flink.states.descriptions import KeyedDescription, keyed_description
-from holdfast.flink.states.entries import Entries, EntryReader
+from holdfast.flink.states.entries import Entries, EntryReader, byte_strings
 from holdfast.flink.states.keyed_state import prefix_bytes
 from holdfast.flink.states.sst import MERGE, VALUE, Run, SstFile
 
@@ -80,13 +81,16 @@ class RocksGroups:
                 for content in self.streams.get(info.name, ())
             ]
             deletions = [deletion for table in tables for deletion in table.range_deletions()]
-            sources = [_Sorted(table.runs(first.to_bytes(size, "big"))) for table in tables]
+            start = first.to_bytes(size, "big")
+            sources = [
+                _Sorted(table.runs(start, reader.key_width, reader.value_width)) for table in tables
+            ]
             for group in range(first, first + count):
                 with reading(f"key group {group}"):
                     prefix = group.to_bytes(size, "big")
                     runs = [run for source in sources for run in source.with_prefix(prefix)]
                     entries = _newest(runs, _within(deletions, group, size))
-                    columns = reader.columns(group, entries) if entries.keys else None
+                    columns = reader.columns(group, entries) if len(entries.keys) else None
                 if columns is not None:
                     yield group, columns
 
@@ -101,7 +105,7 @@ class _Sorted:
     def with_prefix(self, prefix: bytes) -> Iterator[Run]:
         run = self._next
         while run is not None:
-            count = bisect.bisect_right(run.keys, prefix, key=lambda key: key[: len(prefix)])
+            count = bisect.bisect_right(run.keys, prefix, key=lambda key: bytes(key[: len(prefix)]))
             if count:
                 yield run[:count]
             if count < len(run.keys):
@@ -122,8 +126,10 @@ def _within(deletions: list[_Deletion], group: int, size: int) -> list[_Deletion
 
 def _newest(runs: list[Run], deletions: list[_Deletion]) -> Entries:
     """What is left of entries, of each key the newest."""
-    keys = [key for run in runs for key in run.keys]
-    values = [value for run in runs for value in run.values]
+    if not deletions and (rows := _newest_rows(runs)) is not None:
+        return rows
+    keys = [key for run in runs for key in byte_strings(run.keys)]
+    values = [value for run in runs for value in byte_strings(run.values)]
     are_values = not deletions and all((run.kinds == VALUE).all() for run in runs)
     if are_values and all(map(operator.lt, keys, keys[1:])):  # of a single file, or behind others
         return Entries(keys, values)
@@ -146,3 +152,20 @@ def _newest(runs: list[Run], deletions: list[_Deletion]) -> Entries:
             keys.append(key)
             values.append(parts[0] if len(parts) == 1 else _SEPARATOR.join(reversed(parts)))
     return Entries(keys, values)
+
+
+def _newest_rows(runs: list[Run]) -> Entries | None:
+    """The same of rows that are all values; None of others."""
+    keys = [run.keys for run in runs if isinstance(run.keys, np.ndarray)]
+    values = [run.values for run in runs if isinstance(run.values, np.ndarray)]
+    if not runs or len(keys) < len(runs) or any((run.kinds != VALUE).any() for run in runs):
+        return None
+    rows, contents = np.concatenate(keys), np.concatenate(values)
+    # Bytes of one length are compared as they are, though NumPy leaves out zeros at their ends.
+    names = rows.view(f"S{rows.shape[1]}")[:, 0]
+    if (names[:-1] < names[1:]).all():  # of a single file, or behind others
+        return Entries(rows, contents)
+    order = np.lexsort([-np.concatenate([run.sequences for run in runs]), names])
+    names = names[order]
+    order = order[np.append(True, names[1:] != names[:-1])]
+    return Entries(rows[order], contents[order])

@@ -24,11 +24,14 @@ import pyarrow as pa
 from holdfast.errors import UnsupportedFormatError
 from holdfast.flink.binary import damaged, decompress_block, masked_crc32c
 from holdfast.flink.metadata import StateStream
-from holdfast.flink.serializers import not_readable
+from holdfast.flink.serializers import Rows, not_readable
+from holdfast.flink.states.equal_entries import equal_entries
 
 _FOOTER_BYTES, _MAGIC, _VERSIONS = 53, 0x88E241B785F4CFF7, range(2, 6)
 _TRAILER_BYTES = 5
 _MOST_OF_A_BLOCK = 1 << 28
+# So much is read at once of entries that are equally long, of each file: few enough for some hundred files.
+_PART_BYTES = 1 << 18
 _CRC32C = 1
 _TWO_LEVELS, _WITH_FIRST_KEY = 2, 3
 
@@ -41,16 +44,16 @@ class Run:
     """Entries in order of their keys, the newest of a key first.
 
     Attributes:
-        keys: The user's keys.
+        keys: The user's keys: bytes each, or rows of bytes if all are equally long.
         sequences: Their sequence numbers.
         kinds: Their kinds, such as `VALUE`.
-        values: Their values.
+        values: Their values, rows if the keys are.
     """
 
-    keys: list[bytes]
+    keys: list[bytes] | Rows
     sequences: npt.NDArray[np.int64]
     kinds: npt.NDArray[np.uint8]
-    values: list[bytes]
+    values: list[bytes] | Rows
 
     def __getitem__(self, part: slice) -> "Run":
         return Run(self.keys[part], self.sequences[part], self.kinds[part], self.values[part])
@@ -111,23 +114,47 @@ class SstFile:
         if block is None:
             return []
         keys, ends = _entries(self._block(block))
-        run = _run(keys, ends)
-        return list(zip(run.keys, ends, run.sequences.tolist(), strict=True))
+        sequences, _ = _trailers([key[-8:] for key in keys])
+        return [
+            (key[:-8], end, sequence)
+            for key, end, sequence in zip(keys, ends, sequences.tolist(), strict=True)
+        ]
 
-    def runs(self, start: bytes) -> Iterator[Run]:
-        """The entries from a key on, in order, a block at a time.
+    def runs(self, start: bytes, key_width: int = 0, value_width: int = -1) -> Iterator[Run]:
+        """The entries from a key on, in order, a block or some at a time.
+
+        Args:
+            start: The key.
+            key_width: How many bytes every key is to have, or 0 if they differ.
+            value_width: How many bytes every value is to have, or -1 if they differ. Entries that are so long come as rows.
 
         Raises:
             CheckpointCorruptedError: They are damaged.
             UnreadableStateError: One is of a kind that isn't known.
         """
         last_keys = [key for key, _ in self._data_blocks]
-        for _, handle in self._data_blocks[bisect.bisect_left(last_keys, start) :]:
-            run = _run(*_entries(self._block(handle)))
-            if not _IS_KIND[run.kinds].all():
-                kind = run.kinds[~_IS_KIND[run.kinds]][0]
-                raise not_readable(f"an entry of RocksDB of kind {kind}")
-            yield run[bisect.bisect_left(run.keys, start) :]
+        blocks = self._data_blocks[bisect.bisect_left(last_keys, start) :]
+        are_equal = key_width > 0 and value_width >= 0
+        for part in self._parts(blocks, _PART_BYTES if are_equal else 1):
+            rows = _rows(part, key_width, value_width) if are_equal else None
+            for run in [rows] if rows is not None else (_run(*_entries(data)) for data in part):
+                if not _IS_KIND[run.kinds].all():
+                    kind = run.kinds[~_IS_KIND[run.kinds]][0]
+                    raise not_readable(f"an entry of RocksDB of kind {kind}")
+                yield run[bisect.bisect_left(run.keys, start, key=bytes) :]
+
+    def _parts(self, blocks: list[tuple[bytes, _Block]], size: int) -> Iterator[list[bytes]]:
+        """Some blocks at a time, which have so many bytes."""
+        part: list[bytes] = []
+        length = 0
+        for _, handle in blocks:
+            part.append(self._block(handle))
+            length += len(part[-1])
+            if length >= size:
+                yield part
+                part, length = [], 0
+        if part:
+            yield part
 
     @cached_property
     def _data_blocks(self) -> list[tuple[bytes, _Block]]:
@@ -218,11 +245,31 @@ def _entries(data: bytes) -> tuple[list[bytes], list[bytes]]:
 
 def _run(internal: list[bytes], values: list[bytes]) -> Run:
     """The entries of internal keys."""
-    if min(map(len, internal), default=8) < 8:
-        raise damaged("a key of RocksDB is too short")
-    packed = np.frombuffer(b"".join([key[-8:] for key in internal]), "<u8")
-    sequences, kinds = (packed >> 8).astype(np.int64), (packed & 0xFF).astype(np.uint8)
+    sequences, kinds = _trailers([key[-8:] for key in internal])
     return Run([key[:-8] for key in internal], sequences, kinds, values)
+
+
+def _rows(blocks: list[bytes], key_width: int, value_width: int) -> Run | None:
+    """The entries of blocks as rows; None if they have to be read one by one."""
+    parts = [(data[: (end := _end(data))], data[end:-4]) for data in blocks]
+    rows = equal_entries(parts, key_width + 8, value_width)
+    if rows is None:
+        return None
+    keys, values = rows
+    sequences, kinds = _unpacked(np.ascontiguousarray(keys[:, -8:]))
+    return Run(keys[:, :-8], sequences, kinds, values)
+
+
+def _trailers(ends: list[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Sequence numbers and kinds, from the last eight bytes of internal keys."""
+    if min(map(len, ends), default=8) < 8:
+        raise damaged("a key of RocksDB is too short")
+    return _unpacked(np.frombuffer(b"".join(ends), np.uint8))
+
+
+def _unpacked(ends: Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    packed = ends.reshape(-1).view("<u8")
+    return (packed >> 8).astype(np.int64), (packed & 0xFF).astype(np.uint8)
 
 
 def _delta_entries(data: bytes) -> Iterator[tuple[bytes, _Block]]:
