@@ -23,7 +23,7 @@ from holdfast.flink.serializers import reading
 from holdfast.flink.states.descriptions import KeyedDescription, keyed_description
 from holdfast.flink.states.entries import Entries, EntryReader, byte_strings
 from holdfast.flink.states.keyed_state import prefix_bytes
-from holdfast.flink.states.sst import MERGE, VALUE, Run, SstFile
+from holdfast.flink.states.sst import MERGE, VALUE, Run, SstFile, compared
 
 _FILES = ".sst"
 _SEPARATOR = b","
@@ -161,8 +161,7 @@ def _newest_rows(runs: list[Run]) -> Entries | None:
     if not runs or len(keys) < len(runs) or any((run.kinds != VALUE).any() for run in runs):
         return None
     rows, contents = np.concatenate(keys), np.concatenate(values)
-    # Bytes of one length are compared as they are, though NumPy leaves out zeros at their ends.
-    names = rows.view(f"S{rows.shape[1]}")[:, 0]
+    names = compared(rows)
     if (names[:-1] < names[1:]).all():  # of a single file, or behind others
         return Entries(rows, contents)
     order = np.lexsort([-np.concatenate([run.sequences for run in runs]), names])

@@ -255,9 +255,20 @@ def _rows(blocks: list[bytes], key_width: int, value_width: int) -> Run | None:
     rows = equal_entries(parts, key_width + 8, value_width)
     if rows is None:
         return None
-    keys, values = rows
-    sequences, kinds = _unpacked(np.ascontiguousarray(keys[:, -8:]))
-    return Run(keys[:, :-8], sequences, kinds, values)
+    internal, values = rows
+    keys = np.ascontiguousarray(internal[:, :-8])
+    names = compared(keys)
+    if (
+        names[:-1] > names[1:]
+    ).any():  # what is looked for among them would depend on how they are read
+        return None
+    sequences, kinds = _unpacked(np.ascontiguousarray(internal[:, -8:]))
+    return Run(keys, sequences, kinds, values)
+
+
+def compared(keys: Rows) -> npt.NDArray[np.bytes_]:
+    """Keys of one length as texts, which NumPy compares; it leaves out zeros at their ends, which changes nothing."""
+    return keys.view(f"S{keys.shape[1]}")[:, 0]
 
 
 def _trailers(ends: list[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
