@@ -164,7 +164,9 @@ def _newest_rows(runs: list[Run]) -> Entries | None:
     names = compared(rows)
     if (names[:-1] < names[1:]).all():  # of a single file, or behind others
         return Entries(rows, contents)
-    order = np.lexsort([-np.concatenate([run.sequences for run in runs]), names])
+    sequences = np.concatenate([run.sequences for run in runs])
+    # As when entries are compared by themselves, the bytes of values decide at last.
+    order = np.lexsort([*contents.T[::-1], -sequences, names])
     names = names[order]
     order = order[np.append(True, names[1:] != names[:-1])]
     return Entries(rows[order], contents[order])
