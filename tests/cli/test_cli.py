@@ -119,7 +119,7 @@ def test_settings_prints_every_key_to_the_width_of_the_terminal(
     lines = capsys.readouterr().out.splitlines()
     keys = [line for line in lines if line and not line.startswith(" ")]
     assert keys == [f"spark.holdfast.{setting.key}" for setting, _ in settings_table()]
-    assert all(len(line) <= 60 for line in lines)
+    assert all(len(line) <= 60 for line in lines if line not in keys)  # a key is in one piece
 
 
 def test_settings_prints_those_with_all_the_words(capsys: pytest.CaptureFixture[str]) -> None:
