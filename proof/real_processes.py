@@ -77,10 +77,11 @@ def disturb(
     """
     query = _Query(directory, checkpoints, chance, kinds, note)
     try:
-        while len(query.outcome.disturbances) < count:
+        while len(query.outcome.disturbances) < count and not query.outcome.failures:
             query.run(count - len(query.outcome.disturbances))
-        (directory / ENOUGH).touch()
-        query.run_to_the_end()
+        if not query.outcome.failures:  # else it would fail again, at once and without an end
+            (directory / ENOUGH).touch()
+            query.run_to_the_end()
     except HangsError as error:
         query.outcome.failures.append(str(error))
     finally:

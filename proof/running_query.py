@@ -1,5 +1,6 @@
 """The query of `kinds_job` in processes of its own."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -8,6 +9,9 @@ from pathlib import Path
 from examples.demo.job_process import DriverProcess
 
 LOCAL = "local[2,2]"
+
+_TESTS = Path(__file__).parents[1] / "tests"
+"""`kinds_job` imports from there."""
 
 _LOOK_EVERY_S = 0.02
 _HANGS_S = 600.0
@@ -44,7 +48,13 @@ class RunningQuery(DriverProcess):
         command += ["--parallelism", str(parallelism)]
         for key, value in (conf or {}).items():
             command += ["--conf", f"{key}={value}"]
-        super().__init__(command, scratch=directory / "scratch", log=self._log)
+        path = os.pathsep.join(filter(None, [str(_TESTS), os.environ.get("PYTHONPATH")]))
+        super().__init__(
+            command,
+            scratch=directory / "scratch",
+            log=self._log,
+            environment={"PYTHONPATH": path},
+        )
 
     @property
     def batches(self) -> int:

@@ -5,9 +5,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -27,15 +28,23 @@ class DriverProcess:
         command: The driver's command line.
         scratch: Directory for temporary files.
         log: What they print is added to it.
+        environment: Variables that the processes have besides those of this process.
     """
 
-    def __init__(self, command: Sequence[str], *, scratch: Path, log: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        scratch: Path,
+        log: Path,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         scratch.mkdir(exist_ok=True)
         with log.open("ab") as output:
             self._driver = subprocess.Popen(
                 command,
                 cwd=_REPOSITORY,
-                env=_environment(scratch),
+                env={**_environment(scratch), **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
