@@ -11,7 +11,7 @@ from contracts.values import EXCLUSIVE, read
 from jobs.coordinated import progress
 
 from holdfast.backends.keys import key_group_range
-from holdfast.locations import StoredSubtask
+from holdfast.locations import CompletedCheckpoint, StoredSubtask
 from holdfast.locations.adapters import (
     CheckpointedStateScope,
     CheckpointStreamFactory,
@@ -87,6 +87,24 @@ Change = Callable[[int, Backend], object]
 def adds(content: bytes = b"rows") -> Change:
     """A batch that adds a segment to each subtask."""
     return lambda subtask, backend: backend.add(b"%s of %d" % (content, subtask))
+
+
+def merges(_: int, backend: Backend) -> None:
+    """A batch that makes a single segment of all."""
+    merged = b"".join(backend.segments.values())
+    backend.segments.clear()
+    if merged:
+        backend.add(merged)
+
+
+def nothing(_: int, __: Backend) -> None:
+    """A batch that changes nothing."""
+
+
+def latest(driver: CheckpointCoordinator) -> CompletedCheckpoint:
+    """The checkpoint that a driver is at; it has made some."""
+    assert driver.latest is not None
+    return driver.latest
 
 
 def reports(

@@ -6,9 +6,11 @@ from contracts.sweeps import clock
 from jobs.coordinated import begun, coordinator, progress
 from jobs.segments import (
     UID,
-    Backend,
     adds,
     contents,
+    latest,
+    merges,
+    nothing,
     reports,
     run_batch,
     shared_files,
@@ -21,7 +23,7 @@ from holdfast.errors import (
     CheckpointNotFoundError,
     InvalidRequestError,
 )
-from holdfast.locations import CompletedCheckpoint, copy_checkpoint, load_checkpoint, sweep, verify
+from holdfast.locations import copy_checkpoint, load_checkpoint, sweep, verify
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.coordination import CLAIMED, claimant_of, load_checkpoints
 from holdfast.locations.storages import resolve_pointer
@@ -29,22 +31,6 @@ from holdfast.spark.query import CLEANER, CheckpointCoordinator
 from holdfast.testing import Faults
 
 __all__ = ["clock"]  # the store's, which tells files of one moment from those of the next
-
-
-def nothing(_: int, __: Backend) -> None:
-    """A batch that changes nothing."""
-
-
-def merges(_: int, backend: Backend) -> None:
-    """A batch that makes a single segment of all."""
-    merged = b"".join(backend.segments.values())
-    backend.segments.clear()
-    backend.add(merged)
-
-
-def latest(driver: CheckpointCoordinator) -> CompletedCheckpoint:
-    assert driver.latest is not None
-    return driver.latest
 
 
 def pointer_of(driver: CheckpointCoordinator) -> str:

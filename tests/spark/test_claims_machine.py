@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from jobs.coordinated import coordinator
-from jobs.segments import Backend, Change, adds, run_batch
+from jobs.segments import Backend, Change, adds, nothing, run_batch
 
 from holdfast.errors import (
     BatchGapError,
@@ -50,10 +50,6 @@ def merges(_: int, backend: Backend) -> None:
     merged = b"".join(backend.segments.values())
     backend.segments.clear()
     backend.add(merged or b"none")
-
-
-def nothing(_: int, __: Backend) -> None:
-    """A batch that changes nothing."""
 
 
 changes = st.sampled_from([adds(b"rows"), adds(b"more"), merges, nothing])

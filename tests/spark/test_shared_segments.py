@@ -15,6 +15,9 @@ from jobs.segments import (
     Change,
     adds,
     contents,
+    latest,
+    merges,
+    nothing,
     reports,
     run_batch,
     shared_files,
@@ -49,23 +52,6 @@ from holdfast.spark.query import CLEANER, CheckpointCoordinator
 from holdfast.testing import ANY_CALL, Faults
 
 __all__ = ["clock"]  # the store's, which tells files of one moment from those of the next
-
-
-def nothing(_: int, __: Backend) -> None:
-    """A batch that changes nothing."""
-
-
-def merges(subtask: int, backend: Backend) -> None:
-    """A batch that makes a single segment of all."""
-    merged = b"".join(backend.segments.values())
-    backend.segments.clear()
-    if merged:
-        backend.add(merged)
-
-
-def latest(driver: CheckpointCoordinator) -> CompletedCheckpoint:
-    assert driver.latest is not None
-    return driver.latest
 
 
 def state_of(checkpoint: CompletedCheckpoint) -> list[dict[str, bytes]]:

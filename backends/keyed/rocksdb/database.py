@@ -52,7 +52,7 @@ class Family:
         settings: What it was opened with.
 
     Attributes:
-        rows: They, as RocksDB has them.
+        rows: The column family, as rocksdict gives it.
     """
 
     def __init__(self, database: Rdict, name: str, settings: RocksDBSettings) -> None:
