@@ -15,8 +15,8 @@ from servers.s3 import S3Bucket, settings_of
 from holdfast.cli.command_line import main
 from holdfast.locations import use_s3
 from holdfast.spark import restore_savepoint, take_savepoint
-from holdfast.spark.savepoints import query_copy
-from holdfast.spark.savepoints.unfinished import Change
+from holdfast.spark.savepoints.notes import Change
+from holdfast.spark.savepoints.take import query_copy
 
 Captured = pytest.CaptureFixture[str]
 

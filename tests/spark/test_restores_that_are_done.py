@@ -15,8 +15,9 @@ from holdfast.errors import CheckpointCorruptedError, InvalidRequestError
 from holdfast.locations.adapters import file_system_for
 from holdfast.spark import RestoredQuery, restore_savepoint, roll_back, take_savepoint
 from holdfast.spark.checkpoint_location import UNFINISHED_FILE
-from holdfast.spark.savepoints import RESTORED_FILE, restoring
-from holdfast.spark.savepoints.unfinished import Change
+from holdfast.spark.savepoints import RESTORED_FILE
+from holdfast.spark.savepoints.notes import Change
+from holdfast.spark.savepoints.restore import restoring
 from holdfast.testing import ANY_CALL, Faults
 
 pytestmark = [

@@ -42,8 +42,10 @@ from holdfast.spark.checkpoint_location import (
     rewritten,
     tree,
 )
-from holdfast.spark.savepoints import query_copy, restoring, way_back
-from holdfast.spark.savepoints.unfinished import Change
+from holdfast.spark.savepoints.notes import Change
+from holdfast.spark.savepoints.restore import restoring
+from holdfast.spark.savepoints.rollback import way_back
+from holdfast.spark.savepoints.take import query_copy
 from holdfast.spark_progress import SparkFiles, spark_files_of
 
 pytestmark = pytest.mark.usefixtures("as_without_spark")

@@ -37,15 +37,9 @@ from holdfast.spark import (
     take_savepoint,
 )
 from holdfast.spark.checkpoint_location import UNFINISHED_FILE
-from holdfast.spark.savepoints import (
-    RESTORED_FILE,
-    attempts,
-    is_attempt,
-    materialising,
-    restoring,
-    unfinished,
-)
-from holdfast.spark.savepoints.unfinished import Change
+from holdfast.spark.savepoints import RESTORED_FILE, is_attempt
+from holdfast.spark.savepoints.notes import Change, attempts, unfinished
+from holdfast.spark.savepoints.restore import materialising, restoring
 
 pytestmark = [
     pytest.mark.usefixtures("as_without_spark"),

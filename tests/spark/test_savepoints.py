@@ -21,7 +21,7 @@ from holdfast.spark import (
     take_savepoint,
 )
 from holdfast.spark.savepoints import Copier
-from holdfast.spark.savepoints.unfinished import Change
+from holdfast.spark.savepoints.notes import Change
 
 
 @pytest.mark.exhaustive

@@ -14,7 +14,7 @@ from holdfast.errors import (
 )
 from holdfast.spark import restore_savepoint, sessions, take_savepoint
 from holdfast.spark.checkpoint_location import UNFINISHED_FILE
-from holdfast.spark.savepoints import restoring
+from holdfast.spark.savepoints.restore import restoring
 
 pytestmark = pytest.mark.usefixtures("as_without_spark")
 

@@ -23,11 +23,10 @@ from holdfast.spark.checkpoint_location import (
     select,
     tree,
 )
-from holdfast.spark.savepoints.base import Base, Copier
 from holdfast.spark.savepoints.configuration import savepoint_directory, use_stores
-from holdfast.spark.savepoints.query_copy import progress_alone
 from holdfast.spark.savepoints.stopped_query import StoppedQuery
 from holdfast.spark.savepoints.stored_query import Place, QueryAddress, StoredQuery
+from holdfast.spark.savepoints.take import Base, Copier, progress_alone
 from holdfast.spark_progress import SPARK, SPARK_FILES, SparkFile, SparkFiles, progress_of
 from pyspark_holdfast_wake import BEGINNING
 

@@ -5,8 +5,8 @@ from typing import Self
 
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import sessions
+from holdfast.spark.savepoints.notes import Change, change_begun_in
 from holdfast.spark.savepoints.stored_query import QueryAddress, StoredQuery
-from holdfast.spark.savepoints.unfinished import Change, change_begun_in
 
 ROLL_BACK = "roll back"
 

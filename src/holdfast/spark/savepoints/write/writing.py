@@ -28,8 +28,8 @@ from holdfast.locations.storages import (
 from holdfast.spark import sessions
 from holdfast.spark.query import writer
 from holdfast.spark.savepoints.configuration import savepoint_directory, use_stores
-from holdfast.spark.savepoints.new_operator import NewOperator, operators_of
-from holdfast.spark.savepoints.state_tables import StateTables
+from holdfast.spark.savepoints.write.new_operator import NewOperator, operators_of
+from holdfast.spark.savepoints.write.state_tables import StateTables
 from holdfast.spark_progress import SPARK_FILES, directories_of, spark_files_of, with_copied_files
 
 _log = logging.getLogger(__name__)

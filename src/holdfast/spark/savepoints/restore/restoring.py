@@ -31,13 +31,21 @@ from holdfast.spark.checkpoint_location import (
     with_query_id,
     write,
 )
-from holdfast.spark.savepoints.attempts import Attempt, check_newest, newest_attempt
 from holdfast.spark.savepoints.configuration import configuration_of, use_stores
-from holdfast.spark.savepoints.done_restore import Restored, note_restored, restored_in
-from holdfast.spark.savepoints.materialising import check_whole, clear, materialise
-from holdfast.spark.savepoints.restored_job import RestoredJob
-from holdfast.spark.savepoints.spreading import check_can_be_spread, spreads
-from holdfast.spark.savepoints.unfinished import Change, Unfinished, change_begun_in
+from holdfast.spark.savepoints.notes import (
+    Attempt,
+    Change,
+    Restored,
+    Unfinished,
+    change_begun_in,
+    check_newest,
+    newest_attempt,
+    note_restored,
+    restored_in,
+)
+from holdfast.spark.savepoints.restore.materialising import check_whole, clear, materialise
+from holdfast.spark.savepoints.restore.restored_job import RestoredJob
+from holdfast.spark.savepoints.restore.spreading import check_can_be_spread, spreads
 from holdfast.spark_progress import SparkFiles, directories_of, progress_of, spark_files_of
 
 _log = logging.getLogger(__name__)

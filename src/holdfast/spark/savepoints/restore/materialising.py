@@ -20,7 +20,7 @@ from holdfast.spark.checkpoint_location import (
     tree,
     write,
 )
-from holdfast.spark.savepoints.attempts import Attempt, check_newest, is_attempt
+from holdfast.spark.savepoints.notes import Attempt, check_newest, is_attempt
 from holdfast.spark_progress import SparkFile, SparkFiles
 
 

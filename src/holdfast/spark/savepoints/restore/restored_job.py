@@ -27,7 +27,7 @@ from holdfast.locations.storages import (
 )
 from holdfast.spark.checkpoint_location import Link
 from holdfast.spark.savepoints.configuration import use_stores
-from holdfast.spark.savepoints.unfinished import Change
+from holdfast.spark.savepoints.notes import Change
 from holdfast.spark.settings import PREFIX, Settings
 from holdfast.spark_progress import SPARK, SPARK_FILES, progress_of
 

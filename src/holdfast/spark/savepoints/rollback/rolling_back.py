@@ -23,12 +23,10 @@ from holdfast.locations.storages import (
     load_checkpoint,
 )
 from holdfast.spark.checkpoint_location import METADATA, beyond, delete, read_text, tree
-from holdfast.spark.savepoints.attempts import check_newest
-from holdfast.spark.savepoints.done_restore import forget_restored
+from holdfast.spark.savepoints.notes import Change, Unfinished, check_newest, forget_restored
+from holdfast.spark.savepoints.rollback.way_back import WayBack
 from holdfast.spark.savepoints.stopped_query import ROLL_BACK
 from holdfast.spark.savepoints.stored_query import Place, QueryAddress
-from holdfast.spark.savepoints.unfinished import Change, Unfinished
-from holdfast.spark.savepoints.way_back import WayBack
 
 _log = logging.getLogger(__name__)
 

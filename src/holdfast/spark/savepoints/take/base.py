@@ -15,8 +15,8 @@ from holdfast.locations.handles import FileStateHandle, StreamStateHandle
 from holdfast.locations.metadata import CheckpointMetadata
 from holdfast.locations.storages import CheckpointStorageLocation, load_checkpoint, resolve_pointer
 from holdfast.spark.checkpoint_location import is_unique, opened, parts_of
-from holdfast.spark.savepoints.canonical_state import SavepointFormat, with_canonical_state
 from holdfast.spark.savepoints.configuration import use_stores
+from holdfast.spark.savepoints.take.canonical_state import SavepointFormat, with_canonical_state
 from holdfast.spark_progress import (
     SparkFile,
     all_streams,

@@ -11,11 +11,11 @@ from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import CheckpointNotFoundError, InvalidRequestError
 from holdfast.spark.checkpoint_location import is_within
 from holdfast.spark.query import retained
-from holdfast.spark.savepoints.base import Base
-from holdfast.spark.savepoints.canonical_state import SavepointFormat, check_format
 from holdfast.spark.savepoints.configuration import savepoint_directory, use_stores
-from holdfast.spark.savepoints.query_copy import MissedError, copy_query
 from holdfast.spark.savepoints.stored_query import Place, QueryAddress, StoredQuery
+from holdfast.spark.savepoints.take.base import Base
+from holdfast.spark.savepoints.take.canonical_state import SavepointFormat, check_format
+from holdfast.spark.savepoints.take.query_copy import MissedError, copy_query
 
 _log = logging.getLogger(__name__)
 

@@ -29,9 +29,9 @@ from holdfast.spark.checkpoint_location import (
     tree,
 )
 from holdfast.spark.query import writer
-from holdfast.spark.savepoints.base import Base, Copier
-from holdfast.spark.savepoints.canonical_state import SavepointFormat
 from holdfast.spark.savepoints.stored_query import GONE_WAY_OUT, StoredQuery
+from holdfast.spark.savepoints.take.base import Base, Copier
+from holdfast.spark.savepoints.take.canonical_state import SavepointFormat
 from holdfast.spark_progress import (
     SPARK,
     SPARK_FILES,

@@ -25,7 +25,7 @@ from holdfast.spark.checkpoint_location import (
     read_json_in,
     replace,
 )
-from holdfast.spark.savepoints.attempts import (
+from holdfast.spark.savepoints.notes.attempts import (
     Attempt,
     done,
     forget_attempts,

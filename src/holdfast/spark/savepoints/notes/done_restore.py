@@ -9,7 +9,7 @@ needs.
 import msgspec
 
 from holdfast.spark.checkpoint_location import delete, read_json_in, replace
-from holdfast.spark.savepoints.unfinished import Unfinished
+from holdfast.spark.savepoints.notes.unfinished import Unfinished
 
 RESTORED_FILE = ".holdfast-restored"
 

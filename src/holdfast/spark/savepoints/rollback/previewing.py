@@ -7,9 +7,9 @@ from holdfast.common import in_parallel
 from holdfast.errors import CheckpointCorruptedError, CheckpointNotFoundError
 from holdfast.locations.storages import load_checkpoint
 from holdfast.spark.checkpoint_location import batch_at, beyond, numbers, select, tree
+from holdfast.spark.savepoints.rollback.way_back import WayBack
 from holdfast.spark.savepoints.stopped_query import StoppedQuery
 from holdfast.spark.savepoints.stored_query import Place, QueryAddress, StoredQuery
-from holdfast.spark.savepoints.way_back import WayBack
 from holdfast.spark_progress import progress_of
 
 
