@@ -92,7 +92,7 @@ class Keys:
             message = f"{len(hashes)} hashes were given for the keys of {len(groups)} rows"
             raise InvalidRequestError(message)
         sort_keys = groups.view(_U) << _U(_HASH_BITS) | hashes >> _U(64 - _HASH_BITS)
-        rows = grouped(sort_keys, arrays)
+        rows = grouped(sort_keys, arrays, are_spread=True)
         firsts = rows.firsts
         return cls(sort_keys.take(firsts), [take_arrow(array, firsts) for array in arrays], rows)
 
