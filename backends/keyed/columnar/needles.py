@@ -97,14 +97,14 @@ def rows_by_number(
     ends = directory.starts.take(buckets.take(left) + 1, mode="clip")
     while len(left):
         at += 1
-        within = at < ends
-        left, at, ends = left.compress(within), at.compress(within), ends.compress(within)
-        same = numbers.take(at, mode="clip") == wanted_numbers.take(left)
-        hits = left.compress(same)
-        rows[hits] = at.compress(same)
+        is_within = at < ends
+        is_same = numbers.take(at, mode="clip") == wanted_numbers.take(left)
+        is_same &= is_within
+        hits = left.compress(is_same)
+        rows[hits] = at.compress(is_same)
         is_there[hits] = True
-        others = ~same
-        left, at, ends = left.compress(others), at.compress(others), ends.compress(others)
+        goes_on = is_within ^ is_same
+        left, at, ends = left.compress(goes_on), at.compress(goes_on), ends.compress(goes_on)
     hits = is_there.nonzero()[0]
     if len(hits) < len(rows):
         rows = rows.take(hits)
