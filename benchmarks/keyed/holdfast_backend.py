@@ -94,6 +94,7 @@ class Holdfast:
         for stream in self._unused:  # the driver's business
             stream.discard_state()
         self._unused = []
+        self._link_copies()
 
     def count(self) -> Figures:
         phases = Phases()
@@ -159,7 +160,6 @@ class Holdfast:
         ]
         self._note_unused(handles)
         self._handles = handles
-        self._link_copies()
         return phases.figures
 
     def reopen(self, parallelism: int) -> None:
@@ -227,7 +227,7 @@ class Holdfast:
         ]
 
     def _link_copies(self) -> None:
-        """Copies that one subtask has deleted and another needs are there again, as at the start of a query's task."""
+        """Copies that one subtask has deleted and another needs are there again: the start of a query's task sees to it."""
         for handle in self._handles:
             for name, stream in handle.segments.items():
                 path = self._directory / "local" / name
@@ -297,7 +297,10 @@ def _totals(counts: Longs, sums: Longs) -> pa.StructArray:
 
 def _numbers(totals: pa.StructArray) -> tuple[Longs, Longs]:
     """Counts and sums; 0 where there are none."""
-    counts, sums = (column.fill_null(0).to_numpy() for column in totals.flatten())
+    columns = totals.flatten()
+    if totals.null_count:  # what is there needs no copy
+        columns = [column.fill_null(0) for column in columns]
+    counts, sums = (column.to_numpy() for column in columns)
     return counts, sums
 
 
