@@ -178,9 +178,10 @@ class Keys:
             if group not in key_groups:
                 message = (
                     f"a key of key group {group} came to the subtask of key groups "
-                    f"{key_groups.start_key_group} to {key_groups.end_key_group}: either the key was "
-                    "changed after its row was dealt, or it was dealt by another hash or max parallelism; "
-                    "deal rows by the same columns, of the same types, that are given as the key here"
+                    f"{key_groups.start_key_group} to {key_groups.end_key_group}: the key was changed after "
+                    "its row was dealt, or its hash is not deterministic, or its row was dealt by another hash "
+                    "or max parallelism; deal rows by the same columns, of the same types, that are given as "
+                    "the key here"
                 )
                 raise InvalidRequestError(message)
 

@@ -138,7 +138,7 @@ class VerifyingInputStream(PositionedInputStream):
         actual = crc32c(block[:filled])
         if filled != len(block) or actual != expected:
             message = (
-                f"bytes {start} to {start + len(block)} have checksum {actual:08x}, "
+                f"block {index} (bytes {start} to {start + len(block)}) has checksum {actual:08x}, "
                 f"expected {expected:08x} (crc32c)"
             )
             raise CheckpointCorruptedError(message, self._uri)

@@ -51,12 +51,12 @@ class KeyedListState(OfCurrentKey["ListPage", ListColumns]):
     def add_all(self, values: Iterable[Any]) -> None:
         """Append elements. Raises what `add` does, and appends nothing then."""
         page, index = self._current()
-        page.add(index, self._checked(list(values)))
+        page.add(index, self._checked(values))
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace all elements; no `values` clear the list. Raises what `add` does, and changes nothing then."""
         page, index = self._current()
-        page.replace(index, self._checked(list(values)))
+        page.replace(index, self._checked(values))
 
     def clear(self) -> None:
         """Remove the list. Raises `InvalidRequestError` if no key is current."""
@@ -81,10 +81,14 @@ class KeyedListState(OfCurrentKey["ListPage", ListColumns]):
             page.replace(index, [])
         self._pages.of(tuple(target)).add(index, moved)
 
-    def _checked(self, values: list[Any]) -> list[Any]:
-        if any(value is None for value in values):
+    def _checked(self, values: Iterable[Any] | None) -> list[Any]:
+        if values is None:
+            message = f"None is no list of elements for list state {self.name!r}; use `clear`"
+            raise InvalidRequestError(message)
+        elements = list(values)
+        if any(value is None for value in elements):
             raise InvalidRequestError(f"None is no element of list state {self.name!r}")
-        return values
+        return elements
 
 
 class ListPage:

@@ -96,6 +96,8 @@ class MapState(OfCurrentKey["MapPage", MapColumns]):
 
     def _checked(self, key: Any) -> Any:
         """The map key as dictionaries can look it up."""
+        if key is None:
+            raise InvalidRequestError(f"None is no key of map state {self.name!r}")
         try:
             hash(key)
         except TypeError:

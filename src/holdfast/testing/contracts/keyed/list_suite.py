@@ -67,6 +67,8 @@ class ListSuite(StateSuite):
             lambda: state.add(None),
             lambda: state.add_all(["a", None]),
             lambda: state.update(["a", None]),
+            lambda: state.add_all(None),  # type: ignore[arg-type]
+            lambda: state.update(None),  # type: ignore[arg-type]
             lambda: state.columns.append(keys, ["a", None]),
             lambda: state.columns.put(keys, [["a"], ["b", None]]),
         ]

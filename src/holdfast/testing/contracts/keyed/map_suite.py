@@ -70,6 +70,8 @@ class MapSuite(StateSuite):
         assert state.is_empty()
         with pytest.raises(InvalidRequestError, match="None is no value"):
             state.put("x", None)
+        with pytest.raises(InvalidRequestError, match="None is no key of map state 'm'"):
+            state.put(None, 1)
         with pytest.raises(InvalidRequestError, match="list can't be looked up"):
             state.get([])
 
