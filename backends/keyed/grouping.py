@@ -164,7 +164,9 @@ def _sorted_by_counting(sort_keys: SortKeys) -> tuple[Positions, SortKeys]:
     low_bits = max(0, int(distances.max()).bit_length() - 32)
     upper = (distances >> _U(low_bits)).astype(np.uint32)
     order = np.argsort(upper.astype(np.uint16), kind="stable")
-    order = order.take(np.argsort((upper >> np.uint32(16)).astype(np.uint16).take(order), kind="stable"))
+    order = order.take(
+        np.argsort((upper >> np.uint32(16)).astype(np.uint16).take(order), kind="stable")
+    )
     return _sorted_further(order, sort_keys, upper.take(order))
 
 

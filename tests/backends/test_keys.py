@@ -149,7 +149,9 @@ def test_a_key_of_another_subtask_is_refused_with_what_may_be_wrong() -> None:
         (KeyGroupRange(low + 1, 127), low),
         (KeyGroupRange(0, high - 1), high),
     ]:
-        with pytest.raises(InvalidRequestError, match=rf"key group {group} .* changed .* not deterministic"):
+        with pytest.raises(
+            InvalidRequestError, match=rf"key group {group} .* changed .* not deterministic"
+        ):
             keys.check(refused)
 
 
