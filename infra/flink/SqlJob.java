@@ -14,8 +14,9 @@ import org.apache.flink.table.api.bridge.java.StreamTableEnvironment;
 import org.apache.flink.types.Row;
 
 /**
- * Three queries of SQL over 20 rows: an aggregation with COUNT(DISTINCT), the two rows of the highest price, and a join, each by k.
- * Row n has k = n % 5, the name "name-" + n + "é", the price n + ".25" and the time 2024-01-01 and n seconds.
+ * Queries of SQL over 20 rows: an aggregation with COUNT(DISTINCT), the two rows of the highest price, a join, what was
+ * collected, and the last row with columns of many types, each by k. Row n has k = n % 5, the name "name-" + n + "é", the price
+ * n + ".25" and the time 2024-01-01 and n seconds.
  *
  * <pre>
  *   java -cp 'classes:jars/*' SqlJob BACKEND FORMAT PARALLELISM DIRECTORY   prints the savepoint's URI
@@ -24,6 +25,19 @@ import org.apache.flink.types.Row;
 public class SqlJob {
     static final long ROWS = 20;
     static final int ATTEMPTS = 200;
+    static final String NESTED_COLUMNS =
+            "k BIGINT, n INT, longs ARRAY<BIGINT>, names ARRAY<STRING>, bits ARRAY<BOOLEAN>, "
+                    + "prices MAP<STRING, DECIMAL(30, 2)>, pair ROW<a INT, b ROW<c STRING, d ARRAY<ROW<e DOUBLE>>>>, "
+                    + "lists MAP<INT, ARRAY<STRING>>, born DATE, at_time TIME(0), seen TIMESTAMP_LTZ(3), "
+                    + "times ARRAY<TIMESTAMP(6)>, nothing ARRAY<INT>, utf8 VARBINARY, dates ARRAY<DATE>";
+    static final String NESTED =
+            "SELECT k, n, ARRAY[k, CAST(NULL AS BIGINT), k * 1000000000000], ARRAY[name, CAST(NULL AS STRING), CAST('é' AS STRING)], "
+                    + "ARRAY[n > 16, TRUE], MAP[name, CAST(price AS DECIMAL(30, 2)), CAST('none' AS STRING), CAST(NULL AS DECIMAL(30, 2))], "
+                    + "CAST(ROW(n, ROW(name, ARRAY[ROW(n / 2.0)])) AS ROW<a INT, b ROW<c STRING, d ARRAY<ROW<e DOUBLE>>>>), "
+                    + "MAP[n, ARRAY[name, CAST('more than seven' AS STRING)]], CAST(ts AS DATE), CAST(ts AS TIME(0)), "
+                    + "CAST(ts AS TIMESTAMP_LTZ(3)), ARRAY[CAST(ts AS TIMESTAMP(6))], CAST(NULL AS ARRAY<INT>), "
+                    + "CAST(name AS VARBINARY), ARRAY[CAST(ts AS DATE)] "
+                    + "FROM (SELECT *, CAST(price AS INT) AS n FROM t)";
     static volatile boolean isDone;
 
     public static void main(String[] arguments) throws Exception {
@@ -69,6 +83,9 @@ public class SqlJob {
                 "CREATE TABLE most (k BIGINT, name STRING, price DECIMAL(12, 2), ts TIMESTAMP(3), r BIGINT"
                         + into);
         tables.executeSql("CREATE TABLE pairs (k BIGINT, a STRING, b STRING" + into);
+        tables.executeSql(
+                "CREATE TABLE collected (k BIGINT, c MULTISET<STRING>, a ARRAY<DECIMAL(12, 2)>" + into);
+        tables.executeSql("CREATE TABLE nested (" + NESTED_COLUMNS + ", r BIGINT" + into);
         statements.addInsertSql(
                 "INSERT INTO sums SELECT k, COUNT(*), COUNT(DISTINCT name), SUM(price), MAX(name) "
                         + "FROM t GROUP BY k");
@@ -77,6 +94,11 @@ public class SqlJob {
                         + "(PARTITION BY k ORDER BY price DESC) AS r FROM t) WHERE r <= 2");
         statements.addInsertSql(
                 "INSERT INTO pairs SELECT a.k, a.name, b.name FROM t a JOIN t b ON a.k = b.k");
+        statements.addInsertSql(
+                "INSERT INTO collected SELECT k, COLLECT(name), ARRAY_AGG(price) FROM t GROUP BY k");
+        statements.addInsertSql(
+                "INSERT INTO nested SELECT * FROM (SELECT *, ROW_NUMBER() OVER "
+                        + "(PARTITION BY k ORDER BY n DESC) AS r FROM (" + NESTED + ")) WHERE r <= 1");
         JobClient client = statements.execute().getJobClient().orElseThrow();
         while (!isDone) {
             Thread.sleep(20);

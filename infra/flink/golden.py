@@ -54,7 +54,8 @@ def main() -> None:
             target = directory / "state-job" / "-".join(form)
             _run([*java, "StateJob", "write", *form, "2"], target)
         _pack(directory / "state-job")
-        _run([*java, "SqlJob", "hashmap", "canonical", "2"], directory / "sql")
+        for form in _FORMS:
+            _run([*java, "SqlJob", *form, "2"], directory / "sql" / "-".join(form))
         _pack(directory / "sql")
         source = directory / "source"
         source.mkdir()

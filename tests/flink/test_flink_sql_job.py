@@ -2,7 +2,7 @@
 
 import tarfile
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,26 @@ from holdfast import flink
 ARCHIVE = Path(__file__).parents[1] / "data" / "flink" / "sql.tar.xz"
 
 
+FORMS = ["hashmap-canonical", "hashmap-native", "rocksdb-canonical", "rocksdb-native"]
+
+
 @pytest.fixture(scope="module")
-def savepoint(tmp_path_factory: pytest.TempPathFactory) -> flink.FlinkSavepoint:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("sql")
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(directory, filter="data")
-    return flink.open(directory / "sql")
+    return directory / "sql"
 
 
-def of_key(savepoint: flink.FlinkSavepoint, name: str) -> dict[int, Any]:
-    """The values of a state that one of the operators has, by the key's only field."""
-    [state] = [row for row in savepoint.states().to_pylist() if row["state"] == name]
+@pytest.fixture(scope="module", params=FORMS)
+def savepoint(request: pytest.FixtureRequest, directory: Path) -> flink.FlinkSavepoint:
+    return flink.open(directory / request.param)
+
+
+def of_key(savepoint: flink.FlinkSavepoint, name: str, part: str = "") -> dict[int, Any]:
+    """The values of a state by the key's only field: of the operator that has it, with this in its type."""
+    states = savepoint.states().to_pylist()
+    [state] = [row for row in states if row["state"] == name and part in row["value"]]
     rows = savepoint.read_state(state["operator"], name).to_pylist()
     return {row["key"]["f0"]: row["value"] for row in rows}
 
@@ -42,7 +51,7 @@ def test_every_state_of_sql_can_be_read(savepoint: flink.FlinkSavepoint) -> None
 
 
 def test_aggregates_are_rows_of_their_accumulators(savepoint: flink.FlinkSavepoint) -> None:
-    sums = of_key(savepoint, "accState")
+    sums = of_key(savepoint, "accState", "f1: int64")
     for key in range(5):
         row = sums[key]
         assert (row["f0"], row["f1"]) == (4, 4)
@@ -79,3 +88,48 @@ def test_the_first_rows_of_a_rank_are_kept_by_what_they_are_sorted_by(
         assert [price["f0"] for price, _ in best] == [
             number + Decimal("0.25") for number in sorted(numbers(key))[:-3:-1]
         ]
+
+
+def test_arrays_maps_and_rows_in_rows_are_read_with_their_types(
+    savepoint: flink.FlinkSavepoint,
+) -> None:
+    nested = of_key(savepoint, "Top1-Rank-State")
+    for key in range(5):
+        number = numbers(key)[-1]
+        name = f"name-{number}é"
+        midnight = datetime(2024, 1, 1)  # noqa: DTZ001  # SQL's TIMESTAMP has no zone
+        second = midnight + timedelta(seconds=number)
+        row = nested[key]
+        kind = {"kind": "+I"}
+        assert row.pop("f6") == {
+            **kind,
+            "f0": number,
+            "f1": {**kind, "f0": name, "f1": [{**kind, "f0": number / 2}]},
+        }
+        assert row == {
+            **kind,
+            "f0": key,
+            "f1": number,
+            "f2": [key, None, key * 10**12],
+            "f3": [name, None, "é"],
+            "f4": [number > 16, True],
+            "f5": [(name, number + Decimal("0.25")), ("none", None)],
+            "f7": [(number, [name, "more than seven"])],
+            "f8": midnight.date(),
+            "f9": second.time(),
+            "f10": second.replace(tzinfo=UTC),
+            "f11": [second],
+            "f12": name.encode(),
+            "f13": [midnight.date()],
+        }
+
+
+def test_what_was_collected_is_read(savepoint: flink.FlinkSavepoint) -> None:
+    names = of_key(savepoint, "agg0$map")
+    assert {key: dict(counts) for key, counts in names.items()} == {
+        key: {f"name-{number}é": 1 for number in numbers(key)} for key in range(5)
+    }
+    lists = of_key(savepoint, "accState", "list")
+    assert {key: row["f1"]["f0"] for key, row in lists.items()} == {
+        key: [number + Decimal("0.25") for number in numbers(key)] for key in range(5)
+    }

@@ -57,6 +57,26 @@ def nullable_elements(element: Serializer, *, null: int) -> Serializer:
     return Serializer(pa.list_(element.type), list_reader(read_element))
 
 
+def linked_list_of(element: Serializer, *, has_mask: bool) -> Serializer:
+    """`LinkedListSerializer` of the Table API: a count, a bit for each element that is null, the other elements."""
+    read_all = list_reader(element.read)
+
+    def read(data: bytes, position: int) -> tuple[list[Any], int]:
+        if not has_mask:
+            return read_all(data, position)
+        (count,) = _INT.unpack_from(data, position)
+        mask, position = sliced(data, position + 4, (count + 7) // 8)
+        values = []
+        for number in range(count):
+            value = None
+            if not mask[number >> 3] & 0x80 >> (number & 7):
+                value, position = element.read(data, position)
+            values.append(value)
+        return values, position
+
+    return Serializer(pa.list_(element.type), read)
+
+
 def map_of(key: Serializer, value: Serializer) -> Serializer:
     """`MapSerializer`."""
     read_key, read_value = key.read, value.read

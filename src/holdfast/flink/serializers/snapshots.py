@@ -11,10 +11,13 @@ Source:
 """
 
 from collections.abc import Callable
+from typing import Any
 
-from holdfast.flink.binary import DataInput, damaged
+from holdfast.errors import CheckpointCorruptedError
+from holdfast.flink.binary import DataInput, damaged, read_java_object
 from holdfast.flink.serializers import basic, composite, sql
 from holdfast.flink.serializers.kryo import kryo_of
+from holdfast.flink.serializers.logical_types import element_type, logical_type
 from holdfast.flink.serializers.serializer import Serializer, unreadable
 
 MOST_NESTED = 32
@@ -174,6 +177,10 @@ def _row_has_kind(source: DataInput, version: int) -> dict[str, object]:
     return {"has_kind": version == 3}
 
 
+def _list_has_mask(source: DataInput, version: int) -> dict[str, object]:
+    return {"has_mask": source.byte() != 0 if version >= 3 else version == 2}
+
+
 def _padding(source: DataInput, _version: int) -> dict[str, object]:
     padding = source.read_int()
     if not 0 <= padding <= 1 << 16:
@@ -257,8 +264,37 @@ def _sql_row(source: DataInput, java_class: str, version: int, depth: int) -> Se
     if version != 3:
         raise UnknownSnapshotError(java_class)
     count = source.count()
-    _pass_objects(source, java_class, count)  # the types of the fields
-    return sql.row_of(*(read_snapshot(source, depth + 1) for _ in range(count)))
+    start = source.position
+    try:
+        types = [logical_type(read_java_object(source)) for _ in range(count)]
+    except CheckpointCorruptedError:  # a class of the job may write what only it can read
+        types = [None] * count
+        source.position = start
+    _pass_objects(source, java_class, count)
+    parts = [read_snapshot(source, depth + 1) for _ in range(count)]
+    return sql.row_of(
+        *(type or sql.as_field(part) for type, part in zip(types, parts, strict=True))
+    )
+
+
+def _sql_array(source: DataInput, java_class: str, version: int, _depth: int) -> Serializer:
+    element, _ = _objects(source, java_class, version, 2)
+    return sql.array_of(element_type(element))
+
+
+def _sql_map(source: DataInput, java_class: str, version: int, _depth: int) -> Serializer:
+    key, value, _, _ = _objects(source, java_class, version, 4)
+    return sql.map_of(element_type(key), element_type(value))
+
+
+def _objects(source: DataInput, java_class: str, version: int, count: int) -> list[Any]:
+    """The types of parts and their serializers, as objects of Java."""
+    if version != 3:
+        raise UnknownSnapshotError(java_class)
+    try:
+        return [read_java_object(source) for _ in range(count)]
+    except CheckpointCorruptedError as error:  # a class of the job may write what only it can read
+        raise UnknownSnapshotError(java_class) from error
 
 
 def _sql_external(source: DataInput, java_class: str, version: int, depth: int) -> Serializer:
@@ -324,10 +360,13 @@ _OTHERS: dict[str, _ReadSnapshot] = {
     ),
     "org.apache.flink.runtime.state.ttl.TtlAwareSerializerSnapshot": _perhaps_with_time_to_live,
     f"{_SQL}RowDataSerializer$RowDataSerializerSnapshot": _sql_row,
-    f"{_SQL}ExternalSerializer$ExternalSerializerSnapshot": _sql_external,
-    f"{_SQL}RawValueDataSerializer$RawValueDataSerializerSnapshot": _composite(
-        lambda _value: sql.RAW_DATA, 1
+    f"{_SQL}LinkedListSerializer$LinkedListSerializerSnapshot": _composite(
+        composite.linked_list_of, 1, _list_has_mask
     ),
+    f"{_SQL}ArrayDataSerializer$ArrayDataSerializerSnapshot": _sql_array,
+    f"{_SQL}MapDataSerializer$MapDataSerializerSnapshot": _sql_map,
+    f"{_SQL}ExternalSerializer$ExternalSerializerSnapshot": _sql_external,
+    f"{_SQL}RawValueDataSerializer$RawValueDataSerializerSnapshot": _composite(sql.raw_of, 1),
     f"{_SQL}DecimalDataSerializer$DecimalSerializerSnapshot": _sql_decimal,
     f"{_SQL}TimestampDataSerializer$TimestampDataSerializerSnapshot": _sql_timestamp,
     "org.apache.flink.streaming.api.operators.TimerSerializerSnapshot": _composite(

@@ -3,12 +3,14 @@
     row    int size, byte kind, bits of fields that are null (from bit 8, lowest first) to 8 bytes, 8 bytes for each
            field, what doesn't fit into these; numbers are little-endian
     field  a number | up to 7 bytes, with 80 | length in the last | u4 size, u4 offset of what doesn't fit
+    array  int size, u4 count, bits of elements that are null to 4 bytes, each element in 1, 2, 4 or 8 bytes, to 8 bytes,
+           what doesn't fit into these
+    map    int size, u4 size of the array of keys, that array, the array of values
 
-The types of the fields stand in the savepoint as objects of Java, which are passed over: what is needed is said by
-the serializers of the fields, which follow them. A date is so read as its days, a time of day as its milliseconds.
+`logical_types` says which fields there are.
 
 Source:
-    Flink, BinaryRowData, BinarySegmentUtils, RowDataSerializer (flink-table-runtime 2.3.0).
+    Flink, BinaryRowData, BinaryArrayData, BinaryMapData, BinarySegmentUtils (flink-table-common 2.3.0).
 """
 
 import struct
@@ -19,9 +21,10 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.flink.serializers import basic
-from holdfast.flink.serializers.serializer import Serializer, counted, sliced
+from holdfast.flink.serializers.serializer import Read, Serializer, counted, sliced
 
 _INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
+_LITTLE_INT = struct.Struct("<I")
 _SLOT, _LITTLE_LONG, _OFFSET_NANOS = struct.Struct("<II"), struct.Struct("<q"), struct.Struct("<iI")
 _KINDS = ("+I", "-U", "+U", "-D")
 _MOST_DIGITS_OF_A_LONG, _MOST_DIGITS = 18, 38
@@ -51,43 +54,66 @@ def _text(row: bytes, slot: int) -> str:
     return _bytes(row, slot).decode()
 
 
-_FIELDS: list[tuple[Serializer, _Field]] = [
-    (basic.BOOLEAN, _fixed("<?")),
-    (basic.BYTE, _fixed("<b")),
-    (basic.SHORT, _fixed("<h")),
-    (basic.INT, _fixed("<i")),
-    (basic.LONG, _fixed("<q")),
-    (basic.FLOAT, _fixed("<f")),
-    (basic.DOUBLE, _fixed("<d")),
-    (basic.BYTES, _bytes),
-]
-
-
-def field_of(serializer: Serializer) -> _Field | None:
-    """What reads a field that has this serializer, or None if it isn't known."""
-    if isinstance(serializer, SqlSerializer):
-        return serializer.field
-    for known, field in _FIELDS:
-        if serializer is known:
-            return field
-    return None
-
-
 class SqlSerializer(Serializer):
-    """A serializer of the Table API, which knows its values as fields, too."""
+    """A serializer of the Table API, which knows its values as fields and elements, too."""
 
-    __slots__ = ("field",)
+    __slots__ = ("field", "size")
 
     field: _Field
+    size: int
 
     @classmethod
-    def of(
-        cls, type: pa.DataType, read: Callable[[bytes, int], tuple[Any, int]], field: _Field
-    ) -> "SqlSerializer":
-        """Make one of what reads values that stand by themselves, and what reads fields."""
+    def of(cls, type: pa.DataType, read: Read, field: _Field, size: int = 8) -> "SqlSerializer":
+        """Make a serializer.
+
+        Args:
+            type: The Arrow type that values are read as.
+            read: Reads values that stand by themselves.
+            field: Reads fields of rows and elements of arrays.
+            size: How many bytes an element takes at its place in an array.
+        """
         serializer = cls(type, read)
         object.__setattr__(serializer, "field", field)
+        object.__setattr__(serializer, "size", size)
         return serializer
+
+
+def _number(basic_one: Serializer, form: str, type: pa.DataType | None = None) -> SqlSerializer:
+    return SqlSerializer.of(
+        type or basic_one.type, basic_one.read, _fixed(form), struct.calcsize(form)
+    )
+
+
+BOOLEAN = _number(basic.BOOLEAN, "<?")
+BYTE = _number(basic.BYTE, "<b")
+SHORT = _number(basic.SHORT, "<h")
+INT = _number(basic.INT, "<i")
+LONG = _number(basic.LONG, "<q")
+FLOAT = _number(basic.FLOAT, "<f")
+DOUBLE = _number(basic.DOUBLE, "<d")
+DATE = _number(basic.INT, "<i", pa.date32())
+TIME = _number(basic.INT, "<i", pa.time32("ms"))
+MILLISECONDS = _number(basic.LONG, "<q", pa.duration("ms"))
+NOTHING = SqlSerializer.of(pa.null(), basic.NOTHING.read, lambda _row, _slot: None)
+BINARY = SqlSerializer.of(pa.binary(), basic.BYTES.read, _bytes)
+"""Of bytes, and of values that only a function of the job knows."""
+
+_KNOWN = (
+    (basic.BOOLEAN, BOOLEAN),
+    (basic.BYTE, BYTE),
+    (basic.SHORT, SHORT),
+    (basic.INT, INT),
+    (basic.LONG, LONG),
+    (basic.FLOAT, FLOAT),
+    (basic.DOUBLE, DOUBLE),
+)
+
+
+def as_field(serializer: Serializer) -> SqlSerializer:
+    """The serializer of fields with this one; of a class that isn't known, as bytes."""
+    if isinstance(serializer, SqlSerializer):
+        return serializer
+    return next((field for known, field in _KNOWN if serializer is known), BINARY)
 
 
 def _read_text(data: bytes, position: int) -> tuple[str, int]:
@@ -97,8 +123,6 @@ def _read_text(data: bytes, position: int) -> tuple[str, int]:
 
 
 STRING_DATA = SqlSerializer.of(pa.string(), _read_text, _text)
-RAW_DATA = SqlSerializer.of(pa.binary(), basic.BYTES.read, _bytes)
-"""Values that only a function of the job knows."""
 
 
 def decimal_of(precision: int, scale: int) -> SqlSerializer:
@@ -126,7 +150,7 @@ def decimal_of(precision: int, scale: int) -> SqlSerializer:
     return SqlSerializer.of(pa.decimal128(precision, scale), read, field)
 
 
-def timestamp_of(precision: int) -> SqlSerializer:
+def timestamp_of(precision: int, zone: str | None = None) -> SqlSerializer:
     """`TimestampDataSerializer`. Raises ValueError."""
     if not 0 <= precision <= _MOST_NANOS:
         message = f"there is no TIMESTAMP({precision})"
@@ -148,14 +172,29 @@ def timestamp_of(precision: int) -> SqlSerializer:
         whole: int = _LITTLE_LONG.unpack_from(row, offset)[0] * 1_000_000
         return whole + int(nanos)
 
-    return SqlSerializer.of(pa.timestamp("ms" if is_millis else "ns"), read, field)
+    return SqlSerializer.of(pa.timestamp("ms" if is_millis else "ns", zone), read, field)
 
 
-def row_of(*fields: Serializer) -> Serializer:
-    """`RowDataSerializer`; a field of a serializer that isn't known is read as bytes."""
+def raw_of(inner: Serializer) -> SqlSerializer:
+    """`RawValueDataSerializer`: bytes of another serializer, which stay bytes if that can't read them."""
+    if inner.unreadable or pa.types.is_null(inner.type):
+        return BINARY
+
+    def value(data: bytes) -> Any:
+        content, end = inner.read(data, 0)
+        if end != len(data):
+            message = f"a value has {len(data)} bytes, of which {end} are read"
+            raise ValueError(message)
+        return content
+
+    return _sized(inner.type, value)
+
+
+def row_of(*fields: SqlSerializer) -> SqlSerializer:
+    """`RowDataSerializer`."""
     names = [f"f{number}" for number in range(len(fields))]
-    reads = [field_of(field) or _bytes for field in fields]
-    types = [field.type if field_of(field) else pa.binary() for field in fields]
+    reads = [field.field for field in fields]
+    types = [field.type for field in fields]
     start = (len(fields) + 8 + 63) // 64 * 8
 
     def row(data: bytes) -> dict[str, Any]:
@@ -169,10 +208,52 @@ def row_of(*fields: Serializer) -> Serializer:
             values[name] = None if is_null else read(data, start + 8 * number)
         return values
 
-    def read_row(data: bytes, position: int) -> tuple[dict[str, Any], int]:
+    type = pa.struct([("kind", pa.string()), *zip(names, types, strict=True)])
+    return _sized(type, row)
+
+
+def array_of(element: SqlSerializer) -> SqlSerializer:
+    """`ArrayDataSerializer`."""
+    return _sized(pa.list_(element.type), lambda data: _elements(data, element))
+
+
+def map_of(key: SqlSerializer, value: SqlSerializer) -> SqlSerializer:
+    """`MapDataSerializer`, of maps and of multisets, whose values are how often a key is in them."""
+
+    def pairs(data: bytes) -> list[tuple[Any, Any]]:
+        (size,) = _LITTLE_INT.unpack_from(data)
+        keys, position = sliced(data, _LITTLE_INT.size, size)
+        return list(zip(_elements(keys, key), _elements(data[position:], value), strict=True))
+
+    return _sized(pa.map_(key.type, value.type), pairs)
+
+
+def _elements(data: bytes, element: SqlSerializer) -> list[Any]:
+    """The elements of an array."""
+    (count,) = _LITTLE_INT.unpack_from(data)
+    start = 4 + (count + 31) // 32 * 4
+    if start + count * element.size > len(data):
+        message = f"an array of {count} elements has {len(data)} bytes"
+        raise ValueError(message)
+    nulls = int.from_bytes(data[4:start], "little")
+    read, size = element.field, element.size
+    return [
+        None if nulls >> number & 1 else read(data, start + size * number)
+        for number in range(count)
+    ]
+
+
+def _sized(type: pa.DataType, value: Callable[[bytes], Any]) -> SqlSerializer:
+    """The serializer of values with their size before them, or elsewhere than in their row.
+
+    Args:
+        type: The Arrow type that they are read as.
+        value: Makes a value of its bytes.
+    """
+
+    def read(data: bytes, position: int) -> tuple[Any, int]:
         count, position = counted(data, position)
         content, position = sliced(data, position, count)
-        return row(content), position
+        return value(content), position
 
-    type = pa.struct([("kind", pa.string()), *zip(names, types, strict=True)])
-    return SqlSerializer.of(type, read_row, lambda data, slot: row(_bytes(data, slot)))
+    return SqlSerializer.of(type, read, lambda data, slot: value(_bytes(data, slot)))
