@@ -1,4 +1,4 @@
-"""Collections of the JDK as Kryo 2.24 writes them, in Flink 1: a POJO's field of type `List` is one of them there.
+"""Collections of the JDK as Kryo 2.24 writes them, in Flink 1: a POJO's field of type `List` is one of them there. `kryo_5` is of Flink 2.
 
     value    varint 0 null | 1, varint number, [name of the class if the number is new] | n + 2 a registered class;
              [varint 1 a new object | n + 2 one that was there before]; its content
@@ -14,8 +14,11 @@ Source:
 import json
 import math
 import struct
-from collections.abc import Callable
-from typing import Any
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -23,21 +26,37 @@ from holdfast.backends.keys import java_hash
 from holdfast.flink.serializers.serializer import Serializer, not_readable, sliced, unreadable
 
 MOST_NESTED = 32
+ARRAY_LIST = "java.util.Arrays$ArrayList"
 _MOST_REPEATED = 1 << 24
 """Bytes of what is referred to: a few bytes could stand for any number of others."""
 
+_IMMUTABLE = "java.util.ImmutableCollections$"
+WITHOUT_NULLS = {f"{_IMMUTABLE}{name}" for name in ("List12", "ListN", "SubList", "Set12", "SetN")}
+"""Collections that refuse nulls."""
 _COLLECTIONS = {
+    *WITHOUT_NULLS,
     "java.util.ArrayDeque",
     "java.util.ArrayList",
+    ARRAY_LIST,
     "java.util.HashSet",
     "java.util.LinkedHashSet",
     "java.util.LinkedList",
     "java.util.Stack",
     "java.util.Vector",
+    "java.util.concurrent.CopyOnWriteArrayList",
 }
 _SORTED_COLLECTIONS = {"java.util.TreeSet"}
-_MAPS = {"java.util.HashMap", "java.util.Hashtable", "java.util.LinkedHashMap"}
+_MAPS = {
+    f"{_IMMUTABLE}Map1",
+    f"{_IMMUTABLE}MapN",
+    "java.util.HashMap",
+    "java.util.Hashtable",
+    "java.util.LinkedHashMap",
+    "java.util.concurrent.ConcurrentHashMap",
+}
 _SORTED_MAPS = {"java.util.TreeMap"}
+_SINGLE = {"java.util.Collections$SingletonList", "java.util.Collections$SingletonSet"}
+_SINGLE_MAP = "java.util.Collections$SingletonMap"
 _EMPTY: dict[str, Any] = {
     "java.util.Collections$EmptyList": [],
     "java.util.Collections$EmptyMap": {},
@@ -48,6 +67,13 @@ _DECLARED = {
     *_SORTED_COLLECTIONS,
     *_MAPS,
     *_SORTED_MAPS,
+    *_EMPTY,
+    *_SINGLE,
+    _SINGLE_MAP,
+    "java.io.Serializable",
+    "java.lang.Comparable",
+    "java.lang.Iterable",
+    "java.lang.Object",
     "java.util.AbstractCollection",
     "java.util.AbstractList",
     "java.util.AbstractMap",
@@ -56,12 +82,18 @@ _DECLARED = {
     "java.util.Deque",
     "java.util.List",
     "java.util.Map",
+    "java.util.NavigableMap",
+    "java.util.NavigableSet",
     "java.util.Queue",
     "java.util.Set",
     "java.util.SortedMap",
     "java.util.SortedSet",
 }
-"""What types can be declared as whose values may be read."""
+"""What types can be declared as whose values may be any of these classes."""
+_REGISTERED = {73: ARRAY_LIST, 80: "java.net.URI", 82: "java.util.UUID"}
+"""Classes that Flink has told Kryo of, by their numbers."""
+_DECLARED_NUMBER = 85
+"""The number of the class that a job has declared: Flink tells Kryo of it first."""
 
 
 TOPIC_PARTITION = pa.struct([("topic", pa.string()), ("partition", pa.int32())])
@@ -70,18 +102,25 @@ TOPIC_PARTITION = pa.struct([("topic", pa.string()), ("partition", pa.int32())])
 _KAFKA_PARTITION = "org.apache.flink.streaming.connectors.kafka.internals.KafkaTopicPartition"
 
 
-def kryo_of(java_class: str, *, is_of_flink_1: bool) -> Serializer:
-    """The serializer of a type that Flink leaves to Kryo."""
-    if is_of_flink_1 and java_class == _KAFKA_PARTITION:
+def kryo_of(java_class: str, graph_of: "type[KryoGraph] | None" = None) -> Serializer:
+    """The serializer of a type that Flink leaves to Kryo.
+
+    Args:
+        java_class: The type as it was declared.
+        graph_of: What reads the values; None for those of Kryo 2.24.
+    """
+    if graph_of is None and java_class == _KAFKA_PARTITION:
         return Serializer(TOPIC_PARTITION, _read_topic_partition)
-    if not is_of_flink_1 or java_class not in _DECLARED:
+    graph_of = graph_of or KryoGraph
+    is_text = java_class in graph_of.TEXTS
+    if not is_text and java_class not in _DECLARED | graph_of.OTHERS:
         return unreadable(f"{java_class} (by Kryo)")
 
     def read(data: bytes, position: int) -> tuple[str | None, int]:
-        graph = _Graph(data, position)
+        graph = graph_of(data, position, java_class)
         value = graph.value(0)
-        if value is None:
-            return None, graph.position
+        if value is None or is_text:
+            return value, graph.position
         return json.dumps(value, ensure_ascii=False), graph.position
 
     return Serializer(pa.string(), read)
@@ -89,7 +128,7 @@ def kryo_of(java_class: str, *, is_of_flink_1: bool) -> Serializer:
 
 def _read_topic_partition(data: bytes, position: int) -> tuple[dict[str, Any] | None, int]:
     """Read a partition of Kafka: its hash code, its number and its topic, in the order of the fields' names."""
-    graph = _Graph(data, position)
+    graph = KryoGraph(data, position, _KAFKA_PARTITION)
     kind = graph.varint()
     if kind == 0:
         return None, graph.position
@@ -111,29 +150,50 @@ def _hash_code(topic: str, partition: int) -> int:
     return code - (code >> 31 << 32)
 
 
-class _Graph:
+class KryoGraph:
     """A value and all that is in it, with what Kryo remembers meanwhile."""
 
-    def __init__(self, data: bytes, position: int) -> None:
+    ORDER = ">"
+    TEXTS: "ClassVar[Mapping[str, Callable[[Any], str | None]]]"
+    """What reads objects of a class that are read as texts."""
+    OTHERS: ClassVar[frozenset[str]] = frozenset()
+    """Classes that only this Kryo has a serializer for."""
+
+    def __init__(self, data: bytes, position: int, declared: str) -> None:
         self._data = data
         self.position = position
+        self._declared = declared
         self._names: list[str] = []
         self._objects: list[tuple[Any, int]] = []
         self._repeated = 0
 
     def value(self, depth: int) -> Any:
         """Read a value as something that JSON has."""
+        kind = self.varint()
+        return None if kind == 0 else self.instance(self.class_of(kind), depth)
+
+    def class_of(self, kind: int) -> int | str:
+        """The class that a number stands for: a number of `NUMBERS`, a name, or an empty text for texts."""
+        if kind in NUMBERS:
+            return kind
+        if kind not in {_BY_NAME, _STRING}:
+            return self._registered(kind - 2)
+        return self.class_name() if kind == _BY_NAME else ""
+
+    def _registered(self, number: int) -> str:
+        """The class that Kryo was told of as its number so and so."""
+        java_class = self._declared if number == _DECLARED_NUMBER else _REGISTERED.get(number)
+        if java_class is None:
+            raise not_readable(f"the class that Kryo knows as number {number}")
+        return java_class
+
+    def instance(self, java_class: int | str, depth: int) -> Any:
+        """Read a value of a class, or one that was there before."""
+        if isinstance(java_class, int):  # numbers are never referred to
+            return NUMBERS[java_class](self)
         if depth > MOST_NESTED:
             message = "collections stand in each other without end"
             raise ValueError(message)
-        kind = self.varint()
-        if kind == 0:
-            return None
-        if kind in _NUMBERS:  # they are never referred to
-            return _NUMBERS[kind](self)
-        if kind not in {_BY_NAME, _STRING}:
-            raise not_readable(f"the class that Kryo knows as number {kind - 2}")
-        java_class = self.class_name() if kind == _BY_NAME else ""
         reference = self.varint()
         if reference != 1:
             return self._before(reference - 2)
@@ -149,17 +209,17 @@ class _Graph:
         zigzag = self.varint()
         return zigzag >> 1 ^ -(zigzag & 1)
 
-    def fixed(self, form: struct.Struct) -> Any:
-        """Read a number of a fixed width."""
-        (value,) = form.unpack_from(self._data, self.position)
-        self.position += form.size
+    def fixed(self, code: str) -> Any:
+        """Read a number of a fixed width, of a code of `struct`."""
+        form = f"{self.ORDER}{code}"
+        (value,) = struct.unpack_from(form, self._data, self.position)
+        self.position += struct.calcsize(form)
         # JSON has no other.
         return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
     def character(self) -> str:
         """Read a character."""
-        unit, self.position = sliced(self._data, self.position, 2)
-        return unit.decode("utf-16-be")
+        return chr(self.fixed("H"))
 
     def class_name(self) -> str:
         """Read the name of a class, or the number of one that was named before."""
@@ -179,26 +239,66 @@ class _Graph:
         return value
 
     def _content(self, java_class: str, depth: int) -> Any:
+        """Read what stands in an object of a class."""
+        if java_class in self.TEXTS:
+            return self.TEXTS[java_class](self)
         if java_class in _EMPTY:
             return _EMPTY[java_class]
-        is_map = java_class in _MAPS or java_class in _SORTED_MAPS
-        if not is_map and java_class not in _COLLECTIONS and java_class not in _SORTED_COLLECTIONS:
-            raise not_readable(f"{java_class} (by Kryo)")
+        if java_class in _SINGLE:
+            return [self.value(depth + 1)]
+        if java_class in self.OTHERS:
+            return self.value(depth + 1)
+        if java_class == _SINGLE_MAP:
+            return self._pairs(1, depth)
+        if java_class in _MAPS or java_class in _SORTED_MAPS:
+            return self._pairs(self.size_of_map(java_class, depth), depth)
+        if java_class in _COLLECTIONS or java_class in _SORTED_COLLECTIONS:
+            return self.elements(java_class, depth)
+        raise not_readable(f"{java_class} (by Kryo)")
+
+    def size_of_map(self, java_class: str, depth: int) -> int:
+        """Read what stands before the entries of a map."""
+        self.check_comparator(java_class, depth)
+        return self.checked(self.varint())
+
+    def elements(self, java_class: str, depth: int) -> list[Any]:
+        """Read a collection."""
+        self.check_comparator(java_class, depth)
+        size = self.checked(self.varint())
+        if java_class == ARRAY_LIST:
+            self.class_of(self.varint())  # of the array behind the list
+        return [self.value(depth + 1) for _ in range(size)]
+
+    def check_comparator(self, java_class: str, depth: int) -> None:
+        """Read by what a sorted collection is sorted, which must be nothing of the job."""
         is_sorted = java_class in _SORTED_MAPS or java_class in _SORTED_COLLECTIONS
         if is_sorted and self.value(depth + 1) is not None:
             raise not_readable(f"a comparator of {java_class} (by Kryo)")
-        size = self.varint()
-        if size > len(self._data) - self.position:
-            message = (
-                f"{size} values are to follow, and {len(self._data) - self.position} bytes are left"
-            )
+
+    def checked(self, size: int) -> int:
+        """The size, if there are as many bytes. Raises ValueError."""
+        left = len(self._data) - self.position
+        if not 0 <= size <= left:
+            message = f"{size} values are to follow, and {left} bytes are left"
             raise ValueError(message)
-        if not is_map:
-            return [self.value(depth + 1) for _ in range(size)]
+        return size
+
+    def _pairs(self, size: int, depth: int) -> Any:
+        """Read the entries of a map: a dictionary, or pairs if not all keys are texts."""
         pairs = [(self.value(depth + 1), self.value(depth + 1)) for _ in range(size)]
         if all(isinstance(key, str) for key, _ in pairs):
             return dict(pairs)
         return [list(pair) for pair in pairs]
+
+    def next_is_null(self) -> bool:
+        """Whether the next byte is 0."""
+        return self._data[self.position] == 0
+
+    def big_integer(self) -> int:
+        """Read a number of any size."""
+        length = self.varint() - 1
+        data, self.position = sliced(self._data, self.position, length)
+        return int.from_bytes(data, "big", signed=True)
 
     def text(self) -> str | None:
         """Read a text."""
@@ -210,15 +310,8 @@ class _Graph:
                 end += 1
             self.position = end + 1
             return (data[position:end] + bytes([data[end] & 0x7F])).decode("ascii")
-        length, shift = first & 0x3F, 6
-        position += 1
-        more = first & 0x40
-        while more:
-            byte = data[position]
-            position += 1
-            length |= (byte & 0x7F) << shift
-            shift += 7
-            more = byte & 0x80 if shift < 32 else 0
+        _, length = self.flagged()
+        position = self.position
         if length < 2:
             self.position = position
             return "" if length else None
@@ -235,6 +328,15 @@ class _Graph:
         self.position = position
         units = data[start:position].decode("utf-8", "surrogatepass")
         return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+
+    def flagged(self) -> tuple[bool, int]:
+        """Read a number that is not negative, with a flag in the highest bit of its first byte."""
+        first = self._data[self.position]
+        self.position += 1
+        number = first & 0x3F
+        if first & 0x40:
+            number |= self.varint() << 6
+        return first >= 0x80, number
 
     def varint(self) -> int:
         """Read a number that is not negative."""
@@ -253,14 +355,45 @@ class _Graph:
 
 _UNFINISHED = object()
 _BY_NAME, _STRING = 1, 3
-_NUMBERS: dict[int, Callable[[_Graph], Any]] = {
-    2: _Graph.integer,
-    4: lambda graph: graph.fixed(struct.Struct(">f")),
-    5: lambda graph: graph.fixed(struct.Struct(">?")),
-    6: lambda graph: graph.fixed(struct.Struct(">b")),
-    7: _Graph.character,
-    8: lambda graph: graph.fixed(struct.Struct(">h")),
-    9: _Graph.integer,
-    10: lambda graph: graph.fixed(struct.Struct(">d")),
+NUMBERS: dict[int, Callable[[KryoGraph], Any]] = {
+    2: KryoGraph.integer,
+    4: lambda graph: graph.fixed("f"),
+    5: lambda graph: graph.fixed("?"),
+    6: lambda graph: graph.fixed("b"),
+    7: KryoGraph.character,
+    8: lambda graph: graph.fixed("h"),
+    9: KryoGraph.integer,
+    10: lambda graph: graph.fixed("d"),
 }
 """What reads the classes that Kryo knows from the beginning, by what stands for them."""
+
+
+def _big_decimal(graph: KryoGraph) -> str:
+    value = graph.big_integer()
+    digits = tuple(map(int, str(abs(value))))
+    return str(Decimal((int(value < 0), digits, -graph.integer())))
+
+
+def _local_date(graph: KryoGraph) -> str:
+    day, month, year = graph.fixed("h"), graph.fixed("h"), graph.integer()
+    return date(year, month, day).isoformat()
+
+
+def _millis(graph: KryoGraph) -> str:
+    return (datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=graph.varint())).isoformat()
+
+
+def uuid_of(high: int, low: int) -> str:
+    """The UUID of two numbers of 64 bits."""
+    most = (1 << 64) - 1
+    return str(uuid.UUID(int=(high & most) << 64 | low & most))
+
+
+KryoGraph.TEXTS = {
+    "java.math.BigDecimal": _big_decimal,
+    "java.math.BigInteger": lambda graph: str(graph.big_integer()),
+    "java.net.URI": KryoGraph.text,
+    "java.time.LocalDate": _local_date,
+    "java.util.Date": _millis,
+    "java.util.UUID": lambda graph: uuid_of(graph.integer(), graph.integer()),
+}

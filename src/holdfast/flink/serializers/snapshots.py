@@ -15,8 +15,9 @@ from typing import Any
 
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.flink.binary import DataInput, damaged, read_java_object
-from holdfast.flink.serializers import basic, composite, sql
+from holdfast.flink.serializers import basic, composite, flink_classes, sql
 from holdfast.flink.serializers.kryo import kryo_of
+from holdfast.flink.serializers.kryo_5 import Kryo5Graph
 from holdfast.flink.serializers.logical_types import element_type, logical_type
 from holdfast.flink.serializers.serializer import Serializer, unreadable
 
@@ -27,6 +28,8 @@ _COMPOSITE_MAGIC, _NESTED_MAGIC, _MAP_MAGIC = 911108, 1333245, 0x4F2C69A3D70
 _BASE = "org.apache.flink.api.common.typeutils.base."
 _SQL = "org.apache.flink.table.runtime.typeutils."
 _RUNTIME = "org.apache.flink.api.java.typeutils.runtime."
+_SCALA = "org.apache.flink.api.scala.typeutils."
+_STREAMING = "org.apache.flink.streaming."
 
 
 class UnknownSnapshotError(Exception):
@@ -85,7 +88,8 @@ def _simple() -> dict[str, Serializer]:
         "CharPrimitive": basic.array_of(basic.CHAR),
         "String": basic.array_of(basic.STRING),
     }
-    windows = "org.apache.flink.streaming.api.windowing.windows."
+    windows = f"{_STREAMING}api.windowing.windows."
+    table_windows = "org.apache.flink.table.runtime.operators.window."
     void = "org.apache.flink.runtime.state.VoidNamespaceSerializer"
     wrapper = "org.apache.flink.streaming.api.utils.ByteArrayWrapperSerializer"
     return {
@@ -103,6 +107,11 @@ def _simple() -> dict[str, Serializer]:
         ),
         f"{_SQL}StringDataSerializer$StringDataSerializerSnapshot": sql.STRING_DATA,
         "org.apache.flink.table.dataview.NullSerializer$NullSerializerSnapshot": basic.NOTHING,
+        f"{table_windows}TimeWindow$Serializer$TimeWindowSerializerSnapshot": basic.TIME_WINDOW,
+        f"{table_windows}CountWindow$Serializer$CountWindowSerializerSnapshot": basic.LONG,
+        f"{table_windows}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot": basic.NOTHING,
+        f"{_RUNTIME}Tuple0SerializerSnapshot": basic.NOTHING,
+        f"{_SCALA}UnitSerializer$UnitSerializerSnapshot": basic.NOTHING,
         f"{windows}TimeWindow$Serializer$TimeWindowSerializerSnapshot": basic.TIME_WINDOW,
         f"{windows}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot": basic.NOTHING,
     }
@@ -241,7 +250,7 @@ def _kryo(source: DataInput, java_class: str, version: int, _depth: int) -> Seri
             for _ in range(2):
                 if source.byte():
                     source.take(source.count())
-    return kryo_of(name, is_of_flink_1=source.is_of_flink_1)
+    return kryo_of(name, None if source.is_of_flink_1 else Kryo5Graph)
 
 
 def _enum(source: DataInput, java_class: str, version: int, _depth: int) -> Serializer:
@@ -249,6 +258,14 @@ def _enum(source: DataInput, java_class: str, version: int, _depth: int) -> Seri
         raise UnknownSnapshotError(java_class)
     source.utf()
     return composite.enum_of([source.utf() for _ in range(source.count(2))])
+
+
+def _scala_enum(source: DataInput, java_class: str, version: int, _depth: int) -> Serializer:
+    if version != 3:
+        raise UnknownSnapshotError(java_class)
+    source.utf()
+    pairs = [(source.utf(), source.read_int()) for _ in range(source.count(6))]
+    return flink_classes.numbered_enum({number: name for name, number in pairs})
 
 
 def _perhaps_with_time_to_live(
@@ -352,11 +369,34 @@ _OTHERS: dict[str, _ReadSnapshot] = {
     ),
     f"{_RUNTIME}PojoSerializerSnapshot": _pojo,
     f"{_RUNTIME}kryo.KryoSerializerSnapshot": _kryo,
-    "org.apache.flink.api.scala.typeutils.ScalaCaseClassSerializerSnapshot": _composite(
-        composite.case_class_of, -1, _java_class
+    **dict.fromkeys(
+        (
+            f"{_SCALA}ScalaCaseClassSerializerSnapshot",
+            f"{_SCALA}Tuple2CaseClassSerializerSnapshot",
+        ),
+        _composite(composite.case_class_of, -1, _java_class),
     ),
-    "org.apache.flink.runtime.state.ttl.TtlStateFactory$TtlSerializerSnapshot": _composite(
-        composite.with_last_access, 2
+    f"{_SCALA}ScalaEitherSerializerSnapshot": _composite(composite.either_of, 2),
+    f"{_SCALA}ScalaEnumSerializerSnapshot": _scala_enum,
+    f"{_SCALA}ScalaOptionSerializerSnapshot": _composite(flink_classes.option_of, 1),
+    f"{_SCALA}TraversableSerializerSnapshot": _composite(
+        lambda element: composite.nullable_elements(element, null=0), 1, _java_class
+    ),
+    f"{_STREAMING}api.datastream.CoGroupedStreams$UnionSerializerSnapshot": _composite(
+        flink_classes.one_of_two, 2
+    ),
+    f"{_STREAMING}api.operators.co.IntervalJoinOperator$BufferEntrySerializerSnapshot": _composite(
+        flink_classes.buffered, 1
+    ),
+    f"{_STREAMING}runtime.streamrecord.StreamElementSerializer$StreamElementSerializerSnapshot": (
+        _composite(flink_classes.stream_element, 1)
+    ),
+    **dict.fromkeys(
+        (
+            "org.apache.flink.runtime.state.ttl.TtlStateFactory$TtlSerializerSnapshot",
+            "org.apache.flink.runtime.state.v2.ttl.TtlStateFactory$TtlSerializerSnapshot",
+        ),
+        _composite(composite.with_last_access, 2),
     ),
     "org.apache.flink.runtime.state.ttl.TtlAwareSerializerSnapshot": _perhaps_with_time_to_live,
     f"{_SQL}RowDataSerializer$RowDataSerializerSnapshot": _sql_row,
