@@ -1,11 +1,9 @@
 import java.math.BigDecimal;
 import java.time.LocalDateTime;
-import java.util.concurrent.ExecutionException;
 import org.apache.flink.api.common.typeinfo.TypeInformation;
 import org.apache.flink.api.common.typeinfo.Types;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.core.execution.JobClient;
-import org.apache.flink.core.execution.SavepointFormatType;
 import org.apache.flink.streaming.api.datastream.DataStream;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.table.api.Schema;
@@ -24,7 +22,6 @@ import org.apache.flink.types.Row;
  */
 public class SqlJob {
     static final long ROWS = 20;
-    static final int ATTEMPTS = 200;
     static final String NESTED_COLUMNS =
             "k BIGINT, n INT, longs ARRAY<BIGINT>, names ARRAY<STRING>, bits ARRAY<BOOLEAN>, "
                     + "prices MAP<STRING, DECIMAL(30, 2)>, pair ROW<a INT, b ROW<c STRING, d ARRAY<ROW<e DOUBLE>>>>, "
@@ -103,20 +100,7 @@ public class SqlJob {
         while (!isDone) {
             Thread.sleep(20);
         }
-        SavepointFormatType format = SavepointFormatType.valueOf(arguments[1].toUpperCase());
-        for (int attempt = 1; ; attempt++) { // Flink refuses as long as not all tasks run
-            try {
-                System.out.println(
-                        "@savepoint\t" + client.stopWithSavepoint(false, arguments[3], format).get());
-                return;
-            } catch (ExecutionException error) {
-                if (attempt == ATTEMPTS) {
-                    client.cancel().get();
-                    throw error;
-                }
-                Thread.sleep(100);
-            }
-        }
+        System.out.println("@savepoint\t" + Savepoints.stopped(client, arguments[3], arguments[1]));
     }
 
     /** Lets the rows through, and then waits for the savepoint. */

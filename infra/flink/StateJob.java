@@ -1,8 +1,5 @@
-import java.io.IOException;
-import java.io.UncheckedIOException;
 import java.math.BigDecimal;
 import java.net.URI;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
@@ -14,7 +11,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.stream.Stream;
 import org.apache.flink.api.common.functions.AggregateFunction;
 import org.apache.flink.api.common.functions.OpenContext;
 import org.apache.flink.api.common.functions.RichMapFunction;
@@ -112,40 +108,11 @@ public class StateJob {
             Thread.sleep(20);
         }
         if (retains) {
-            print("checkpoint", retained(client, Path.of(URI.create(arguments[4]))));
+            print("checkpoint", Savepoints.retained(client, Path.of(URI.create(arguments[4]))));
             return;
         }
         SavepointFormatType format = SavepointFormatType.valueOf(arguments[2].toUpperCase());
         print("savepoint", client.stopWithSavepoint(false, arguments[4], format).get());
-    }
-
-    /** Cancels the job when there is a second checkpoint from now on, which has all that the job has seen. */
-    static URI retained(JobClient client, Path directory) throws Exception {
-        long first = newest(directory);
-        while (newest(directory) < first + 2) {
-            Thread.sleep(20);
-        }
-        client.cancel().get();
-        while (!client.getJobStatus().get().isGloballyTerminalState()) {
-            Thread.sleep(20);
-        }
-        long last = newest(directory);
-        return directory.resolve(client.getJobID().toString()).resolve("chk-" + last).toUri();
-    }
-
-    /** The number of the newest checkpoint that is complete, or 0. */
-    static long newest(Path directory) throws IOException {
-        if (!Files.exists(directory)) {
-            return 0;
-        }
-        try (Stream<Path> files = Files.find(directory, 3, (path, about) -> path.endsWith("_metadata"))) {
-            return files.map(path -> path.getParent().getFileName().toString().substring(4))
-                    .mapToLong(Long::parseLong)
-                    .max()
-                    .orElse(0);
-        } catch (UncheckedIOException error) { // an older one went meanwhile
-            return 0;
-        }
     }
 
     static Tuple2<String, Long> pair(long number) {

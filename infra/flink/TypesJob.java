@@ -1,4 +1,5 @@
 import java.io.Serializable;
+import java.net.URI;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.time.LocalDate;
@@ -14,7 +15,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.UUID;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.CoGroupFunction;
@@ -28,7 +28,6 @@ import org.apache.flink.api.common.typeinfo.TypeInformation;
 import org.apache.flink.api.common.typeinfo.Types;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.core.execution.JobClient;
-import org.apache.flink.core.execution.SavepointFormatType;
 import org.apache.flink.runtime.state.FunctionInitializationContext;
 import org.apache.flink.runtime.state.FunctionSnapshotContext;
 import org.apache.flink.streaming.api.checkpoint.CheckpointedFunction;
@@ -42,7 +41,7 @@ import org.apache.flink.util.Collector;
 
 /**
  * A job with values that Flink leaves to Kryo, POJOs with collections and subclasses, rows, and what joins keep. It runs with Flink
- * 1.15 to 2.3.
+ * 1.20 to 2.3.
  *
  * <pre>
  *   java -cp 'classes:jars/*' TypesJob BACKEND FORMAT PARALLELISM DIRECTORY [KEY=VALUE]...   prints the savepoint's URI
@@ -53,7 +52,6 @@ import org.apache.flink.util.Collector;
  */
 public class TypesJob {
     static final int KEYS = 8;
-    static final int ATTEMPTS = 200;
     static final AtomicInteger DONE = new AtomicInteger();
 
     /** What a parcel may be. */
@@ -149,11 +147,11 @@ public class TypesJob {
             Thread.sleep(20);
         }
         if (retains) {
-            System.out.println("@checkpoint\t" + StateJob.retained(client, Path.of(java.net.URI.create(arguments[3]))));
+            Path directory = Path.of(URI.create(arguments[3]));
+            System.out.println("@checkpoint\t" + Savepoints.retained(client, directory));
             return;
         }
-        SavepointFormatType format = SavepointFormatType.valueOf(arguments[1].toUpperCase());
-        System.out.println("@savepoint\t" + stopped(client, arguments[3], format));
+        System.out.println("@savepoint\t" + Savepoints.stopped(client, arguments[3], arguments[1]));
     }
 
     /** Joins whose windows are all open in the savepoint. */
@@ -181,22 +179,6 @@ public class TypesJob {
                                     Iterable<Long> left, Iterable<String> right, Collector<String> out) {}
                         },
                         Types.STRING);
-    }
-
-    /** Stops the job with a savepoint, as soon as all its tasks run, which Flink refuses to do before. */
-    static String stopped(JobClient client, String directory, SavepointFormatType format)
-            throws Exception {
-        for (int attempt = 1; ; attempt++) {
-            try {
-                return client.stopWithSavepoint(false, directory, format).get();
-            } catch (ExecutionException error) {
-                if (attempt == ATTEMPTS) {
-                    client.cancel().get();
-                    throw error;
-                }
-                Thread.sleep(100);
-            }
-        }
     }
 
     /** Lets the first numbers through, and then waits for the savepoint, or goes on as fast as it can. */

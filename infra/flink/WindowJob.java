@@ -1,11 +1,9 @@
 import java.time.Duration;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.typeinfo.Types;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.core.execution.JobClient;
-import org.apache.flink.core.execution.SavepointFormatType;
 import org.apache.flink.streaming.api.datastream.DataStream;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.streaming.api.functions.sink.v2.DiscardingSink;
@@ -31,7 +29,6 @@ import org.apache.flink.util.Collector;
 public class WindowJob {
     static final long STORED = 12;
     static final long ALL = 18;
-    static final int ATTEMPTS = 100;
     static final AtomicInteger SEEN = new AtomicInteger();
 
     public static void main(String[] arguments) throws Exception {
@@ -71,24 +68,7 @@ public class WindowJob {
         while (SEEN.get() < STORED) {
             Thread.sleep(20);
         }
-        SavepointFormatType format = SavepointFormatType.valueOf(arguments[2].toUpperCase());
-        System.out.println("@savepoint\t" + stopped(client, arguments[4], format));
-    }
-
-    /** Stops the job with a savepoint, as soon as all its tasks run, which Flink refuses to do before. */
-    static String stopped(JobClient client, String directory, SavepointFormatType format)
-            throws Exception {
-        for (int attempt = 1; ; attempt++) {
-            try {
-                return client.stopWithSavepoint(false, directory, format).get();
-            } catch (ExecutionException error) {
-                if (attempt == ATTEMPTS) {
-                    client.cancel().get();
-                    throw error;
-                }
-                Thread.sleep(100);
-            }
-        }
+        System.out.println("@savepoint\t" + Savepoints.stopped(client, arguments[4], arguments[2]));
     }
 
     static long second(long number) {

@@ -131,12 +131,32 @@ def test_streams_are_found_wherever_they_are(tmp_path: Path) -> None:
 
 def test_files_that_were_moved_are_found_where_one_says(tmp_path: Path) -> None:
     (tmp_path / "state").write_bytes(STREAM)
-    stream = file("hdfs://nn:8020/flink/job/shared/state", len(STREAM))
+    stream = file("hdfs://nn:8020/flink/job/files/state", len(STREAM))
     directory = write(tmp_path, metadata({"job": {0: Subtask(keyed=keyed(stream))}}))
     with pytest.raises(InvalidRequestError, match=r"another store.*--moved"):
         flink.open(directory).states()
-    moved = {"hdfs://nn:8020/flink/job/shared": f"file://{tmp_path}"}
+    moved = {"hdfs://nn:8020/flink/job/files": f"file://{tmp_path}"}
     assert value_of(flink.open(directory, moved=moved)) == [ROW]
+
+
+@pytest.mark.parametrize("job", ["hdfs://nn:8020/flink/5f2d", "file:/no/such/5f2d"])
+@pytest.mark.parametrize(
+    ("place", "metadata_in", "kept_in"),
+    [
+        ("shared/a/state", "chk-7", "shared/a"),
+        ("chk-7/state", "chk-7", "chk-7"),
+        ("chk-7/state", "copy", "copy"),
+        ("taskowned/state", "copy", "copy/taskowned"),
+    ],
+)
+def test_a_job_that_was_moved_with_all_its_files_is_read(
+    job: str, place: str, metadata_in: str, kept_in: str, tmp_path: Path
+) -> None:
+    (tmp_path / kept_in).mkdir(parents=True)
+    (tmp_path / kept_in / "state").write_bytes(STREAM)
+    stream = file(f"{job}/{place}", len(STREAM))
+    content = metadata({"job": {0: Subtask(keyed=keyed(stream))}})
+    assert value_of(flink.open(write(tmp_path / metadata_in, content))) == [ROW]
 
 
 @pytest.mark.parametrize("name", ["../state", "a/b", "..", "", "/etc/passwd"])

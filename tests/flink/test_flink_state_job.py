@@ -1,4 +1,4 @@
-"""Savepoints of `infra/flink/StateJob.java`, made by `infra/flink/golden.py`; what is in them follows formulas."""
+"""Savepoints and checkpoints of `infra/flink/StateJob.java`, made by `infra/flink/golden.py`; what is in them follows formulas."""
 
 import tarfile
 from pathlib import Path
@@ -8,22 +8,42 @@ import pytest
 
 from holdfast import flink
 
-ARCHIVE = Path(__file__).parents[1] / "data" / "flink" / "state-job.tar.xz"
+DATA = Path(__file__).parents[1] / "data" / "flink"
 KEYS = range(20)
 FORMS = ["hashmap-canonical", "hashmap-native", "rocksdb-canonical", "rocksdb-native"]
+CHECKPOINTS = ["incremental", "compressed", "merged", "forst"]
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("state-job")
-    with tarfile.open(ARCHIVE) as content:
-        content.extractall(directory, filter="data")
-    return directory / "state-job"
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("flink")
+    for name in ("state-job", "checkpoints"):
+        with tarfile.open(DATA / f"{name}.tar.xz") as content:
+            content.extractall(directory, filter="data")
+    return directory
 
 
-@pytest.fixture(params=FORMS)
-def savepoint(archive: Path, request: pytest.FixtureRequest) -> flink.FlinkSavepoint:
-    return flink.open(archive / request.param)
+def checkpoint(archives: Path, name: str) -> flink.FlinkSavepoint:
+    """A retained checkpoint, which was moved since with all files of its job."""
+    [directory] = (archives / "checkpoints" / name).glob("chk-*")
+    return flink.open(directory)
+
+
+@pytest.fixture(params=FORMS + CHECKPOINTS)
+def savepoint(archives: Path, request: pytest.FixtureRequest) -> flink.FlinkSavepoint:
+    if request.param in CHECKPOINTS:
+        return checkpoint(archives, request.param)
+    return flink.open(archives / "state-job" / request.param)
+
+
+def test_changes_that_only_flink_can_apply_hide_no_other_state(archives: Path) -> None:
+    savepoint = checkpoint(archives, "changelog")
+    failures = {
+        row["operator"]: row["failure"] for row in savepoint.states().to_pylist() if row["failure"]
+    }
+    assert failures.keys() == {"by-long", "by-pair"}
+    assert all("take a canonical savepoint" in failure for failure in failures.values())
+    assert savepoint.read_state("numbers", "longs").num_rows == 10
 
 
 def test_keyed_state_is_what_the_job_has_written(savepoint: flink.FlinkSavepoint) -> None:

@@ -461,9 +461,50 @@ def test_collections_of_kryo_are_read_as_json_from_flink_1(
     handle = list_states({"v": (kind, [data, data])})
     savepoint = opened(tmp_path, Subtask(operator=handle), version=4)
     assert savepoint.read_state("job", "v").column("value").to_pylist() == [value] * 2
-    # Flink 2 has another Kryo, which writes other bytes.
-    newer = opened(tmp_path, Subtask(operator=handle), version=6)
-    assert newer.read_state("job", "v").column("value").to_pylist() == [bytes_of(data)] * 2
+
+
+KRYO_5 = [
+    ("00", None),
+    ("01 00 'java.util.ArrayLis' f4 01 83 03 00 01 82 'a' 01 'b' b4", '["a", "b4"]'),
+    ("01 00 'java.util.ArrayLis' f4 01 84 09 01 00 01 08 00", "[null, 4, null]"),
+    ("01 00 'java.util.ArrayLis' f4 01 83 00", "[null, null]"),
+    ("01 00 'java.util.LinkedLis' f4 01 03 02 06 0a 000000000000e03f", "[3, 0.5]"),
+    ("01 00 'java.util.TreeMa' f0 01 02 00 03 01 82 'a' 09 0d", '{"a": -7}'),
+    ("01 00 'java.util.TreeSe' f4 01 01 00", "[]"),
+    ("01 00 'java.util.ImmutableCollections$List1' b2 01 83 03 01 82 'i' 03", '["i", "i"]'),
+    ("'K' 01 82 03 00 01 81", '[""]'),
+    (
+        "01 00 'java.util.Optiona' ec 01 'T' 01 0100000000000000 feffffffffffffff",
+        '"00000000-0000-0001-ffff-fffffffffffe"',
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "value"), KRYO_5, ids=[str(value) for _, value in KRYO_5])
+def test_collections_of_kryo_are_read_as_json_from_flink_2(
+    data: str, value: str | None, tmp_path: Path
+) -> None:
+    kind = Kind(kryo("java.lang.Object"), pa.string(), bytes_of, st.none())
+    savepoint = opened(tmp_path, Subtask(operator=list_states({"v": (kind, [data, data])})))
+    assert savepoint.read_state("job", "v").column("value").to_pylist() == [value] * 2
+
+
+TIMES = [
+    ("LocalDate", "'W' 01 e80f 02 1d", "2024-02-29"),
+    ("LocalTime", "'W' 01 f4", "11:00:00"),
+    ("LocalTime", "'W' 01 0b fd", "11:02:00"),
+    ("LocalTime", "'W' 01 0b 02 03 05", "11:02:03.000000005"),
+    ("LocalDateTime", "'W' 01 e80f 02 1d ff", "2024-02-29T00:00:00"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "text"), TIMES, ids=[text for _, _, text in TIMES])
+def test_times_that_kryo_has_written_are_texts(
+    name: str, data: str, text: str, tmp_path: Path
+) -> None:
+    kind = Kind(kryo(f"java.time.{name}"), pa.string(), bytes_of, st.none())
+    savepoint = opened(tmp_path, Subtask(operator=list_states({"v": (kind, [data])})))
+    assert savepoint.read_state("job", "v").column("value").to_pylist() == [text]
 
 
 def test_what_kryo_refers_to_again_and_again_is_refused(tmp_path: Path) -> None:

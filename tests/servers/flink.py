@@ -11,6 +11,7 @@ import pytest
 
 _ROOT = Path(__file__).parents[2]
 _SOURCES = [
+    _ROOT / "infra" / "flink" / "Savepoints.java",
     _ROOT / "infra" / "flink" / "StateJob.java",
     _ROOT / "infra" / "flink" / "WindowJob.java",
     _ROOT / "examples" / "flink" / "Orders.java",

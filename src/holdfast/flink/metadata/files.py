@@ -1,7 +1,8 @@
 """Bytes of state wherever they are: in the metadata, beside it, or in files that it names.
 
 Metadata of checkpoints names files absolutely. Names are believed only where the checkpoint itself is, or where the
-caller says that files were moved to: a file from elsewhere can't make a reader open what it likes.
+caller says that files were moved to: a file from elsewhere can't make a reader open what it likes. If a file is not
+there, it is looked for where it would be had the job's whole directory been moved.
 """
 
 import re
@@ -15,6 +16,9 @@ from holdfast.flink.binary import DataInput, damaged
 from holdfast.flink.metadata.handles import FileStream, InlineStream, StreamHandle
 from holdfast.locations.file_systems import file_system_for
 
+_IN_A_JOB = re.compile(r".*/(chk-\d+|shared|taskowned)/(.+)")
+"""A file of a job's checkpoints, as Flink names it."""
+_CHECKPOINT = re.compile(r"chk-\d+")
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
 
 
@@ -71,31 +75,48 @@ class StateFiles:
         """
         if isinstance(handle, InlineStream):
             return _Inline(handle.data)
-        return _File(self._uri(handle), handle)
+        return _File(self._uris(handle), handle)
 
     def input(self, stream: StateStream, start: int, end: int) -> DataInput:
         """Bytes of a stream from one position to another, to be read value by value."""
         return DataInput(stream.read(start, end), is_of_flink_1=self._is_of_flink_1)
 
-    def _uri(self, handle: FileStream) -> str:
+    def _uris(self, handle: FileStream) -> list[str]:
+        """Where a file may be, the likeliest first."""
         if handle.is_relative:
             if "/" in handle.uri or handle.uri in {"", ".", ".."} or "\0" in handle.uri:
                 raise damaged("a file beside the metadata has a name that leads elsewhere")
-            return uripath.join(self._directory, handle.uri)
+            return [uripath.join(self._directory, handle.uri)]
         try:
             uri = _normal(handle.uri)
         except InvalidRequestError as error:
             raise damaged(f"a file has no usable name ({error.args[0]})") from error
         for old, new in self._moved.items():
             if f"{uri}/".startswith(f"{old.removesuffix('/')}/"):
-                return uripath.normalize(uripath.join(new, uri[len(old) :].strip("/")))
-        if _store(uri) != _store(self._directory):
+                return [uripath.normalize(uripath.join(new, uri[len(old) :].strip("/")))]
+        moved = self._moved_with_all(uri)
+        if _store(uri) == _store(self._directory):
+            return [uri, *moved]
+        if not moved:
             message = (
                 "a file of the checkpoint is in another store than its metadata; if that is where it "
                 "is, or it was moved, say so: moved={old: new}, or --moved OLD=NEW"
             )
             raise InvalidRequestError(message, uri)
-        return uri
+        return moved
+
+    def _moved_with_all(self, uri: str) -> list[str]:
+        """Where a file is if all of the job's directory was moved; nothing if that can't be said."""
+        match = _IN_A_JOB.fullmatch(uri)
+        if match is None:
+            return []
+        directory, (place, name) = self._directory, match.groups()
+        if _CHECKPOINT.fullmatch(uripath.name(directory)):
+            return [uripath.join(uripath.parent(directory), place, name)]
+        # The checkpoint alone was copied, under another name.
+        return [
+            uripath.join(directory, name if _CHECKPOINT.fullmatch(place) else f"{place}/{name}")
+        ]
 
 
 class _Inline:
@@ -115,8 +136,8 @@ class _Inline:
 
 
 class _File:
-    def __init__(self, uri: str, handle: FileStream) -> None:
-        self._uri = uri
+    def __init__(self, uris: list[str], handle: FileStream) -> None:
+        self._uris = uris
         self._start = handle.start
         self._file: BinaryIO | None = None
         self.size = handle.size
@@ -124,22 +145,26 @@ class _File:
     def read(self, start: int, end: int) -> bytes:
         _check(start, end, self.size)
         if self._file is None:
-            try:
-                self._file = file_system_for(self._uri).open(self._uri)
-            except CheckpointNotFoundError as error:
-                message = (
-                    "a file of the checkpoint is missing; if it was moved, say where to: "
-                    "moved={old: new}, or --moved OLD=NEW"
-                )
-                raise CheckpointNotFoundError(message, self._uri) from error
+            self._file, uri = self._opened()
             length = self._file.seek(0, 2)
             if length < self._start + self.size:
-                message = (
-                    f"{self._uri} has {length} bytes, and {self._start + self.size} by its metadata"
-                )
+                message = f"{uri} has {length} bytes, and {self._start + self.size} by its metadata"
                 raise damaged(message)
         self._file.seek(self._start + start)
         return bytes(read_exactly(self._file, end - start))
+
+    def _opened(self) -> tuple[BinaryIO, str]:
+        """The file, and where it is. Raises `CheckpointNotFoundError`."""
+        for uri in self._uris:
+            try:
+                return file_system_for(uri).open(uri), uri
+            except CheckpointNotFoundError:
+                continue
+        message = (
+            "a file of the checkpoint is missing; if it was moved, say where to: "
+            "moved={old: new}, or --moved OLD=NEW"
+        )
+        raise CheckpointNotFoundError(message, self._uris[0])
 
     def __enter__(self) -> Self:
         return self

@@ -232,11 +232,18 @@ class KryoGraph:
         value, size = (
             self._objects[number] if 0 <= number < len(self._objects) else (_UNFINISHED, 0)
         )
-        self._repeated += size
-        if value is _UNFINISHED or self._repeated > _MOST_REPEATED:
-            message = "a value refers to another that is not there, or to too many"
+        if value is _UNFINISHED:
+            message = "a value refers to another that is not there"
             raise ValueError(message)
+        self.repeat(size)
         return value
+
+    def repeat(self, size: int) -> None:
+        """Count bytes that stand for more than is stored. Raises ValueError if they are too many."""
+        self._repeated += size
+        if self._repeated > _MOST_REPEATED:
+            message = "a value refers to too many others"
+            raise ValueError(message)
 
     def _content(self, java_class: str, depth: int) -> Any:
         """Read what stands in an object of a class."""

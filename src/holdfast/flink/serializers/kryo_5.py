@@ -32,13 +32,14 @@ class Kryo5Graph(KryoGraph):
     def elements(self, java_class: str, depth: int) -> list[Any]:
         """Read a collection."""
         are_of_one_class, size_and_one = self.flagged()
-        size = self.checked(size_and_one - 1)
         self.check_comparator(java_class, depth)
-        if not are_of_one_class:
+        kind = self.varint() if are_of_one_class else None
+        if kind == 0:  # all are null, and take no bytes
+            self.repeat(size_and_one - 1)
+            return [None] * (size_and_one - 1)
+        size = self.checked(size_and_one - 1)
+        if kind is None:
             return [self.value(depth + 1) for _ in range(size)]
-        kind = self.varint()
-        if kind == 0:
-            return [None] * size
         element = self.class_of(kind)
         has_nulls = java_class not in WITHOUT_NULLS and self.fixed("?")
         values = []

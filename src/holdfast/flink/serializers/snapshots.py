@@ -16,10 +16,12 @@ from typing import Any
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.flink.binary import DataInput, damaged, read_java_object
 from holdfast.flink.serializers import basic, composite, flink_classes, sql
+from holdfast.flink.serializers.avro import avro_of
 from holdfast.flink.serializers.kryo import kryo_of
 from holdfast.flink.serializers.kryo_5 import Kryo5Graph
 from holdfast.flink.serializers.logical_types import element_type, logical_type
-from holdfast.flink.serializers.serializer import Serializer, unreadable
+from holdfast.flink.serializers.serializer import Serializer, reading, unreadable
+from holdfast.flink.serializers.texts import read_string
 
 MOST_NESTED = 32
 
@@ -277,6 +279,22 @@ def _perhaps_with_time_to_live(
     return read_snapshot(source, depth + 1)
 
 
+def _avro(source: DataInput, java_class: str, version: int, _depth: int) -> Serializer:
+    if version == 1:
+        schema = source.utf()
+        return avro_of("a record", schema)
+    if version == 2:
+        return avro_of(source.utf(), source.utf())
+    if version != 3:
+        raise UnknownSnapshotError(java_class)
+    texts = []
+    for _ in range(2):
+        with reading("a schema of Avro"):
+            text, source.position = read_string(source.data, source.position)
+        texts.append(text or "")
+    return avro_of(*texts)
+
+
 def _sql_row(source: DataInput, java_class: str, version: int, depth: int) -> Serializer:
     if version != 3:
         raise UnknownSnapshotError(java_class)
@@ -399,6 +417,7 @@ _OTHERS: dict[str, _ReadSnapshot] = {
         _composite(composite.with_last_access, 2),
     ),
     "org.apache.flink.runtime.state.ttl.TtlAwareSerializerSnapshot": _perhaps_with_time_to_live,
+    "org.apache.flink.formats.avro.typeutils.AvroSerializerSnapshot": _avro,
     f"{_SQL}RowDataSerializer$RowDataSerializerSnapshot": _sql_row,
     f"{_SQL}LinkedListSerializer$LinkedListSerializerSnapshot": _composite(
         composite.linked_list_of, 1, _list_has_mask
