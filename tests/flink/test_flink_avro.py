@@ -29,7 +29,8 @@ def opened(directory: Path, described: bytes, *values: bytes) -> flink.FlinkSave
 
 def read(directory: Path, described: bytes, *values: bytes) -> list[Any]:
     table = opened(directory, described, *values).read_state("job", "v")
-    return table.column("value").to_pylist()
+    values_read: list[Any] = table.column("value").to_pylist()
+    return values_read
 
 
 def of_schema(schema: Any) -> bytes:

@@ -19,7 +19,7 @@ _Value = TypeVar("_Value")
 
 _MOST_NESTED = 100
 _START = 0xACED0005
-_END_OF_BLOCKS = 0x78
+_NULL, _REFERENCE, _CLASS, _END_OF_BLOCKS, _PROXY = 0x70, 0x71, 0x72, 0x78, 0x7D
 _FIRST_HANDLE = 0x7E0000
 _HAS_METHOD, _IS_SERIALIZABLE, _IS_EXTERNAL, _HAS_BLOCKS = 1, 2, 4, 8
 
@@ -63,40 +63,30 @@ class _Stream:
     def __init__(self, source: DataInput) -> None:
         self._source = source
         self._handles: list[Any] = []
+        self._readers: dict[int, Callable[[int], Any]] = {
+            _REFERENCE: lambda _depth: self._before(),
+            _CLASS: self._new_class,
+            _PROXY: self._new_proxy,
+            0x73: self._object,
+            0x74: lambda _depth: self._kept(source.utf()),
+            0x75: self._array,
+            0x76: lambda depth: self._kept(self._needed_class(depth)),
+            0x77: lambda _depth: source.take(source.byte()),
+            0x7A: lambda _depth: source.take(source.count()),
+            0x7C: lambda _depth: self._kept(modified_utf8(source.take(source.read_long()))),
+            0x7E: self._enum,
+        }
 
     def content(self, depth: int) -> Any:
         """Read what stands here."""
         if depth > _MOST_NESTED:
             raise damaged("objects of Java stand in each other without end")
-        source = self._source
-        match source.byte():
-            case 0x70:
-                return None
-            case 0x71:
-                return self._before()
-            case 0x72 | 0x7D:
-                source.position -= 1
-                return self._class(depth)
-            case 0x73:
-                return self._object(depth)
-            case 0x74:
-                return self._kept(source.utf())
-            case 0x75:
-                return self._array(depth)
-            case 0x76:
-                return self._kept(self._needed_class(depth))
-            case 0x77:
-                return source.take(source.byte())
-            case 0x7A:
-                return source.take(source.count())
-            case 0x7C:
-                return self._kept(modified_utf8(source.take(source.read_long())))
-            case 0x7E:
-                constant = self._kept(JavaObject(self._needed_class(depth).name))
-                constant.items.append(self.content(depth + 1))
-                return constant
-            case kind:
-                raise damaged(f"an object of Java has a part of kind {kind}")
+        kind = self._source.byte()
+        if kind == _NULL:
+            return None
+        if kind not in self._readers:
+            raise damaged(f"an object of Java has a part of kind {kind}")
+        return self._readers[kind](depth)
 
     def _kept(self, value: _Value) -> _Value:
         """The value, to which the stream may refer from now on."""
@@ -111,35 +101,33 @@ class _Stream:
 
     def _class(self, depth: int) -> _Class | None:
         """Read the description of a class."""
-        if depth > _MOST_NESTED:
-            raise damaged("classes of Java extend each other without end")
+        known = self.content(depth + 1)
+        if known is not None and not isinstance(known, _Class):
+            raise damaged("an object of Java has another object as its class")
+        return known
+
+    def _new_class(self, depth: int) -> _Class:
         source = self._source
-        kind = source.byte()
-        if kind == 0x70:
-            return None
-        if kind == 0x71:
-            known = self._before()
-            if not isinstance(known, _Class):
-                raise damaged("an object of Java has another object as its class")
-            return known
-        if kind == 0x7D:
-            described = self._kept(_Class("", _IS_SERIALIZABLE))
-            for _ in range(source.count(2)):
-                source.utf()
-        elif kind == 0x72:
-            name = source.utf()
-            source.read_long()
-            described = self._kept(_Class(name))
-            described.flags = source.byte()
-            for _ in range(source.short_count()):
-                code, field_name = chr(source.byte()), source.utf()
-                if code in "[L":
-                    self.content(depth + 1)  # the name of its type
-                described.fields.append((code, field_name))
-        else:
-            raise damaged(f"a class of Java is of kind {kind}")
+        name = source.utf()
+        source.read_long()
+        described = self._kept(_Class(name))
+        described.flags = source.byte()
+        for _ in range(source.short_count()):
+            code, field_name = chr(source.byte()), source.utf()
+            if code in "[L":
+                self.content(depth + 1)  # the name of its type
+            described.fields.append((code, field_name))
+        return self._with_parent(described, depth)
+
+    def _new_proxy(self, depth: int) -> _Class:
+        described = self._kept(_Class("", _IS_SERIALIZABLE))
+        for _ in range(self._source.count(2)):
+            self._source.utf()
+        return self._with_parent(described, depth)
+
+    def _with_parent(self, described: _Class, depth: int) -> _Class:
         self._annotations(depth)
-        described.parent = self._class(depth + 1)
+        described.parent = self._class(depth)
         return described
 
     def _needed_class(self, depth: int) -> _Class:
@@ -165,6 +153,11 @@ class _Stream:
             if each.flags & _HAS_METHOD:
                 value.items += self._annotations(depth)
         return value
+
+    def _enum(self, depth: int) -> JavaObject:
+        constant = self._kept(JavaObject(self._needed_class(depth).name))
+        constant.items.append(self.content(depth + 1))
+        return constant
 
     def _array(self, depth: int) -> JavaObject:
         described = self._needed_class(depth)

@@ -26,15 +26,7 @@ _MOST_DIGITS = 38
 _Schema = Any
 """JSON: a name of a type, an object, or a list of the branches of a union."""
 
-_PRIMITIVE = {
-    "boolean": basic.BOOLEAN,
-    "int": basic.INT,
-    "long": basic.LONG,
-    "float": basic.FLOAT,
-    "double": basic.DOUBLE,
-    "bytes": basic.BYTES,
-}
-_LOGICAL = {
+_LOGICAL: dict[tuple[str, Any], pa.DataType] = {
     ("int", "date"): pa.date32(),
     ("int", "time-millis"): pa.time32("ms"),
     ("long", "time-micros"): pa.time64("us"),
@@ -64,28 +56,25 @@ class _Types:
         """What reads values of a schema, in a name space. Raises what Python raises of a schema that can't be."""
         if isinstance(schema, list):
             return self._union(schema, space)
-        if isinstance(schema, str):
-            schema = {"type": schema}
-        kind = schema["type"]
+        kind = schema if isinstance(schema, str) else schema["type"]
         if not isinstance(kind, str):
             return self.of(kind, space)
-        if kind == "null":
-            return Serializer(pa.null(), lambda _data, position: (None, position))
-        if kind == "string":
-            return Serializer(pa.string(), _read_text)
         if kind in _PRIMITIVE:
             return _logical(kind, _PRIMITIVE[kind], schema)
+        if isinstance(schema, str):
+            return self._named.get(kind) or self._named[f"{space}.{kind}"]
         if kind == "array":
             element = self.of(schema["items"], space)
             return Serializer(pa.list_(element.type), _blocks(element.read))
         if kind == "map":
             value = self.of(schema["values"], space)
             return Serializer(pa.map_(pa.string(), value.type), _blocks(_pair(value.read)))
-        if kind in {"record", "error", "enum", "fixed"}:
-            return self._defined(kind, schema, space)
-        return self._named.get(kind) or self._named[f"{space}.{kind}"]
+        return self._defined(kind, schema, space)
 
     def _defined(self, kind: str, schema: _Schema, space: str) -> Serializer:
+        """A record, an enum or what has a fixed width; or one of these that stands before, by its name in an object."""
+        if kind not in {"record", "error", "enum", "fixed"}:
+            return self.of(kind, space)
         space = schema.get("namespace", space)
         full = schema["name"] if "." in schema["name"] else f"{space}.{schema['name']}"
         space = full.rpartition(".")[0]
@@ -127,7 +116,7 @@ class _Types:
 
 def _logical(kind: str, plain: Serializer, schema: _Schema) -> Serializer:
     """The type with what else the schema says of it."""
-    name = schema.get("logicalType")
+    name = None if isinstance(schema, str) else schema.get("logicalType")
     if (kind, name) in _LOGICAL:
         return Serializer(_LOGICAL[kind, name], plain.read)
     if name != "decimal" or not 1 <= schema["precision"] <= _MOST_DIGITS:
@@ -194,3 +183,15 @@ def _blocks(read_item: Read) -> Callable[[bytes, int], tuple[list[Any], int]]:
                 items.append(item)
 
     return read
+
+
+_PRIMITIVE = {
+    "null": Serializer(pa.null(), lambda _data, position: (None, position)),
+    "string": Serializer(pa.string(), _read_text),
+    "boolean": basic.BOOLEAN,
+    "int": basic.INT,
+    "long": basic.LONG,
+    "float": basic.FLOAT,
+    "double": basic.DOUBLE,
+    "bytes": basic.BYTES,
+}

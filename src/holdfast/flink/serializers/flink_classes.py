@@ -37,15 +37,15 @@ def buffered(value: Serializer) -> Serializer:
     return Serializer(pa.struct([("value", value.type), ("was_joined", pa.bool_())]), read)
 
 
-def one_of_two(one: Serializer, two: Serializer) -> Serializer:
+def of_either_stream(first: Serializer, second: Serializer) -> Serializer:
     """`UnionSerializer`, of windows that join two streams: 1 or 2, and the value of that stream."""
 
     def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
-        is_one = data[position] == 1
-        content, position = (one if is_one else two).read(data, position + 1)
-        return {"one" if is_one else "two": content}, position
+        is_first = data[position] == 1
+        content, position = (first if is_first else second).read(data, position + 1)
+        return {"one" if is_first else "two": content}, position
 
-    return Serializer(pa.struct([("one", one.type), ("two", two.type)]), read)
+    return Serializer(pa.struct([("one", first.type), ("two", second.type)]), read)
 
 
 def stream_element(value: Serializer) -> Serializer:

@@ -401,7 +401,7 @@ _OTHERS: dict[str, _ReadSnapshot] = {
         lambda element: composite.nullable_elements(element, null=0), 1, _java_class
     ),
     f"{_STREAMING}api.datastream.CoGroupedStreams$UnionSerializerSnapshot": _composite(
-        flink_classes.one_of_two, 2
+        flink_classes.of_either_stream, 2
     ),
     f"{_STREAMING}api.operators.co.IntervalJoinOperator$BufferEntrySerializerSnapshot": _composite(
         flink_classes.buffered, 1

@@ -78,10 +78,8 @@ class SqlSerializer(Serializer):
         return serializer
 
 
-def _number(basic_one: Serializer, form: str, type: pa.DataType | None = None) -> SqlSerializer:
-    return SqlSerializer.of(
-        type or basic_one.type, basic_one.read, _fixed(form), struct.calcsize(form)
-    )
+def _number(plain: Serializer, form: str, type: pa.DataType | None = None) -> SqlSerializer:
+    return SqlSerializer.of(type or plain.type, plain.read, _fixed(form), struct.calcsize(form))
 
 
 BOOLEAN = _number(basic.BOOLEAN, "<?")
@@ -96,7 +94,7 @@ TIME = _number(basic.INT, "<i", pa.time32("ms"))
 MILLISECONDS = _number(basic.LONG, "<q", pa.duration("ms"))
 NOTHING = SqlSerializer.of(pa.null(), basic.NOTHING.read, lambda _row, _slot: None)
 BINARY = SqlSerializer.of(pa.binary(), basic.BYTES.read, _bytes)
-"""Of bytes, and of values that only a function of the job knows."""
+"""The serializer of bytes, and of values that only a function of the job knows."""
 
 _KNOWN = (
     (basic.BOOLEAN, BOOLEAN),
