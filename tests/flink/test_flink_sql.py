@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from contracts.flink_kinds import NOTHING, TEXTS, Kind, each, i4, i8, simple, snapshot, string
+from contracts.flink_kinds import NOTHING, TEXTS, Kind, each, i4, i8, simple, snapshot, string, utf
 from contracts.flink_savepoints import (
     Subtask,
     canonical_group,
@@ -108,6 +108,89 @@ FIELDS = [
     timestamps(3),
     timestamps(9),
 ]
+
+
+def java(name: str, **fields: bytes | int) -> bytes:
+    """An object of a class of types, as Java's serialization writes it in another."""
+    described = utf(f"org.apache.flink.table.types.logical.{name}") + i8(0) + b"\2"
+    described += len(fields).to_bytes(2, "big")
+    for field, value in fields.items():
+        is_number = isinstance(value, int)
+        described += (b"I" if is_number else b"L") + utf(field)
+        described += b"" if is_number else b"\x74" + utf("Lx;")
+    values = [i4(value) if isinstance(value, int) else value for value in fields.values()]
+    return b"\x73\x72" + described + b"\x78\x70" + b"".join(values)
+
+
+LOGICAL = [
+    *map(java, ["BigIntType", "IntType", "SmallIntType", "TinyIntType", "BooleanType"]),
+    *map(java, ["DoubleType", "FloatType", "VarCharType", "VarBinaryType"]),
+    java("DecimalType", precision=10, scale=2),
+    java("DecimalType", precision=30, scale=5),
+    java("TimestampType", precision=3),
+    java("TimestampType", precision=9),
+]
+"""The types of `FIELDS`."""
+
+
+def binary_array(values: list[Any], field: Field) -> bytes:
+    size = field.type.bit_width // 8 or 1 if pa.types.is_primitive(field.type) else 8
+    size = min(size, 8)
+    start = 4 + (len(values) + 31) // 32 * 4
+    fixed = (start + size * len(values) + 7) // 8 * 8
+    nulls, slots, behind = 0, b"", b""
+    for number, value in enumerate(values):
+        slot = bytes(8)
+        if value is None:
+            nulls |= 1 << number
+        else:
+            slot, more = field.encode(value, fixed + len(behind))
+            behind += more
+        slots += slot[:size]
+    head = struct.pack("<I", len(values)) + nulls.to_bytes(start - 4, "little") + slots
+    return head.ljust(fixed, b"\0") + behind
+
+
+def sized(data: bytes) -> bytes:
+    return i4(len(data)) + data
+
+
+@given(number=st.integers(0, len(FIELDS) - 1), data=st.data())
+def test_arrays_and_maps_of_any_elements_are_read(
+    number: int, data: st.DataObject, tmp_path: Path
+) -> None:
+    element, key = FIELDS[number], TEXT
+    arrays = data.draw(st.lists(st.lists(st.none() | element.values, max_size=40), max_size=3))
+    maps = data.draw(
+        st.lists(st.dictionaries(key.values, st.none() | element.values, max_size=3), max_size=3)
+    )
+    start = b"\xac\xed\0\5"
+    array_type, map_type = start + LOGICAL[number], start + LOGICAL[FIELDS.index(TEXT)]
+    serializer = start + java("Serializer")
+    name = f"{SQL}ArrayDataSerializer$ArrayDataSerializerSnapshot"
+    array = Kind(
+        snapshot(name, 3, array_type + serializer),
+        pa.list_(element.type),
+        lambda values: sized(binary_array(values, element)),
+        st.none(),
+    )
+
+    def encoded(pairs: dict[str, Any]) -> bytes:
+        keys = binary_array(list(pairs), key)
+        return sized(
+            struct.pack("<I", len(keys)) + keys + binary_array(list(pairs.values()), element)
+        )
+
+    name = f"{SQL}MapDataSerializer$MapDataSerializerSnapshot"
+    described = snapshot(name, 3, map_type + array_type + serializer * 2)
+    map = Kind(described, pa.map_(pa.string(), element.type), encoded, st.none())
+    states = list_states({"arrays": (array, arrays), "maps": (map, maps)})
+    (tmp_path / "_metadata").write_bytes(metadata({"job": {0: Subtask(operator=states)}}))
+    savepoint = flink.open(tmp_path)
+    read = savepoint.read_state("job", "arrays").column("value").combine_chunks()
+    assert read == pa.array(arrays, array.type)
+    read = savepoint.read_state("job", "maps").column("value").combine_chunks()
+    assert read == pa.array([list(pairs.items()) for pairs in maps], map.type)
 
 
 def binary_row(value: dict[str, Any], fields: tuple[Field, ...]) -> bytes:
