@@ -1,7 +1,6 @@
 """Rows of a batch brought together by their identity, with one sort."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -27,17 +26,21 @@ _LEAST_ROWS = 1 << 14
 """Fewer rows are sorted as quickly as a sample of them is looked at."""
 
 
-@dataclass(frozen=True)
 class Grouping:
     """Which rows of a batch belong together: those with equal columns.
 
-    Attributes:
+    Args:
         order: The rows, group by group, ascending by sort key; inside of a group in their order of arrival.
+        starts: Where in `order` each group starts.
+
+    Attributes:
+        order: The rows, as they were given.
         starts: Where in `order` each group starts.
     """
 
-    order: Positions
-    starts: Positions
+    def __init__(self, order: Positions, starts: Positions) -> None:
+        self.order = order
+        self.starts = starts
 
     @classmethod
     def of_codes(cls, codes: Positions, groups: int) -> "Grouping":
@@ -47,11 +50,7 @@ class Grouping:
             codes: For each row its group, 0 <= group < groups; each group has a row.
             groups: The number of groups.
         """
-        # NumPy counts numbers of 16 bits into place; others it has to compare.
-        small = codes.astype(np.uint16) if groups <= MOST_COUNTED else codes
-        ends = np.cumsum(np.bincount(codes, minlength=groups))
-        starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))[:groups]
-        return cls(np.argsort(small, kind="stable"), starts)
+        return _NumberedGrouping(codes, groups)
 
     def __len__(self) -> int:
         """The number of groups."""
@@ -80,6 +79,22 @@ class Grouping:
         codes = np.empty(len(self.order), np.int64)
         codes[self.order] = np.repeat(np.arange(len(self)), self.counts)
         return codes
+
+
+class _NumberedGrouping(Grouping):
+    """A grouping by the groups of rows, whose order is sorted out when somebody asks for it."""
+
+    def __init__(self, codes: Positions, groups: int) -> None:
+        counts = np.bincount(codes, minlength=groups)
+        self.codes = codes
+        self.counts = counts
+        self.starts = np.cumsum(counts) - counts
+
+    @cached_property
+    def order(self) -> Positions:  # type: ignore[override]  # it is set nowhere
+        # NumPy counts numbers of 16 bits into place; others it has to compare.
+        few = len(self) <= MOST_COUNTED
+        return np.argsort(self.codes.astype(np.uint16) if few else self.codes, kind="stable")
 
 
 def grouped(

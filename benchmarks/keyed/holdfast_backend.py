@@ -107,9 +107,9 @@ class Holdfast:
             return phases.figures
         totals = _value(backend)
         counts, sums = _numbers(totals.get(keys))
-        rows = keys.rows
-        counts = counts + rows.counts
-        sums = sums + np.add.reduceat(self._batch.values[rows.order], rows.starts)
+        counts = counts + keys.rows.counts
+        sums = sums.copy()
+        np.add.at(sums, keys.codes, self._batch.values)
         phases.end("look up")
         totals.put(keys, _totals(counts, sums))
         phases.end("write")

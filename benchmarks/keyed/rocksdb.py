@@ -1,9 +1,10 @@
 """RocksDB through rocksdict, as well as it goes: whole batches, sorted, nothing logged.
 
-    python -m benchmarks.keyed.rocksdb DIRECTORY CACHE_BYTES [MEMORY_BYTES]
+    python -m benchmarks.keyed.rocksdb flushed|checkpointed DIRECTORY CACHE_BYTES [MEMORY_BYTES]
 
 Options are those that were fastest here: a filter of 10 bits a key, no compression, 512 MiB of cache. A
-snapshot is a flush, which syncs the table that it writes; a checkpoint would have to copy it besides.
+snapshot is a flush, which syncs the table that it writes. Where it is to be a checkpoint, RocksDB makes hard links of
+its files; sorted files that were in no checkpoint are copied and synced, and so are the others, in a single file.
 
 Where memory is limited, all that RocksDB holds has to fit: indexes and filters are in the cache and the newest ones
 stay there, the last level has no filters since nearly all keys exist, two write buffers are all, and three
@@ -12,6 +13,9 @@ Nothing is mapped. Keys are looked up 4,096 at a time: a look-up holds the block
 with 100 k keys here and there these are 400 MB, whatever the cache may hold.
 """
 
+import os
+import pickle
+import shutil
 import sys
 from pathlib import Path
 
@@ -21,6 +25,7 @@ import pyarrow.compute as pc
 from rocksdict import (
     BlockBasedOptions,
     Cache,
+    Checkpoint,
     DBCompressionType,
     Options,
     Rdict,
@@ -38,8 +43,16 @@ _KEYS_AT_ONCE = 4096
 class RocksDB:
     """An engine. A value is two integers: rows, and the sum of values."""
 
-    def __init__(self, directory: Path, cache_bytes: int, memory_bytes: int | None = None) -> None:
+    def __init__(
+        self, snapshots: str, directory: Path, cache_bytes: int, memory_bytes: int | None = None
+    ) -> None:
+        self._has_checkpoints = snapshots == "checkpointed"
         self._path = str(directory / "rocksdb")
+        self._links = directory / "links"
+        self._checkpoints = directory / "checkpoints"
+        self._stored: set[str] = set()
+        self._unused: list[Path] = []
+        self._checkpoint_id = 0
         self._is_limited = memory_bytes is not None
         self._cache_bytes = cache_bytes if memory_bytes is None else memory_bytes * 3 // 10
         self._unlogged = WriteOptions()
@@ -58,6 +71,9 @@ class RocksDB:
 
     def load(self, path: str) -> None:
         self._batch = batch_of(Path(path), self._type)
+        for unused in self._unused:  # the driver's business
+            unused.unlink()
+        self._unused = []
 
     def count(self) -> Figures:
         phases = Phases()
@@ -83,8 +99,30 @@ class RocksDB:
         sums = self._db.get(list(_octets(self._batch.keys))) or ()
         return {"sum": sum(int.from_bytes(total, "little") for total in sums)}
 
-    def snapshot(self) -> None:
-        self._db.flush()
+    def snapshot(self) -> Figures:
+        if not self._has_checkpoints:
+            self._db.flush()
+            return {}
+        phases = Phases()
+        Checkpoint(self._db).create_checkpoint(str(self._links))
+        phases.end("capture")
+        self._checkpoint_id += 1
+        self._checkpoints.mkdir(exist_ok=True)
+        names = {path.name for path in self._links.iterdir()}
+        sorted_files = {name for name in names if name.endswith(".sst")}
+        for name in sorted_files - self._stored:
+            _write_synced(self._checkpoints / name, (self._links / name).read_bytes())
+        own = {
+            name: (self._links / name).read_bytes()
+            for name in names - sorted_files
+            if not name.startswith("OPTIONS-")  # opening doesn't need them
+        }
+        _write_synced(self._checkpoints / f"own-{self._checkpoint_id}", pickle.dumps(own))
+        shutil.rmtree(self._links)
+        phases.end("store")
+        self._unused = [self._checkpoints / name for name in self._stored - sorted_files]
+        self._stored = sorted_files
+        return phases.figures
 
     def reopen(self, parallelism: int) -> None:
         if parallelism != 1:
@@ -137,6 +175,13 @@ class RocksDB:
         self._db.write(batch, self._unlogged)
 
 
+def _write_synced(path: Path, content: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _octets(keys: pa.Array) -> list[bytes]:
     if pa.types.is_string(keys.type):
         octets: list[bytes] = keys.cast(pa.binary()).to_pylist()
@@ -150,4 +195,4 @@ def _slices(numbers: Longs, width: int) -> list[bytes]:
 
 
 if __name__ == "__main__":
-    serve(RocksDB(Path(sys.argv[1]), *map(int, sys.argv[2:])))
+    serve(RocksDB(sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:])))

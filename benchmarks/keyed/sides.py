@@ -60,6 +60,11 @@ def _holdfast(tables: str, state: str, setting: Setting) -> list[str]:
     return _python("holdfast_backend", tables, state, str(setting.directory))
 
 
+def _rocksdb(snapshots: str, setting: Setting) -> list[str]:
+    memory = [] if setting.memory_bytes is None else [str(setting.memory_bytes)]
+    return _python("rocksdb", snapshots, str(setting.directory), str(setting.cache_bytes), *memory)
+
+
 def _flink(backend: str, setting: Setting) -> list[str]:
     jars = flink_jars(setting.jars)
     if jars is None:
@@ -88,14 +93,10 @@ SIDES = {
         ("batches", "worst", "access", "maps", "timers", "rescale"),
     ),
     "rocksdb": Side(
-        "RocksDB",
-        lambda setting: _python(
-            "rocksdb",
-            str(setting.directory),
-            str(setting.cache_bytes),
-            *([] if setting.memory_bytes is None else [str(setting.memory_bytes)]),
-        ),
-        ("batches", "worst", "access", "limit"),
+        "RocksDB", partial(_rocksdb, "flushed"), ("batches", "worst", "access", "limit")
+    ),
+    "rocksdb-checkpointed": Side(
+        "RocksDB, checkpoints", partial(_rocksdb, "checkpointed"), ("batches", "worst", "access")
     ),
     "dict": Side(
         "a dict", lambda _: _python("dictionary"), ("batches", "access", "maps", "timers")

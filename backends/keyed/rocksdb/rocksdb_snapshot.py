@@ -24,6 +24,9 @@ Files = Mapping[str, tuple[str, StreamStateHandle]]
 """Sorted files by their names in the database: the name of each among shared files, and the file in storage."""
 
 _SORTED = ".sst"
+_OPTIONS = "OPTIONS-"
+"""RocksDB writes its options for others to read; they are ten times as large as all that a database needs beside rows."""
+
 _COPY_BYTES = 1 << 20
 
 
@@ -83,12 +86,13 @@ class RocksDBSnapshotStrategy:
             private = {
                 file: _content(os.path.join(resources.path, file))
                 for file in names
-                if not file.endswith(_SORTED)
+                if not file.endswith(_SORTED) and not file.startswith(_OPTIONS)
             }
         confirmed = resources.confirmed
-        new = [file for file in names if file not in private and file not in confirmed]
+        sorted_files = [file for file in names if file.endswith(_SORTED)]
+        new = [file for file in sorted_files if file not in confirmed]
         added = self._upload(resources.path, new, streams) if new else {}
-        files = {file: confirmed.get(file) or added[file] for file in names if file not in private}
+        files = {file: confirmed.get(file) or added[file] for file in sorted_files}
         shared = {
             name: stream if file in added else PlaceholderStreamStateHandle(name, stream.size)
             for file, (name, stream) in files.items()

@@ -90,7 +90,7 @@ class AggregatingColumns(StateColumns):
         """
         self.rows.check(keys)
         objects = values.to_pylist() if hasattr(values, "to_pylist") else list(values)
-        check_length(self.rows.name, len(objects), len(keys.rows.order), "rows")
+        check_length(self.rows.name, len(objects), len(keys.codes), "rows")
         if any(value is None for value in objects):
             message = f"values don't fit state {self.rows.name!r}: None is no value"
             raise InvalidRequestError(message)

@@ -137,7 +137,7 @@ class CombiningColumns(StateColumns):
         self.rows.check(keys)
         form = self.rows.form
         encoded = form.encoded(values)
-        check_length(self.rows.name, len(encoded), len(keys.rows.order), "rows")
+        check_length(self.rows.name, len(encoded), len(keys.codes), "rows")
         self.rows.settle()
         results = self.rows.objects(keys)
         for index, value in zip(keys.codes.tolist(), form.decoded(encoded), strict=True):

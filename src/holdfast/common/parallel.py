@@ -45,12 +45,14 @@ def in_parallel(
 ) -> list[_Result]:
     """Do an action with every item, some at a time; the results in order, or a failure at once.
 
-    No action runs any more when this returns. An action that takes long calls `check_wanted` now and
+    A single item needs no thread of its own: to start it costs more than a small file. No action runs any more when this returns. An action that takes long calls `check_wanted` now and
     then.
 
     Raises:
         StorageUnavailableError: No threads start, because Python is ending.
     """
+    if len(items) == 1:
+        return [action(items[0])]
     with _begun(action, items, at_a_time) as running:
         done, _ = wait(running, return_when=FIRST_EXCEPTION)
         failure = next((error for ended in done if (error := ended.exception())), None)
