@@ -131,6 +131,19 @@ def test_many_rows_of_few_keys_have_the_keys_that_a_sort_of_all_rows_finds(
     assert equal_rows(keys.columns[0], sorted_keys.columns[0]).all()
 
 
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+@pytest.mark.parametrize("edge", ["min", "max"])
+def test_integers_that_lie_close_are_told_apart_at_the_edges_of_their_type(
+    bits: int, edge: str
+) -> None:
+    limit = getattr(np.iinfo(f"i{bits // 8}"), edge)
+    step = 1 if edge == "min" else -1
+    numbers = pa.array([limit + step * (row % 100) for row in range(20_000)], f"int{bits}")
+    keys = Keys.of([numbers], 128)
+    assert len(keys) == 100
+    assert keys.columns[0].take(pa.array(keys.codes)).equals(numbers)
+
+
 def test_few_keys_in_a_sample_of_many_are_keys_all_the_same() -> None:
     numbers = np.arange(200_000)
     numbers[:: 200_000 // 4096] = 7  # these are sampled

@@ -81,11 +81,15 @@ def test_a_python_that_is_ending_is_told_from_a_bug_of_an_action(
         raise NotImplementedError("a RuntimeError to Python")
 
     with pytest.raises(NotImplementedError):
-        in_parallel(bug, [0])
+        in_parallel(bug, [0, 1])
 
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
     with pytest.raises(StorageUnavailableError, match="threads"):
-        in_parallel(bug, [0])
+        in_parallel(bug, [0, 1])
+
+
+def test_a_single_item_is_worked_on_by_who_asks() -> None:
+    assert in_parallel(lambda _: threading.current_thread(), [0]) == [threading.current_thread()]
