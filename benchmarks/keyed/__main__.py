@@ -88,7 +88,7 @@ def _batches(
                 sides = parts.counted(work, options)
                 report.print_counted(work, sides)
                 summary.add_turns(work.title, sides, report.cpu_of_batch)
-                summary.add_turns(f"  count alone", sides, report.step_cpu("count"))
+                summary.add_turns("  count alone", sides, report.step_cpu("count"))
                 if (spread, type) == (arguments.spreads[0], arguments.types[0]):
                     for name, side in sides.items():
                         points.setdefault(name, {})[keys] = report.mean_cpu_s(side) * 1e3

@@ -1,0 +1,227 @@
+"""How long does a restarted job take to have its keyed state back from RocksDB's files, next to downloading the same files?
+
+    python -m benchmarks.restore_keyed --keys 10000000 --value-bytes 100
+    python -m benchmarks.restore_keyed --keys 10000000 --server minio
+    python -m benchmarks.restore_keyed --keys 1000000 --server minio --delay-ms 50 --threads 1,4,16
+
+State of so many keys is written once, and has one checkpoint, in a directory or on one of the servers of `infra/s3`. Then
+opening it on a host that has none of its files, until the first value was looked up, takes turns with a plain download of
+the same files to the same disk: by boto3 from a server, else by reading and writing them; as many at a time as the state
+may fetch at a time. Each works in a new process. With `--delay-ms` a proxy in a process of its own holds each request for so
+long, which is what a store that is far away does. Figures are medians, ratios are the median of the rounds' ratios: above 1
+where opening is slower.
+"""
+
+import argparse
+import importlib
+import multiprocessing
+import os
+import pickle
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.s3.peers import client_of
+from benchmarks.s3.server import started
+from benchmarks.s3.works import Bucket
+from benchmarks.turns import Cost, in_fresh_process, print_times, take_turns, timed
+from holdfast.backends.descriptors import ValueStateDescriptor
+from holdfast.backends.keyed import KeyedStateBackend, RocksDBSettings, open_tables
+from holdfast.backends.keys import KeyGroupRange
+from holdfast.locations import FileSystemCheckpointStorage, S3Settings, use_s3
+from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle
+from holdfast.testing import http_faults
+
+_GROUPS = KeyGroupRange(0, 127)
+_KEY = pa.schema([("k", pa.int64())])
+_VALUES = ValueStateDescriptor("values", pa.binary())
+_STEP_ROWS = 250_000
+_COPY_BYTES = 1 << 20
+_ACTION = "restore"
+_TITLES = {"plain": "plain download", "holdfast": "Holdfast on RocksDB"}
+
+
+def write(root: str, bucket: Bucket | None, handle_path: str, keys: int, value_bytes: int) -> int:
+    """Leave the handle of a state of random values; the number of bytes of its sorted files."""
+    _use(bucket)
+    access = FileSystemCheckpointStorage(root, inline_threshold=0).create_checkpoint_storage("job")
+    access.initialize_base_locations_for_checkpoint()
+    with tempfile.TemporaryDirectory(dir=Path(handle_path).parent) as local:
+        backend = _opened([], local, RocksDBSettings())
+        values = backend.get_state(_VALUES).columns
+        random = np.random.default_rng(1)
+        for begin in range(0, keys, _STEP_ROWS):
+            numbers = np.arange(begin, min(keys, begin + _STEP_ROWS))
+            distinct = backend.keys([pa.array(numbers)])
+            content = pa.py_buffer(random.bytes(len(numbers) * value_bytes))
+            fixed = pa.FixedSizeBinaryArray.from_buffers(
+                pa.binary(value_bytes), len(numbers), [None, content]
+            )
+            values.put(distinct, fixed.cast(pa.binary()))
+        location = access.initialize_location_for_checkpoint(1)
+        (handle,) = backend.snapshot(1, location).run().managed_keyed
+        backend.close()
+    assert isinstance(handle, SegmentsStateHandle)
+    Path(handle_path).write_bytes(pickle.dumps(handle))
+    return sum(stream.size for stream in handle.segments.values())
+
+
+def holdfast(bucket: Bucket | None, handle_path: str, threads: int) -> Cost:
+    """Open the state where none of its files are, and look a key up."""
+    importlib.import_module("holdfast.backends.keyed.rocksdb")  # what is loaded once doesn't count
+    _use(bucket)
+    handle = _handle(handle_path)
+
+    def restore(directory: str) -> Any:
+        backend = _opened([handle], directory, RocksDBSettings(transfer_threads=threads))
+        value = backend.get_state(_VALUES).columns.get(backend.keys([pa.array([0])]))
+        return backend, value
+
+    with tempfile.TemporaryDirectory(dir=Path(handle_path).parent) as directory:
+        cost, (backend, value) = timed(partial(restore, directory))
+        if value.null_count:
+            raise ValueError("the key is lost")
+        backend.close()
+    return cost
+
+
+def plain(bucket: Bucket | None, handle_path: str, threads: int) -> Cost:
+    """Download the same files."""
+    streams = [
+        stream
+        for stream in (*_handle(handle_path).segments.values(), _handle(handle_path).manifest)
+        if isinstance(stream, FileStateHandle)
+    ]
+    client = None if bucket is None else client_of(bucket)
+
+    def fetch(stream: FileStateHandle, directory: str) -> None:
+        target = os.path.join(directory, uuid.uuid4().hex)
+        if client is not None and bucket is not None:
+            key = urlsplit(stream.uri).path.lstrip("/")
+            body = client.get_object(Bucket=bucket.name, Key=key)["Body"]
+            source: Any = nullcontext(body)
+        else:
+            source = open(stream.uri.removeprefix("file://"), "rb")  # noqa: SIM115  # the block below closes it
+        with source as opened, open(target, "xb") as file:
+            while data := opened.read(_COPY_BYTES):
+                file.write(data)
+        if os.stat(target).st_size != stream.size:
+            raise ValueError(stream.uri)
+
+    def download(directory: str) -> None:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(partial(fetch, directory=directory), streams))
+
+    with tempfile.TemporaryDirectory(dir=Path(handle_path).parent) as directory:
+        return timed(partial(download, directory))[0]
+
+
+@contextmanager
+def _delayed(bucket: Bucket | None, delay_ms: float) -> Iterator[Bucket | None]:
+    """The bucket, each of whose requests takes so long more."""
+    if bucket is None or not delay_ms:
+        yield bucket
+        return
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("spawn").Process(
+        target=_serve_delayed, args=(bucket.endpoint, delay_ms, sender), daemon=True
+    )
+    process.start()
+    try:
+        yield replace(bucket, endpoint=receiver.recv())
+    finally:
+        process.kill()
+        process.join()
+
+
+def _serve_delayed(endpoint: str, delay_ms: float, sender: Any) -> None:
+    with http_faults(endpoint) as proxy:
+        proxy.delay(lambda: time.sleep(delay_ms / 1e3), nth="every")
+        sender.send(proxy.url)
+        time.sleep(1e9)
+
+
+def _opened(
+    handles: list[SegmentsStateHandle], directory: str, settings: RocksDBSettings
+) -> KeyedStateBackend:
+    tables = open_tables(_GROUPS, handles, backend="rocksdb", directory=directory, rocksdb=settings)
+    return KeyedStateBackend(tables, _KEY, len(_GROUPS))
+
+
+def _handle(path: str) -> SegmentsStateHandle:
+    handle: SegmentsStateHandle = pickle.loads(Path(path).read_bytes())  # noqa: S301  # our own
+    return handle
+
+
+def _use(bucket: Bucket | None) -> None:
+    if bucket is not None:
+        settings = S3Settings(
+            endpoint_url=bucket.endpoint,
+            region=bucket.region,
+            path_style=True,
+            access_key=bucket.access_key,
+            secret_key=bucket.secret_key,
+        )
+        use_s3(settings, bucket=bucket.name)
+
+
+def main() -> None:
+    """Write, let both take turns, print."""
+    options = _options()
+    with (
+        tempfile.TemporaryDirectory(dir=options.directory) as directory,
+        started(options.server) if options.server else nullcontext() as server,
+        server.new_bucket() if server else nullcontext() as bucket,
+    ):
+        root = f"s3://{bucket.name}/state" if bucket else f"file://{directory}/state"
+        handle_path = f"{directory}/handle"
+        size = in_fresh_process(write, root, bucket, handle_path, options.keys, options.value_bytes)
+        print(f"{options.keys} keys, values of {options.value_bytes} bytes: {size >> 20} MiB")
+        with _delayed(bucket, options.delay_ms) as far:
+            for threads in options.threads:
+                rounds = take_turns(
+                    {"plain": plain, "holdfast": holdfast},
+                    partial(_costs_of, far, handle_path, threads),
+                    options.rounds,
+                    _TITLES,
+                )
+                print_times(f"{threads} at a time", rounds, [_ACTION], _TITLES)
+
+
+def _costs_of(
+    bucket: Bucket | None, handle_path: str, threads: int, engine: Callable[..., Cost]
+) -> dict[str, Cost]:
+    return {_ACTION: in_fresh_process(engine, bucket, handle_path, threads)}
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.restore_keyed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--keys", type=int, default=10_000_000)
+    parser.add_argument("--value-bytes", type=int, default=100)
+    parser.add_argument("--server", choices=["minio", "versitygw"], help="one to start")
+    parser.add_argument("--delay-ms", type=float, default=0, help="for each request")
+    parser.add_argument(
+        "--threads", type=lambda text: [int(word) for word in text.split(",")], default=[4]
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--directory", type=Path, help="where to write; default: the system's own")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
