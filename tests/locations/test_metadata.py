@@ -22,7 +22,7 @@ from holdfast.locations.handles import (
     SegmentsStateHandle,
     StatePartitions,
 )
-from holdfast.locations.metadata import decode_metadata, encode_metadata
+from holdfast.locations.metadata import ClaimedCheckpoint, decode_metadata, encode_metadata
 from holdfast.locations.metadata.format import READERS
 from holdfast.testing import metadata_of
 
@@ -31,6 +31,7 @@ URI = f"{DIRECTORY}/_metadata"
 GOLDEN = Path(__file__).parents[1] / "data" / "v1" / "_metadata"
 GOLDEN_OF_ALL_KINDS = GOLDEN.with_name("_metadata-of-all-kinds")
 GOLDEN_OF_SEGMENTS = GOLDEN.with_name("_metadata-of-segments")
+GOLDEN_OF_CLAIMS = GOLDEN.with_name("_metadata-of-claims")
 
 # Fixed for ever: the golden files were written from them.
 GOLDEN_METADATA = CheckpointMetadata(
@@ -175,6 +176,24 @@ GOLDEN_METADATA_OF_SEGMENTS = CheckpointMetadata(
     },
     epoch=1,
 )
+GOLDEN_METADATA_OF_CLAIMS = CheckpointMetadata(
+    job_id="golden",
+    checkpoint_id=10,
+    commit_token="ffeeddccbbaa99887766554433221100",
+    created_ms=1_700_000_001_012,
+    duration_ms=2.0,
+    writer="holdfast 0.1.0",
+    operators={},
+    epoch=2,
+    claimed=(
+        ClaimedCheckpoint(
+            "file:///data/savepoints/savepoint-0a1b",
+            "0123456789abcdef",
+            ("file:///data/savepoints/savepoint-0a1b/2c3d-größe",),
+        ),
+        ClaimedCheckpoint("s3://bucket/other/chk-3", "fedcba9876543210", ()),
+    ),
+)
 
 GOLDEN_FILES = pytest.mark.parametrize(
     ("file", "metadata"),
@@ -182,8 +201,9 @@ GOLDEN_FILES = pytest.mark.parametrize(
         (GOLDEN, GOLDEN_METADATA),
         (GOLDEN_OF_ALL_KINDS, GOLDEN_METADATA_OF_ALL_KINDS),
         (GOLDEN_OF_SEGMENTS, GOLDEN_METADATA_OF_SEGMENTS),
+        (GOLDEN_OF_CLAIMS, GOLDEN_METADATA_OF_CLAIMS),
     ],
-    ids=["first", "of all kinds", "of segments"],
+    ids=["first", "of all kinds", "of segments", "of claims"],
 )
 
 _names = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1)

@@ -1,0 +1,113 @@
+"""Jobs that claim what others have left, on a local disk, on MinIO and on HDFS."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from contracts.files import files_below
+from jobs.coordinated import begun, coordinator, progress
+from jobs.segments import (
+    UID,
+    adds,
+    contents,
+    latest,
+    merges,
+    nothing,
+    reports,
+    run_batch,
+    shared_in,
+)
+from servers.hdfs import HdfsDirectory
+from servers.s3 import S3Bucket, settings_of
+
+from holdfast.errors import CheckpointConflictError
+from holdfast.locations import sweep, use_s3
+from holdfast.locations.adapters import unregister_file_system
+from holdfast.locations.coordination import claimant_of
+from holdfast.spark.query import CLEANER, CheckpointCoordinator
+
+STORES = ["local", "minio", "hdfs"]
+
+
+@pytest.fixture(params=STORES)
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Where jobs have their directories."""
+    if request.param == "local":
+        yield f"file://{tmp_path}"
+        return
+    if request.param == "hdfs":
+        on_hdfs: HdfsDirectory = request.getfixturevalue("hdfs_directory")
+        yield on_hdfs.uri
+        return
+    bucket: S3Bucket = request.getfixturevalue("minio_bucket")
+    use_s3(settings_of(bucket.server))
+    yield f"s3://{bucket.name}/checkpoints"
+    for scheme in ("s3", "s3a"):
+        unregister_file_system(scheme)
+
+
+@pytest.fixture
+def former(directory: str) -> CheckpointCoordinator:
+    """The job `other`, which has run two batches and keeps both checkpoints."""
+    driver = coordinator(directory, job_id="other")
+    run_batch(driver, 0, adds(b"old"))
+    run_batch(driver, 1, adds(b"newer"))
+    return driver
+
+
+def claiming(directory: str, start: str, job_id: str = "job") -> CheckpointCoordinator:
+    return coordinator(directory, job_id=job_id, start=start, claims_start=True, num_retained=1)
+
+
+def test_a_claimed_file_is_never_deleted_by_its_former_owner_and_goes_with_its_last_use(
+    directory: str, former: CheckpointCoordinator
+) -> None:
+    pointer = latest(former).location.external_pointer
+    pending = begun(former, 2)
+    late = reports(pending, merges)
+    driver = claiming(directory, pointer)
+    run_batch(driver, 0, adds(b"new"))
+    with pytest.raises(CheckpointConflictError, match="taken over"):
+        former.complete(pending, late, progress(2))
+    former.abort(pending)
+    claimed = shared_in(latest(driver).metadata)
+    assert len(files_below(f"{directory}/job/shared")) == 2 < len(claimed)
+    swept = {file.uri for file in sweep(directory, "other", grace_s=0).files}
+    assert not swept & claimed
+    subtasks = latest(driver).metadata.operators[UID].subtasks
+    for index, segments in enumerate(contents([subtasks[0], subtasks[1]])):
+        assert sorted(segments.values()) == [
+            b"%s of %d" % (what, index) for what in (b"new", b"newer", b"old")
+        ]
+    with pytest.raises(CheckpointConflictError, match=r"job 'job' in .* has claimed"):
+        begun(coordinator(directory, job_id="other"), 2)
+    run_batch(driver, 1, merges)
+    CLEANER.wait()
+    assert not files_below(pointer)
+    run_batch(driver, 2, nothing)
+    assert shared_in(latest(driver).metadata) == files_below(f"{directory}/job/shared")
+
+
+def test_of_four_jobs_that_claim_a_checkpoint_at_once_a_single_one_has_it(
+    directory: str, former: CheckpointCoordinator
+) -> None:
+    pointer = latest(former).location.external_pointer
+    drivers = [claiming(directory, pointer, f"job-{number}") for number in range(4)]
+
+    def has_it(driver: CheckpointCoordinator) -> bool:
+        try:
+            run_batch(driver, 0, adds(b"new"))
+        except CheckpointConflictError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        won = list(pool.map(has_it, drivers))
+    assert won.count(True) == 1
+    winner = drivers[won.index(True)]
+    claimant = claimant_of(pointer)
+    assert claimant is not None
+    assert claimant.job_id == latest(winner).metadata.job_id
+    subtasks = latest(winner).metadata.operators[UID].subtasks
+    assert all(len(segments) == 3 for segments in contents([subtasks[0], subtasks[1]]))
