@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from jobs.keyed import USUAL
+from jobs.quick_disk import QUICK_DISK
 
 from holdfast.backends.api import BatchTimes, FunctionInitializationContext
-from holdfast.backends.keyed_state import ColumnarStateTables, KeyedStateBackend
+from holdfast.backends.keyed import BackendName, open_tables
+from holdfast.backends.keyed_state import KeyedStateBackend
 from holdfast.backends.keys import key_group_range, key_hash
 from holdfast.backends.operator import OperatorStateBackend
 from holdfast.spark import StatefulFunction
@@ -26,6 +29,7 @@ class KeyedSubtasks:
         make: Makes the operator; each subtask of each batch has a new one.
         key: The key's columns.
         parallelism: Number of subtasks of the next batch.
+        backend: What keeps the state.
         output: The rows that come out; None for such as come.
         late_rows: How many rows were late in the last batch.
         next_timer: The earliest timer of event time that it has left, milliseconds.
@@ -34,6 +38,7 @@ class KeyedSubtasks:
     make: Callable[[], StatefulFunction]
     key: pa.Schema
     parallelism: int = 1
+    backend: BackendName = field(default_factory=lambda: USUAL.get().backend)
     output: pa.Schema | None = None
     late_rows: int = 0
     next_timer: int | None = None
@@ -70,7 +75,12 @@ class KeyedSubtasks:
         groups = hashes.to_numpy().astype(np.int64) % GROUPS
         for subtask in range(self.parallelism):
             own = key_group_range(GROUPS, self.parallelism, subtask)
-            tables = ColumnarStateTables(own, parts_of(self._handles, own))
+            tables = open_tables(
+                own,
+                parts_of(self._handles, own),
+                backend=self.backend,
+                directory=QUICK_DISK if self.backend == "rocksdb" else None,
+            )
             backend = KeyedStateBackend(tables, self.key, GROUPS, own)
             backend.advance_time(batch_time)
             function = self.make()

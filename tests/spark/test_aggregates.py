@@ -103,6 +103,7 @@ def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.usefixtures("state_backend")
 def test_aggregates_of_all_batches_are_those_that_spark_makes_of_all_rows(
     spark: SparkSession,
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_sum_that_does_not_fit_is_an_error() -> None:
         subtasks.batch(table([2**62]))
 
 
+@pytest.mark.usefixtures("state_backend")
 def test_aggregates_of_a_key_are_gone_a_while_after_its_last_row() -> None:
     ttl = StateTtlConfig(timedelta(milliseconds=10))
     subtasks = KeyedSubtasks(lambda: Aggregation({"n": agg.sum("n")}, ttl=ttl), KEY)
@@ -191,6 +193,7 @@ def test_rows_without_a_column_that_is_aggregated_are_refused(spark: SparkSessio
         operands_of(spark.range(1), ["id"], mean, combine=True)
 
 
+@pytest.mark.usefixtures("state_backend")
 def test_distinct_values_of_all_batches_are_counted_about(spark: SparkSession) -> None:
     distinct = {
         name: agg.approx_count_distinct(name) for name in ("l", "text", "double", "t", "none")

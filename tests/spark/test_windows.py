@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from datasketches import hll_sketch, tgt_hll_type
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs.keyed_subtasks import KeyedSubtasks
 
+from holdfast.backends.keyed import BackendName
 from holdfast.errors import InvalidRequestError
 from holdfast.spark import aggregates as agg
 from holdfast.spark.windows import (
@@ -201,12 +202,32 @@ ASSIGNERS = st.sampled_from(
 def test_windows_are_what_rows_one_by_one_make(
     windows: WindowAssigner, lateness: int, emit: Any, batches: list[Any]
 ) -> None:
+    check_windows(windows, lateness, emit, batches, "columnar")
+
+
+@pytest.mark.exhaustive  # a database is opened for each subtask of each batch
+@settings(max_examples=5)
+@given(ASSIGNERS, st.sampled_from([0, 15]), st.sampled_from(["append", "update"]), BATCHES)
+def test_windows_in_rocksdb_are_what_rows_one_by_one_make(
+    windows: WindowAssigner, lateness: int, emit: Any, batches: list[Any]
+) -> None:
+    check_windows(windows, lateness, emit, batches, "rocksdb")
+
+
+def check_windows(
+    windows: WindowAssigner,
+    lateness: int,
+    emit: Any,
+    batches: list[Any],
+    backend: BackendName,
+) -> None:
     model = Model(windows, lateness, emit)
     subtasks = KeyedSubtasks(
         lambda: WindowedAggregation(
             AGGREGATES, windows, time="ts", allowed_lateness=ms(lateness), emit=emit
         ),
         KEY,
+        backend=backend,
     )
     watermark = 0
     for rows, advance, parallelism, replays in batches:
@@ -230,6 +251,7 @@ def function_of(calls: list[Any]) -> Callable[..., Any]:
     return function
 
 
+@pytest.mark.usefixtures("state_backend")
 def test_a_function_gets_the_rows_of_a_window_in_order_of_time() -> None:
     calls: list[Any] = []
     subtasks = KeyedSubtasks(
@@ -263,6 +285,7 @@ def test_a_function_may_give_arrow_data_or_nothing() -> None:
     assert sorted(row["k"] for row in out) == [1, 2]
 
 
+@pytest.mark.usefixtures("state_backend")
 @pytest.mark.parametrize(("lateness", "last_timer"), [(0, 36), (5, 41)])
 def test_no_batch_comes_for_the_timers_of_a_session_that_has_grown(
     lateness: int, last_timer: int
@@ -281,6 +304,7 @@ def test_no_batch_comes_for_the_timers_of_a_session_that_has_grown(
     assert subtasks.next_timer == (last_timer if lateness else None)
 
 
+@pytest.mark.usefixtures("state_backend")
 def test_sessions_that_are_merged_count_distinct_values_of_both() -> None:
     def sketch(values: range) -> bytes:
         made = hll_sketch(12, tgt_hll_type.HLL_8)
