@@ -82,6 +82,8 @@ def holdfast(bucket: Bucket | None, handle_path: str, threads: int) -> Cost:
     importlib.import_module("holdfast.backends.keyed.rocksdb")  # what is loaded once doesn't count
     _use(bucket)
     handle = _handle(handle_path)
+    with handle.manifest.open_input_stream() as stream:
+        stream.read(1)  # imports and connects
 
     def restore(directory: str) -> Any:
         backend = _opened([handle], directory, RocksDBSettings(transfer_threads=threads))
@@ -104,6 +106,8 @@ def plain(bucket: Bucket | None, handle_path: str, threads: int) -> Cost:
         if isinstance(stream, FileStateHandle)
     ]
     client = None if bucket is None else client_of(bucket)
+    if client is not None and bucket is not None:
+        client.head_bucket(Bucket=bucket.name)
 
     def fetch(stream: FileStateHandle, directory: str) -> None:
         target = os.path.join(directory, uuid.uuid4().hex)

@@ -7,7 +7,7 @@ from dealing import (
     pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
 )
-from jobs.fixtures import job, spark
+from jobs.fixtures import job, spark, state_backend
 from jobs.on_cluster import fed_job, signals, undisturbed
 from servers.browser import browser
 from servers.connect import connect
@@ -38,6 +38,7 @@ __all__ = [
     "savepoints_of_flink",
     "signals",
     "spark",
+    "state_backend",
     "undisturbed",
     "versitygw",
     "versitygw_bucket",

@@ -2,22 +2,27 @@
 
 from pathlib import Path
 
+import pytest
 from jobs.job import Job
 from jobs.killed import BATCH
 from jobs.totals_by_key import ROWS, check_totals, run, totals
 from jobs.until_killed import run_until_killed
 from pyspark.sql import SparkSession
 
+from holdfast.backends.keyed import BackendName
 from holdfast.locations import sweep
 from holdfast.locations.adapters import FileStateHandle
 from holdfast.spark.query import CLEANER
 
 
-# The demo kills its second job, which is by key, at other points, and test_crash.py a job at all of them.
-def test_a_killed_driver_loses_and_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
+# The demo kills its second job, which is by key and keeps its state in columns, at other points.
+@pytest.mark.parametrize("state_backend", ["rocksdb"], indirect=True)
+def test_a_killed_driver_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path, state_backend: BackendName
+) -> None:
     job = Job(spark, tmp_path / "job")
     job.feed(files=3, rows=ROWS)
-    run_until_killed("-m", "jobs.totals_by_key", str(job.directory))
+    run_until_killed("-m", "jobs.totals_by_key", str(job.directory), state_backend)
     assert max(job.completed()) == BATCH
     run(job, totals(job, parallelism=3))
     check_totals(job)

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -360,6 +360,26 @@ def test_rows_outlive_little_memory_in_any_form_of_files(
     assert present.all()
     assert np.sort(values.to_numpy()).tolist() == list(range(0, 40_000, 2))
     restored.close()
+
+
+def test_all_databases_of_a_process_share_one_budget(checkpoints: KeyedCheckpoints) -> None:
+    budget = 2 << 20
+    said: list[Mapping[str, int]] = []
+    settings = RocksDBSettings(memory_bytes=budget, has_metrics=True)
+    every = [
+        RocksDBStateTables(ALL, directory=QUICK_DISK, settings=settings, on_metrics=said.append)
+        for _ in range(3)
+    ]
+    for number in range(3):
+        for tables in every:
+            put(tables.table(NUMBER), range(20_000), number)
+            report(tables, checkpoints, number + 1)
+            tables.table(NUMBER).get(keys_of(range(20_000)).identities)
+    usages = [metrics["block-cache-usage"] for metrics in said]
+    assert usages[0] < usages[1] < usages[2]  # what is told is what all use together
+    assert budget // 2 < max(usages) <= budget
+    for tables in every:
+        tables.close()
 
 
 def test_without_rocksdict_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

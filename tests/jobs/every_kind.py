@@ -60,8 +60,9 @@ def every_kind(
     parallelism: int = 2,
     job_id: str = QUERY,
     query_id: str = QUERY,
+    claimed: str | None = None,
 ) -> KeyedJob:
-    """A start of the query: from now on batches can be run."""
+    """A start of the query, which may claim a savepoint: from now on batches can be run."""
     return KeyedJob(
         directory,
         EveryKind(),
@@ -70,6 +71,8 @@ def every_kind(
         parallelism=parallelism,
         job_id=job_id,
         query_id=query_id,
+        start=claimed,
+        claims_start=claimed is not None,
         warm=WarmSettings(backend=backend),
     )
 

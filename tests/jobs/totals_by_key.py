@@ -1,4 +1,4 @@
-"""A query that keeps totals by key, and what it has to come to; `python -m jobs.totals_by_key DIR` is killed."""
+"""A query that keeps totals by key, and what it has to come to; `python -m jobs.totals_by_key DIR BACKEND` is killed."""
 
 import os
 import sys
@@ -52,9 +52,10 @@ def check_totals(job: Job) -> None:
     assert last == expected
 
 
-def main(directory: Path) -> None:
+def main(directory: Path, backend: str) -> None:
     """Run the job until it dies."""
     spark = local_spark()
+    spark.conf.set("spark.holdfast.state.backend", backend)
     job = Job(spark, directory)
     commit = "holdfast.spark.query.coordinator.complete_checkpoint"
     with mock.patch(commit, killing([jvm_of(spark), os.getpid()])):
@@ -62,4 +63,4 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -6,12 +6,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from contracts.files import files_below
+from jobs.every_kind import KEYS as KINDS_KEYS
+from jobs.every_kind import every_kind, write_stopped_with_every_kind
 from jobs.keyed import KeyedJob
 from jobs.keyed_operators import Totals
 
+from holdfast.backends.inspection import read_state
 from holdfast.backends.keyed import BackendName
 from holdfast.locations import CompletedCheckpoint, copy_checkpoint
 from holdfast.locations.coordination import files_of
+from holdfast.spark import take_savepoint
+from holdfast.spark.query import CLEANER
 from holdfast.spark.warm_state import WarmSettings
 
 SCHEMA = pa.schema([("key", pa.int64()), ("id", pa.int64())])
@@ -90,3 +95,29 @@ def test_the_first_checkpoint_writes_what_changed_and_the_savepoint_goes_in_the_
         rounds += 1
     assert not files_below(copies[1])
     assert files_below(copies[0])
+
+
+@pytest.mark.parametrize("backend", ["columnar", "rocksdb"])
+def test_a_canonical_savepoint_is_claimed_by_any_backend_and_goes_when_nothing_refers_to_it(
+    directory: str, backend: BackendName
+) -> None:
+    location = write_stopped_with_every_kind(directory)
+    pointer = take_savepoint(location, f"{directory}/savepoints", format="canonical")
+    going_on = every_kind(f"{directory}/new", backend=backend, job_id="new", claimed=pointer)
+    rows = [{"key": key, "id": 0} for key in KINDS_KEYS]
+    for number in range(20):
+        going_on.run(rows if number else rows[:1])
+        CLEANER.wait()
+        refers = any(pointer in file.uri for file in files_of(going_on.latest.metadata.streams()))
+        assert refers <= bool(files_below(pointer))
+        if number == 0:
+            assert refers == (backend == "columnar")  # RocksDB has read it into files of its own
+            assert going_on.latest.metadata.claimed
+        elif not files_below(pointer):
+            break
+    assert not files_below(pointer)
+    totals = read_state(going_on.latest.location.external_pointer, "operator", "totals")
+    batches = {key: min(4, key // 50 + 1) for key in KINDS_KEYS}
+    assert {row["key"]: row["value"] for row in totals.to_pylist()} == {
+        key: 10 * key * count + sum(range(count)) for key, count in batches.items()
+    }
