@@ -151,7 +151,8 @@ def _dense(column: pa.Array) -> tuple[pa.Array, Positions] | None:
         return None
     numbers = column.to_numpy()
     least, most = int(numbers.min()), int(numbers.max())
-    if most - least >= min(MOST_COUNTED, len(numbers) // 2):  # distinct ones are never among these again
+    # Of distinct values none are so close: they aren't looked at in this way again.
+    if most - least >= min(MOST_COUNTED, len(numbers) // 2):
         return None
     places = np.subtract(numbers, least, dtype=np.int64)
     is_there = np.bincount(places) > 0
