@@ -13,7 +13,6 @@ where opening is slower.
 """
 
 import argparse
-import importlib
 import multiprocessing
 import os
 import pickle
@@ -79,11 +78,15 @@ def write(root: str, bucket: Bucket | None, handle_path: str, keys: int, value_b
 
 def holdfast(bucket: Bucket | None, handle_path: str, threads: int) -> Cost:
     """Open the state where none of its files are, and look a key up."""
-    importlib.import_module("holdfast.backends.keyed.rocksdb")  # what is loaded once doesn't count
     _use(bucket)
     handle = _handle(handle_path)
     with handle.manifest.open_input_stream() as stream:
         stream.read(1)  # imports and connects
+
+    with tempfile.TemporaryDirectory(dir=Path(handle_path).parent) as directory:
+        empty = _opened([], directory, RocksDBSettings())  # a worker has loaded all that before
+        empty.get_state(_VALUES).columns.get(empty.keys([pa.array([0])]))
+        empty.close()
 
     def restore(directory: str) -> Any:
         backend = _opened([handle], directory, RocksDBSettings(transfer_threads=threads))

@@ -91,14 +91,24 @@ class Holdfast:
     def load(self, path: str) -> None:
         self._batch = batch_of(Path(path), self._type)
         self._shares = list(self._dealt(self._batch))  # a shuffle's business
-        for stream in self._unused:  # the driver's business
+        self.delete_unused()
+
+    def delete_unused(self) -> None:
+        """Delete what no checkpoint needs, which is the driver's business."""
+        for stream in self._unused:
             stream.discard_state()
         self._unused = []
         self._link_copies()
 
+    @property
+    def only_backend(self) -> KeyedStateBackend:
+        """The backend of the only subtask."""
+        (backend,) = self._backends
+        return backend
+
     def count(self) -> Figures:
         phases = Phases()
-        (backend,) = self._backends
+        backend = self.only_backend
         keys = backend.keys([self._batch.keys])
         phases.end("group")
         if self._is_reducing:
@@ -117,7 +127,7 @@ class Holdfast:
 
     def access(self) -> Figures:
         phases = Phases()
-        (backend,) = self._backends
+        backend = self.only_backend
         state = backend.get_state(_SUM)
         keys = backend.keys([self._batch.keys])
         codes = keys.codes.tolist()
@@ -136,7 +146,7 @@ class Holdfast:
         return phases.figures
 
     def sums(self) -> Figures:
-        (backend,) = self._backends
+        backend = self.only_backend
         keys = backend.keys([self._batch.keys])
         sums = backend.get_state(_SUM).columns.get(keys)
         return {"sum": float(sums.fill_null(0).to_numpy()[keys.codes].sum())}
@@ -188,30 +198,30 @@ class Holdfast:
         return {"count": count, "sum": total}
 
     def put_entries(self) -> None:
-        (backend,) = self._backends
+        backend = self.only_backend
         keys = backend.keys([self._batch.keys])
         values = pa.array(self._batch.values)
         backend.get_map_state(_ENTRIES).columns.put(keys, values, values)
 
     def get_entries(self) -> Figures:
-        (backend,) = self._backends
+        backend = self.only_backend
         keys = backend.keys([self._batch.keys])
         values = backend.get_map_state(_ENTRIES).columns.get(keys, pa.array(self._batch.values))
         return {"sum": float(values.to_numpy().sum())}
 
     def list_entries(self) -> Figures:
-        (backend,) = self._backends
+        backend = self.only_backend
         keys = backend.keys([self._batch.keys])
         entries = backend.get_map_state(_ENTRIES).columns.items(keys)
         return {"entries": len(entries), "sum": float(entries.values.to_numpy().sum())}
 
     def register(self) -> None:
-        (backend,) = self._backends
+        backend = self.only_backend
         keys = backend.keys([self._batch.keys])
         backend.event_time_timers().columns.register(keys, self._batch.values)
 
     def fire(self, until_ms: int) -> Figures:
-        (backend,) = self._backends
+        backend = self.only_backend
         return {"fired": len(backend.event_time_timers().columns.fire(until_ms))}
 
     def _open(self, parallelism: int) -> None:
