@@ -151,7 +151,7 @@ def _dense(column: pa.Array) -> tuple[pa.Array, Positions] | None:
         return None
     numbers = column.to_numpy()
     least, most = int(numbers.min()), int(numbers.max())
-    # Of distinct values none are so close: they aren't looked at in this way again.
+    # Distinct values are never so close, so they aren't looked at in this way again.
     if most - least >= min(MOST_COUNTED, len(numbers) // 2):
         return None
     places = np.subtract(numbers, least, dtype=np.int64)
