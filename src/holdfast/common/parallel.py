@@ -45,8 +45,8 @@ def in_parallel(
 ) -> list[_Result]:
     """Do an action with every item, some at a time; the results in order, or a failure at once.
 
-    A single item needs no thread of its own: to start it costs more than a small file. No action runs any more when this returns. An action that takes long calls `check_wanted` now and
-    then.
+    A single item is done in the thread of the caller: to start another costs more than to read a small file. No action
+    runs any more when this returns. An action that takes long calls `check_wanted` now and then.
 
     Raises:
         StorageUnavailableError: No threads start, because Python is ending.
