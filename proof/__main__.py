@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from proof.rows import ROWS, Outcome, Row
+from proof.rows import ROWS, Outcome, Row, together
 
 _ROOT = Path(__file__).parents[1]
 _PAGE = _ROOT / "docs" / "proof.md"
@@ -30,7 +30,7 @@ _BEGIN, _END = "<!-- table: made by `make proof` -->", "<!-- end of table -->"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """A row that was run.
+    """A run of a row.
 
     Attributes:
         what: What was done.
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--results",
         type=Path,
-        help="a file to which each row's outcome is added; rows that it has are not run again",
+        help="a file to which each outcome is added; what it has is not run again",
     )
     options = parser.parse_args(arguments)
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
@@ -86,13 +86,15 @@ def main(arguments: list[str] | None = None) -> int:
         if options.only not in row.what or (options.short and row.is_long):
             continue
         before = _cpu_s()
-        if row.what not in results:
-            result = Result(
-                row.what, seed, options.short, _outcome(number, seed, short=options.short)
-            )
-            results[row.what] = result
+        runs = results.setdefault(row.what, [])
+        while _lacks(row, runs):
+            # Another seed, or the same would happen once more.
+            next_seed = runs[-1].seed + 1 if runs else seed
+            run = _outcome(number, next_seed, short=options.short)
+            result = Result(row.what, next_seed, options.short, run)
+            runs.append(result)
             _add(options.results, result)
-        outcome = results[row.what].outcome
+        outcome = together(result.outcome for result in runs)
         failed += len(outcome.failures)
         print(f"{_line(row, outcome)} {_cpu_s() - before:.1f} s of CPU", flush=True)
         for failure in outcome.failures[:10]:
@@ -104,12 +106,22 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _read(file: Path | None) -> dict[str, Result]:
-    """The outcomes of rows that were run before, by what is done in them."""
-    if file is None or not file.exists():
-        return {}
-    results = [Result.of(json.loads(line)) for line in file.read_text().splitlines()]
-    return {result.what: result for result in results}
+def _lacks(row: Row, runs: list[Result]) -> bool:
+    """Whether a row is to be run, or run once more: not if that was of no use."""
+    if not runs:
+        return True
+    outcome = together(result.outcome for result in runs)
+    return outcome.count < row.wanted and not outcome.failures and runs[-1].outcome.count > 0
+
+
+def _read(file: Path | None) -> dict[str, list[Result]]:
+    """The runs of rows that are done, by what is done in them."""
+    runs: dict[str, list[Result]] = {}
+    if file is not None and file.exists():
+        for line in file.read_text().splitlines():
+            result = Result.of(json.loads(line))
+            runs.setdefault(result.what, []).append(result)
+    return runs
 
 
 def _add(file: Path | None, result: Result) -> None:
@@ -147,12 +159,12 @@ def _line(row: Row, outcome: Outcome) -> str:
     return f"| {row.what} | {cases} | {row.holds} | {len(outcome.failures)} |"
 
 
-def _write(page: Path, results: dict[str, Result]) -> None:
+def _write(page: Path, results: dict[str, list[Result]]) -> None:
     """Put the table of all rows that were run into the page."""
     run = [row for row in ROWS if row.what in results]
     lines = ["| what is done | cases | what must hold | failed |", "|---|---|---|---|"]
-    lines += [_line(row, results[row.what].outcome) for row in run]
-    forms = sorted({_form(results[row.what]) for row in run})
+    lines += [_line(row, together(each.outcome for each in results[row.what])) for row in run]
+    forms = sorted({_form(each) for row in run for each in results[row.what]})
     head, _, rest = page.read_text().partition(_BEGIN)
     _, end, tail = rest.partition(_END)
     if not end:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 from jobs.job import LOCAL, connect
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.spark import checkpointed, stateful
 from proof.kinds import (
@@ -26,6 +27,7 @@ from proof.kinds import (
 )
 
 SIZES = Sizes(keys=400, rounds=3)
+MOST_SUBTASKS = 4
 OPERATORS = {
     "sample": "sample",
     "totals": "by key",
@@ -39,6 +41,10 @@ OPERATORS = {
 
 JOB = "kinds"
 ENOUGH = "enough"
+DRIVER = "driver"
+"""File with the id of the driver that was started last."""
+FAILED = "failed"
+"""File with a line for each query of a driver that has failed and was to be started again."""
 
 
 def main() -> None:
@@ -48,6 +54,9 @@ def main() -> None:
     parser.add_argument("--checkpoints", required=True, help="URI of the checkpoint directory")
     parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("--master", default="local[2,2]")
+    parser.add_argument(
+        "--again", action="store_true", help="start a query that fails again, in the same Spark"
+    )
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO)
@@ -62,8 +71,32 @@ def main() -> None:
     }
     os.environ.setdefault("SPARK_LOCAL_DIRS", str(options.directory / "scratch"))
     spark = connect(options.master, settings)
+    (options.directory / DRIVER).write_text(f"{os.getpid()}")
+    parallelism = options.parallelism
+    while problem := run(spark, options.directory, parallelism):
+        if not options.again or not _may_go_on(options.directory):
+            raise SystemExit(f"the query has failed: {problem}")
+        print(f"the query has failed, and is started again: {problem}", flush=True)
+        parallelism = parallelism % MOST_SUBTASKS + 1
+    spark.stop()
+
+
+def run(spark: SparkSession, directory: Path, parallelism: int) -> str:
+    """Run the query to its end; why it has failed, or empty if it has not."""
     done = threading.Event()
-    shared = {"parallelism": options.parallelism, "max_parallelism": MAX_PARALLELISM}
+    query = start(spark, directory, parallelism, done)
+    while not done.wait(0.2) and query.isActive:
+        pass
+    query.stop()
+    problem = query.exception()
+    return "" if problem is None or done.is_set() else str(problem)
+
+
+def start(
+    spark: SparkSession, directory: Path, parallelism: int, done: threading.Event
+) -> StreamingQuery:
+    """Start the query, which says in a batch when it has done enough."""
+    shared = {"parallelism": parallelism, "max_parallelism": MAX_PARALLELISM}
     sample = stateful(Sample(SIZES), uid="sample", **shared)
     by_key = stateful(ByKeyWithUnion(SIZES), uid="by key", key="key", schema=ROWS, **shared)
     marks = stateful(Marks(), uid="marks", schema=f"{ROWS}, mark long", **shared)
@@ -71,8 +104,8 @@ def main() -> None:
     def process(rows: DataFrame, batch_id: int) -> None:
         marked = rows.where(MARKS_OF_BATCH).selectExpr("value as mark")
         totals = by_key.apply(sample.apply(rows))
-        write(marks.apply(totals, broadcast=marked), options.directory, batch_id)
-        if (options.directory / ENOUGH).exists():
+        write(marks.apply(totals, broadcast=marked), directory, batch_id)
+        if (directory / ENOUGH).exists():
             done.set()
 
     rows = (
@@ -82,19 +115,22 @@ def main() -> None:
         .load()
         .selectExpr("value", f"{SIZES.key_in_sql} as key")
     )
-    query = (
+    return (
         rows.writeStream.foreachBatch(checkpointed(process, sample, by_key, marks))
-        .option("checkpointLocation", str(options.directory / "spark"))
+        .option("checkpointLocation", str(directory / "spark"))
         .trigger(processingTime="0 seconds")
         .start()
     )
-    while not done.wait(0.2) and query.isActive:
-        pass
-    query.stop()
-    problem = query.exception()
-    if problem is not None and not done.is_set():
-        raise SystemExit(f"the query has failed: {problem}")
-    spark.stop()
+
+
+def _may_go_on(directory: Path) -> bool:
+    """Whether no other driver was started meanwhile, which would be fenced off by another start.
+
+    Noted first: who stops this process then sees that it may be about to start again.
+    """
+    with (directory / FAILED).open("a") as stream:
+        stream.write(f"{os.getpid()}\n")
+    return (directory / DRIVER).read_text() == f"{os.getpid()}"
 
 
 def write(rows: DataFrame, directory: Path, batch_id: int) -> None:

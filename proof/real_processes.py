@@ -1,7 +1,8 @@
 """Real processes killed at random moments, and drivers that stand still and come back when another has gone on.
 
 A query with every kind of state (`kinds_job`) is started again and again, each time with another parallelism, on a Spark
-in one process or on a cluster of processes. What it has put out and what is in its states at the end is compared with
+in one process or on a cluster of processes. If it fails because a part of it was killed, its driver starts it again by
+itself, so that a kill does not cost a start of Spark. What it has put out and what is in its states at the end is compared with
 what its rows come to (`kinds`).
 """
 
@@ -20,12 +21,11 @@ import pyarrow.parquet as pq
 from holdfast.errors import CheckpointError
 from holdfast.locations import find_checkpoints
 from proof.kinds import expected_output, wrong_states
-from proof.kinds_job import ENOUGH, OPERATORS, SIZES, output_file
+from proof.kinds_job import ENOUGH, MOST_SUBTASKS, OPERATORS, SIZES, output_file
 from proof.running_query import LOCAL, HangsError, RunningQuery
 
 _CLUSTER = "local-cluster[2,1,1024]"
-_MOST_SUBTASKS = 4
-_MOST_IN_A_RUN = 3
+_MOST_IN_A_RUN = 8
 _LONGEST_WAIT_S = 1.0
 _RETAINED = 3
 
@@ -41,19 +41,21 @@ class Disturbed:
 
     Attributes:
         disturbances: What was killed or stopped, in order.
-        starts: How often it was started.
+        starts: How often its driver was started.
+        restarts: How often a driver has started it again by itself.
         batches: How many batches it has completed.
         failures: What is wrong, as texts.
     """
 
     disturbances: list[str] = field(default_factory=list)
     starts: int = 0
+    restarts: int = 0
     batches: int = 0
     failures: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(self.disturbances).items())
-        return f"{kinds}; {self.starts} starts, {self.batches} batches"
+        return f"{kinds}; {self.starts} starts, {self.restarts} restarts, {self.batches} batches"
 
 
 def disturb(
@@ -115,19 +117,21 @@ class _Query:
         master = self._chance.choice((LOCAL, _CLUSTER)) if "executor" in self._kinds else LOCAL
         running = self._start(master)
         ends = [kind for kind in self._kinds if kind in _ENDS_THE_RUN]
+        parts = [kind for kind in self._kinds if kind not in _ENDS_THE_RUN]
         has_lost_parts = False
-        for left in reversed(range(min(most, _MOST_IN_A_RUN))):
+        for left in reversed(range(self._chance.randint(1, min(most, _MOST_IN_A_RUN)))):
+            failed = running.failed
             running.wait_for_batches(1)
             time.sleep(self._chance.uniform(0, _LONGEST_WAIT_S))
-            if running.exit_code is not None:
-                # A batch whose rows went through an operator twice is given up, and so is the run.
-                if not has_lost_parts:
-                    self.outcome.failures.append(f"query has ended by itself: {running.said()}")
+            if running.exit_code is not None or (running.failed and not has_lost_parts):
+                # A batch whose rows went through an operator twice is given up, and so is the query.
+                self.outcome.failures.append(f"query has failed by itself: {running.said()}")
                 break
-            kind = self._disturbed(running, self._kinds if left else ends)
+            kind = self._disturbed(running, parts if left and parts else ends, failed)
             if kind in _ENDS_THE_RUN:
                 break
             has_lost_parts = has_lost_parts or kind is not None
+        self.outcome.restarts += running.failed
 
     def run_to_the_end(self) -> None:
         """Start the query, and let it end."""
@@ -143,9 +147,12 @@ class _Query:
 
     def _start(self, master: str) -> RunningQuery:
         """A new start of the query; if an earlier one stands still, it is woken when this one has gone on."""
-        parallelism = self._chance.randint(1, _MOST_SUBTASKS)
         running = RunningQuery(
-            self._directory, self._checkpoints, master=master, parallelism=parallelism
+            self._directory,
+            self._checkpoints,
+            master=master,
+            parallelism=self._chance.randint(1, MOST_SUBTASKS),
+            again=True,
         )
         self._started.append(running)
         self.outcome.starts += 1
@@ -159,8 +166,14 @@ class _Query:
                 self.outcome.failures.append(problem)
         return running
 
-    def _disturbed(self, running: RunningQuery, kinds: Sequence[str]) -> str | None:
-        """Kill or stop something of these kinds, of which there was least; what it was, or None if there is nothing."""
+    def _disturbed(self, running: RunningQuery, kinds: Sequence[str], failed: int) -> str | None:
+        """Kill or stop something of these kinds, of which there was least; what it was, or None if there is nothing.
+
+        Args:
+            running: Of which something is killed.
+            kinds: What may be.
+            failed: How many of its queries had failed before its last batch.
+        """
         victims = _victims(running)
         possible = [kind for kind in kinds if victims.get(kind)]
         if not possible:
@@ -172,7 +185,11 @@ class _Query:
             running.kill()
         elif kind == "zombie":
             running.stop()
-            self._zombie = running
+            if running.failed == failed:
+                self._zombie = running
+            else:  # about to start its query again, by right, and then the others would be the zombies
+                running.kill()
+                kind = "all"
         else:
             with suppress(psutil.NoSuchProcess):
                 self._chance.choice(victims[kind]).send_signal(signal.SIGKILL)

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +28,8 @@ from proof.stores import SERVERS, STORES, empty_directory
 _SHORT_INPUTS = 80
 _LONG_S = 600.0
 _SHORT_RACES, _LONG_RACES = 40, 2_000
-_LONG_KILLS = "100"
+_LONG_KILLS = 100
+_KILLS_OF_A_QUERY = 10
 _SHORT_EVERY = {"local": 10, "s3-memory": 40}
 _LONG_EVERY = {"versitygw": 2, "hdfs": 2}
 
@@ -48,6 +49,16 @@ class Outcome:
     skipped: int = 0
 
 
+def together(outcomes: Iterable[Outcome]) -> Outcome:
+    """What came of several runs of a row."""
+    runs = list(outcomes)
+    return Outcome(
+        sum(run.count for run in runs),
+        [failure for run in runs for failure in run.failures],
+        sum(run.skipped for run in runs),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A row of the table.
@@ -58,6 +69,7 @@ class Row:
         holds: What must hold.
         run: Runs it, in its short form or not, by a seed.
         is_long: Whether it has no short form.
+        wanted: As many cases are to be had, by runs with one seed behind the other.
     """
 
     what: str
@@ -65,6 +77,7 @@ class Row:
     holds: str
     run: Callable[[bool, int], Outcome]
     is_long: bool = False
+    wanted: int = 1
 
 
 def _crash_points(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
@@ -134,7 +147,7 @@ def _real_processes(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT
             tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
             SERVERS_OF_DEMO.get(store, lambda: nullcontext(f"file://{name}/checkpoints"))() as uri,
         ):
-            disturbed = disturb(Path(name), uri, Random(seed), int(_LONG_KILLS))  # noqa: S311  # no secret
+            disturbed = disturb(Path(name), uri, Random(seed), _KILLS_OF_A_QUERY)  # noqa: S311  # no secret
     except NoServerError:
         return Outcome(0, skipped=1)
     return Outcome(len(disturbed.disturbances), disturbed.failures)
@@ -180,7 +193,7 @@ def _tests(
 ) -> Outcome:
     """Run tests of the project: what they prove already is not written once more."""
     os.environ["HYPOTHESIS_PROFILE"] = "quick" if short else "ci"
-    os.environ["HOLDFAST_KILLS"] = _LONG_KILLS
+    os.environ["HOLDFAST_KILLS"] = str(_LONG_KILLS)
     counting = _Counting()
     options = [
         "-q",
@@ -272,8 +285,13 @@ ROWS = [
             "output and every kind of state are what the rows come to, at any parallelism; who comes back gives up",
             partial(_real_processes, store),
             is_long=True,
+            wanted=_LONG_KILLS,
         )
-        for store, where in (("local", "on a local disk"), ("s3", "on S3, by MinIO"))
+        for store, where in (
+            ("local", STORES["local"]),
+            ("s3", STORES["minio"]),
+            ("hdfs", STORES["hdfs"]),
+        )
     ),
     Row(
         "thousands of batches with keyed and operator state, three checkpoints retained",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from examples.demo.job_process import DriverProcess
+from proof.kinds_job import FAILED
 
 LOCAL = "local[2,2]"
 
@@ -29,6 +30,7 @@ class RunningQuery(DriverProcess):
         checkpoints: URI of its checkpoint directory.
         master: Spark's master.
         parallelism: Number of subtasks of each operator.
+        again: Whether a query that fails is started again in the same Spark.
         conf: More settings of Spark.
     """
 
@@ -39,6 +41,7 @@ class RunningQuery(DriverProcess):
         *,
         master: str = LOCAL,
         parallelism: int = 2,
+        again: bool = False,
         conf: Mapping[str, str] | None = None,
     ) -> None:
         self._directory = directory
@@ -46,6 +49,7 @@ class RunningQuery(DriverProcess):
         command = [sys.executable, "-m", "proof.kinds_job", str(directory)]
         command += ["--checkpoints", checkpoints, "--master", master]
         command += ["--parallelism", str(parallelism)]
+        command += ["--again"] if again else []
         for key, value in (conf or {}).items():
             command += ["--conf", f"{key}={value}"]
         path = os.pathsep.join(filter(None, [str(_TESTS), os.environ.get("PYTHONPATH")]))
@@ -61,6 +65,12 @@ class RunningQuery(DriverProcess):
         """How many batches Spark has noted as done, in all starts."""
         names = [path.name for path in (self._directory / "spark" / "commits").glob("*")]
         return max((int(name) + 1 for name in names if name.isdecimal()), default=0)
+
+    @property
+    def failed(self) -> int:
+        """How many queries of it have failed and were to be started again."""
+        file = self._directory / FAILED
+        return file.read_text().split().count(f"{self._driver.pid}") if file.exists() else 0
 
     def wait_for_batches(self, count: int) -> None:
         """Wait until so many batches more are done, or it has ended.
