@@ -8,6 +8,7 @@ types, parts cut out, doubled, or put in from elsewhere. The same seed gives the
 """
 
 import argparse
+import itertools
 import random
 import resource
 import signal
@@ -16,10 +17,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from types import FrameType
 
@@ -70,13 +70,19 @@ def try_reader(
     """
     for whole in reader.whole.values():
         reader.read(whole)  # or nothing would be tried but how it is refused
+    ends_s = None if seconds is None else time.monotonic() + seconds
+    numbers = itertools.takewhile(
+        lambda _: ends_s is None or time.monotonic() < ends_s,
+        itertools.count() if inputs is None else range(inputs),
+    )
+    return try_inputs(reader, (changed_input(reader, seed, number) for number in numbers))
+
+
+def try_inputs(reader: Reader, inputs: Iterable[bytes]) -> Tried:
+    """Give a reader bytes."""
     outcome = Tried()
     before = _highest_bytes()
-    ends_s = None if seconds is None else time.monotonic() + seconds
-    for number in count() if inputs is None else range(inputs):
-        if ends_s is not None and time.monotonic() >= ends_s:
-            break
-        content = changed_input(reader, seed, number)
+    for number, content in enumerate(inputs):
         outcome.inputs += 1
         try:
             with _ended_after(LONGEST_S):

@@ -28,7 +28,9 @@ def main() -> None:
     parser.add_argument("reader", help="a part of its name")
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--corpus", type=Path, help="directory of inputs to go on from, and to add to")
+    parser.add_argument(
+        "--corpus", type=Path, help="directory of inputs to go on from, and to add to"
+    )
     options = parser.parse_args()
     scratch = Path(tempfile.mkdtemp(prefix="holdfast-bytes-"))
     (reader,) = (reader for name, reader in readers(scratch).items() if options.reader in name)

@@ -7,6 +7,7 @@ import argparse
 import logging
 import os
 import threading
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -96,10 +97,10 @@ def start(
     spark: SparkSession, directory: Path, parallelism: int, done: threading.Event
 ) -> StreamingQuery:
     """Start the query, which says in a batch when it has done enough."""
-    shared = {"parallelism": parallelism, "max_parallelism": MAX_PARALLELISM}
-    sample = stateful(Sample(SIZES), uid="sample", **shared)
-    by_key = stateful(ByKeyWithUnion(SIZES), uid="by key", key="key", schema=ROWS, **shared)
-    marks = stateful(Marks(), uid="marks", schema=f"{ROWS}, mark long", **shared)
+    operator = partial(stateful, parallelism=parallelism, max_parallelism=MAX_PARALLELISM)
+    sample = operator(Sample(SIZES), uid="sample")
+    by_key = operator(ByKeyWithUnion(SIZES), uid="by key", key="key", schema=ROWS)
+    marks = operator(Marks(), uid="marks", schema=f"{ROWS}, mark long")
 
     def process(rows: DataFrame, batch_id: int) -> None:
         marked = rows.where(MARKS_OF_BATCH).selectExpr("value as mark")
@@ -117,7 +118,9 @@ def start(
     )
     return (
         rows.writeStream.foreachBatch(checkpointed(process, sample, by_key, marks))
-        .option("checkpointLocation", str(directory / "spark"))
+        .option(
+            "checkpointLocation", (directory / "spark").as_uri()
+        )  # not on HDFS, by its settings
         .trigger(processingTime="0 seconds")
         .start()
     )

@@ -20,138 +20,49 @@ What has to hold: a checkpoint that somebody may restore has all of its files, a
 what the job has come to: no success is lost, or built upon twice.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
-
+from proof.claimer import RELEASED, TAKEN, claimer_steps, wanted_by
 from proof.model_checker import Explored, explore
+from proof.protocol_state import (
+    EXCLUSIVE,
+    LATE,
+    SHARED,
+    Driver,
+    File,
+    Metadata,
+    Protocol,
+    State,
+    Steps,
+    Sweep,
+    Token,
+    at_step,
+    named_file,
+    named_token,
+    next_number,
+    stored_metadata,
+    with_driver,
+    with_metadata,
+    without_directory,
+    without_metadata,
+)
 
-Token = tuple[int, int]
-"""Which attempt: the driver's number, and the checkpoint's."""
-
-File = tuple[str, int, int]
-"""A file of an attempt: what it is, the driver's number, the checkpoint's."""
-
-EXCLUSIVE, SHARED, LATE = "exclusive", "shared", "late"
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """Which of its rules are kept, and how far a model goes.
-
-    Attributes:
-        claims: A driver looks after its commit who owns the job, and takes back what came too late.
-        looks_again: A driver that has claimed looks whether the checkpoints are still those that it read.
-        tokens: "It exists" is looked into; without, it counts as the answer to the own request.
-        exclusive: The store gives a name to one writer alone.
-        metadata_first: Deletion begins with `_metadata`.
-        shared_outlive: A shared file stays as long as a retained checkpoint refers to it.
-        own_files_only: A driver that gives up deletes its own files, instead of the checkpoint's directory.
-        grace: The sweep spares files of attempts that may go on.
-        reads_last: The sweep reads metadata behind the list of files, not before it.
-        lists_again: The sweep looks, behind the metadata that it has read, whether there are others by now.
-        starts: How many drivers there are.
-        checkpoints: Up to which number they go.
-        lost_answers: How often the store performs a publish and doesn't say so.
-        late_writes: How often a twin of a task writes once more.
-        sweeps: How many sweeps there are.
-        repetitions: How often drivers claim again, all together, because others went on meanwhile.
-    """
-
-    claims: bool = True
-    looks_again: bool = True
-    tokens: bool = True
-    exclusive: bool = True
-    metadata_first: bool = True
-    shared_outlive: bool = True
-    own_files_only: bool = True
-    grace: bool = True
-    reads_last: bool = True
-    lists_again: bool = True
-    starts: int = 2
-    checkpoints: int = 3
-    lost_answers: int = 1
-    late_writes: int = 0
-    sweeps: int = 0
-    repetitions: int = 2
-
-
-class Metadata(NamedTuple):
-    """What a `_metadata` says: number and token of the checkpoint, the token of the one before, its files."""
-
-    number: int
-    token: Token
-    base: Token | None
-    files: frozenset[File]
-
-
-class Driver(NamedTuple):
-    """A driver, and its cleaner.
-
-    Attributes:
-        at: The driver's next step.
-        known: The checkpoints that it keeps.
-        epoch: Number of its claim.
-        doomed: Numbers of checkpoints that its cleaner deletes.
-        is_begun: Whether the cleaner has done the first half of the first of them.
-        unused: Shared files that it deletes behind them.
-    """
-
-    at: str = "list"
-    known: tuple[Metadata, ...] = ()
-    epoch: int = 0
-    doomed: tuple[int, ...] = ()
-    is_begun: bool = False
-    unused: frozenset[File] = frozenset()
-
-
-class Sweep(NamedTuple):
-    """A sweep: its next step, the files that it may delete, the checkpoints that it has listed."""
-
-    at: str = "off"
-    files: frozenset[File] = frozenset()
-    numbers: frozenset[int] = frozenset()
-
-
-class State(NamedTuple):
-    """The store, those who work on it, and what an observer has noted.
-
-    Attributes:
-        stored: Every `_metadata` that is there, by number.
-        files: Every file that is there.
-        claim: Number of the newest claim.
-        claimed: Tokens of the checkpoints that the claim knows.
-        drivers: By number.
-        sweep: The sweep.
-        head: Token of what the job has come to: the last success, or what a driver has gone on from.
-        line: Tokens of all that led there.
-        lost_answers: How many may still be lost.
-        late_writes: How many may still come.
-        sweeps: How many may still begin.
-        repetitions: How many claims were repeated.
-        wrong: What has gone wrong.
-    """
-
-    stored: tuple[Metadata, ...] = ()
-    files: frozenset[File] = frozenset()
-    claim: int = 0
-    claimed: frozenset[Token] = frozenset()
-    drivers: tuple[Driver, ...] = ()
-    sweep: Sweep = Sweep()
-    head: Token | None = None
-    line: frozenset[Token] = frozenset()
-    lost_answers: int = 0
-    late_writes: int = 0
-    sweeps: int = 0
-    repetitions: int = 0
-    wrong: str = ""
-
-
-Steps = Iterator[tuple[str, State]]
+_LOST_JOB = "a job of which another has claimed the newest checkpoint"
+_UNDECIDED = frozenset(
+    {
+        "ask again",
+        "look",
+        "is it past?",
+        "take back",
+        "warn",
+        "is it still past?",
+        "take back own",
+    }
+)
+"""Steps of a driver that has published a checkpoint, and does not know yet what becomes of it."""
 
 SHORT = (
     Protocol(),
     Protocol(checkpoints=2, lost_answers=0, sweeps=1),
+    Protocol(checkpoints=2, lost_answers=0, claimers=1),
 )
 """The protocol as it is, in seconds: with a third checkpoint and a lost answer, and beside a sweep."""
 
@@ -182,6 +93,21 @@ BROKEN = {
     "a sweep that does not look again": Protocol(
         lists_again=False, checkpoints=2, lost_answers=0, sweeps=1
     ),
+    "a claim to a checkpoint that does not end its job": Protocol(
+        ends=False, checkpoints=2, lost_answers=0, claimers=1
+    ),
+    "an end of a job that is not the claimer's own yet": Protocol(
+        ends_what_it_owns=False, checkpoints=2, lost_answers=0, claimers=1
+    ),
+    "a checkpoint taken back without a warning": Protocol(
+        warns=False, checkpoints=2, lost_answers=0, claimers=1
+    ),
+    "a driver that does not ask who has claimed its checkpoints": Protocol(
+        asks_who_claimed=False, checkpoints=2, lost_answers=0, claimers=1
+    ),
+    "a claim to a checkpoint without a look at its job": Protocol(
+        claimer_looks=False, checkpoints=2, lost_answers=0, claimers=1
+    ),
 }
 """The protocol with a rule left out, by what is left out: each of them loses something."""
 
@@ -197,6 +123,7 @@ def first_state(protocol: Protocol) -> State:
         lost_answers=protocol.lost_answers,
         late_writes=protocol.late_writes,
         sweeps=protocol.sweeps,
+        claimers=protocol.claimers,
     )
 
 
@@ -209,12 +136,27 @@ def problem_in(state: State) -> str | None:
         # A late commit of a number that the job has left behind may be without files: nobody restores it.
         if metadata.token in state.line or metadata.number == newest:
             gone = metadata.files - state.files
-            if gone:
-                return f"checkpoint {metadata.number} is there without {_named(min(gone))}"
+            if gone and not _is_out_of_use(metadata, state):
+                return f"checkpoint {metadata.number} is there without {named_file(min(gone))}"
         # The newest is where a restart goes on: the last success, or one behind it that nobody was told of.
-        if metadata.number == newest and state.head not in (metadata.token, metadata.base):
-            return f"a restart finds {_which(metadata.token)}, and the job is at {_job(state)}"
+        is_restart = metadata.number == newest and state.claimer.at not in RELEASED
+        if is_restart and state.head not in (metadata.token, metadata.base):
+            return f"a restart finds {named_token(metadata.token)}, and the job is at {named_token(state.head)}"
     return None
+
+
+def _is_out_of_use(metadata: Metadata, state: State) -> bool:
+    """Whether another job has the checkpoint's files, and nobody restores it: the job has ended.
+
+    Its driver has yet to take it back; or the job had left it behind; or it was started all the same.
+    """
+    claimer = state.claimer
+    if claimer.at not in RELEASED:
+        return False
+    driver = state.drivers[metadata.token[0] - 1]
+    if metadata.number <= wanted_by(claimer).number and metadata.token not in state.line:
+        return True
+    return state.claim != claimer.epoch or driver.at in _UNDECIDED
 
 
 def steps_of(state: State, protocol: Protocol) -> Steps:
@@ -224,11 +166,14 @@ def steps_of(state: State, protocol: Protocol) -> Steps:
         yield f"driver {number} starts", state._replace(drivers=(*state.drivers, Driver()))
     for index, driver in enumerate(state.drivers):
         yield from _starting_steps(state, protocol, index, driver)
+        yield from _asking_steps(state, index, driver)
         yield from _batch_steps(state, protocol, index, driver)
         yield from _late_steps(state, protocol, index, driver)
+        yield from _taking_back_steps(state, index, driver)
         yield from _disturbing_steps(state, index, driver)
         yield from _cleaner_steps(state, protocol, index, driver)
     yield from _sweep_steps(state, protocol)
+    yield from claimer_steps(state, protocol)
 
 
 # Drivers
@@ -237,10 +182,12 @@ def steps_of(state: State, protocol: Protocol) -> Steps:
 def _starting_steps(state: State, protocol: Protocol, index: int, driver: Driver) -> Steps:
     who = f"driver {index + 1}"
     match driver.at:
+        case "list" if state.claimer.at in RELEASED:
+            yield f"{who} finds that there is no such job any more", at_step(state, index, "over")
         case "list":
             seen = driver._replace(known=state.stored, at="epoch" if protocol.claims else "begin")
             numbers = [metadata.number for metadata in state.stored]
-            after = _with(state, index, seen)
+            after = with_driver(state, index, seen)
             yield (
                 f"{who} lists checkpoints {numbers}",
                 after if protocol.claims else _gone_on_from(after, index),
@@ -248,36 +195,69 @@ def _starting_steps(state: State, protocol: Protocol, index: int, driver: Driver
         case "epoch":
             yield (
                 f"{who} reads that claim {state.claim} is the newest",
-                _with(state, index, driver._replace(epoch=state.claim + 1, at="claim")),
+                with_driver(state, index, driver._replace(epoch=state.claim + 1, at="claim")),
             )
         case "claim" if state.claim >= driver.epoch:
             yield f"{who} finds its claim {driver.epoch} published", _again(state, protocol, index)
         case "claim":
             tokens = frozenset(metadata.token for metadata in driver.known)
-            after = state._replace(claim=driver.epoch, claimed=tokens)
+            after = state._replace(claim=driver.epoch, claimed=tokens, ends=False)
             yield (
                 f"{who} publishes claim {driver.epoch}",
-                _at(after, index, "again") if protocol.looks_again else _gone_on_from(after, index),
+                at_step(after, index, "again")
+                if protocol.looks_again
+                else _gone_on_from(after, index),
             )
         case "again":
             numbers_before = [metadata.number for metadata in driver.known]
             numbers = [metadata.number for metadata in state.stored]
             if state.claim == driver.epoch and numbers == numbers_before:
-                yield f"{who} finds nothing new, and goes on", _gone_on_from(state, index)
+                asks = protocol.claimers and protocol.asks_who_claimed
+                yield (
+                    f"{who} finds nothing new, and goes on",
+                    at_step(state, index, "is it claimed?") if asks else _begun(state, index),
+                )
             else:
                 yield f"{who} finds that others went on", _again(state, protocol, index)
+
+
+def _asking_steps(state: State, index: int, driver: Driver) -> Steps:
+    """A driver that owns the job looks whether another job has a checkpoint of it, and then whether its own is there."""
+    who = f"driver {index + 1}"
+    match driver.at:
+        case "is it claimed?":
+            tokens = frozenset(metadata.token for metadata in driver.known)
+            if tokens & state.marked:
+                yield (
+                    f"{who} finds that another job has claimed a checkpoint, and stops",
+                    at_step(state, index, "over"),
+                )
+            elif any(metadata.files - state.files for metadata in driver.known[-1:]):
+                yield f"{who} finds files gone, and stops", at_step(state, index, "over")
+            else:
+                yield f"{who} finds no claim of another job", at_step(state, index, "is it there?")
+        case "is it there?":
+            if state.claimer.at in RELEASED:
+                yield (
+                    f"{who} finds that there is no such job any more",
+                    at_step(state, index, "over"),
+                )
+            elif all(metadata in state.stored for metadata in driver.known[-1:]):
+                yield f"{who} finds its checkpoint there", _begun(state, index)
+            else:
+                yield f"{who} finds its checkpoint gone", at_step(state, index, "over")
 
 
 def _batch_steps(state: State, protocol: Protocol, index: int, driver: Driver) -> Steps:
     who = f"driver {index + 1}"
     match driver.at:
         case "begin":
-            number = _next_number(driver)
+            number = next_number(driver)
             if number <= protocol.checkpoints:
                 files = {(EXCLUSIVE, index + 1, number), (SHARED, index + 1, number)}
                 yield (
                     f"tasks of {who} write files of checkpoint {number}",
-                    _at(state._replace(files=state.files | files), index, "publish"),
+                    at_step(state._replace(files=state.files | files), index, "publish"),
                 )
         case "publish" | "ask again":
             yield from _publications(state, protocol, index, driver)
@@ -285,46 +265,97 @@ def _batch_steps(state: State, protocol: Protocol, index: int, driver: Driver) -
             if state.claim == driver.epoch:
                 yield f"{who} still owns the job: success", _succeeded(state, protocol, index)
             else:
-                yield f"{who} finds claim {state.claim}", _at(state, index, "is it past?")
+                yield f"{who} finds claim {state.claim}", at_step(state, index, "is it past?")
 
 
 def _late_steps(state: State, protocol: Protocol, index: int, driver: Driver) -> Steps:
-    who, number = f"driver {index + 1}", _next_number(driver)
+    who, number = f"driver {index + 1}", next_number(driver)
     match driver.at:
         case "is it past?":
-            numbers_of_others = {token[1] for token in state.claimed}
-            numbers_of_others |= {metadata.number for metadata in state.stored}
-            is_known = (index + 1, number) in state.claimed
-            is_past = not is_known and max(numbers_of_others) > number
+            if _is_past(state, (index + 1, number)):
+                behind, why = "take back", "came too late"
+            elif _has_ended(state, (index + 1, number)):
+                behind, why = ("warn" if protocol.warns else "take back own"), "came after the end"
+            else:
+                behind, why = "over", "counts"
             yield (
-                f"{who} finds that checkpoint {number} {'came too late' if is_past else 'counts'}, and stops",
-                _at(state, index, "take back" if is_past else "over"),
-            )
-        case "take back":
-            yield (
-                f"{who} deletes _metadata of checkpoint {number} again",
-                _at(_without_metadata(state, number), index, "take back files"),
-            )
-        case "take back files":
-            yield (
-                f"{who} deletes the directory of checkpoint {number} again",
-                _at(_without_directory(state, number), index, "over"),
+                f"{who} finds that checkpoint {number} {why}, and stops",
+                at_step(state, index, behind),
             )
         case "give up":
             own = {(EXCLUSIVE, index + 1, number)}
             after = (
                 state._replace(files=state.files - own)
                 if protocol.own_files_only
-                else _without_directory(state, number)
+                else without_directory(state, number)
             )
             yield (
                 f"{who} gives checkpoint {number} up, and deletes files",
-                _at(after, index, "over"),
+                at_step(after, index, "over"),
             )
 
 
+def _taking_back_steps(state: State, index: int, driver: Driver) -> Steps:
+    """A driver takes a checkpoint back that the job has left behind, or that it has published behind the job's end."""
+    who, number = f"driver {index + 1}", next_number(driver)
+    match driver.at:
+        case "warn":
+            marked = state._replace(marked=state.marked | {(index + 1, number)})
+            yield (
+                f"{who} says that it takes checkpoint {number} back",
+                at_step(marked, index, "is it still past?"),
+            )
+        case "is it still past?":
+            if _has_ended(state, (index + 1, number)):
+                yield f"{who} finds no newer claim", at_step(state, index, "take back own")
+            else:
+                yield (
+                    f"{who} finds that the job goes on from checkpoint {number}",
+                    at_step(_unmarked(state, (index + 1, number)), index, "over"),
+                )
+        case "take back own":
+            yield (
+                f"{who} deletes _metadata of checkpoint {number} again",
+                at_step(without_metadata(state, number), index, "take back own files"),
+            )
+        case "take back own files":
+            # Another late driver may have files in that directory, and be about to publish.
+            own = frozenset({(EXCLUSIVE, index + 1, number)})
+            after = _unmarked(state._replace(files=state.files - own), (index + 1, number))
+            yield (
+                f"{who} deletes its files of checkpoint {number} again",
+                at_step(after, index, "over"),
+            )
+        case "take back":
+            yield (
+                f"{who} deletes _metadata of checkpoint {number} again",
+                at_step(without_metadata(state, number), index, "take back files"),
+            )
+        case "take back files":
+            yield (
+                f"{who} deletes the directory of checkpoint {number} again",
+                at_step(without_directory(state, number), index, "over"),
+            )
+
+
+def _is_past(state: State, token: Token) -> bool:
+    """Whether the job goes on without a checkpoint that was published too late."""
+    numbers = {number for _, number in state.claimed}
+    numbers |= {metadata.number for metadata in state.stored}
+    return token not in state.claimed and max(numbers, default=0) > token[1]
+
+
+def _has_ended(state: State, token: Token) -> bool:
+    """Whether the newest claim ends the job, without a checkpoint that was published since."""
+    return state.ends and token not in state.claimed
+
+
+def _unmarked(state: State, token: Token) -> State:
+    return state._replace(marked=state.marked - {token})
+
+
 def _disturbing_steps(state: State, index: int, driver: Driver) -> Steps:
-    who, number = f"driver {index + 1}", _next_number(driver)
+    who, number = f"driver {index + 1}", next_number(driver)
     may_write_late = driver.at not in ("list", "epoch", "claim", "again", "begin")
     if state.late_writes and may_write_late:
         files = state.files | {(LATE, index + 1, number)}
@@ -334,43 +365,47 @@ def _disturbing_steps(state: State, index: int, driver: Driver) -> Steps:
         )
     if driver.at != "dead" and (state.sweeps or state.sweep.at != "off"):
         # Only the sweep can tell one that was killed from one that stands still: by the grace period.
-        yield f"{who} is killed", _at(state, index, "dead")
+        yield f"{who} is killed", at_step(state, index, "dead")
 
 
 def _publications(state: State, protocol: Protocol, index: int, driver: Driver) -> Steps:
-    who, number = f"driver {index + 1}", _next_number(driver)
+    who, number = f"driver {index + 1}", next_number(driver)
     wanted = f"{who} publishes checkpoint {number}"
-    before = _stored(state, number)
+    before = stored_metadata(state, number)
     behind = "look" if protocol.claims else "no look"
     if before is None or not protocol.exclusive:
-        after = _with_metadata(state, _metadata(driver, index))
+        after = with_metadata(state, _metadata(driver, index))
         if behind == "no look":
             yield wanted, _succeeded(after, protocol, index)
         else:
-            yield wanted, _at(after, index, behind)
+            yield wanted, at_step(after, index, behind)
         if state.lost_answers and driver.at == "publish":
             lost = after._replace(lost_answers=state.lost_answers - 1)
-            yield f"{wanted}, and the answer is lost", _at(lost, index, "ask again")
+            yield f"{wanted}, and the answer is lost", at_step(lost, index, "ask again")
             lost = state._replace(lost_answers=state.lost_answers - 1)
-            yield f"{wanted}, and the request is lost", _at(lost, index, "ask again")
+            yield f"{wanted}, and the request is lost", at_step(lost, index, "ask again")
     elif driver.at == "ask again" and (not protocol.tokens or before.token == (index + 1, number)):
         told = (
             f"{who} asks again, is told that checkpoint {number} exists, and takes it for its own"
         )
         yield (
             told,
-            (_at(state, index, behind) if behind == "look" else _succeeded(state, protocol, index)),
+            (
+                at_step(state, index, behind)
+                if behind == "look"
+                else _succeeded(state, protocol, index)
+            ),
         )
     else:
         yield (
             f"{who} is told that somebody else has published checkpoint {number}",
-            _at(state, index, "give up"),
+            at_step(state, index, "give up"),
         )
 
 
 def _metadata(driver: Driver, index: int) -> Metadata:
     """What a driver publishes: its own files, and the shared one of the checkpoint before."""
-    number = _next_number(driver)
+    number = next_number(driver)
     latest = driver.known[-1] if driver.known else None
     shared = {file for file in latest.files if file[0] == SHARED} if latest else set()
     # Two of them at most: older ones are merged into the newest.
@@ -386,14 +421,14 @@ def _metadata(driver: Driver, index: int) -> Metadata:
 def _again(state: State, protocol: Protocol, index: int) -> State:
     """A driver begins once more; after so many times it stands still, which is what it may do anyway."""
     if state.repetitions == protocol.repetitions:
-        return _at(state, index, "over")
-    return _at(state._replace(repetitions=state.repetitions + 1), index, "list")
+        return at_step(state, index, "over")
+    return at_step(state._replace(repetitions=state.repetitions + 1), index, "list")
 
 
 def _gone_on_from(state: State, index: int) -> State:
     """A driver has the job; from what does it go on?"""
     driver = state.drivers[index]
-    state = _at(state, index, "begin")
+    state = at_step(state, index, "begin")
     latest = driver.known[-1] if driver.known else None
     if (latest.token if latest else None) == state.head:
         return state
@@ -401,21 +436,35 @@ def _gone_on_from(state: State, index: int) -> State:
         # The driver never learned that it had succeeded, or was told to stop: it counts from now on.
         return state._replace(head=latest.token, line=state.line | {latest.token})
     which = f"checkpoint {latest.number} of driver {latest.token[0]}" if latest else "nothing"
-    return state._replace(wrong=f"driver {index + 1} goes on from {which}, not from {_job(state)}")
+    return state._replace(
+        wrong=f"driver {index + 1} goes on from {which}, not from {named_token(state.head)}"
+    )
+
+
+def _begun(state: State, index: int) -> State:
+    """A driver begins its first checkpoint; if there is a newer claim, that will stop it."""
+    after = _gone_on_from(state, index)
+    if state.claim != state.drivers[index].epoch:
+        return at_step(state, index, "begin") if after.wrong else after
+    if state.claimer.at in TAKEN:
+        return state._replace(wrong=f"driver {index + 1} goes on with {_LOST_JOB}")
+    return after
 
 
 def _succeeded(state: State, protocol: Protocol, index: int) -> State:
     """A driver takes its checkpoint for completed, and lets older ones go."""
     driver = state.drivers[index]
+    if state.claimer.at in TAKEN:
+        return state._replace(wrong=f"driver {index + 1} has completed a checkpoint of {_LOST_JOB}")
     new = _metadata(driver, index)
-    stored = _stored(state, new.number)
+    stored = stored_metadata(state, new.number)
     if stored is None or stored.token != new.token:
-        there = _which(stored.token if stored else None)
+        there = named_token(stored.token if stored else None)
         return state._replace(wrong=f"driver {index + 1} takes {there} for its own")
     if state.head not in (new.token, new.base):
         return state._replace(
             wrong=f"driver {index + 1} has completed checkpoint {new.number} behind "
-            f"{_which(new.base)}, and the job is at {_job(state)}"
+            f"{named_token(new.base)}, and the job is at {named_token(state.head)}"
         )
     known = (*driver.known, new)
     files = {file for metadata in known for file in metadata.files if file[0] == SHARED}
@@ -427,7 +476,7 @@ def _succeeded(state: State, protocol: Protocol, index: int) -> State:
         unused=driver.unused | (files - needed),
     )
     state = state._replace(head=new.token, line=state.line | {new.token})
-    return _with(state, index, driver)
+    return with_driver(state, index, driver)
 
 
 # Cleaners
@@ -442,23 +491,23 @@ def _cleaner_steps(state: State, protocol: Protocol, index: int, driver: Driver)
         is_metadata = driver.is_begun != protocol.metadata_first
         what = "_metadata" if is_metadata else "the directory"
         if is_metadata:
-            after = _without_metadata(state, number)
-            deleted = _stored(state, number)
+            after = without_metadata(state, number)
+            deleted = stored_metadata(state, number)
             # A repeated request can bring it back, without its files: nobody restores it any more.
             line = state.line - {deleted.token} if deleted else state.line
             after = after._replace(line=line)
         else:
-            after = _without_directory(state, number)
+            after = without_directory(state, number)
         rest = driver._replace(
             doomed=driver.doomed[1:] if driver.is_begun else driver.doomed,
             is_begun=not driver.is_begun,
         )
-        yield f"{who} deletes {what} of checkpoint {number}", _with(after, index, rest)
+        yield f"{who} deletes {what} of checkpoint {number}", with_driver(after, index, rest)
     elif driver.unused:
         after = state._replace(files=state.files - driver.unused)
         yield (
             f"{who} deletes shared files that no checkpoint refers to",
-            _with(after, index, driver._replace(unused=frozenset())),
+            with_driver(after, index, driver._replace(unused=frozenset())),
         )
 
 
@@ -522,53 +571,4 @@ def _is_old(file: File, state: State, protocol: Protocol) -> bool:
     driver = state.drivers[number_of_driver - 1]
     if not protocol.grace or driver.at in ("dead", "over"):
         return True
-    return number < _next_number(driver)
-
-
-# The store
-
-
-def _with(state: State, index: int, driver: Driver) -> State:
-    drivers = (*state.drivers[:index], driver, *state.drivers[index + 1 :])
-    return state._replace(drivers=drivers)
-
-
-def _at(state: State, index: int, at: str) -> State:
-    return _with(state, index, state.drivers[index]._replace(at=at))
-
-
-def _next_number(driver: Driver) -> int:
-    return driver.known[-1].number + 1 if driver.known else 1
-
-
-def _stored(state: State, number: int) -> Metadata | None:
-    return next((metadata for metadata in state.stored if metadata.number == number), None)
-
-
-def _with_metadata(state: State, metadata: Metadata) -> State:
-    others = [each for each in state.stored if each.number != metadata.number]
-    return state._replace(stored=tuple(sorted([*others, metadata])))
-
-
-def _without_metadata(state: State, number: int) -> State:
-    """By its path: whoever has written it."""
-    return state._replace(stored=tuple(each for each in state.stored if each.number != number))
-
-
-def _without_directory(state: State, number: int) -> State:
-    """All files in a checkpoint's directory: whoever has written them."""
-    return state._replace(
-        files=frozenset(file for file in state.files if file[0] == SHARED or file[2] != number)
-    )
-
-
-def _job(state: State) -> str:
-    return _which(state.head)
-
-
-def _which(token: Token | None) -> str:
-    return f"checkpoint {token[1]} of driver {token[0]}" if token else "nothing"
-
-
-def _named(file: File) -> str:
-    return f"the {file[0]} file of checkpoint {file[2]} of driver {file[1]}"
+    return number < next_number(driver)

@@ -50,6 +50,8 @@ _FLINK = _DATA / "flink" / "state-job.tar.xz"
 _GROUPS = KeyGroupRange(0, 7)
 _SAVEPOINT = "memory:///bad-bytes/savepoint-job-0123456789ab"
 _PREFIX = b"memory:///bad-bytes/"
+_NAME = "0" * 32
+"""The name of the segment, which is another one each time that it is written."""
 _HEADER, _END = 64, 20  # bytes of a segment before its first section, and behind its trailer
 
 READERS = (
@@ -255,7 +257,13 @@ def _segments(streams: SnapshotStreams) -> SegmentsStateHandle:
     )
     if not isinstance(written, SegmentsStateHandle):
         raise TypeError("tables with rows make segments")
-    return written
+    ((name, segment),) = written.segments.items()
+    manifest = _inside(written.manifest).replace(name.encode(), _NAME.encode())
+    return msgspec.structs.replace(
+        written,
+        manifest=ByteStreamStateHandle(_with_checksum(manifest)),
+        segments={_NAME: segment},
+    )
 
 
 def _inside(stream: StreamStateHandle) -> bytes:

@@ -82,7 +82,6 @@ def disturb(
         while len(query.outcome.disturbances) < count and not query.outcome.failures:
             query.run(count - len(query.outcome.disturbances))
         if not query.outcome.failures:  # else it would fail again, at once and without an end
-            (directory / ENOUGH).touch()
             query.run_to_the_end()
     except HangsError as error:
         query.outcome.failures.append(str(error))
@@ -136,6 +135,7 @@ class _Query:
     def run_to_the_end(self) -> None:
         """Start the query, and let it end."""
         running = self._start(LOCAL)
+        (self._directory / ENOUGH).touch()  # not before: a driver that comes back would see it
         running.wait_for_end()
         if running.exit_code != 0:
             self.outcome.failures.append(f"query has failed: {running.said()}")
@@ -170,7 +170,7 @@ class _Query:
         """Kill or stop something of these kinds, of which there was least; what it was, or None if there is nothing.
 
         Args:
-            running: Of which something is killed.
+            running: The start of the query.
             kinds: What may be.
             failed: How many of its queries had failed before its last batch.
         """

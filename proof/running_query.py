@@ -92,8 +92,9 @@ class RunningQuery(DriverProcess):
         self._await(lambda: self.exit_code is not None, otherwise)
 
     def said(self) -> str:
-        """The end of its log."""
-        return self._log.read_text(errors="replace")[-2000:]
+        """The end of its log, without lines of Java's stack."""
+        lines = self._log.read_text(errors="replace").splitlines()
+        return "\n".join(line for line in lines if not line.startswith("\tat "))[-6000:]
 
     def _await(self, happens: Callable[[], bool], otherwise: str) -> None:
         deadline = time.monotonic() + _HANGS_S

@@ -3,7 +3,8 @@
 import pytest
 
 from proof.model_checker import explore
-from proof.protocol import BROKEN, Protocol, checked
+from proof.protocol import BROKEN, checked
+from proof.protocol_state import Protocol
 
 
 def test_no_order_of_steps_loses_anything() -> None:
@@ -33,6 +34,24 @@ def test_without_a_token_a_driver_takes_another_one_s_checkpoint_for_its_own() -
     explored = checked(BROKEN["without a commit token"])
     assert explored.problem == "driver 2 takes checkpoint 1 of driver 1 for its own"
     assert any("the request is lost" in step for step in explored.trace)
+
+
+def test_a_checkpoint_that_another_job_claims_keeps_its_files_whoever_commits_late() -> None:
+    explored = checked(Protocol(starts=1, checkpoints=2, lost_answers=0, claimers=1))
+    assert explored.problem is None, "\n".join(explored.trace)
+    assert explored.states > 300
+
+
+def test_without_the_end_of_its_job_a_late_checkpoint_lacks_what_the_claimer_has_deleted() -> None:
+    explored = checked(BROKEN["a claim to a checkpoint that does not end its job"])
+    assert explored.problem == (
+        "checkpoint 2 is there without the shared file of checkpoint 1 of driver 1"
+    )
+    assert explored.trace[-3:] == (
+        "driver 1 finds that checkpoint 2 counts, and stops",
+        "the claimer deletes _metadata",
+        "the claimer deletes the other files",
+    )
 
 
 def test_data_deleted_before_metadata_leaves_a_checkpoint_without_files() -> None:

@@ -1,7 +1,8 @@
 """Completed checkpoints as values: publish one, read one, find the latest."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from holdfast.errors import (
     InvalidRequestError,
     OutcomeUnknownError,
 )
+from holdfast.locations.coordination.claiming import take_back
 from holdfast.locations.metadata import CheckpointMetadata, encode_metadata
 from holdfast.locations.storages import (
     CheckpointStorageLocation,
@@ -150,8 +152,14 @@ def _check_still_owned(
         except CheckpointConflictError:
             # The id may have been cleaned up long since, so that the name was free again. Nobody
             # restores from an id that the job has left behind; any other may be in use by now.
-            if ownership.is_past(metadata.checkpoint_id, metadata.commit_token):
-                _take_back(completed)
+            number, token = metadata.checkpoint_id, metadata.commit_token
+            with _logged(completed):
+                if ownership.is_past(number, token):
+                    completed.dispose_storage_location()
+                elif ownership.has_ended_before(number, token):
+                    take_back(
+                        metadata, completed, lambda: ownership.has_ended_before(number, token)
+                    )
             raise
     except CheckpointConflictError:
         raise
@@ -160,11 +168,12 @@ def _check_still_owned(
         raise OutcomeUnknownError(message, completed.external_pointer) from error
 
 
-def _take_back(completed: CompletedCheckpointStorageLocation) -> None:
+@contextmanager
+def _logged(completed: CompletedCheckpointStorageLocation) -> Iterator[None]:
     try:
-        completed.dispose_storage_location()
+        yield
     except CheckpointError:  # nobody restores from it; that it came too late is the news
-        _log.warning("could not delete %s", completed.external_pointer, exc_info=True)
+        _log.warning("could not take back %s", completed.external_pointer, exc_info=True)
 
 
 def _vanishing(location: CompletedCheckpointStorageLocation) -> CheckpointNotFoundError:

@@ -12,12 +12,13 @@ A job that claims does this, and the former job that:
 
 Whatever the order, b sees 2 or 3 sees a, so that never both go on. A driver that ran before 1 commits nothing after
 it, or takes it back, because 1 says that the job has ended; and so it lets go of nothing: only the newest checkpoint
-can be claimed, which nobody was deleting then.
+can be claimed, which nobody was deleting then. What it takes back might be what another driver goes on from, if 2
+never comes: so it publishes `_claimed` there first, with its own job in it, and looks for a newer claim.
 The checkpoint stays whole, with its `_metadata`, until no checkpoint of the job needs any file of it. Meanwhile the
 sweep of the former job finds all these files named there.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -32,7 +33,7 @@ from holdfast.errors import (
 from holdfast.locations.coordination.checkpoint_files import files_of
 from holdfast.locations.file_systems import check_exclusive, file_system_for, publish
 from holdfast.locations.handles import FileStateHandle, StreamStateHandle
-from holdfast.locations.metadata import ClaimedCheckpoint
+from holdfast.locations.metadata import CheckpointMetadata, ClaimedCheckpoint
 from holdfast.locations.storages import (
     CHECKPOINT,
     METADATA_FILE,
@@ -92,6 +93,33 @@ def claimed_at(pointer: str) -> str:
     return uripath.join(pointer, CLAIMED)
 
 
+def take_back(
+    metadata: CheckpointMetadata,
+    completed: CompletedCheckpointStorageLocation,
+    still: Callable[[], bool],
+) -> None:
+    """Delete a checkpoint that was completed after its job had ended, unless the job goes on from it all the same.
+
+    Other late drivers may write into the same directory: only files of this checkpoint are deleted.
+
+    Args:
+        metadata: The checkpoint's.
+        completed: The checkpoint.
+        still: Whether the job has ended, asked when a driver that starts would see that this is taken back.
+    """
+    pointer = completed.external_pointer
+    own = uripath.parent(pointer)
+    record = Claimant(job_id=uripath.name(own), directory=own, claimed_ms=metadata.created_ms)
+    publish(claimed_at(pointer), msgspec.json.encode(record), single_writer=False)
+    if still():
+        file_system = file_system_for(pointer)
+        file_system.delete([uripath.join(pointer, METADATA_FILE)])
+        files = files_of(metadata.streams())
+        file_system.delete(file.uri for file in files if lies_in(file.uri, pointer))
+    withdraw_claim(pointer, own)
+    file_system_for(pointer).delete_empty_directory(pointer)
+
+
 def check_not_claimed(checkpoints: Iterable[CompletedCheckpointStorageLocation]) -> None:
     """Refuse to change or go on with a job of which another one has claimed a checkpoint.
 
@@ -109,6 +137,22 @@ def check_not_claimed(checkpoints: Iterable[CompletedCheckpointStorageLocation])
     for pointer, holder in zip(pointers, in_parallel(claimant_of, pointers), strict=True):
         if holder is not None:
             raise _is_claimed(pointer, holder)
+
+
+def check_still_there(checkpoint: CompletedCheckpoint) -> None:
+    """Refuse to go on from a checkpoint that its driver has taken back; asked behind `check_not_claimed`.
+
+    Raises:
+        CheckpointConflictError: It is gone.
+    """
+    pointer = checkpoint.location.external_pointer
+    if pointer == NOT_EXTERNALLY_ADDRESSABLE:
+        return
+    try:
+        resolve_pointer(pointer)
+    except CheckpointNotFoundError as error:
+        message = "this checkpoint was deleted while a driver began with it; start the query again"
+        raise CheckpointConflictError(message, pointer, kind="contended") from error
 
 
 def check_claimable(
@@ -248,6 +292,12 @@ def _check_fenced(fence: JobOwnership, pointer: str) -> None:
 
 
 def _is_claimed(pointer: str, holder: Claimant | None) -> CheckpointConflictError:
+    if holder is not None and holder.directory == uripath.parent(pointer):
+        message = (
+            "a former driver is taking this checkpoint back, which it completed when another job had claimed the one "
+            "before; start the query again, and if that driver is gone, delete the checkpoint's directory"
+        )
+        return CheckpointConflictError(message, pointer, kind="contended")
     name = "another job" if holder is None else f"job {holder.job_id!r} in {holder.directory}"
     message = (
         f"{name} has claimed this checkpoint, and deletes it when it needs it no more; begin with a checkpoint "

@@ -264,10 +264,14 @@ class JobOwnership(Protocol):
         ...
 
     def is_past(self, checkpoint_id: int, commit_token: str, /) -> bool:
-        """Whether the job has gone on beyond a checkpoint that its owner never knew of, or was ended before it.
+        """Whether the job has gone on beyond a checkpoint that its owner never knew of.
 
         The token tells it from another one of that number, which the owner knew and deleted.
         """
+        ...
+
+    def has_ended_before(self, checkpoint_id: int, commit_token: str, /) -> bool:
+        """Whether another job has the newest checkpoint that the owner knew of, and this one came later."""
         ...
 
 

@@ -102,6 +102,9 @@ class MemoryOwnership:
     def is_past(self, checkpoint_id: int, _commit_token: str, /) -> bool:
         return self._job.is_past(checkpoint_id)
 
+    def has_ended_before(self, _checkpoint_id: int, _commit_token: str, /) -> bool:
+        return False  # nobody claims what is in the memory of a process
+
 
 @dataclass(frozen=True, slots=True)
 class NonPersistentMetadataCheckpointStorageLocation(MemoryCheckpointStreamFactory):

@@ -5,7 +5,7 @@
 A driver that starts publishes the next number. One that was thought dead finds that number when
 it next looks: before it begins a checkpoint, before it commits, and right after. What it commits
 in between is either what the job goes on from, because both meet at the same `_metadata`, or is of
-an id that the job has left behind; then it is taken away again.
+an id that the job has left behind; then it is taken away again. So it is if the newest claim ends the job.
 
 Source:
     SlateDB's writer epochs, and its boundary that writers check after they created a file.
@@ -105,7 +105,8 @@ class DirectoryOwnership:
             directory: The job's directory.
             list_completed: Lists the job's completed checkpoints.
             single_writer: Whether the store can't do it exclusively.
-            ends: Whether no checkpoint of the job will follow: one that a former owner completes late is past then.
+            ends: Whether no checkpoint of the job will follow. A claim that ends the job is published right behind
+                the owner's own: so it knows every checkpoint that an owner before may have gone on from.
             clock: Dates the claim, and waits for other drivers.
 
         Raises:
@@ -123,15 +124,15 @@ class DirectoryOwnership:
                 owner=uuid.uuid4().hex,
                 claimed_ms=clock.now_ms(),
                 completed={number: completed[number].metadata.commit_token for number in completed},
-                ends=ends,
             )
-            content = msgspec.json.encode(claim)
-            try:
-                publish(_claim_at(directory, claim.epoch), content, single_writer=single_writer)
-            except CheckpointConflictError:
+            if not _is_published(directory, claim, single_writer=single_writer):
                 continue  # somebody was faster, and has to be topped
             # Another driver may have committed, or topped this claim, before it was published.
             if newest_epoch(directory) == claim.epoch and list_completed() == locations:
+                if ends:
+                    claim = msgspec.structs.replace(claim, epoch=claim.epoch + 1, ends=True)
+                    if not _is_published(directory, claim, single_writer=single_writer):
+                        continue
                 _forget_below(directory, claim.epoch)
                 return cls(directory, list_completed, claim, completed)
             clock.sleep(random.uniform(0, _LONGEST_WAIT_S))  # noqa: S311  # no secret
@@ -157,9 +158,11 @@ class DirectoryOwnership:
         known = claim.completed
         if known.get(checkpoint_id) == commit_token:
             return False
-        return claim.ends or any(
-            other > checkpoint_id for other in (*known, *self._list_completed())
-        )
+        return any(other > checkpoint_id for other in (*known, *self._list_completed()))
+
+    def has_ended_before(self, checkpoint_id: int, commit_token: str, /) -> bool:
+        claim = self._newest_claim()
+        return claim.ends and claim.completed.get(checkpoint_id) != commit_token
 
     def _newest_claim(self) -> Claim:
         for _ in range(_MOST_ATTEMPTS):
@@ -196,6 +199,16 @@ def _number(uri: str) -> int:
 
 def _claim_at(directory: str, epoch: int) -> str:
     return uripath.join(directory, EPOCHS, str(epoch))
+
+
+def _is_published(directory: str, claim: Claim, *, single_writer: bool) -> bool:
+    """Publish a claim, unless another driver has published that number."""
+    content = msgspec.json.encode(claim)
+    try:
+        publish(_claim_at(directory, claim.epoch), content, single_writer=single_writer)
+    except CheckpointConflictError:
+        return False
+    return True
 
 
 def _forget_below(directory: str, epoch: int) -> None:

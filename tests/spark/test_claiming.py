@@ -26,7 +26,7 @@ from holdfast.errors import (
 from holdfast.locations import copy_checkpoint, load_checkpoint, sweep, verify
 from holdfast.locations.adapters import file_system_for
 from holdfast.locations.coordination import CLAIMED, claimant_of, load_checkpoints
-from holdfast.locations.storages import resolve_pointer
+from holdfast.locations.storages import JobDirectory, resolve_pointer
 from holdfast.spark.query import CLEANER, CheckpointCoordinator
 from holdfast.testing import Faults
 
@@ -48,6 +48,11 @@ def claiming(
     return coordinator(
         directory, job_id=job_id, start=start, claims_start=True, num_retained=num_retained
     )
+
+
+def end_of_job(directory: str) -> None:
+    """What a job that claims a checkpoint of this one does first."""
+    JobDirectory(directory, single_writer=False).claim(ends=True)
 
 
 @pytest.fixture
@@ -239,6 +244,54 @@ class TestOfACheckpointOfAnotherJob:
         assert load_checkpoints(driver.access) == []
         assert files_below(f"{faults.directory}/other/shared") == set()
 
+    def test_what_came_late_stays_if_a_driver_goes_on_from_it(self, faults: Faults) -> None:
+        """Who has ended the job was killed before it had claimed the checkpoint."""
+        driver = coordinator(faults.directory, job_id="other")
+        run_batch(driver, 0, adds(b"old"))
+        pending = begun(driver, 1)
+        late = reports(pending, adds(b"late"))
+        started = coordinator(faults.behind, job_id="other")
+        faults.calls.clear()
+        faults.before("publish", lambda: end_of_job(f"{faults.behind}/other"), nth=1)
+        # It looks before the record is there.
+        faults.before("publish", lambda: begun(started, 2), nth=2)
+        with pytest.raises(CheckpointConflictError, match="taken over"):
+            driver.complete(pending, late, progress(1))
+        faults.clear()
+        run_batch(started, 2, nothing)
+        CLEANER.wait()
+        assert [checkpoint.checkpoint_id for checkpoint in load_checkpoints(driver.access)] == [
+            2,
+            3,
+        ]
+        assert [claimant_of(f"{faults.directory}/other/chk-{number}") for number in (2, 3)] == [
+            None,
+            None,
+        ]
+
+    def test_a_driver_that_starts_while_a_late_checkpoint_is_taken_back_is_refused(
+        self, faults: Faults
+    ) -> None:
+        driver = coordinator(faults.directory, job_id="other")
+        run_batch(driver, 0, adds(b"old"))
+        pending = begun(driver, 1)
+        late = reports(pending, adds(b"late"))
+        refused: list[str] = []
+
+        def start() -> None:
+            faults.clear()
+            with pytest.raises(CheckpointConflictError) as error:
+                begun(coordinator(faults.directory, job_id="other"), 2)
+            refused.append(str(error.value))
+
+        faults.before("publish", lambda: end_of_job(f"{faults.behind}/other"))
+        faults.before("delete", start)
+        with pytest.raises(CheckpointConflictError, match="taken over"):
+            driver.complete(pending, late, progress(1))
+        assert "is taking this checkpoint back" in refused[0]
+        faults.clear()
+        run_batch(coordinator(faults.directory, job_id="other"), 1, nothing)
+
     def test_its_job_is_not_started_again(
         self, memory_directory: str, former: CheckpointCoordinator
     ) -> None:
@@ -279,7 +332,9 @@ class TestOfACheckpointOfAnotherJob:
         pointer = f"{faults.directory}/other/chk-1"
         driver = claiming(faults.directory, pointer)
         faults.calls.clear()
-        faults.before("publish", start, nth=3)  # after the claims to both jobs
+        faults.before(
+            "publish", start, nth=4
+        )  # after the claims to both jobs, and the end of the former
         with pytest.raises(CheckpointConflictError, match="started while it was being claimed"):
             begun(driver, 0)
         faults.clear()

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import CheckpointCorruptedError
-from proof.bad_bytes import changed_input, try_reader
+from proof.bad_bytes import changed_input, try_inputs, try_reader
+from proof.corpora import fewest, read_corpora
 from proof.readers import READERS, Reader, readers
 
 
@@ -15,6 +16,12 @@ def careless(content: bytes) -> None:
         raise CheckpointCorruptedError("no beginning")
     if len(content) != 5:
         raise ValueError("careless")
+
+
+def tell_apart(content: bytes) -> None:
+    """Reads bytes of two kinds: the way through `CheckpointCorruptedError` is in Holdfast."""
+    if len(content) > 5:
+        raise CheckpointCorruptedError("too long")
 
 
 def test_what_comes_through_is_told_with_the_number_of_the_input() -> None:
@@ -57,3 +64,19 @@ def test_bad_bytes_give_values_or_errors_of_holdfast(name: str, tmp_path: Path) 
     outcome = try_reader(known[name], "tests", inputs=25)
     assert not outcome.escaped
     assert outcome.refused > 10
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_coverage_has_led_to_gives_values_or_errors_of_holdfast(
+    name: str, tmp_path: Path
+) -> None:
+    reader = readers(tmp_path)[name]
+    inputs = read_corpora()[name]
+    assert len(inputs) > 5
+    assert try_inputs(reader, map(reader.seal, inputs)).escaped == []
+
+
+def test_of_inputs_that_reach_the_same_the_shortest_is_kept() -> None:
+    longer = b"longer"
+    kept = fewest(Reader({"it": b"whole"}, tell_apart), [b"longest", longer, b"whole", b"ended"])
+    assert kept == [longer]

@@ -182,9 +182,11 @@ class TableManifest(msgspec.Struct, frozen=True):
         return cls(tuple(specs), tuple(runs), flush_bytes=sum(part.flush_bytes for part in parts))
 
 
-def _renumbered(part: TableManifest, specs: list[StoredSpec]) -> list[Run]:
+def _renumbered(part: TableManifest, specs: list[StoredSpec]) -> Sequence[Run]:
     """The part's runs, with slices that name the same specs among others."""
     numbers = [specs.index(spec) for spec in part.specs]
+    if numbers == [*range(len(numbers))]:
+        return part.runs
     return [
         Run(
             run.level,

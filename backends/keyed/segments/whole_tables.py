@@ -49,6 +49,9 @@ AT_ONCE_BYTES = 256 << 10
 STEP_BYTES = 128 << 20
 """About so many bytes of rows are read at a time, of however many rows."""
 
+_MANY_STEPS = 1000
+"""Before more steps than that the rows of segments are counted: the number in a manifest may be damaged."""
+
 
 def sort_key_range(key_groups: KeyGroupRange) -> tuple[int, int]:
     """The least sort key of the key groups, and the least above them."""
@@ -251,6 +254,9 @@ class RestoredTable:
         size = sum(piece.rows * piece.row_bytes for piece in self._manifest.slices())
         if size > STEP_BYTES:
             step_rows = min(step_rows, max(1, int(self.stored_rows * STEP_BYTES / size)))
+        if self.stored_rows > _MANY_STEPS * step_rows:
+            for piece in self._manifest.slices():
+                self._segments.check_rows(piece)
         steps = scan(layers, spec, rows=self.stored_rows, step_rows=step_rows, first=first, end=end)
         return self._tables_of(steps, spec)
 
@@ -347,12 +353,18 @@ class StoredSegments:
         """The rows of a slice, in memory."""
         return self.located(piece, spec.name).rows(spec, migration)
 
+    def check_rows(self, piece: Slice) -> None:
+        """Refuse a slice of more rows than its section has, which would be read in steps without an end."""
+        segment = self._opened(piece.segment)
+        stored = segment.section(piece.section).rows
+        if piece.rows > stored:
+            raise segment.corrupted(
+                f"section {piece.section} has {stored} rows, and its manifest says {piece.rows}"
+            )
+
     def located(self, piece: Slice, table: str) -> "LocatedRows":
         """Where the rows of a slice are, which is of that table; reads their sort keys."""
-        segment = self._segments.get(piece.segment)
-        if segment is None:
-            segment = StoredSegment(piece.segment, self._streams[piece.segment])
-            self._segments[piece.segment] = segment
+        segment = self._opened(piece.segment)
         section = segment.section(piece.section)
         if section.table != table:
             raise segment.corrupted(f"section {piece.section} is of table {section.table!r}")
@@ -363,6 +375,12 @@ class StoredSegments:
         reads_whole = 2 * len(sort_keys) > section.rows and not is_small
         whole = partial(segment.whole_section, piece.section) if reads_whole else None
         return LocatedRows(section, first, sort_keys, whole)
+
+    def _opened(self, name: str) -> StoredSegment:
+        segment = self._segments.get(name)
+        if segment is None:
+            segment = self._segments[name] = StoredSegment(name, self._streams[name])
+        return segment
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from holdfast.locations.coordination import (
     are_own,
     check_claimable,
     check_not_claimed,
+    check_still_there,
     claim_checkpoint,
     complete_checkpoint,
     load_latest_checkpoint,
@@ -210,6 +211,7 @@ class CheckpointCoordinator:
         if completed:
             self._continuation.check(completed[-1])
             check_not_claimed(checkpoint.location for checkpoint in completed)
+            check_still_there(completed[-1])
             if self._directory is not None:
                 self._claims = Claims.carried(self._directory.uri, completed[-1], all_streams)
             _log.info(
