@@ -60,9 +60,10 @@ build/atheris/.ready: | $(UV)
 	touch $@
 
 .PHONY: fuzz
-fuzz: setup build/atheris/.ready ## bad bytes led by coverage, ten minutes for each reader; SECONDS_EACH=60 READER=segments
+fuzz: setup build/atheris/.ready ## bad bytes led by coverage, ten minutes for each reader; SECONDS_EACH=60 READER=segments CORPUS=DIR keeps what it comes to
 	@for reader in $(or $(READER),_metadata pointers operator manifests segments Flink); do \
-	  PYTHONPATH=tests:build/atheris $(BIN)/python -m proof.guided_bytes "$$reader" --seconds $(or $(SECONDS_EACH),600) || exit; \
+	  PYTHONPATH=tests:build/atheris $(BIN)/python -m proof.guided_bytes "$$reader" --seconds $(or $(SECONDS_EACH),600) \
+	    $(if $(CORPUS),--corpus "$(CORPUS)/$$reader") || exit; \
 	done
 
 # Out of CI: it asks a database over the network, and its answer changes without a change here.
