@@ -65,6 +65,8 @@ def session(directory: Path) -> SparkSession:
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
+        # Compilers that end take along the count of what they used.
+        .config("spark.driver.extraJavaOptions", "-XX:-UseDynamicNumberOfCompilerThreads")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
@@ -91,28 +93,32 @@ def measure(
     source: Path,
     queries: Callable[[], dict[str, Start]],
     rounds: int,
+    *,
+    warm_up: int = _WARM_UP,
 ) -> dict[str, list[float]]:
-    """Median period of each round by query, milliseconds; one that fails is left out."""
+    """Median period of each round by query, milliseconds, without the first batches; one that fails is left out."""
     periods: dict[str, list[float]] = {name: [] for name in queries()}
     for turn in range(rounds):
         names = list(periods)
         new = queries()
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             try:
-                periods[name].append(_median_period(spark, directory, source, new[name]))
+                periods[name].append(_median_period(spark, directory, source, new[name], warm_up))
             except Exception as error:  # noqa: BLE001  # the others go on
                 print(f"{name} is left out: {str(error).strip().splitlines()[0]}")
                 del periods[name]
     return periods
 
 
-def _median_period(spark: SparkSession, directory: Path, source: Path, start: Start) -> float:
+def _median_period(
+    spark: SparkSession, directory: Path, source: Path, start: Start, warm_up: int
+) -> float:
     checkpoint = directory / "spark"
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
     try:
         query = start(stream, str(checkpoint))
         query.awaitTermination()
-        batches = query.recentProgress[_WARM_UP:]
+        batches = query.recentProgress[warm_up:]
         return statistics.median(
             float(progress["durationMs"]["triggerExecution"]) for progress in batches
         )

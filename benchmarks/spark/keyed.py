@@ -1,12 +1,16 @@
 """Streams by key: Holdfast against Spark's own state in RocksDB. All keep a count and a sum of each key.
 
-    python -m benchmarks.spark.keyed [--keys 1000 100000] [--rows 200000] [--batches 6] [--rounds 3] [--only aggregates]
+    python -m benchmarks.spark.keyed [--keys 1000 100000] [--only aggregates] [--rounds 3]
 
 The queries take turns in one Spark over the same files: the first has each key once, then keys are uniform. The figure
-is the median period of a micro-batch in a round (Spark's own `triggerExecution`), the first three left out. Ratios are to
+is the median period of a micro-batch in a round (Spark's own `triggerExecution`), the first ones left out. Ratios are to
 Spark's query in the same round. Beside it stands the CPU time of a batch, of the driver, the JVM and all workers, which other
-work on the machine changes less. Of the class that takes frames it says, too, what its own code takes for a batch, without state and
-Spark: pandas makes and adds up frames there, which no side can make faster.
+work on the machine changes less. The JVM's compilers are left out of it: they take more than half of what such short queries
+use, and nothing once a query has run for some minutes. Of the class that takes frames it says, too, what its own code takes
+for a batch, without state and Spark: pandas makes and adds up frames there, which no side can make faster.
+
+Spark's processors take a third of a millisecond to a whole one for a key, so that their batches are smaller where there are
+many keys. At the end comes the table of README.
 """
 
 import argparse
@@ -16,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +38,6 @@ from benchmarks.spark.__main__ import measure, session
 from benchmarks.spark.queries import PARALLELISM, Start
 from holdfast.spark import aggregates, keyed
 
-_WARM_UP = 3
 _RESULT = "key long, n long, total double"
 _STATE = "n long, total double"
 
@@ -88,44 +92,91 @@ class TotalOfFrames(_Total):
         yield pd.DataFrame({"key": [key_], "n": [n], "total": [amount]})
 
 
+@dataclass(frozen=True)
+class Part:
+    """What is measured together.
+
+    Attributes:
+        group: The queries.
+        keys: How many keys have state.
+        rows: Rows of a batch.
+        batches: Counted batches of a turn.
+        rounds: Counted turns of each query.
+        warm_up: Batches of a turn that are not counted; the first has each key once.
+        first_rounds: Turns that are not counted, in which the JVM compiles what all of them use.
+    """
+
+    group: str
+    keys: int
+    rows: int = 200_000
+    batches: int = 6
+    rounds: int = 3
+    warm_up: int = 3
+    first_rounds: int = 0
+
+    @property
+    def title(self) -> str:
+        return f"{self.keys:,} keys, batches of {self.rows:,} rows"
+
+
+_PARTS = [
+    Part("aggregates", 1000, first_rounds=1),
+    Part("rows", 1000, first_rounds=1),
+    Part("frames", 1000, first_rounds=1),
+    Part("aggregates", 100_000),
+    Part("rows", 100_000, rows=20_000, batches=3, rounds=2, warm_up=2),
+    Part("frames", 100_000, rows=20_000, batches=2, rounds=2, warm_up=2),
+    Part("aggregates", 1_000_000, batches=4, rounds=2),
+    Part("rows", 1_000_000, rows=1000, batches=20, rounds=1, warm_up=5),
+]
+
+
 def main() -> None:
     """Measure and print."""
+    sizes = sorted({part.keys for part in _PARTS})
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--keys", type=int, nargs="+", default=[1000, 100_000], help="how many")
-    parser.add_argument("--rows", type=int, default=200_000, help="rows of a batch")
-    parser.add_argument("--batches", type=int, default=6, help="counted batches of a turn")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each query")
+    parser.add_argument("--keys", type=int, choices=sizes, nargs="+", default=sizes)
     parser.add_argument("--only", choices=list(_GROUPS), nargs="+", default=list(_GROUPS))
+    parser.add_argument("--rounds", type=int, help="turns of each query; else what fits the size")
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="holdfast-benchmark-"))
     spark = session(directory)
+    table: list[str] = []
     try:
-        for keys in options.keys:
-            source = directory / f"{keys}-keys"
-            feed(source, keys=keys, files=options.batches + 3, rows=options.rows)
-
-            cpu = CpuOfBatches()
-
-            def queries() -> dict[str, Start]:
-                return {
-                    name: partial(cpu.counted, name, side)  # noqa: B023  # called in this turn
-                    for pair in options.only
-                    for name, side in _GROUPS[pair].items()
-                }
-
-            periods = measure(spark, directory, source, queries, options.rounds)
-            report(periods, cpu, keys=keys, rows=options.rows, pairs=options.only)
+        for number, part in enumerate(_PARTS):
+            if part.keys in options.keys and part.group in options.only:
+                source = directory / f"source-{number}"
+                feed(source, part)
+                cpu = CpuOfBatches(part.warm_up)
+                rounds = part.first_rounds + (options.rounds or part.rounds)
+                queries = partial(_turn, cpu, _GROUPS[part.group])
+                periods = measure(spark, directory, source, queries, rounds, warm_up=part.warm_up)
+                table += report(part, periods, cpu)
+                shutil.rmtree(source)
     finally:
         spark.stop()
         shutil.rmtree(directory)
+    print(
+        "\n| | | as many events a second | CPU time of Spark's query, of ours |\n|---|---|---|---|"
+    )
+    print("\n".join(table))
+
+
+def _turn(cpu: "CpuOfBatches", group: dict[str, Start]) -> dict[str, Start]:
+    return {name: partial(cpu.counted, name, start) for name, start in group.items()}
 
 
 class CpuOfBatches:
-    """CPU time of this process and all below it, batch by batch: that of the JVM and its workers, too."""
+    """CPU time of this process and all below it, batch by batch: that of the JVM and its workers, too.
 
-    def __init__(self) -> None:
+    Args:
+        warm_up: How many batches of a query are not counted.
+    """
+
+    def __init__(self, warm_up: int) -> None:
+        self._warm_up = warm_up
         self._used_s: dict[str, list[list[float]]] = {}
 
     def counted(self, name: str, start: Start, stream: DataFrame, checkpoint: str) -> Any:
@@ -138,7 +189,8 @@ class CpuOfBatches:
     def ms(self, name: str) -> list[float]:
         """The median of a batch by round."""
         return [
-            1000 * statistics.median(b - a for a, b in itertools.pairwise(used_s[_WARM_UP:]))
+            1000
+            * statistics.median(b - a for a, b in itertools.pairwise(used_s[self._warm_up - 1 :]))
             for used_s in self._used_s[name]
         ]
 
@@ -155,15 +207,31 @@ def _cpu_s() -> float:
         except psutil.NoSuchProcess:
             continue
         used_s += times.user + times.system + times.children_user + times.children_system
+        if process.name() == "java":
+            used_s -= _compilers_s(process.pid)
     return used_s
 
 
-def feed(source: Path, *, keys: int, files: int, rows: int) -> None:
+def _compilers_s(pid: int) -> float:
+    """CPU time of the threads by which a JVM compiles."""
+    used_s = 0.0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            if "CompilerThre" in (thread / "comm").read_text():
+                used_s += int((thread / "schedstat").read_text().split()[0]) / 1e9
+        except OSError:
+            continue  # it has ended
+    return used_s
+
+
+def feed(source: Path, part: Part) -> None:
     """Write the source: one file a micro-batch, the first with each key once."""
     source.mkdir(parents=True)
     random = np.random.default_rng(7)
-    for number in range(files):
-        batch = random.permutation(keys) if number == 0 else random.integers(0, keys, rows)
+    for number in range(part.warm_up + part.batches):
+        batch = random.integers(0, part.keys, part.rows)
+        if number == 0:
+            batch = random.permutation(part.keys)
         table = pa.table({"key": batch, "value": random.random(len(batch))})
         pa.parquet.write_table(table, source / f"{number:05}.parquet")
 
@@ -196,33 +264,32 @@ def own_ms(keys: int, rows: int) -> float:
     return 1000 * used_s * len(rows_by_key) / len(frames)
 
 
-def report(
-    periods: dict[str, list[float]], cpu: CpuOfBatches, *, keys: int, rows: int, pairs: list[str]
-) -> None:
-    """Period of a micro-batch, events a second and CPU time of each query, and the ratios to Spark's."""
-    print(
-        f"\n{keys:,} keys, batches of {rows:,} rows: ms, thousand events a second, and ms of CPU, by round"
-    )
-    for pair in pairs:
-        base, *_ = _GROUPS[pair]
-        for name in _GROUPS[pair]:
-            if name not in periods:
-                continue
-            cpu_ms = cpu.ms(name)
-            rounds = "  ".join(
-                f"{ms:5.0f} ms {rows / ms:6.1f} ({used:5.0f})"
-                for ms, used in zip(periods[name], cpu_ms, strict=True)
-            )
-            ratio = ""
-            if name != base and base in periods:
-                both = zip(periods[base], periods[name], strict=True)
-                ratio = f"   ratio {statistics.median(a / b for a, b in both):.2f}"
-                both = zip(cpu.ms(base), cpu_ms, strict=True)
-                ratio += f", of CPU {statistics.median(a / b for a, b in both):.2f}"
-            print(f"{name:44}{rounds}{ratio}", flush=True)
-        if pair == "frames":
-            own = statistics.median(own_ms(keys, rows) for _ in range(5))
-            print(f"{'of it the own code of the class':62}({own:5.0f})", flush=True)
+def report(part: Part, periods: dict[str, list[float]], cpu: CpuOfBatches) -> list[str]:
+    """Print period of a micro-batch, events a second and CPU time of each query by round; the ratios as lines of a table."""
+    print(f"\n{part.title}: ms, thousand events a second, and ms of CPU, by round")
+    base, *_ = _GROUPS[part.group]
+    lines = []
+    for name, all_periods in periods.items():
+        counted = slice(part.first_rounds, None)
+        periods_ms, cpu_ms = all_periods[counted], cpu.ms(name)[counted]
+        rounds = "  ".join(
+            f"{ms:5.0f} ms {part.rows / ms:6.1f} ({used:5.0f})"
+            for ms, used in zip(periods_ms, cpu_ms, strict=True)
+        )
+        print(f"{name:44}{rounds}", flush=True)
+        if name != base and base in periods:
+            faster = _ratio(periods[base][counted], periods_ms)
+            less = _ratio(cpu.ms(base)[counted], cpu_ms)
+            print(f"{'':44}ratio {faster:.2f}, of CPU {less:.2f}", flush=True)
+            lines.append(f"| {part.title} | `{name}` | {faster:.2f} | {less:.2f} |")
+    if part.group == "frames":
+        own = statistics.median(own_ms(part.keys, part.rows) for _ in range(5))
+        print(f"{'of it the own code of the class':62}({own:5.0f})", flush=True)
+    return lines
+
+
+def _ratio(base: list[float], ours: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(base, ours, strict=True))
 
 
 def _drop(rows: DataFrame, _batch_id: int) -> None:
