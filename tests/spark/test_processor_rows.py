@@ -360,6 +360,20 @@ def test_very_many_rows_come_out_in_order(memory_directory: str) -> None:
     assert [int(row["out"]) for row in job.run(_keys("a"))] == list(range(20_000))
 
 
+@pytest.mark.parametrize("count", [10, (1 << 16) + 10])
+def test_few_and_very_many_keys_have_their_rows_in_order(memory_directory: str, count: int) -> None:
+    def body(_: Any, __: Any, key: Any, rows: Any) -> Any:
+        return [(key[0], [row.v for row in rows])]
+
+    keys = [f"{number:06}" for number in range(count)]
+    rows = _keys(*keys[::-1], *keys[:5])
+    expected = [
+        (key, [count - 1 - at, count + at] if at < 5 else [count - 1 - at])
+        for at, key in enumerate(keys)
+    ]
+    assert outputs(processor_job(memory_directory, Told(rows=body)).run(rows)) == expected
+
+
 def test_a_batch_without_rows_has_no_schema_trouble(memory_directory: str) -> None:
     job = processor_job(memory_directory, Told(), schema=SCHEMA)
     assert job.run([]) == []

@@ -46,9 +46,14 @@ class Turns:
     @classmethod
     def of(cls, turns: Numbers, count: int) -> "Turns":
         """The rows of each of `count` turns, by the turn of each row."""
-        # One sort of numbers that have the turn above and the row below, which is several times as fast as to sort rows.
-        packed = turns.astype(np.uint64) << np.uint64(32) | np.arange(len(turns), dtype=np.uint64)
-        packed.sort()
-        rows = (packed & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        if count <= 1 << 16:
+            # NumPy deals numbers of 16 bits out, which takes an eighth of the time of a sort.
+            rows = turns.astype(np.uint16).argsort(kind="stable")
+        else:
+            # One sort of numbers that have the turn above and the row below, which is several times as fast as to sort rows.
+            below = np.arange(len(turns), dtype=np.uint64)
+            packed = turns.astype(np.uint64) << np.uint64(32) | below
+            packed.sort()
+            rows = (packed & np.uint64(0xFFFFFFFF)).astype(np.int64)
         ends = np.cumsum(np.bincount(turns, minlength=count))
         return cls(rows, [0, *ends.tolist()])
