@@ -5,8 +5,8 @@
 The queries take turns in one Spark over the same files: the first has each key once, then keys are uniform. The figure
 is the median period of a micro-batch in a round (Spark's own `triggerExecution`), the first ones left out. Ratios are to
 Spark's query in the same round. Beside it stands the CPU time of a batch, of the driver, the JVM and all workers, which other
-work on the machine changes less. The JVM's compilers are left out of it: they take more than half of what such short queries
-use, and nothing once a query has run for some minutes. Of the class that takes frames it says, too, what its own code takes
+work on the machine changes less; and the same without the JVM's compilers, which take much of what such short queries use,
+and nothing once a query has run for some minutes. Of the class that takes frames it says, too, what its own code takes
 for a batch, without state and Spark: pandas makes and adds up frames there, which no side can make faster.
 
 Spark's processors take a third of a millisecond to a whole one for a key, so that their batches are smaller where there are
@@ -19,7 +19,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -159,7 +159,8 @@ def main() -> None:
         spark.stop()
         shutil.rmtree(directory)
     print(
-        "\n| | | as many events a second | CPU time of Spark's query, of ours |\n|---|---|---|---|"
+        "\n| | | as many events a second | CPU time of Spark's query, of ours | without the JVM's compilers |"
+        "\n|---|---|---|---|---|"
     )
     print("\n".join(table))
 
@@ -177,30 +178,44 @@ class CpuOfBatches:
 
     def __init__(self, warm_up: int) -> None:
         self._warm_up = warm_up
-        self._used_s: dict[str, list[list[float]]] = {}
+        self._used: dict[str, list[list[Used]]] = {}
 
     def counted(self, name: str, start: Start, stream: DataFrame, checkpoint: str) -> Any:
         """Start a query, and note from now on what is used up when its batches are written."""
-        used_s: list[float] = []
-        self._used_s.setdefault(name, []).append(used_s)
-        _BATCH_WRITTEN[:] = [lambda: used_s.append(_cpu_s())]
+        used: list[Used] = []
+        self._used.setdefault(name, []).append(used)
+        _BATCH_WRITTEN[:] = [lambda: used.append(_used())]
         return start(stream, checkpoint)
 
     def ms(self, name: str) -> list[float]:
         """The median of a batch by round."""
+        return self._medians(name, lambda used: used.all_s)
+
+    def ms_without_compilers(self, name: str) -> list[float]:
+        """The same without what the JVM's compilers took."""
+        return self._medians(name, lambda used: used.all_s - used.compilers_s)
+
+    def _medians(self, name: str, seconds: Callable[["Used"], float]) -> list[float]:
         return [
-            1000
-            * statistics.median(b - a for a, b in itertools.pairwise(used_s[self._warm_up - 1 :]))
-            for used_s in self._used_s[name]
+            1000 * statistics.median(seconds(b) - seconds(a) for a, b in itertools.pairwise(used))
+            for used in (turn[self._warm_up - 1 :] for turn in self._used[name])
         ]
 
 
 _BATCH_WRITTEN: list[Any] = []
 
 
-def _cpu_s() -> float:
+@dataclass(frozen=True)
+class Used:
+    """CPU time of all processes up to now, and how much of it the JVM's compilers took."""
+
+    all_s: float
+    compilers_s: float
+
+
+def _used() -> Used:
     this = psutil.Process()
-    used_s = 0.0
+    used_s = compilers_s = 0.0
     for process in (this, *this.children(recursive=True)):
         try:
             times = process.cpu_times()
@@ -208,8 +223,8 @@ def _cpu_s() -> float:
             continue
         used_s += times.user + times.system + times.children_user + times.children_system
         if process.name() == "java":
-            used_s -= _compilers_s(process.pid)
-    return used_s
+            compilers_s += _compilers_s(process.pid)
+    return Used(used_s, compilers_s)
 
 
 def _compilers_s(pid: int) -> float:
@@ -266,22 +281,31 @@ def own_ms(keys: int, rows: int) -> float:
 
 def report(part: Part, periods: dict[str, list[float]], cpu: CpuOfBatches) -> list[str]:
     """Print period of a micro-batch, events a second and CPU time of each query by round; the ratios as lines of a table."""
-    print(f"\n{part.title}: ms, thousand events a second, and ms of CPU, by round")
+    print(
+        f"\n{part.title}: ms, thousand events a second, ms of CPU, and of it without compilers, by round"
+    )
     base, *_ = _GROUPS[part.group]
     lines = []
     for name, all_periods in periods.items():
         counted = slice(part.first_rounds, None)
         periods_ms, cpu_ms = all_periods[counted], cpu.ms(name)[counted]
+        cpu_without_ms = cpu.ms_without_compilers(name)[counted]
         rounds = "  ".join(
-            f"{ms:5.0f} ms {part.rows / ms:6.1f} ({used:5.0f})"
-            for ms, used in zip(periods_ms, cpu_ms, strict=True)
+            f"{ms:5.0f} ms {part.rows / ms:6.1f} ({used:5.0f}, {without:5.0f})"
+            for ms, used, without in zip(periods_ms, cpu_ms, cpu_without_ms, strict=True)
         )
         print(f"{name:44}{rounds}", flush=True)
         if name != base and base in periods:
             faster = _ratio(periods[base][counted], periods_ms)
             less = _ratio(cpu.ms(base)[counted], cpu_ms)
-            print(f"{'':44}ratio {faster:.2f}, of CPU {less:.2f}", flush=True)
-            lines.append(f"| {part.title} | `{name}` | {faster:.2f} | {less:.2f} |")
+            less_without = _ratio(cpu.ms_without_compilers(base)[counted], cpu_without_ms)
+            print(
+                f"{'':44}ratio {faster:.2f}, of CPU {less:.2f}, without compilers {less_without:.2f}",
+                flush=True,
+            )
+            lines.append(
+                f"| {part.title} | `{name}` | {faster:.2f} | {less:.2f} | {less_without:.2f} |"
+            )
     if part.group == "frames":
         own = statistics.median(own_ms(part.keys, part.rows) for _ in range(5))
         print(f"{'of it the own code of the class':62}({own:5.0f})", flush=True)
