@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import pickle
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -103,9 +104,10 @@ def holdfast(bucket: Bucket | None, handle_path: str, threads: int) -> Cost:
 
 def plain(bucket: Bucket | None, handle_path: str, threads: int) -> Cost:
     """Download the same files."""
+    handle = _handle(handle_path)
     streams = [
         stream
-        for stream in (*_handle(handle_path).segments.values(), _handle(handle_path).manifest)
+        for stream in (*handle.segments.values(), handle.manifest)
         if isinstance(stream, FileStateHandle)
     ]
     client = None if bucket is None else client_of(bucket)
@@ -156,7 +158,7 @@ def _serve_delayed(endpoint: str, delay_ms: float, sender: Any) -> None:
     with http_faults(endpoint) as proxy:
         proxy.delay(lambda: time.sleep(delay_ms / 1e3), nth="every")
         sender.send(proxy.url)
-        time.sleep(1e9)
+        threading.Event().wait()  # until the process is killed
 
 
 def _opened(

@@ -21,6 +21,7 @@ from holdfast.backends.arrow.nesting import (
     types_in,
     with_children,
 )
+from holdfast.backends.arrow.ordering import order_of
 from holdfast.backends.arrow.sketches import (
     check_sketches,
     estimates_of_sketches,
@@ -50,6 +51,7 @@ __all__ = [
     "missing_in",
     "nullable",
     "offsets_of",
+    "order_of",
     "path_below",
     "paths_in",
     "plain_array",

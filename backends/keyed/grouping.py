@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.backends.arrow import order_of
 from holdfast.backends.keyed.columns import same_rows
 from holdfast.backends.keyed.table import Flags, SortKeys
 
@@ -92,9 +93,7 @@ class _NumberedGrouping(Grouping):
 
     @cached_property
     def order(self) -> Positions:  # type: ignore[override]  # it is set nowhere
-        # NumPy counts numbers of 16 bits into place; others it has to compare.
-        few = len(self) <= MOST_COUNTED
-        return np.argsort(self.codes.astype(np.uint16) if few else self.codes, kind="stable")
+        return order_of(self.codes, len(self))
 
 
 def grouped(
