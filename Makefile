@@ -35,8 +35,8 @@ IN_PARALLEL := --maxprocesses 4 --dist loadfile --numprocesses
 
 .PHONY: test
 test: export HYPOTHESIS_PROFILE ?= quick
-test: setup java ## the tests, fast and without network; includes real Spark
-	$(BIN)/pytest $(IN_PARALLEL) auto --maxprocesses 3 -m "not exhaustive" tests $(ARGS)
+test: setup java ## the tests, fast and without network; includes real Spark; TESTS="tests/backends" for some of them
+	$(BIN)/pytest $(IN_PARALLEL) auto --maxprocesses 3 -m "not exhaustive" $(or $(TESTS),tests) $(ARGS)
 
 .PHONY: test-all
 test-all: setup java s3-servers hdfs-servers browser ## each test once: these, those that are too slow for them, and integration
