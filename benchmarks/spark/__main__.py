@@ -69,8 +69,9 @@ def session(directory: Path) -> SparkSession:
         .config("spark.driver.extraJavaOptions", "-XX:-UseDynamicNumberOfCompilerThreads")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
-        # As Spark itself has it for queries with state of its own; to Spark ours have none.
-        .config("spark.sql.adaptive.streaming.stateless.enabled", "false")
+        # As Spark itself has it for queries with state of its own; to Spark ours have none. Its setting
+        # for streams without state doesn't reach what runs in foreachBatch.
+        .config("spark.sql.adaptive.enabled", "false")
         .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
         .config("spark.sql.streaming.stateStore.providerClass", rocks_db)
         .config("spark.holdfast.checkpoint.dir", f"file://{directory}/checkpoints")

@@ -164,6 +164,24 @@ def test_rows_that_are_kept_are_read_in_several_actions(job: Job) -> None:
     assert seen == [(3, [(0, 2), (1, 2), (2, 2)])]
 
 
+def test_a_query_that_is_started_without_adaptive_execution_has_plans_that_stay(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.feed(files=1, rows=6)
+
+    def write(rows: DataFrame, _: int) -> None:
+        rows.explain()
+
+    settings = job.settings | {"spark.sql.adaptive.enabled": "false"}
+    with session_with(job.spark, settings):
+        writer = by_key(job).agg(n=aggregates.count()).writeStream.foreachBatch(write)
+        writer = writer.option("checkpointLocation", str(job.spark_checkpoint))
+        writer.trigger(availableNow=True).start().awaitTermination()
+    plan = capsys.readouterr().out
+    assert "MapInArrow" in plan
+    assert "AdaptiveSparkPlan" not in plan
+
+
 def test_rows_that_are_no_stream_have_no_writer(spark: SparkSession) -> None:
     rows = spark.range(3).withColumnRenamed("id", "key")
     output = keyed(rows, "key", uid="sums", parallelism=2).agg(n=aggregates.count())
