@@ -153,7 +153,9 @@ class MapColumns:
     def _rows_of(self, keys: Keys) -> tuple[TableRows, Positions, Positions]:
         """Rows among which those of the keys are; which ones, key by key; and the index of each one's key."""
         prefixes = keys.sort_keys >> SUB_BITS
-        first = np.unique(prefixes)
+        is_first = np.ones(len(prefixes), bool)
+        np.not_equal(prefixes[1:], prefixes[:-1], out=is_first[1:])
+        first = prefixes.compress(is_first)
         rows = self.rows.table.rows_between(first << SUB_BITS, (first + _U(1)) << SUB_BITS)
         indices = np.full(len(rows), -1, np.int64)
         todo = np.arange(len(rows))
