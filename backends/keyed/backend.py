@@ -138,7 +138,7 @@ class KeyedStateBackend:
 
         Raises:
             StateMigrationError: The state was stored, or asked for before, as another kind or with a type
-                that can't become this one.
+                that can't become this one; or it was asked for with another default before.
             InvalidRequestError: The name can't be a state's, or a column of the namespace can't be hashed.
         """
         return self._states.value_state(descriptor, namespace)

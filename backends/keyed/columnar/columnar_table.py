@@ -127,10 +127,16 @@ class ColumnarTable:
             self.settle()
 
     def rows_between(
-        self, first: SortKeys, end: SortKeys, *, endings: Flags | None = None
+        self,
+        first: SortKeys,
+        end: SortKeys,
+        *,
+        endings: Flags | None = None,
+        include_expired: bool = False,
     ) -> TableRows:
         layers = self._layers_between(first, end)
-        rows = rows_between(layers, self.spec, first, end, endings=endings, now_ms=self.now_ms)
+        now_ms = None if include_expired else self.now_ms
+        rows = rows_between(layers, self.spec, first, end, endings=endings, now_ms=now_ms)
         return table_rows(rows, self.spec)
 
     def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:
