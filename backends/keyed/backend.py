@@ -108,7 +108,8 @@ class KeyedStateBackend:
             columns = [columns.column(name) for name in self._key.names]
         types = [column.type for column in columns]
         if types != self._key.types:
-            message = f"the key has columns {shown(self._key)}, and columns of {types} were given"
+            given = ", ".join(map(str, types)) or "no type"
+            message = f"the key has columns {shown(self._key)}, and columns of {given} were given"
             raise InvalidRequestError(message)
         hashes = None if self._hash_of is xxhash64 else self._hash_of(_arrays(columns))
         keys = Keys.of(columns, self._max_parallelism, hashes)

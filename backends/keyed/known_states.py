@@ -136,7 +136,8 @@ class KnownStates:
         def make() -> MapState:
             check_hashable(f"state {name!r}: the map key", sub_key)
             rows = self._rows("map", form, namespace, descriptor.ttl, sub_key=sub_key)
-            return MapState(MapColumns(rows, ValueForm(name, serializer)), self._context)
+            key_form = ValueForm(name, serializer, what="map keys")
+            return MapState(MapColumns(rows, key_form), self._context)
 
         asked = ("map", serializer, form.serializer, namespace, descriptor.ttl)
         return self._state(name, namespace, asked, make)
