@@ -159,16 +159,16 @@ class MapColumns:
     ) -> tuple[TableRows, Positions, Positions]:
         """Rows among which those of the keys are; which ones, key by key; and the index of each one's key."""
         prefixes = keys.sort_keys >> SUB_BITS
-        is_first = np.ones(len(prefixes), bool)
-        np.not_equal(prefixes[1:], prefixes[:-1], out=is_first[1:])
-        first = prefixes.compress(is_first)
+        first = prefixes.take(_starts(prefixes))
         rows = self.rows.table.rows_between(
             first << SUB_BITS, (first + _U(1)) << SUB_BITS, include_expired=include_expired
         )
         indices = np.full(len(rows), -1, np.int64)
         todo = np.arange(len(rows))
         row_prefixes = rows.identities.sort_keys >> SUB_BITS
-        candidates = prefixes.searchsorted(row_prefixes)
+        starts = _starts(row_prefixes)
+        candidates = prefixes.searchsorted(row_prefixes.take(starts))
+        candidates = candidates.repeat(np.diff(starts, append=len(rows)))
         own_columns = rows.identities.columns[: len(keys.columns)]
         while len(todo):  # keys of one prefix lie side by side: each is compared in turn
             at = candidates[todo]
@@ -182,3 +182,10 @@ class MapColumns:
         chosen = np.flatnonzero(indices >= 0)
         chosen = chosen[np.argsort(indices[chosen], kind="stable")]
         return rows, chosen, indices[chosen]
+
+
+def _starts(ascending: npt.NDArray[np.uint64]) -> Positions:
+    """The position of the first of each number."""
+    is_first = np.ones(len(ascending), bool)
+    np.not_equal(ascending[1:], ascending[:-1], out=is_first[1:])
+    return is_first.nonzero()[0]
