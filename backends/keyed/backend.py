@@ -108,7 +108,8 @@ class KeyedStateBackend:
             columns = [columns.column(name) for name in self._key.names]
         types = [column.type for column in columns]
         if types != self._key.types:
-            message = f"the key has columns {shown(self._key)}, and columns of {types} were given"
+            given = ", ".join(map(str, types)) or "no type"
+            message = f"the key has columns {shown(self._key)}, and columns of {given} were given"
             raise InvalidRequestError(message)
         hashes = None if self._hash_of is xxhash64 else self._hash_of(_arrays(columns))
         keys = Keys.of(columns, self._max_parallelism, hashes)
@@ -138,7 +139,7 @@ class KeyedStateBackend:
 
         Raises:
             StateMigrationError: The state was stored, or asked for before, as another kind or with a type
-                that can't become this one.
+                that can't become this one; or it was asked for with another default before.
             InvalidRequestError: The name can't be a state's, or a column of the namespace can't be hashed.
         """
         return self._states.value_state(descriptor, namespace)

@@ -1,6 +1,8 @@
 """Checks that a state is asked for with types that go with its stored types, and with earlier requests. Pure."""
 
+import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -9,6 +11,27 @@ from holdfast.backends.keyed.table import TableSpec
 from holdfast.backends.keys import check_hashed
 from holdfast.backends.serializers import Serializer
 from holdfast.errors import InvalidRequestError, StateMigrationError
+
+
+@dataclass(frozen=True, slots=True)
+class StateDefault:
+    """The default of a state that was asked for: the same as another one if both are stored alike, as NaN is.
+
+    Attributes:
+        value: The default.
+        stored: The default as a state of its type stores it.
+    """
+
+    value: Any = dataclasses.field(compare=False)
+    stored: bytes
+
+    @classmethod
+    def of(cls, value: Any, column: pa.Array) -> "StateDefault":
+        """The default, of a column that has nothing else."""
+        return cls(value, pa.record_batch([column], ["default"]).serialize().to_pybytes())
+
+    def __str__(self) -> str:
+        return f"default {self.value!r}"
 
 
 def shown(schema: pa.Schema) -> str:

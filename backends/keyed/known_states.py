@@ -15,7 +15,12 @@ from holdfast.backends.descriptors import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from holdfast.backends.keyed.compatibility import check_hashable, check_kind, check_same
+from holdfast.backends.keyed.compatibility import (
+    StateDefault,
+    check_hashable,
+    check_kind,
+    check_same,
+)
 from holdfast.backends.keyed.keys import Hash
 from holdfast.backends.keyed.states import (
     TIME,
@@ -96,13 +101,16 @@ class KnownStates:
     def value_state(self, descriptor: ValueStateDescriptor, namespace: pa.Schema) -> ValueState:
         """The value state of that name."""
         form = ValueForm(descriptor.name, descriptor.serializer)
+        ttl, default = descriptor.ttl, descriptor.default
+        if ttl is not None and ttl.ttl_ms is not None:
+            default = None  # as Flink has it
 
         def make() -> ValueState:
-            rows = self._rows("value", form, namespace, descriptor.ttl)
-            default = None if rows.has_ttl else descriptor.default
+            rows = self._rows("value", form, namespace, ttl)
             return ValueState(ValueColumns(rows, default), self._context)
 
-        asked = ("value", form.serializer, namespace, descriptor.ttl)
+        shown = None if default is None else StateDefault.of(default, form.encoded([default]))
+        asked = ("value", form.serializer, namespace, ttl, shown)
         return self._state(descriptor.name, namespace, asked, make)
 
     def list_state(self, descriptor: ListStateDescriptor, namespace: pa.Schema) -> KeyedListState:
@@ -128,7 +136,8 @@ class KnownStates:
         def make() -> MapState:
             check_hashable(f"state {name!r}: the map key", sub_key)
             rows = self._rows("map", form, namespace, descriptor.ttl, sub_key=sub_key)
-            return MapState(MapColumns(rows, ValueForm(name, serializer)), self._context)
+            key_form = ValueForm(name, serializer, what="map keys")
+            return MapState(MapColumns(rows, key_form), self._context)
 
         asked = ("map", serializer, form.serializer, namespace, descriptor.ttl)
         return self._state(name, namespace, asked, make)

@@ -157,7 +157,12 @@ class StateTable(Protocol):
         ...
 
     def rows_between(
-        self, first: SortKeys, end: SortKeys, *, endings: Flags | None = None
+        self,
+        first: SortKeys,
+        end: SortKeys,
+        *,
+        endings: Flags | None = None,
+        include_expired: bool = False,
     ) -> TableRows:
         """The rows whose sort key is in one of the ranges `first[i] <= key < end[i]`, which ascend and don't overlap.
 
@@ -166,6 +171,7 @@ class StateTable(Protocol):
             end: Least sort key above each range.
             endings: For each number of 16 bits whether rows count whose sort key ends in it; None if all do. Timers
                 lie by time, and a key's are told by this without a look at their ids.
+            include_expired: Whether rows whose time is over count while they are still there.
         """
         ...
 

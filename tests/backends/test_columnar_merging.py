@@ -26,18 +26,20 @@ from holdfast.backends.keys import KeyGroupRange
 
 __all__ = ["job"]
 
+SMALL_STEPS = MergePolicy(
+    fan_in=4,
+    level_bytes=2e3,
+    tier_bytes=20e3,
+    least_slice_bytes=10e3,
+    most_slice_bytes=20e3,
+    turn=4,
+)
+
 
 def test_a_snapshot_makes_two_segments_at_most_and_reads_a_bounded_part_of_a_large_state(
     job: TablesJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy = MergePolicy(
-        fan_in=4,
-        level_bytes=2e3,
-        tier_bytes=20e3,
-        least_slice_bytes=10e3,
-        most_slice_bytes=20e3,
-    )
-    tables = job.restored(policy=policy)
+    tables = job.restored(policy=SMALL_STEPS)
     table = tables.table(value_spec())
     put(table, range(ROWS))  # 240 kB
     job.completed(tables)
@@ -71,14 +73,7 @@ def test_a_snapshot_makes_two_segments_at_most_and_reads_a_bounded_part_of_a_lar
 def test_small_batches_after_a_bulk_load_merge_no_more_than_small_batches_do(
     job: TablesJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy = MergePolicy(
-        fan_in=4,
-        level_bytes=2e3,
-        tier_bytes=20e3,
-        least_slice_bytes=10e3,
-        most_slice_bytes=20e3,
-    )
-    tables = job.restored(policy=policy)
+    tables = job.restored(policy=SMALL_STEPS)
     table = tables.table(value_spec())
     for first in range(0, ROWS, ROWS // 6):  # 40 kB each
         put(table, range(first, min(first + ROWS // 6, ROWS)), 1)
@@ -98,6 +93,20 @@ def test_small_batches_after_a_bulk_load_merge_no_more_than_small_batches_do(
     assert max(merged_rows) <= 2 * 20e3 / 24
     assert len(table.manifest.runs) <= 12
     assert values(table, range(ROWS)) == ([2] * 60 + [1] * 40) * (ROWS // 100)
+
+
+def test_a_state_that_is_opened_anew_for_each_batch_is_merged_all_around(job: TablesJob) -> None:
+    tables = job.restored(policy=SMALL_STEPS)
+    put(tables.table(value_spec()), range(ROWS), 1)  # 240 kB
+    job.completed(tables)
+    for batch in range(80):
+        tables = job.restored(job.written[job.checkpoint], policy=SMALL_STEPS)
+        put(tables.table(value_spec()), range(batch, ROWS, 100), 2)
+        job.completed(tables)
+    table = tables.table(value_spec())
+    assert len(table.manifest.runs) <= 13
+    assert sum(run.rows for run in table.manifest.runs) < 1.5 * ROWS
+    assert values(table, range(ROWS)) == ([2] * 80 + [1] * 20) * (ROWS // 100)
 
 
 def test_memory_of_a_large_merge_is_given_back_when_no_other_comes() -> None:

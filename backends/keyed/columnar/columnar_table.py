@@ -82,7 +82,7 @@ class ColumnarTable:
         self._now_ms = now_ms
         self._migration = migration
         self._stored = [stored.spec() for stored in manifest.specs]
-        self._migrations = [migration_of(stored, spec, migration) for stored in self._stored]
+        self._migrations = self._migrations_of(self._stored)
         # By segment and section. The section is kept to tell whether its segment was fetched again.
         self._sources: dict[tuple[str, int], tuple[Section, SectionRows]] = {}
 
@@ -127,10 +127,16 @@ class ColumnarTable:
             self.settle()
 
     def rows_between(
-        self, first: SortKeys, end: SortKeys, *, endings: Flags | None = None
+        self,
+        first: SortKeys,
+        end: SortKeys,
+        *,
+        endings: Flags | None = None,
+        include_expired: bool = False,
     ) -> TableRows:
         layers = self._layers_between(first, end)
-        rows = rows_between(layers, self.spec, first, end, endings=endings, now_ms=self.now_ms)
+        now_ms = None if include_expired else self.now_ms
+        rows = rows_between(layers, self.spec, first, end, endings=endings, now_ms=now_ms)
         return table_rows(rows, self.spec)
 
     def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:
@@ -190,13 +196,16 @@ class ColumnarTable:
         """Continue with a manifest that contains all that was written."""
         if manifest.specs != self.manifest.specs:
             self._stored = [stored.spec() for stored in manifest.specs]
-            self._migrations = [
-                migration_of(stored, self.spec, self._migration) for stored in self._stored
-            ]
+            self._migrations = self._migrations_of(self._stored)
         self.manifest = manifest
         self.pieces = []
         keys = {(piece.segment, piece.section) for piece in manifest.slices()}
         self._sources = {key: source for key, source in self._sources.items() if key in keys}
+
+    def _migrations_of(self, stored: Sequence[TableSpec]) -> list[Migration | None]:
+        """For each spec of the manifest what makes its values the table's; the last one is the table's own."""
+        before = [migration_of(spec, self.spec, self._migration) for spec in stored[:-1]]
+        return [*before, None]
 
     def _layers(self) -> list[Layer]:
         """All layers, newest first."""

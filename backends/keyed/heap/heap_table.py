@@ -95,7 +95,12 @@ class HeapTable:
                 self._put(group, identity, Row(sort_keys[number], row, self.now_ms))
 
     def rows_between(
-        self, first: SortKeys, end: SortKeys, *, endings: Flags | None = None
+        self,
+        first: SortKeys,
+        end: SortKeys,
+        *,
+        endings: Flags | None = None,
+        include_expired: bool = False,
     ) -> TableRows:
         low, high = (
             (first >> np.uint64(48)).tolist(),
@@ -111,7 +116,7 @@ class HeapTable:
             rows = self._groups[group]
             for identity in self._index(group).between(first[within], end[within], endings):
                 row = rows[identity]
-                if self._lives(row):
+                if include_expired or self._lives(row):
                     chosen.append((identity, row))
         return rows_of(self._spec, chosen)
 

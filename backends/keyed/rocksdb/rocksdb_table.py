@@ -94,14 +94,20 @@ class RocksDBTable:
         self._family.write(kept, itertools.compress(keys, deleted))
 
     def rows_between(
-        self, first: SortKeys, end: SortKeys, *, endings: Flags | None = None
+        self,
+        first: SortKeys,
+        end: SortKeys,
+        *,
+        endings: Flags | None = None,
+        include_expired: bool = False,
     ) -> TableRows:
         ranges = zip(_places(first), _places(end), strict=True)
         rows: Iterable[tuple[bytes, bytes]] = self._family.ranges(ranges)
         if endings is not None:
             wanted = {number.to_bytes(2, "big") for number in np.flatnonzero(endings).tolist()}
             rows = (row for row in rows if row[0][6:_KEY_BYTES] in wanted)
-        return self._living(list(rows))
+        chosen = list(rows)
+        return self._rows(chosen) if include_expired else self._living(chosen)
 
     def scan(self, step_rows: int = 1 << 20) -> Iterator[TableRows]:
         for step in self._steps(step_rows):

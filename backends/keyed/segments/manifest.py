@@ -146,7 +146,12 @@ class TableManifest(msgspec.Struct, frozen=True):
             yield from run.slices
 
     def within(self, first: int, end: int) -> "TableManifest":
-        """The rows whose sort keys are in a range. Touches no segment."""
+        """The rows whose sort keys are in a range. Touches no segment.
+
+        Where that is all of them the sweep goes on from where it is: it would begin anew with each batch otherwise.
+        """
+        if all(first <= piece.first and piece.end <= end for piece in self.slices()):
+            return self
         parts = (run.within(first, end) for run in self.runs)
         runs = tuple(part for part in parts if part is not None)
         return TableManifest(self.specs, runs, flush_bytes=self.flush_bytes)

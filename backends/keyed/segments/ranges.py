@@ -45,8 +45,10 @@ class Layer:
         low = np.maximum(first, np.uint64(self.first))
         if self.dead_up_to_ms != NEVER:
             low = not_before(low, self.dead_up_to_ms)
-        starts = self.source.sort_keys.searchsorted(low)
-        ends = self.source.sort_keys.searchsorted(np.minimum(end, np.uint64(self.end)))
+        edges = np.empty(2 * len(low), np.uint64)
+        edges[::2], edges[1::2] = low, np.minimum(end, np.uint64(self.end))
+        rows = self.source.sort_keys.searchsorted(edges)  # the end of a range lies where it begins
+        starts, ends = rows[::2], rows[1::2]
         lengths = np.maximum(ends, starts) - starts
         if len(lengths) == 1 and self.dead_up_to_ms == NEVER and endings is None:
             return Part(self.source, int(starts[0]), int(starts[0] + lengths[0]))

@@ -110,15 +110,19 @@ class MapColumns:
         self.remove_all(keys)
 
     def stored(self, keys: Keys) -> MapEntries:
-        """All entries of the keys' maps, but those whose time is over. No time starts anew, as in Flink."""
-        table_rows, chosen, indices = self._rows_of(keys)
+        """All entries of the keys' maps that reads give. No time starts anew, as in Flink."""
+        shows_expired = self.rows.shows_expired
+        table_rows, chosen, indices = self._rows_of(keys, include_expired=shows_expired)
         columns = [take_arrow(column, chosen) for column in table_rows.values]
         map_keys = take_arrow(table_rows.identities.columns[-1], chosen)
         return MapEntries(indices, map_keys, self.rows.form.values_of(columns))
 
     def remove_all(self, keys: Keys) -> None:
-        """Remove each entry of the keys' maps, as Flink does: a row for each."""
-        table_rows, chosen, _ = self._rows_of(keys)
+        """Remove each entry of the keys' maps, as Flink does: a row for each.
+
+        Those whose time is over are among them: they may be shown, or live on with a longer time.
+        """
+        table_rows, chosen, _ = self._rows_of(keys, include_expired=True)
         if len(chosen):
             ascending = np.sort(chosen)
             identities = Identities(
@@ -150,15 +154,21 @@ class MapColumns:
             raise InvalidRequestError(message)
         return keys.with_columns(at, [map_keys], self.rows.hash_of)
 
-    def _rows_of(self, keys: Keys) -> tuple[TableRows, Positions, Positions]:
+    def _rows_of(
+        self, keys: Keys, *, include_expired: bool
+    ) -> tuple[TableRows, Positions, Positions]:
         """Rows among which those of the keys are; which ones, key by key; and the index of each one's key."""
         prefixes = keys.sort_keys >> SUB_BITS
-        first = np.unique(prefixes)
-        rows = self.rows.table.rows_between(first << SUB_BITS, (first + _U(1)) << SUB_BITS)
+        first = prefixes.take(_starts(prefixes))
+        rows = self.rows.table.rows_between(
+            first << SUB_BITS, (first + _U(1)) << SUB_BITS, include_expired=include_expired
+        )
         indices = np.full(len(rows), -1, np.int64)
         todo = np.arange(len(rows))
         row_prefixes = rows.identities.sort_keys >> SUB_BITS
-        candidates = prefixes.searchsorted(row_prefixes)
+        starts = _starts(row_prefixes)
+        candidates = prefixes.searchsorted(row_prefixes.take(starts))
+        candidates = candidates.repeat(np.diff(starts, append=len(rows)))
         own_columns = rows.identities.columns[: len(keys.columns)]
         while len(todo):  # keys of one prefix lie side by side: each is compared in turn
             at = candidates[todo]
@@ -172,3 +182,10 @@ class MapColumns:
         chosen = np.flatnonzero(indices >= 0)
         chosen = chosen[np.argsort(indices[chosen], kind="stable")]
         return rows, chosen, indices[chosen]
+
+
+def _starts(ascending: npt.NDArray[np.uint64]) -> Positions:
+    """The position of the first of each number."""
+    is_first = np.ones(len(ascending), bool)
+    np.not_equal(ascending[1:], ascending[:-1], out=is_first[1:])
+    return is_first.nonzero()[0]

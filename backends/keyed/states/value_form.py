@@ -18,10 +18,12 @@ class ValueForm:
     Args:
         name: The state's name, for errors.
         serializer: Makes columns of values.
+        what: What the values are, for errors.
     """
 
-    def __init__(self, name: str, serializer: Serializer) -> None:
+    def __init__(self, name: str, serializer: Serializer, *, what: str = "values") -> None:
         self.name = name
+        self._what = what
         self.serializer = serializer
         self.type = serializer.storage_type
         field = column("value", self.type, serializer.stored)
@@ -55,9 +57,7 @@ class ValueForm:
         try:
             return joined(self.serializer.encode(values), self.serializer.storage_type)
         except MisfitError as error:
-            message = (
-                f"values don't fit state {self.name!r} of type {self.serializer.name}: {error}"
-            )
+            message = f"{self._what} don't fit state {self.name!r} of type {self.serializer.name}: {error}"
             raise InvalidRequestError(message) from None
 
     def encoded_or_null(self, values: Elements) -> pa.Array:

@@ -1,5 +1,6 @@
 """What states are asked for as, and what they were stored as."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ class AskingSuite(StateSuite):
         calls: list[Callable[[], object]] = [
             lambda: backend.get_state(ValueStateDescriptor("s", str)),
             lambda: backend.get_state(ValueStateDescriptor("s", int, ttl=TTL)),
+            lambda: backend.get_state(ValueStateDescriptor("s", int, default=1)),
             lambda: backend.get_state(ValueStateDescriptor("s", int), WINDOW),
             lambda: backend.get_list_state(ListStateDescriptor("s", int)),
             lambda: backend.get_map_state(MapStateDescriptor("s", int, int)),
@@ -45,6 +47,12 @@ class AskingSuite(StateSuite):
         for call in calls:
             with pytest.raises(StateMigrationError, match="state 's' was asked for as value"):
                 call()
+        for default in (math.nan, float("nan")):
+            backend.get_state(ValueStateDescriptor("d", float, default=default))
+        with pytest.raises(
+            StateMigrationError, match=r"default nan before, and .* default 2\.5 now"
+        ):
+            backend.get_state(ValueStateDescriptor("d", float, default=2.5))
         with pytest.raises(InvalidRequestError, match="timers"):
             backend.get_state(ValueStateDescriptor("_timers/event/timers", int))
 

@@ -50,6 +50,10 @@ class InputSuite(StateSuite):
         for call in calls:
             with pytest.raises(InvalidRequestError):
                 call()
+        with pytest.raises(
+            InvalidRequestError, match="map keys don't fit state 'm' of type string"
+        ):
+            entries.columns.put(keys, ["x", 2], [1, 2])
         assert state.columns.get(keys).to_pylist() == [1, 2]
         backend.begin_batch(keys)
         with pytest.raises(InvalidRequestError, match="no key is current"):

@@ -306,6 +306,7 @@ class StateTablesContract(KeyedSuite):
             assert rows_of([held.rows_between(*whole)]) == {"b": 3}
             shown = values_of(held, keys, include_expired=True)
             assert shown.items() <= {"a": 1, "b": 3}.items()
+            assert rows_of([held.rows_between(*whole, include_expired=True)]) == shown
             each.advance_time(1150)
             assert values_of(held, keys) == {}
 

@@ -102,15 +102,25 @@ class TtlSuite(StateSuite):
     def test_what_is_over_may_be_shown_while_it_is_there(self, backend: KeyedStateBackend) -> None:
         value = backend.get_state(ValueStateDescriptor("v", int, ttl=SHOWN_TTL))
         elements = backend.get_list_state(ListStateDescriptor("l", str, ttl=SHOWN_TTL))
+        entries = backend.get_map_state(MapStateDescriptor("m", str, int, ttl=SHOWN_TTL))
         keys = self.keys(backend, "a")
         value.columns.put(keys, [1])
         elements.columns.append(keys, ["x"])
+        entries.columns.put(keys, ["x"], [1])
         backend.advance_time(5000)
+        shown = entries.columns.get(keys, ["x"]).to_pylist()[0]
+        assert shown in {1, None}
+        assert entries.columns.items(keys).values.to_pylist() == ([shown] if shown else [])
         assert value.columns.get(keys).to_pylist()[0] in {1, None}
         assert elements.columns.get(keys).to_pylist()[0] in (["x"], None)
         self.current(backend)
         assert value.value() in {1, None}
         assert elements.get() in (["x"], [])
+        assert entries.get("x") == shown
+        entries.clear()
+        self.current(backend)
+        assert entries.columns.get(keys, ["x"]).to_pylist() == [None]
+        assert entries.items() == {}
         disabled = StateTtlConfig(timedelta(milliseconds=1), UpdateType.DISABLED)
         always = backend.get_state(ValueStateDescriptor("w", int, default=3, ttl=disabled))
         assert always.columns.get(keys).to_pylist() == [3]
@@ -126,3 +136,17 @@ class TtlSuite(StateSuite):
         longer = StateTtlConfig(timedelta(milliseconds=105))
         state = restored.get_list_state(ListStateDescriptor("l", str, ttl=longer)).columns
         assert state.get(keys).to_pylist() == [["y"]]
+
+    def test_a_map_that_was_cleared_stays_so_when_its_entries_live_longer(
+        self, backend: KeyedStateBackend, checkpoints: KeyedCheckpoints
+    ) -> None:
+        entries = backend.get_map_state(MapStateDescriptor("m", str, int, ttl=TTL)).columns
+        keys = self.keys(backend, "a")
+        entries.put(keys, ["x"], [1])
+        backend.advance_time(1100)
+        entries.clear(keys)
+        handles = checkpoints.run(backend.snapshot(1, checkpoints.location(1)))
+        restored = self.restored(handles, 1100)
+        longer = StateTtlConfig(timedelta(milliseconds=500))
+        state = restored.get_map_state(MapStateDescriptor("m", str, int, ttl=longer)).columns
+        assert len(state.items(keys)) == 0
