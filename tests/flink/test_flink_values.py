@@ -335,26 +335,37 @@ def test_a_list_of_unknown_values_hides_no_other_state(place: int, tmp_path: Pat
         assert savepoint.read_state("job", name).column("value").to_pylist() == values
 
 
-def test_on_the_heap_an_unknown_state_spoils_what_stands_behind_it(tmp_path: Path) -> None:
-    infos = [
-        keyed_info("first", "VALUE", LONG.snapshot),
-        keyed_info("unknown", "VALUE", UNKNOWN),
-        keyed_info("last", "VALUE", LONG.snapshot),
-    ]
-    entry = b"\0" + i8(3)
-    groups = [
-        i4(group)
-        + b"".join(i2(number) + each([entry + i8(9)] if group else []) for number in range(3))
-        for group in range(2)
-    ]
-    savepoint = keyed(tmp_path, keyed_description(LONG.snapshot, infos), groups)
-    assert savepoint.read_state("job", "first").column("value").to_pylist() == [9]
-    with pytest.raises(UnreadableStateError, match=r"com.acme.Snapshot"):
-        savepoint.read_state("job", "unknown")
-    with pytest.raises(UnreadableStateError, match=r"behind another.*'unknown'.*com.acme.Snapshot"):
-        savepoint.read_state("job", "last")
+def heap_states(tmp_path: Path, behind: bytes = b"") -> flink.FlinkSavepoint:
+    """Four states, of which the second and the third are of an unknown class, and what stands behind them."""
+    snapshots = [LONG.snapshot, UNKNOWN, UNKNOWN, LONG.snapshot]
+    names = ["first", "unknown", "other", "last"]
+    infos = [keyed_info(name, "VALUE", kind) for name, kind in zip(names, snapshots, strict=True)]
+    key = b"\0" + i8(3)
+    contents = [i8(9), i2(3) + i4(1) + i2(0), b"\0\3\0", i8(4)]
+    group = b"".join(i2(state) + each([key + value]) for state, value in enumerate(contents))
+    empty = b"".join(i2(state) + each([]) for state in range(4))
+    groups = [i4(0) + empty, i4(1) + group + behind]
+    return keyed(tmp_path, keyed_description(LONG.snapshot, infos), groups)
+
+
+def test_on_the_heap_states_behind_unknown_ones_are_found(tmp_path: Path) -> None:
+    savepoint = heap_states(tmp_path)
+    for name, value in (("first", 9), ("last", 4)):
+        assert savepoint.read_state("job", name).column("value").to_pylist() == [value]
+    for name in ("unknown", "other"):
+        with pytest.raises(UnreadableStateError, match=r"com.acme.Snapshot"):
+            savepoint.read_state("job", name)
     with pytest.raises(InvalidRequestError, match="canonical"):
         savepoint.read_state("job", "first", as_bytes=True)
+
+
+def test_on_the_heap_an_unknown_state_spoils_those_that_do_not_end_where_the_group_does(
+    tmp_path: Path,
+) -> None:
+    savepoint = heap_states(tmp_path, behind=b"\0")
+    assert savepoint.read_state("job", "first").column("value").to_pylist() == [9]
+    with pytest.raises(UnreadableStateError, match=r"behind another.*'unknown'.*com.acme.Snapshot"):
+        savepoint.read_state("job", "last")
 
 
 def test_a_key_that_is_not_known_is_read_as_bytes_where_it_has_an_end(tmp_path: Path) -> None:

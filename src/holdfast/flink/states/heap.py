@@ -2,13 +2,14 @@
 
     group  int group, then for every state: short state, int n, n * { namespace, key, value }
 
-Nothing has a length: a state that can't be read spoils what stands behind it in the group. Where the state is
-compressed each state is a stream of its own, and spoils nothing.
+Nothing has a length. Behind a state that can't be read the next is searched: from where it begins all that is left has to
+make sense up to the group's end, with every other state once. Where the state is compressed each state is a stream of its own.
 
 Source:
     Flink, HeapSnapshotStrategy and CopyOnWriteStateMapSnapshot (2.3.0).
 """
 
+import re
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -16,12 +17,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import UnreadableStateError
+from holdfast.errors import CheckpointCorruptedError, UnreadableStateError
 from holdfast.flink.binary import damaged, decompress_streams
 from holdfast.flink.serializers import Serializer, reading
 from holdfast.flink.states.descriptions import KeyedDescription, StateInfo
 
 _INT, _SHORT = struct.Struct(">i"), struct.Struct(">H")
+_HEAD_BYTES = _SHORT.size + _INT.size
+_FIRST_ENTRIES, _MOST_ATTEMPTS = 4, 2_000
 
 
 def heap_columns(
@@ -39,32 +42,113 @@ def heap_columns(
     parts = [data[4:]]
     if description.is_compressed:
         parts = [stream.data for stream in decompress_streams(data[4:])]
+    states = _States(description)
     for part in parts:
-        position = 0
-        while position < len(part):
-            (state,) = _SHORT.unpack_from(part, position)
-            if state >= len(description.states):
-                message = (
-                    f"a key group has a state {state}, and there are {len(description.states)}"
-                )
-                raise damaged(message)
-            info = description.states[state]
-            if state == wanted:
-                return _Reader(info, description.key).columns(part, position + 2)
-            if description.is_compressed:
-                break
-            position = _skip(part, position + 2, info, description)
+        places = states.places(part, wanted)
+        if wanted in places:
+            return _Reader(description.states[wanted], description.key).columns(
+                part, places[wanted]
+            )
     return None
 
 
-def _skip(data: bytes, position: int, info: StateInfo, description: KeyedDescription) -> int:
-    """Where a state ends that nobody asks for."""
-    try:
-        with reading(f"state {info.name!r}"):
-            return _Reader(info, description.key).skip(data, position)
-    except UnreadableStateError as error:
-        message = f"it stands behind another in each key group; {error.args[0]}"
-        raise UnreadableStateError(message) from error
+class _States:
+    """Where states begin in the bytes of a key group."""
+
+    def __init__(self, description: KeyedDescription) -> None:
+        self._description = description
+        self._attempts = 0
+        self._entries = 0
+        self._in_vain: dict[frozenset[int], int] = {}  # from where on states were not to be found
+
+    def places(self, data: bytes, wanted: int) -> dict[int, int]:
+        """Where the number of entries stands of the states up to one, which may not be there.
+
+        Raises:
+            CheckpointCorruptedError: The states before it are damaged.
+            UnreadableStateError: One of them can't be read, and the next was not to be found.
+        """
+        places: dict[int, int] = {}
+        position = 0
+        while position < len(data):
+            state, position = self._head(data, position)
+            places[state] = position
+            if state == wanted or self._description.is_compressed:
+                break
+            info = self._description.states[state]
+            try:
+                with reading(f"state {info.name!r}"):
+                    position = self._reader(state).skip(data, position)
+            except UnreadableStateError as error:
+                left = frozenset(range(len(self._description.states))).difference(places)
+                self._attempts, self._entries = _MOST_ATTEMPTS, len(data) + _MOST_ATTEMPTS
+                behind = self._behind(data, position + _INT.size, left)
+                if behind is None:
+                    message = f"it stands behind another in each key group; {error.args[0]}"
+                    raise UnreadableStateError(message) from error
+                return places | behind
+        return places
+
+    def _head(self, data: bytes, position: int) -> tuple[int, int]:
+        (state,) = _SHORT.unpack_from(data, position)
+        if state >= len(self._description.states):
+            message = (
+                f"a key group has a state {state}, and there are {len(self._description.states)}"
+            )
+            raise damaged(message)
+        return state, position + _SHORT.size
+
+    def _behind(self, data: bytes, start: int, left: frozenset[int]) -> dict[int, int] | None:
+        """Where the states that are left begin, somewhere behind a position; None if that can't be known."""
+        if start >= self._in_vain.get(left, len(data)):
+            return None
+        heads = b"|".join(re.escape(_SHORT.pack(state)) for state in left)
+        for match in re.compile(b"(?=" + heads + b")", re.DOTALL).finditer(data, start):
+            if not left or match.start() + _HEAD_BYTES > len(data) or self._attempts <= 0:
+                break
+            places = self._all(data, match.start(), left)
+            if places is not None:
+                return places
+        self._in_vain[left] = start
+        return None
+
+    def _all(self, data: bytes, position: int, left: frozenset[int]) -> dict[int, int] | None:
+        """Where the states that are left begin if the first does here; None if they don't fill what is left of the bytes."""
+        places: dict[int, int] = {}
+        try:
+            while left and position + _HEAD_BYTES <= len(data) and self._attempts > 0:
+                (state,) = _SHORT.unpack_from(data, position)
+                if state not in left:
+                    return None
+                left -= {state}
+                position += _SHORT.size
+                places[state] = position
+                try:
+                    position = self._end(data, position, self._reader(state))
+                except UnreadableStateError:
+                    if not left:
+                        return places  # all that is left is its
+                    behind = self._behind(data, position + _INT.size, left)
+                    return None if behind is None else places | behind
+        except (CheckpointCorruptedError, struct.error, IndexError, ValueError, TypeError):
+            self._attempts -= 1
+            return None
+        return None if left or position < len(data) else places
+
+    def _end(self, data: bytes, position: int, reader: "_Reader") -> int:
+        """Where a state ends that perhaps begins here: if its first entries can be, all are looked at."""
+        first = reader.skip(data, position, _FIRST_ENTRIES)
+        (count,) = _INT.unpack_from(data, position)
+        if count <= _FIRST_ENTRIES:
+            return first
+        self._entries -= count
+        if self._entries < 0:
+            self._attempts = 0
+            raise damaged("the states of a key group can't be told apart")
+        return reader.skip(data, position)
+
+    def _reader(self, state: int) -> "_Reader":
+        return _Reader(self._description.states[state], self._description.key)
 
 
 class _Reader:
@@ -77,8 +161,10 @@ class _Reader:
         all_fixed = all(part.column is not None for part in self._parts)
         self._width = sum(part.width for part in self._parts) if all_fixed else 0
 
-    def skip(self, data: bytes, position: int) -> int:
+    def skip(self, data: bytes, position: int, most: int | None = None) -> int:
+        """Where the entries end that begin here, or the first so and so many of them."""
         count, position = self._count(data, position)
+        count = count if most is None else min(count, most)
         if self._width:
             return position + count * self._width
         self._check_readable(count)
