@@ -16,6 +16,8 @@ from typing import Any
 
 from holdfast.flink.serializers.kryo import WITHOUT_NULLS, KryoGraph, uuid_of
 
+_NANOS = 1_000_000_000
+
 
 class Kryo5Graph(KryoGraph):
     """A value and all that is in it, with what Kryo remembers meanwhile."""
@@ -75,10 +77,26 @@ def _local_date_time(graph: Kryo5Graph) -> str:
     return f"{day}T{_local_time(graph)}"
 
 
+def _duration(graph: Kryo5Graph) -> str:
+    """Read a length of time, as its seconds."""
+    seconds, nanos = graph.fixed("q"), graph.varint()
+    whole = seconds + (1 if seconds < 0 and nanos else 0)  # nanoseconds count upwards from the second below
+    nanos = _NANOS - nanos if seconds < 0 and nanos else nanos
+    sign = "-" if seconds < 0 else ""
+    fraction = f".{nanos:09}".rstrip("0") if nanos else ""
+    return f"PT{sign}{abs(whole)}{fraction}S"
+
+
+def _zoned(graph: Kryo5Graph) -> str:
+    return f"{_local_date_time(graph)}[{graph.text()}]"
+
+
 Kryo5Graph.TEXTS = {
     **KryoGraph.TEXTS,
+    "java.time.Duration": _duration,
     "java.time.LocalDate": _local_date,
     "java.time.LocalDateTime": _local_date_time,
     "java.time.LocalTime": _local_time,
+    "java.time.ZonedDateTime": _zoned,
     "java.util.UUID": lambda graph: uuid_of(graph.fixed("q"), graph.fixed("q")),
 }

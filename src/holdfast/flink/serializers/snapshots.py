@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.errors import CheckpointCorruptedError
 from holdfast.flink.binary import DataInput, damaged, read_java_object
-from holdfast.flink.serializers import basic, composite, flink_classes, sql
+from holdfast.flink.serializers import basic, cep, composite, flink_classes, sql
 from holdfast.flink.serializers.avro import avro_of
 from holdfast.flink.serializers.kryo import kryo_of
 from holdfast.flink.serializers.kryo_5 import Kryo5Graph
@@ -32,6 +32,7 @@ _SQL = "org.apache.flink.table.runtime.typeutils."
 _RUNTIME = "org.apache.flink.api.java.typeutils.runtime."
 _SCALA = "org.apache.flink.api.scala.typeutils."
 _STREAMING = "org.apache.flink.streaming."
+_CEP = "org.apache.flink.cep.nfa."
 
 
 class UnknownSnapshotError(Exception):
@@ -116,6 +117,8 @@ def _simple() -> dict[str, Serializer]:
         f"{_SCALA}UnitSerializer$UnitSerializerSnapshot": basic.NOTHING,
         f"{windows}TimeWindow$Serializer$TimeWindowSerializerSnapshot": basic.TIME_WINDOW,
         f"{windows}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot": basic.NOTHING,
+        f"{_CEP}DeweyNumber$DeweyNumberSerializer$DeweyNumberSerializerSnapshot": cep.VERSION,
+        f"{_CEP}sharedbuffer.EventId$EventIdSerializer$EventIdSerializerSnapshot": cep.EVENT_ID,
     }
 
 
@@ -190,6 +193,10 @@ def _row_has_kind(source: DataInput, version: int) -> dict[str, object]:
 
 def _list_has_mask(source: DataInput, version: int) -> dict[str, object]:
     return {"has_mask": source.byte() != 0 if version >= 3 else version == 2}
+
+
+def _has_previous(source: DataInput, version: int) -> dict[str, object]:
+    return {"has_previous": version >= 2 and source.byte() != 0}
 
 
 def _padding(source: DataInput, _version: int) -> dict[str, object]:
@@ -428,6 +435,15 @@ _OTHERS: dict[str, _ReadSnapshot] = {
     f"{_SQL}RawValueDataSerializer$RawValueDataSerializerSnapshot": _composite(sql.raw_of, 1),
     f"{_SQL}DecimalDataSerializer$DecimalSerializerSnapshot": _sql_decimal,
     f"{_SQL}TimestampDataSerializer$TimestampDataSerializerSnapshot": _sql_timestamp,
+    f"{_CEP}NFAStateSerializerSnapshot": _composite(cep.matches_of, 3, _has_previous),
+    f"{_CEP}sharedbuffer.NodeId$NodeIdSerializer$NodeIdSerializerSnapshot": _composite(
+        cep.node_of, 1
+    ),
+    f"{_CEP}sharedbuffer.SharedBufferEdge$SharedBufferEdgeSerializer$SharedBufferEdgeSerializerSnapshot": (
+        _composite(cep.edge_of, 2)
+    ),
+    f"{_CEP}sharedbuffer.SharedBufferNodeSerializerSnapshotV2": _composite(cep.edges_of, 1),
+    f"{_CEP}sharedbuffer.LockableTypeSerializerSnapshot": _composite(cep.lockable_of, 1),
     "org.apache.flink.streaming.api.operators.TimerSerializerSnapshot": _composite(
         composite.timer_of, 2
     ),
