@@ -13,7 +13,6 @@ Source:
 
 from typing import Any
 
-
 from holdfast.flink.serializers import basic
 from holdfast.flink.serializers.composite import list_of, struct_of
 from holdfast.flink.serializers.serializer import Serializer

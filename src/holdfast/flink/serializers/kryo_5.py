@@ -80,7 +80,9 @@ def _local_date_time(graph: Kryo5Graph) -> str:
 def _duration(graph: Kryo5Graph) -> str:
     """Read a length of time, as its seconds."""
     seconds, nanos = graph.fixed("q"), graph.varint()
-    whole = seconds + (1 if seconds < 0 and nanos else 0)  # nanoseconds count upwards from the second below
+    whole = seconds + (
+        1 if seconds < 0 and nanos else 0
+    )  # nanoseconds count upwards from the second below
     nanos = _NANOS - nanos if seconds < 0 and nanos else nanos
     sign = "-" if seconds < 0 else ""
     fraction = f".{nanos:09}".rstrip("0") if nanos else ""

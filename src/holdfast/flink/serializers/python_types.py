@@ -22,6 +22,7 @@ from holdfast.flink.serializers.composite import (
     map_of,
     nullable_elements,
     row_of,
+    with_last_access,
 )
 from holdfast.flink.serializers.serializer import Read, Serializer
 
@@ -89,8 +90,10 @@ def python_type(name: str) -> Serializer:
     return serializer
 
 
-def in_bytes(inner: Serializer) -> Serializer:
-    """Values that Flink has as bytes with a length before them."""
+def in_bytes(inner: Serializer, *, has_last_access: bool = False) -> Serializer:
+    """Values that Flink has as bytes with a length before them, perhaps with the time of their last use."""
+    if has_last_access:
+        return with_last_access(basic.LONG, in_bytes(inner))
     read_inner: Read = inner.read
 
     def read(data: bytes, position: int) -> tuple[Any, int]:
@@ -104,8 +107,10 @@ def in_bytes(inner: Serializer) -> Serializer:
     return Serializer(inner.type, read)
 
 
-def several_in_bytes(inner: Serializer) -> Serializer:
+def several_in_bytes(inner: Serializer, *, has_last_access: bool = False) -> Serializer:
     """Likewise one value behind the other, as PyFlink appends to a list what it was given in a bundle."""
+    if has_last_access:
+        return _several_with_last_access(inner)
     read_inner: Read = inner.read
 
     def read(data: bytes, position: int) -> tuple[list[Any], int]:
@@ -125,6 +130,17 @@ def several_in_bytes(inner: Serializer) -> Serializer:
         return values, position
 
     return Serializer(pa.list_(inner.type), read)
+
+
+def _several_with_last_access(inner: Serializer) -> Serializer:
+    read_values: Read = several_in_bytes(inner).read
+
+    def read(data: bytes, position: int) -> tuple[list[dict[str, Any]], int]:
+        last_access, position = basic.LONG.read(data, position)
+        values, position = read_values(data, position)
+        return [{"value": value, "last_access": last_access} for value in values], position
+
+    return Serializer(pa.list_(with_last_access(basic.LONG, inner).type), read)
 
 
 def _tokens(name: str) -> Iterator[str]:

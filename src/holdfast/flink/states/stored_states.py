@@ -136,14 +136,18 @@ class _KeyedPart:
         """Whether its values, elements or entries are arrays of bytes."""
         value = self.groups.description.states[self.number].value
         parts = value.parts or (value,)
-        return all(part.type == pa.binary() and not part.unreadable for part in parts)
+        return all(
+            _without_time(part.type) == pa.binary() and not part.unreadable for part in parts
+        )
 
     def typed(self, serializers: Mapping[str, Serializer]) -> "_KeyedPart":
         """The same with values of these serializers in their bytes; see `StoredState.typed`."""
         description = self.groups.description
         info = description.states[self.number]
         is_list = info.type == "list"
-        value = (several_in_bytes if is_list else in_bytes)(serializers["value"])
+        value = (several_in_bytes if is_list else in_bytes)(
+            serializers["value"], has_last_access=_has_ttl(info)
+        )
         if info.type == "map":
             value = map_of(in_bytes(serializers["map_key"]), value)
         elif is_list:
@@ -412,6 +416,12 @@ def _has_ttl(info: StateInfo) -> bool:
     if info.type in {"list", "map"} and value.parts:
         value = value.parts[-1]
     return value.has_last_access
+
+
+def _without_time(type: pa.DataType) -> pa.DataType:
+    """The type of values, without the time of their last use."""
+    is_timed = pa.types.is_struct(type) and [each.name for each in type] == ["value", "last_access"]
+    return type.field("value").type if is_timed else type
 
 
 def _as_bytes(description: KeyedDescription, number: int) -> KeyedDescription:
