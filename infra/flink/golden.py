@@ -3,7 +3,7 @@
     python infra/flink/golden.py --flink-jars ~/.cache/holdfast/flink-2.3.0/pyflink/lib --flink-1-jars DIRECTORY
 
 `state-job` is of `StateJob.java`, on both backends in both formats; `sql` of `SqlJob.java`; `types` of `TypesJob.java`, one of
-Flink 1.20; `checkpoints` of both, retained with several settings; `orders` of the job in `examples/flink`. Run by hand, when a
+Flink 1.20; `patterns` of `PatternJob.java`; `checkpoints` of both, retained with several settings; `orders` of the job in `examples/flink`. Run by hand, when a
 job or the version of Flink changes, or for some archives with --only. What is in the files follows formulas, so that new ones
 pass the tests of those before; their bytes differ, because of names and times.
 """
@@ -19,7 +19,7 @@ _ROOT = Path(__file__).parents[2]
 _SOURCES = [
     *(
         _ROOT / "infra" / "flink" / f"{name}.java"
-        for name in ("Savepoints", "StateJob", "SqlJob", "TypesJob")
+        for name in ("Savepoints", "StateJob", "SqlJob", "TypesJob", "PatternJob")
     ),
     _ROOT / "examples" / "flink" / "Orders.java",
 ]
@@ -92,6 +92,11 @@ def _sql(java: list[str], target: Path) -> None:
         _run([*java, "SqlJob", *form, "2"], target / "-".join(form))
 
 
+def _patterns(java: list[str], target: Path) -> None:
+    for form in (_FORMS[1], _FORMS[-1]):
+        _run([*java, "PatternJob", *form, "1"], target / "-".join(form))
+
+
 def _types(java: list[str], target: Path) -> None:
     for form in (_FORMS[0], _FORMS[-1]):
         _run([*java, "TypesJob", *form, "2"], target / "-".join(form))
@@ -119,6 +124,7 @@ _ARCHIVES = {
     "state-job": _state_job,
     "sql": _sql,
     "types": _types,
+    "patterns": _patterns,
     "checkpoints": _checkpoints,
     "orders": _orders,
 }
