@@ -206,8 +206,9 @@ def metadata(
     max_parallelism: int = 128,
     masters: Sequence[bytes] = (),
     properties: bytes = b"",
+    coordinator: bytes = b"\0",
 ) -> bytes:
-    """A `_metadata` file: the subtasks of each operator by its uid."""
+    """A `_metadata` file: the subtasks of each operator by its uid, and the handle of their parts on the JobManager."""
     data = i4(0x4960672D) + i4(version) + i8(7) + each(masters) + i4(len(operators))
     for uid, subtasks in operators.items():
         if version >= 5:
@@ -215,7 +216,7 @@ def metadata(
         data += (
             bytes.fromhex(operator_id(uid)) + i4(max(subtasks, default=0) + 1) + i4(max_parallelism)
         )
-        data += i4(1) if version == 2 else b"\0"
+        data += i4(1) if version == 2 else coordinator
         data += i4(len(subtasks))
         for index, subtask in subtasks.items():
             data += i4(index) + _subtask(subtask, version)

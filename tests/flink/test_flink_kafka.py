@@ -5,8 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contracts.flink_kinds import BYTES, LONG, STRING, Kind, i2, i4, kafka_split
-from contracts.flink_savepoints import Subtask, list_info, list_states, metadata, operator_handle
+from contracts.flink_kinds import BYTES, LONG, STRING, Kind, each, i2, i4, kafka_split, utf
+from contracts.flink_savepoints import (
+    Subtask,
+    inline,
+    list_info,
+    list_states,
+    metadata,
+    operator_handle,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,8 +42,11 @@ def consumed() -> tuple[bytes, list[Element]]:
     return bytes.fromhex(head)[4:], list(elements(lines))  # without the version of the form
 
 
-def opened(directory: Path, operator: bytes, version: int = 6) -> flink.FlinkSavepoint:
-    content = metadata({"job": {0: Subtask(operator=operator)}}, version=version)
+def opened(
+    directory: Path, operator: bytes, version: int = 6, coordinator: bytes = b"\0"
+) -> flink.FlinkSavepoint:
+    subtasks = {"job": {0: Subtask(operator=operator)}}
+    content = metadata(subtasks, version=version, coordinator=coordinator)
     (directory / "_metadata").write_bytes(content)
     return flink.open(directory, uids=["job"])
 
@@ -94,6 +104,42 @@ def test_a_partition_that_only_its_consumer_group_knows_is_said_and_keeps_no_sta
         savepoint.source_offsets("job")
     with pytest.raises(InvalidRequestError, match="was never read"):
         flink.FlinkStateImport.of(savepoint)  # there is nothing else
+
+
+def enumerated(*statuses: int, version: int = 2) -> bytes:
+    """The handle of what the source's part on the JobManager knows: the status of partitions 0, 1, … of orders."""
+    known = each(
+        [utf("orders") + i4(number) + i4(status) for number, status in enumerate(statuses)]
+    )
+    state = known + b"\1"
+    return inline(i4(1) + i4(version) + i4(len(state)) + state)
+
+
+def of_coordinator(directory: Path, coordinator: bytes) -> flink.FlinkSavepoint:
+    return opened(directory, of_readers(kafka_split("orders", 0, 17)), coordinator=coordinator)
+
+
+def test_a_partition_that_no_reader_has_had_yet_begins_where_the_job_says(tmp_path: Path) -> None:
+    savepoint = of_coordinator(tmp_path, enumerated(0, 1))
+    with pytest.raises(InvalidRequestError, match=r"partition 1 of orders .* OffsetsInitializer"):
+        savepoint.source_offsets("job")
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "expected"),
+    [
+        (enumerated(1, 0), {"0": 17}),
+        (enumerated(0, 2), {"0": 17, "1": -2}),
+        (enumerated(0, 1, version=3), {"0": 17}),
+        (inline(b"other"), {"0": 17}),
+    ],
+    ids=["read since", "came later", "another version", "another source"],
+)
+def test_what_the_job_manager_knows_of_partitions_is_added_to_what_readers_have(
+    tmp_path: Path, coordinator: bytes, expected: dict[str, int]
+) -> None:
+    savepoint = of_coordinator(tmp_path, coordinator)
+    assert json.loads(savepoint.source_offsets("job")) == {"orders": expected}
 
 
 def test_a_source_whose_offsets_are_not_known_keeps_no_state_back(tmp_path: Path) -> None:

@@ -4,12 +4,16 @@
 
     int version, int n, n bytes: utf topic, int partition, long next offset, long last offset
 
+    The state of its part on the JobManager, since its version 2, knows partitions that no reader has had yet:
+
+    int 1, int version, int n, n bytes: int n * { utf topic, int partition, int status }, byte
+
 `FlinkKafkaConsumer`, before it: each element of the union state `topic-partition-offset-states` is a pair of topic and
 partition, by Kryo, and of the last offset that was read.
 
 Source:
-    Flink, SimpleVersionedSerialization (2.3.0); flink-connector-kafka, KafkaPartitionSplitSerializer (4.0.1),
-    FlinkKafkaConsumerBase and KafkaTopicPartitionStateSentinel (3.4.0).
+    Flink, SimpleVersionedSerialization (2.3.0); flink-connector-kafka, KafkaPartitionSplitSerializer,
+    KafkaSourceEnumStateSerializer (4.0.1),    FlinkKafkaConsumerBase and KafkaTopicPartitionStateSentinel (3.4.0).
 """
 
 import json
@@ -33,6 +37,13 @@ Position = tuple[str, int, int]
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _LATEST, _EARLIEST, _OF_CONSUMER_GROUP = -1, -2, -3  # in Spark's words and KafkaSource's
+_OF_JOB = -4
+_WHERE = {
+    _OF_CONSUMER_GROUP: "at the offset of the job's consumer group, which Kafka has",
+    _OF_JOB: "where the job's OffsetsInitializer says, which no savepoint has",
+}
+_BY_STATUS = {1: _OF_JOB, 2: _EARLIEST}
+"""Where partitions begin that no reader has had: those that were there from the beginning, and those that came later."""
 _OF_CONSUMER = pa.struct([("f0", TOPIC_PARTITION), ("f1", pa.int64())])
 _SENTINELS = {
     -915623761776: _OF_CONSUMER_GROUP,  # not set
@@ -62,19 +73,40 @@ def positions(state: str, values: pa.ChunkedArray) -> list[Position]:
     raise _no_splits()
 
 
+def never_read(coordinator: bytes, known: Iterable[Position]) -> list[Position]:
+    """Where partitions begin that no reader has had; none if the state is that of another source, or doesn't say so.
+
+    Args:
+        coordinator: The state of the source's part on the JobManager.
+        known: What the readers have.
+    """
+    with suppress(CheckpointCorruptedError):
+        source = DataInput(coordinator)
+        if (source.read_int(), source.read_int()) == (1, 2) and source.count() == source.left:
+            there = {place[:2] for place in known}
+            partitions = [
+                (source.utf(), source.read_int(), source.read_int())
+                for _ in range(source.count(10))
+            ]
+            if source.left == 1:
+                return [
+                    (topic, partition, _BY_STATUS[status])
+                    for topic, partition, status in partitions
+                    if status in _BY_STATUS and (topic, partition) not in there
+                ]
+    return []
+
+
 def starting_offsets(places: Iterable[Position]) -> str:
     """The offsets as Spark's `startingOffsets` has them.
 
     Raises:
-        InvalidRequestError: A partition begins where its consumer group has been.
+        InvalidRequestError: A partition begins at an offset that isn't in the savepoint.
     """
     topics: dict[str, dict[str, int]] = {}
     for topic, partition, offset in places:
-        if offset == _OF_CONSUMER_GROUP:
-            message = (
-                f"partition {partition} of {topic} was never read: it begins at the offset of the job's consumer "
-                "group, which Kafka has"
-            )
+        if offset in _WHERE:
+            message = f"partition {partition} of {topic} was never read: it begins {_WHERE[offset]}"
             raise InvalidRequestError(message)
         topics.setdefault(topic, {})[str(partition)] = offset
     return json.dumps(topics, sort_keys=True)

@@ -18,7 +18,7 @@ from holdfast.errors import (
     InvalidRequestError,
     UnreadableStateError,
 )
-from holdfast.flink.kafka_offsets import SOURCES, positions, starting_offsets
+from holdfast.flink.kafka_offsets import SOURCES, never_read, positions, starting_offsets
 from holdfast.flink.metadata import (
     FlinkMetadata,
     FlinkOperator,
@@ -244,23 +244,27 @@ class FlinkSavepoint:
     def source_offsets(self, operator: str) -> str:
         """Where a Kafka source goes on reading, as JSON for `startingOffsets` of Spark's source.
 
-        These are the offsets behind the last records that are in the state. Partitions that no reader had yet are not
-        among them: Spark wants all partitions of a topic, so add those from the beginning, as -2.
+        These are the offsets behind the last records that are in the state. Partitions that the source hadn't seen yet
+        are not among them: Spark wants all partitions of a topic, so add those from the beginning, as -2.
 
         Raises:
-            InvalidRequestError: The operator is no `KafkaSource` and no `FlinkKafkaConsumer`, or a partition has no
-                offset yet.
+            InvalidRequestError: The operator is no `KafkaSource` and no `FlinkKafkaConsumer`, or a partition was
+                never read, so that its offset isn't in the savepoint.
 
         Other errors are those of `read_state`.
         """
-        states = self._states_of(self._operator(operator)).states
-        names = [state.name for state in states if state.name in SOURCES]
+        source = self._operator(operator)
+        names = [state.name for state in self._states_of(source).states if state.name in SOURCES]
         if len(names) != 1:
             raise InvalidRequestError(
                 f"operator {operator!r} is no source that has offsets in state"
             )
         values = self.read_state(operator, names[0]).column("value")
-        return starting_offsets(positions(names[0], values))
+        places = positions(names[0], values)
+        if source.coordinator is not None:
+            with self._files.open(source.coordinator) as stream:
+                places += never_read(stream.read(0, stream.size), places)
+        return starting_offsets(places)
 
     def warnings(self) -> list[str]:
         """What is not in the states although the job had it, or may have had it."""
