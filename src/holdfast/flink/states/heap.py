@@ -24,7 +24,7 @@ from holdfast.flink.states.descriptions import KeyedDescription, StateInfo
 
 _INT, _SHORT = struct.Struct(">i"), struct.Struct(">H")
 _HEAD_BYTES = _SHORT.size + _INT.size
-_FIRST_ENTRIES, _MOST_ATTEMPTS = 4, 2_000
+_FIRST_ENTRIES, _MOST_ATTEMPTS, _MOST_ENTRIES = 4, 20_000, 1 << 18
 
 
 def heap_columns(
@@ -81,7 +81,7 @@ class _States:
                     position = self._reader(state).skip(data, position)
             except UnreadableStateError as error:
                 left = frozenset(range(len(self._description.states))).difference(places)
-                self._attempts, self._entries = _MOST_ATTEMPTS, len(data) + _MOST_ATTEMPTS
+                self._attempts, self._entries = _MOST_ATTEMPTS, len(data) + _MOST_ENTRIES
                 behind = self._behind(data, position + _INT.size, left)
                 if behind is None:
                     message = f"it stands behind another in each key group; {error.args[0]}"
