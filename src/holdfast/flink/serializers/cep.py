@@ -11,30 +11,18 @@ Source:
     Flink, flink-cep, NFAStateSerializer, SharedBufferNodeSerializer, Lockable, NodeId, EventId, DeweyNumber (2.3.0).
 """
 
-from typing import Any
-
 from holdfast.flink.serializers import basic
 from holdfast.flink.serializers.composite import list_of, struct_of
+from holdfast.flink.serializers.flink_classes import option_of
 from holdfast.flink.serializers.serializer import Serializer
 
 EVENT_ID = struct_of({"id": basic.INT, "timestamp": basic.LONG})
 VERSION = list_of(basic.INT)
 
 
-def _optional(inner: Serializer) -> Serializer:
-    """A byte that says whether there is a value, and that."""
-
-    def read(data: bytes, position: int) -> tuple[Any, int]:
-        if not data[position]:
-            return None, position + 1
-        return inner.read(data, position + 1)
-
-    return Serializer(inner.type, read)
-
-
 def node_of(event: Serializer) -> Serializer:
     """`NodeIdSerializer`."""
-    return _optional(struct_of({"event": event, "stage": basic.STRING}))
+    return option_of(struct_of({"event": event, "stage": basic.STRING}))
 
 
 def edge_of(target: Serializer, version: Serializer) -> Serializer:
@@ -65,7 +53,7 @@ def matches_of(
             "previous_node": node,
             "version": version,
             **times,
-            "start_event": _optional(event),
+            "start_event": option_of(event),
         }
     )
     return struct_of({"partial": list_of(match), "completed": list_of(match)})
