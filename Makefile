@@ -38,6 +38,11 @@ test: export HYPOTHESIS_PROFILE ?= quick
 test: setup java ## the tests, fast and without network; includes real Spark; TESTS="tests/backends" for some of them
 	$(BIN)/pytest $(IN_PARALLEL) auto --maxprocesses 3 -m "not exhaustive" $(or $(TESTS),tests) $(ARGS)
 
+# What keyed state promises, it promises over each backend; CI runs what differs.
+.PHONY: test-keyed
+test-keyed: setup java ## the Spark tests of keyed state over BACKEND=rocksdb, or heap
+	HOLDFAST_TESTS_BACKEND=$(or $(BACKEND),rocksdb) $(BIN)/pytest $(IN_PARALLEL) auto tests/spark integration_tests/spark/test_keyed_state.py $(ARGS)
+
 .PHONY: test-all
 test-all: setup java s3-servers hdfs-servers browser ## each test once: these, those that are too slow for them, and integration
 	$(BIN)/pytest $(IN_PARALLEL) auto tests integration_tests $(ARGS)
@@ -79,14 +84,14 @@ SPARK_CLASSES := build/spark-classes.jsa
 # that it starts for a data source or a Connect query would compile PySpark from there. This home has none.
 SPARK_HOME_OF_TESTS := build/spark-home
 
-demo test test-all integration kills proof: $(SPARK_CLASSES)
-demo test test-all integration kills proof: export SPARK_HOME := $(CURDIR)/$(SPARK_HOME_OF_TESTS)
-demo test test-all integration kills proof: export SPARK_SUBMIT_OPTS += -XX:SharedArchiveFile='$(CURDIR)/$(SPARK_CLASSES)' \
+demo test test-all test-keyed integration kills proof: $(SPARK_CLASSES)
+demo test test-all test-keyed integration kills proof: export SPARK_HOME := $(CURDIR)/$(SPARK_HOME_OF_TESTS)
+demo test test-all test-keyed integration kills proof: export SPARK_SUBMIT_OPTS += -XX:SharedArchiveFile='$(CURDIR)/$(SPARK_CLASSES)' \
   -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK
 
 # Images of containers often forbid Python to keep what it has compiled. Then each process of a test
 # would compile PySpark, pandas and the tests themselves anew, which is most of its time.
-test test-all integration kills proof: export PYTHONDONTWRITEBYTECODE :=
+test test-all test-keyed integration kills proof: export PYTHONDONTWRITEBYTECODE :=
 
 $(SPARK_CLASSES): $(SPARK_HOME_OF_TESTS) | java
 	@SPARK_HOME='$(CURDIR)/$<' PYTHON=$(BIN)/python infra/spark/class-archive $@ || test $$? = 3

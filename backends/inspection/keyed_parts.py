@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NoReturn
+from dataclasses import dataclass, fields, replace
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -51,7 +51,26 @@ def tables_of(
         yield None, "keyed", LostTables(subtask, handle, error)
         return
     for name, table in manifest.tables.items():
-        yield name, f"keyed {table.spec.kind}", Table(subtask, readable, name, table)
+        yield (
+            name,
+            f"keyed {table.spec.kind}",
+            Table(subtask, readable, name, table, None if readable is handle else handle),
+        )
+
+
+def _same_table(
+    subtask: int,
+    native: SegmentsStateHandle,
+    name: str,
+    key: tuple[pa.Array, ...] | None,
+    max_parallelism: int,
+) -> StatePart:
+    """A table in another process, which may be on a host that lacks what was written of its rows."""
+    parts = {known: part for known, _, part in tables_of(subtask, native)}
+    part = parts.get(name) or parts[None]
+    return (
+        replace(part, key=key, max_parallelism=max_parallelism) if isinstance(part, Table) else part
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +79,10 @@ class Table:
 
     Attributes:
         subtask: The subtask that has stored it.
-        handle: Leads to the rows.
+        handle: Leads to the rows in segments.
         name: The state's name.
         table: Which rows count.
+        native: Leads to the rows as the checkpoint has them, if they are in RocksDB's files.
         key: The key whose rows are read: its columns, of one row each; None for all keys.
         max_parallelism: Number of key groups of the job; of use for a single key alone.
     """
@@ -71,8 +91,15 @@ class Table:
     handle: SegmentsStateHandle
     name: str
     table: TableManifest
+    native: SegmentsStateHandle | None = None
     key: tuple[pa.Array, ...] | None = None
     max_parallelism: int = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Tasks read what is in RocksDB's files themselves: they need not be sent the rows."""
+        if self.native is None:
+            return Table, tuple(getattr(self, field.name) for field in fields(self))
+        return _same_table, (self.subtask, self.native, self.name, self.key, self.max_parallelism)
 
     @property
     def elements(self) -> int:

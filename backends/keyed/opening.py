@@ -68,7 +68,7 @@ def open_tables(
     except UnsupportedFormatError as error:
         if error.kind != ROCKSDB:
             raise
-    readable = readable_handles(handles)
+    readable = readable_handles(handles, directory)
     # What was written anew is in no checkpoint.
     return _opened(key_groups, readable, backend, directory, workspace, may_refer=False)
 
@@ -90,8 +90,15 @@ def _opened(
     )
 
 
-def readable_handles(handles: Sequence[SegmentsStateHandle]) -> list[SegmentsStateHandle]:
-    """Handles to the same rows, in segments: what is in RocksDB's files is written anew, into memory.
+def readable_handles(
+    handles: Sequence[SegmentsStateHandle], directory: str | None = None
+) -> list[SegmentsStateHandle]:
+    """Handles to the same rows, in segments: what is in RocksDB's files is written anew, into files if it is large.
+
+    Args:
+        handles: Lead to the rows.
+        directory: Where these files are until nobody has their handle; None takes a temporary directory. They are of no
+            use on other hosts.
 
     Raises:
         InvalidRequestError: RocksDB is not installed, and there is such a handle.
@@ -108,7 +115,7 @@ def readable_handles(handles: Sequence[SegmentsStateHandle]) -> list[SegmentsSta
                 raise
             with _rocksdict():
                 from holdfast.backends.keyed.rocksdb import canonical_handles  # noqa: PLC0415
-            readable += canonical_handles([handle])
+            readable += canonical_handles([handle], directory)
         else:
             readable.append(handle)
     return readable

@@ -1,5 +1,6 @@
 """What a user chooses of RocksDB. Without RocksDB: it is loaded when it is needed."""
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,8 +20,9 @@ class RocksDBSettings:
     """How databases use memory, files and threads.
 
     Attributes:
-        memory_bytes: For blocks, indexes, filters and write buffers of all databases of a process together, 1 MiB at
-            least. Iterators come on top.
+        memory_bytes: For blocks, indexes, filters and write buffers of all databases of the processes that share it,
+            1 MiB at least. Iterators come on top.
+        processes: How many processes share it, each as much as the others; None for as many as this host has processors.
         write_buffer_ratio: How much of it write buffers may take, above 0 and below 1.
         bloom_bits: Bits of a filter for each row; 0 for no filters.
         block_bytes: Bytes of a block, before compression.
@@ -37,6 +39,7 @@ class RocksDBSettings:
     """
 
     memory_bytes: int = 256 << 20
+    processes: int | None = 1
     write_buffer_ratio: float = 0.5
     bloom_bits: int = 10
     block_bytes: int = 4 << 10
@@ -48,6 +51,9 @@ class RocksDBSettings:
     def __post_init__(self) -> None:
         if self.memory_bytes < LEAST_MEMORY_BYTES:
             message = f"RocksDB needs {LEAST_MEMORY_BYTES} bytes of memory at least, not {self.memory_bytes}"
+            raise InvalidRequestError(message)
+        if self.processes is not None and self.processes < 1:
+            message = f"RocksDB's memory is shared by a process at least, not {self.processes}"
             raise InvalidRequestError(message)
         if not 0 < self.write_buffer_ratio < 1:
             message = f"the write buffers' share of memory is above 0 and below 1, not {self.write_buffer_ratio}"
@@ -62,7 +68,13 @@ class RocksDBSettings:
             raise InvalidRequestError(message)
 
     @property
+    def share_bytes(self) -> int:
+        """What a process may use of the memory, 1 MiB at least."""
+        processes = self.processes or os.cpu_count() or 1
+        return max(LEAST_MEMORY_BYTES, self.memory_bytes // processes)
+
+    @property
     def write_buffer_bytes(self) -> int:
         """Bytes of a state's write buffer, after which it is flushed."""
-        share = int(self.memory_bytes * self.write_buffer_ratio) // _BUFFERS
+        share = int(self.share_bytes * self.write_buffer_ratio) // _BUFFERS
         return max(64 << 10, min(_MOST_WRITE_BUFFER_BYTES, share))

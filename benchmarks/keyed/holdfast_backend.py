@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.keyed.serving import Figures, Phases, serve
-from benchmarks.keyed.works import KEY_TYPES, Batch, Longs, all_keys, batch_of
+from benchmarks.keyed.works import KEY_GROUPS, KEY_TYPES, Batch, Longs, all_keys, batch_of
 from holdfast.backends.descriptors import (
     MapStateDescriptor,
     ReducingStateDescriptor,
@@ -41,7 +41,6 @@ from holdfast.locations.handles import (
     StreamStateHandle,
 )
 
-GROUPS = 128
 _ROCKSDB = RocksDBSettings(memory_bytes=512 << 20)  # as for RocksDB alone
 TOTALS = pa.struct([pa.field("count", pa.int64()), pa.field("sum", pa.int64())])
 _FOLDS = ReducingStateDescriptor("totals", {"count": "count", "sum": "sum"}, TOTALS)
@@ -228,11 +227,13 @@ class Holdfast:
         """Backends of the last snapshot, or empty, as a new process has them: what it opens serves all its subtasks."""
         self._workspace = Workspace()
         self._ranges = [
-            KeyGroupRange(GROUPS * index // parallelism, GROUPS * (index + 1) // parallelism - 1)
+            KeyGroupRange(
+                KEY_GROUPS * index // parallelism, KEY_GROUPS * (index + 1) // parallelism - 1
+            )
             for index in range(parallelism)
         ]
         self._backends = [
-            KeyedStateBackend(self._tables(groups), self._key, GROUPS, groups)
+            KeyedStateBackend(self._tables(groups), self._key, KEY_GROUPS, groups)
             for groups in self._ranges
         ]
 
@@ -263,7 +264,7 @@ class Holdfast:
         if len(self._backends) == 1:
             yield self._backends[0], batch
             return
-        groups = Keys.of([batch.keys], GROUPS)
+        groups = Keys.of([batch.keys], KEY_GROUPS)
         of_rows = (groups.sort_keys >> np.uint64(48)).astype(np.int64)[groups.codes]
         for backend, chosen in zip(self._backends, self._ranges, strict=True):
             mine = (of_rows >= chosen.start_key_group) & (of_rows <= chosen.end_key_group)

@@ -1,10 +1,12 @@
 """RocksDB through rocksdict, as well as it goes: whole batches, sorted, nothing logged.
 
-    python -m benchmarks.keyed.rocksdb flushed|checkpointed DIRECTORY CACHE_BYTES [MEMORY_BYTES]
+    python -m benchmarks.keyed.rocksdb flushed|checkpointed|hashed DIRECTORY CACHE_BYTES [MEMORY_BYTES]
 
 Options are those that were fastest here: a filter of 10 bits a key, no compression, 512 MiB of cache. A
 snapshot is a flush, which syncs the table that it writes. Where it is to be a checkpoint, RocksDB makes hard links of
 its files; sorted files that were in no checkpoint are copied and synced, and so are the others, in a single file.
+`hashed` has such checkpoints, and keys that begin with their key group and hash, as whoever wants to give some of them to
+another subtask has to have: then a load in the order of keys is none in the order of RocksDB, and files overlap.
 
 Where memory is limited, all that RocksDB holds has to fit: indexes and filters are in the cache and the newest ones
 stay there, the last level has no filters since nearly all keys exist, two write buffers are all, and three
@@ -18,8 +20,10 @@ import pickle
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from rocksdict import (
@@ -34,7 +38,8 @@ from rocksdict import (
 )
 
 from benchmarks.keyed.serving import Figures, Phases, serve
-from benchmarks.keyed.works import Longs, all_keys, batch_of, totals_of
+from benchmarks.keyed.works import KEY_GROUPS, Longs, all_keys, batch_of, totals_of
+from holdfast.backends.keyed import Keys
 
 _NOTHING = bytes(16)
 _KEYS_AT_ONCE = 4096
@@ -46,7 +51,8 @@ class RocksDB:
     def __init__(
         self, snapshots: str, directory: Path, cache_bytes: int, memory_bytes: int | None = None
     ) -> None:
-        self._has_checkpoints = snapshots == "checkpointed"
+        self._has_checkpoints = snapshots != "flushed"
+        self._is_hashed = snapshots == "hashed"
         self._path = str(directory / "rocksdb")
         self._links = directory / "links"
         self._checkpoints = directory / "checkpoints"
@@ -67,7 +73,7 @@ class RocksDB:
             raise NotImplementedError("RocksDB alone has no key groups")
         for batch in all_keys(keys, self._type):
             ones = np.ones(len(batch.values), np.int64)
-            self._put(_octets(batch.keys), np.stack([ones, batch.values], axis=1))
+            self._put(self._octets(batch.keys), np.stack([ones, batch.values], axis=1))
 
     def load(self, path: str) -> None:
         self._batch = batch_of(Path(path), self._type)
@@ -78,8 +84,11 @@ class RocksDB:
     def count(self) -> Figures:
         phases = Phases()
         totals = totals_of(self._batch)
-        totals = totals.take(pc.sort_indices(totals["key"]))  # twice as fast to look up
-        keys = _octets(totals["key"].combine_chunks())
+        if self._is_hashed:
+            totals = totals.take(np.argsort(_sort_keys(totals["key"].combine_chunks())))
+        else:
+            totals = totals.take(pc.sort_indices(totals["key"]))  # twice as fast to look up
+        keys = self._octets(totals["key"].combine_chunks())
         phases.end("group")
         before = self._get(keys)
         phases.end("look up")
@@ -90,13 +99,15 @@ class RocksDB:
 
     def access(self) -> None:
         db, unlogged = self._db, self._unlogged
-        for key, value in zip(_octets(self._batch.keys), self._batch.values.tolist(), strict=True):
+        for key, value in zip(
+            self._octets(self._batch.keys), self._batch.values.tolist(), strict=True
+        ):
             before = db.get(key)
             total = value if before is None else int.from_bytes(before, "little") + value
             db.put(key, total.to_bytes(8, "little"), unlogged)
 
     def sums(self) -> Figures:
-        sums = self._db.get(list(_octets(self._batch.keys))) or ()
+        sums = self._db.get(list(self._octets(self._batch.keys))) or ()
         return {"sum": sum(int.from_bytes(total, "little") for total in sums)}
 
     def snapshot(self) -> Figures:
@@ -137,8 +148,15 @@ class RocksDB:
         """The database is open."""
 
     def look(self) -> Figures:
-        count, total = self._get(_octets(self._batch.keys)).sum(axis=0).tolist()
+        count, total = self._get(self._octets(self._batch.keys)).sum(axis=0).tolist()
         return {"count": count, "sum": total}
+
+    def _octets(self, keys: pa.Array) -> list[bytes]:
+        octets = _octets(keys)
+        if not self._is_hashed:
+            return octets
+        heads = _slices(_sort_keys(keys).astype(">u8"), 8)
+        return [head + key for head, key in zip(heads, octets, strict=True)]
 
     def _opened(self) -> Rdict:
         table = BlockBasedOptions()
@@ -182,6 +200,12 @@ def _write_synced(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def _sort_keys(keys: pa.Array) -> npt.NDArray[np.uint64]:
+    """The key group and hash of each key."""
+    distinct = Keys.of([keys], KEY_GROUPS)
+    return distinct.sort_keys[distinct.codes]
+
+
 def _octets(keys: pa.Array) -> list[bytes]:
     if pa.types.is_string(keys.type):
         octets: list[bytes] = keys.cast(pa.binary()).to_pylist()
@@ -189,7 +213,7 @@ def _octets(keys: pa.Array) -> list[bytes]:
     return _slices(keys.to_numpy().astype(">i8"), 8)  # in RocksDB's order
 
 
-def _slices(numbers: Longs, width: int) -> list[bytes]:
+def _slices(numbers: npt.NDArray[Any], width: int) -> list[bytes]:
     whole = numbers.tobytes()
     return [whole[at : at + width] for at in range(0, len(whole), width)]
 

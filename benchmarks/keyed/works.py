@@ -12,6 +12,7 @@ import pyarrow as pa
 Longs = npt.NDArray[np.int64]
 
 KEY_TYPES = {"integers": pa.int64(), "strings": pa.string()}
+KEY_GROUPS = 128
 SPREADS = ("uniform", "zipf")
 
 _ZIPF = 0.99

@@ -42,6 +42,7 @@ from holdfast.locations.storages.file_system_storage import (
     FileSystemCheckpointStorage,
     FileSystemCheckpointStorageAccess,
     FileSystemCheckpointStorageLocation,
+    FileSystemCheckpointStreamFactory,
     checkpoint_storage,
 )
 from holdfast.locations.storages.job_directory import (
@@ -53,7 +54,6 @@ from holdfast.locations.storages.job_directory import (
 from holdfast.locations.storages.listings import list_all, list_each
 from holdfast.locations.storages.loading import load_checkpoint, misplaced
 from holdfast.locations.storages.memory_storage import MemoryCheckpointStorage
-from holdfast.locations.storages.memory_streams import MemoryCheckpointStreamFactory
 from holdfast.locations.storages.ownership import EPOCHS, newest_epoch
 from holdfast.locations.storages.pointers import NOT_EXTERNALLY_ADDRESSABLE, resolve_pointer
 
@@ -84,10 +84,10 @@ __all__ = [
     "FileSystemCheckpointStorage",
     "FileSystemCheckpointStorageAccess",
     "FileSystemCheckpointStorageLocation",
+    "FileSystemCheckpointStreamFactory",
     "JobDirectory",
     "JobOwnership",
     "MemoryCheckpointStorage",
-    "MemoryCheckpointStreamFactory",
     "check_job_id",
     "checkpoint_storage",
     "common_directory",

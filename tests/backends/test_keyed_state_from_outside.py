@@ -1,5 +1,7 @@
 """Keyed state of a checkpoint that a backend has written: a key looked up, older types read, checked, written anew."""
 
+import os
+import pickle
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -17,6 +19,7 @@ from holdfast.backends import (
     StateCheck,
     check,
 )
+from holdfast.backends.inspection import stored_states
 from holdfast.backends.keyed import (
     BackendName,
     ColumnarStateTables,
@@ -24,6 +27,7 @@ from holdfast.backends.keyed import (
     KeyedStateBackend,
     Keys,
     open_tables,
+    readable_handles,
 )
 from holdfast.backends.keyed_state import (
     ReducingStateDescriptor,
@@ -41,6 +45,7 @@ from holdfast.locations import (
     complete_checkpoint,
     load_checkpoint,
 )
+from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.storages import resolve_pointer
 from holdfast.testing import counting_file_system
 
@@ -301,6 +306,31 @@ def test_states_in_rocksdb_are_shown_read_and_verified_as_those_of_other_backend
     assert main(["copy", pointers[1], f"{local_directory}/copied"]) == 0
     copied = capsys.readouterr().out.splitlines()[-1]
     assert holdfast.read_state(copied, "op", "lengths").num_rows == len(NAMES)
+
+
+def test_rows_in_rocksdb_are_read_by_way_of_files_and_never_sent(local_directory: str) -> None:
+    names = [f"user-{number}" for number in range(60_000)]
+    pointer = written(local_directory, lengths, names=names, parallelism=1, backend_name="rocksdb")
+    metadata = load_checkpoint(resolve_pointer(pointer)).metadata
+    handles = metadata.operators["op"].subtasks[0].managed_keyed
+    directory = f"{local_directory}/read".removeprefix("file://")
+    (readable,) = readable_handles(handles, directory)  # type: ignore[arg-type]
+    (segment,) = readable.segments.values()
+    assert isinstance(segment, FileStateHandle)
+    assert segment.uri.startswith(f"file://{directory}/")
+    del segment, readable
+    assert os.listdir(directory) == []  # nobody has the handle
+    (state,) = stored_states(metadata)
+    (part,) = state.parts
+    sent = pickle.dumps(part)
+    assert len(sent) < 10_000
+    received = pickle.loads(sent)  # what was dumped here
+    users = [
+        name
+        for batch in received.batches(received.stored())
+        for name in batch.column("user").to_pylist()
+    ]
+    assert sorted(users) == sorted(names)
 
 
 @pytest.mark.parametrize("tables", [ColumnarStateTables, HeapStateTables])

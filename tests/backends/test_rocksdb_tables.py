@@ -380,6 +380,12 @@ def test_all_databases_of_a_process_share_one_budget(checkpoints: KeyedCheckpoin
     assert budget // 2 < max(usages) <= budget
     for tables in every:
         tables.close()
+    # A process that waits with no database open holds nothing.
+    later = RocksDBStateTables(ALL, directory=QUICK_DISK, settings=settings, on_metrics=said.append)
+    later.table(NUMBER)
+    report(later, checkpoints, 9)
+    later.close()
+    assert said[-1]["block-cache-usage"] < usages[0]
 
 
 def test_without_rocksdict_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from jobs.job import Job, local_spark
 from jobs.keyed import USUAL
 from jobs.quick_disk import QUICK_DISK
-from jobs.session import session_with
+from jobs.session import STATE_BACKEND, session_with
 from pyspark.sql import SparkSession
 
 from holdfast.backends.keyed import BackendName
@@ -27,7 +27,10 @@ def job(spark: SparkSession, tmp_path: Path) -> Job:
     return Job(spark, tmp_path / "job")
 
 
-@pytest.fixture(params=["columnar", pytest.param("rocksdb", marks=pytest.mark.exhaustive)])
+_IN_TURN = ["columnar", pytest.param("rocksdb", marks=pytest.mark.exhaustive)]
+
+
+@pytest.fixture(params=_IN_TURN if STATE_BACKEND == "columnar" else [STATE_BACKEND])
 def state_backend(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[BackendName]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jobs.session import session_with
+from jobs.session import STATE_BACKEND, session_with
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -53,6 +53,7 @@ def connect(master: str, settings: Mapping[str, str]) -> SparkSession:
         .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "Europe/Berlin")
+        .config("spark.holdfast.state.backend", STATE_BACKEND)
         .config(map=dict(settings))
         .getOrCreate()
     )

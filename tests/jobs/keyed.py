@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from jobs.coordinated import QUERY, begun, progress
+from jobs.session import STATE_BACKEND
 from msgspec import structs
 from pyspark import cloudpickle
 
@@ -29,7 +30,7 @@ from holdfast.spark.subtask import (
 from holdfast.spark.warm_state import WarmSettings
 
 UID = "operator"
-USUAL = ContextVar("USUAL", default=WarmSettings())  # noqa: B039  # frozen
+USUAL = ContextVar("USUAL", default=WarmSettings(backend=STATE_BACKEND))  # noqa: B039  # frozen
 """What jobs have that are not told."""
 
 

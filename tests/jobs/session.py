@@ -1,9 +1,16 @@
 """Settings of a session for the time of a block."""
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import cast
 
 from pyspark.sql import SparkSession
+
+from holdfast.backends.keyed import BackendName
+
+STATE_BACKEND = cast("BackendName", os.environ.get("HOLDFAST_TESTS_BACKEND", "columnar"))
+"""The backend of keyed state that tests have which don't say another: `make test-keyed BACKEND=rocksdb`."""
 
 ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (

@@ -63,13 +63,44 @@ def test_backends_are_set_for_the_job_and_for_operators_by_uid() -> None:
     assert Settings.parse({}).warm.backend == "columnar"
     warm = Settings.parse({key: " RocksDB "} | memory).warm
     assert (warm.backend, warm.backends) == ("rocksdb", ())
-    assert warm.rocksdb == RocksDBSettings(memory_bytes=64 << 20)
+    assert warm.rocksdb == RocksDBSettings(memory_bytes=64 << 20, processes=None)
     warm = Settings.parse({key: "hashmap, a=b=rocksdb, c = columnar"}).warm
     assert warm.backend == "heap"
     assert warm.backends == (("a=b", "rocksdb"), ("c", "columnar"))
     for wrong in ("", "forst", "=heap", "heap,", "a="):
         with pytest.raises(InvalidRequestError, match=r"state\.backend"):
             Settings.parse({key: wrong})
+
+
+@pytest.mark.parametrize(
+    ("spark", "tasks"),
+    [
+        ({"spark.master": "local"}, 1),
+        ({"spark.master": "local[3]", "spark.executor.cores": "8"}, 3),
+        ({"spark.master": "local[4, 2]", "spark.task.cpus": "2"}, 2),
+        ({"spark.master": "local-cluster[2, 4, 1024]"}, 4),
+        ({"spark.master": "yarn"}, 1),
+        ({"spark.master": "k8s://https://host", "spark.executor.cores": "4"}, 4),
+        ({"spark.master": "spark://host:7077", "spark.executor.cores": "5"}, 5),
+        ({"spark.master": "yarn", "spark.executor.cores": "1", "spark.task.cpus": "2"}, 1),
+        ({"spark.master": "local[*]"}, os.cpu_count()),
+        ({"spark.master": "spark://host:7077"}, None),  # the executor's host knows it
+        ({}, None),
+    ],
+)
+def test_the_tasks_of_an_executor_share_rocksdbs_memory(
+    spark: dict[str, str], tasks: int | None
+) -> None:
+    memory = {"spark.holdfast.state.backend.rocksdb.memory": "64m"}
+    settings = Settings.parse(spark | memory).warm.rocksdb
+    assert settings.processes == tasks
+    assert settings.share_bytes == (64 << 20) // (tasks or os.cpu_count() or 1)
+
+
+def test_however_many_tasks_share_it_each_has_some_memory() -> None:
+    assert RocksDBSettings(memory_bytes=2 << 20, processes=64).share_bytes == 1 << 20
+    with pytest.raises(InvalidRequestError, match="a process at least"):
+        RocksDBSettings(processes=0)
 
 
 def test_rocksdb_is_set_by_the_names_of_flink() -> None:
@@ -87,6 +118,7 @@ def test_rocksdb_is_set_by_the_names_of_flink() -> None:
     parsed = Settings.parse({prefix + key: text for key, text in settings.items()}).warm.rocksdb
     assert parsed == RocksDBSettings(
         memory_bytes=64 << 20,
+        processes=None,
         write_buffer_ratio=0.25,
         bloom_bits=12,
         block_bytes=16 << 10,
@@ -121,7 +153,9 @@ def test_what_rocksdb_says_of_itself_is_in_the_statistics_if_that_is_asked_for(
             schema=SCHEMA,
             output=OUTPUT,
             parallelism=1,
-            warm=WarmSettings(backend="rocksdb", rocksdb=RocksDBSettings(has_metrics=has_metrics)),
+            warm=WarmSettings(
+                backend="rocksdb", rocksdb=RocksDBSettings(processes=4, has_metrics=has_metrics)
+            ),
         )
         job.run([{"key": key, "id": key} for key in KEYS])
         (operator,) = job.latest.metadata.operators.values()
@@ -135,4 +169,5 @@ def test_what_rocksdb_says_of_itself_is_in_the_statistics_if_that_is_asked_for(
         assert metrics["live-sst-files-size"] > 0
         assert metrics["num-live-sst-files"] > 0
         assert metrics["flush-micros"] > 0
+        assert metrics["block-cache-capacity"] == RocksDBSettings().memory_bytes // 4
         assert {"block-cache-hit", "block-cache-miss", "compaction-micros"} < metrics.keys()

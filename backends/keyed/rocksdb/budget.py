@@ -1,6 +1,11 @@
-"""The memory of all databases of a process, and what databases are opened with."""
+"""The memory of all databases of a process, and what databases are opened with.
 
-from dataclasses import dataclass
+Workers of Spark wait for tasks with no database open, and there may be more of them than tasks run at a time: who
+closes the last database of a process gives back what its blocks took, to the system, too, if that is much.
+"""
+
+import ctypes
+import threading
 
 from rocksdict import (
     BlockBasedOptions,
@@ -14,21 +19,57 @@ from rocksdict import (
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
 from holdfast.common import ProcessCache
 
-
-@dataclass(frozen=True, slots=True)
-class _Memory:
-    cache: Cache
-    write_buffers: WriteBufferManager
+_MUCH_BYTES = 16 << 20
+"""To give back so much takes some milliseconds, and to have filled it has taken a hundred."""
 
 
-_MEMORY: ProcessCache[tuple[int, float], _Memory] = ProcessCache()
+class Memory:
+    """Memory that databases share: blocks, indexes, filters, and write buffers.
+
+    Args:
+        share_bytes: How much, where it is enough for what they are just using.
+        write_buffer_ratio: How much of it write buffers may take.
+    """
+
+    def __init__(self, share_bytes: int, write_buffer_ratio: float) -> None:
+        self._bytes = share_bytes
+        self.cache = Cache(share_bytes)
+        self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
+            int(share_bytes * write_buffer_ratio), False, self.cache
+        )
+        self._databases = 0
+        self._lock = threading.Lock()
+
+    def enter(self) -> None:
+        """A database is about to be opened."""
+        with self._lock:
+            self._databases += 1
+
+    def leave(self) -> None:
+        """A database was closed."""
+        with self._lock:
+            self._databases -= 1
+            if self._databases:
+                return
+            used = self.cache.get_usage()
+            self.cache.set_capacity(0)
+            self.cache.set_capacity(self._bytes)
+        if used >= _MUCH_BYTES:
+            _give_back()
+
+
+_MEMORY: ProcessCache[tuple[int, float], Memory] = ProcessCache()
+
+
+def memory_of(settings: RocksDBSettings) -> Memory:
+    """The memory that this process' databases of such settings share."""
+    key = settings.share_bytes, settings.write_buffer_ratio
+    return _MEMORY.get(key, lambda: Memory(*key))
 
 
 def database_options(settings: RocksDBSettings) -> Options:
     """Options of a database, and of each column family; all of a process share their memory."""
-    memory = _MEMORY.get(
-        (settings.memory_bytes, settings.write_buffer_ratio), lambda: _memory_of(settings)
-    )
+    memory = memory_of(settings)
     table = BlockBasedOptions()
     table.set_block_cache(memory.cache)
     table.set_cache_index_and_filter_blocks(True)  # else they would be beyond the budget
@@ -56,8 +97,8 @@ def database_options(settings: RocksDBSettings) -> Options:
     return options
 
 
-def _memory_of(settings: RocksDBSettings) -> _Memory:
-    cache = Cache(settings.memory_bytes)
-    share = int(settings.memory_bytes * settings.write_buffer_ratio)
-    buffers = WriteBufferManager.new_write_buffer_manager_with_cache(share, False, cache)
-    return _Memory(cache, buffers)
+def _give_back() -> None:
+    """Let the system have what was freed; of C libraries but GNU's it is not known how."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

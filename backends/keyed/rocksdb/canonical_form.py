@@ -1,11 +1,15 @@
 """Rows that are in RocksDB's files, written as segments: what any backend and every command reads."""
 
 import os
+import shutil
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
+import msgspec
+
 from holdfast.backends.keyed.rocksdb.database import Database
-from holdfast.backends.keyed.rocksdb.held_directory import held_directory
+from holdfast.backends.keyed.rocksdb.held_directory import HeldDirectory, held_directory
 from holdfast.backends.keyed.rocksdb.rocksdb_table import RocksDBTable
 from holdfast.backends.keyed.rocksdb.stored_database import StoredDatabase, stored_database
 from holdfast.backends.keyed.rocksdb_settings import RocksDBSettings
@@ -14,15 +18,23 @@ from holdfast.backends.keyed.table import TableRows, TableSpec
 from holdfast.backends.keys import KeyGroupRange
 from holdfast.backends.snapshot import SnapshotStreams
 from holdfast.common import check_wanted
-from holdfast.locations.handles import SegmentsStateHandle
-from holdfast.locations.storages import MemoryCheckpointStreamFactory
+from holdfast.locations.handles import FileStateHandle, SegmentsStateHandle
+from holdfast.locations.storages import FileSystemCheckpointStreamFactory
 
 _STEP_ROWS = 1 << 16
-_NO_LIMIT = 1 << 62
+_IN_MEMORY_BYTES = 1 << 20
+_READ_BYTES = 8 << 20
+"""Enough for indexes and filters of what is read from the first row to the last, each block once."""
 
 
-def canonical_handles(handles: Sequence[SegmentsStateHandle]) -> list[SegmentsStateHandle]:
-    """Handles to the same rows, in segments; a segment that was written for this is in memory.
+def canonical_handles(
+    handles: Sequence[SegmentsStateHandle], directory: str | None = None
+) -> list[SegmentsStateHandle]:
+    """Handles to the same rows, in segments; a large segment that was written for this is a file until nobody has its handle.
+
+    Args:
+        handles: Lead to the rows.
+        directory: Where such files are; None takes a temporary directory.
 
     Raises:
         CheckpointNotFoundError: A file is gone.
@@ -32,9 +44,7 @@ def canonical_handles(handles: Sequence[SegmentsStateHandle]) -> list[SegmentsSt
     """
     databases = [stored_database(handle) for handle in handles]
     return [
-        handle
-        if database is None
-        else _written(database, SnapshotStreams(MemoryCheckpointStreamFactory(_NO_LIMIT)))
+        handle if database is None else _in_files(database, directory)
         for handle, database in zip(handles, databases, strict=True)
     ]
 
@@ -57,21 +67,58 @@ def write_canonical_rows(
     """
     database = stored_database(handle)
     assert database is not None  # else who calls has read the rows
-    return _written(database, streams, now_ms)
+    with held_directory() as directory:
+        return _written(database, directory, streams, now_ms)
+
+
+class _Kept:
+    """Keeps a directory until nobody has this."""
+
+    def __init__(self, directory: HeldDirectory) -> None:
+        weakref.finalize(self, directory.release)
+
+
+class _KeptFile(FileStateHandle, frozen=True, kw_only=True):
+    """A file in such a directory; never stored."""
+
+    directory: _Kept
+
+
+def _in_files(stored: StoredDatabase, parent: str | None) -> SegmentsStateHandle:
+    """The rows of a database in a segment, which is in memory only if it is small."""
+    directory = HeldDirectory(parent)
+    kept = _Kept(directory)
+    prefix = f"file://{directory.path}/"
+    factory = FileSystemCheckpointStreamFactory(
+        exclusive_prefix=prefix,
+        shared_prefix=prefix,
+        committed_in="",
+        inline_threshold=_IN_MEMORY_BYTES,
+        write_buffer_bytes=_IN_MEMORY_BYTES,
+    )
+    handle = _written(stored, directory.path, SnapshotStreams(factory))
+    segments = {
+        name: _KeptFile(stream.uri, stream.size, stream.checksum, directory=kept)
+        if isinstance(stream, FileStateHandle)
+        else stream
+        for name, stream in handle.segments.items()
+    }
+    return msgspec.structs.replace(handle, segments=segments)
 
 
 def _written(
-    stored: StoredDatabase, streams: SnapshotStreams, now_ms: int | None = None
+    stored: StoredDatabase, directory: str, streams: SnapshotStreams, now_ms: int | None = None
 ) -> SegmentsStateHandle:
     """The rows of a database in a segment, without those that expire by a time, if there is some."""
     key_groups = KeyGroupRange(*stored.handle.key_groups)
-    settings = RocksDBSettings()
-    with held_directory() as directory:
-        path = os.path.join(directory, "db")
+    settings = RocksDBSettings(memory_bytes=_READ_BYTES)
+    path = os.path.join(directory, "db")
+    try:
         stored.fetch(path, None, at_a_time=settings.transfer_threads)
         with closing(Database(path, settings, is_read_only=True)) as database:
-            tables = _tables(stored, database, key_groups, now_ms)
-            return write_tables(tables, key_groups, streams)
+            return write_tables(_tables(stored, database, key_groups, now_ms), key_groups, streams)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _tables(

@@ -25,7 +25,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from holdfast.backends.keyed.rocksdb.budget import database_options
+from holdfast.backends.keyed.rocksdb.budget import Memory, database_options, memory_of
 from holdfast.backends.keyed.rocksdb.held_directory import HeldDirectory
 from holdfast.backends.keyed.rocksdb.native_metrics import metrics_of
 from holdfast.backends.keyed.rocksdb.rocksdb_errors import translated
@@ -162,16 +162,22 @@ class Database:
         self._options = options = database_options(settings)
         names = {_DEFAULT}
         access = AccessType.read_only(False) if is_read_only else AccessType.read_write()
-        with translated(self.path):
-            if os.path.exists(os.path.join(path, "CURRENT")):
-                names |= set(Rdict.list_cf(path, options))
-            families = {name: database_options(settings) for name in names}
-            self._database = Rdict(path, options, families, access)
+        memory = memory_of(settings)
+        memory.enter()
+        try:
+            with translated(self.path):
+                if os.path.exists(os.path.join(path, "CURRENT")):
+                    names |= set(Rdict.list_cf(path, options))
+                families = {name: database_options(settings) for name in names}
+                self._database = Rdict(path, options, families, access)
+        except BaseException:
+            memory.leave()
+            raise
         self._families = {
             name.removeprefix(_PREFIX): Family(self._database, name, settings)
             for name in names - {_DEFAULT}
         }
-        self._close = weakref.finalize(self, _closed, self._database, holder)
+        self._close = weakref.finalize(self, _closed, self._database, memory, holder)
 
     @property
     def names(self) -> frozenset[str]:
@@ -212,8 +218,9 @@ class Database:
         self._close()
 
 
-def _closed(database: Rdict, holder: HeldDirectory | None) -> None:
+def _closed(database: Rdict, memory: Memory, holder: HeldDirectory | None) -> None:
     with suppress(Exception):  # it flushes, which a full disk or damage prevents, and nobody needs
         database.close()
+    memory.leave()
     if holder is not None:
         holder.release()

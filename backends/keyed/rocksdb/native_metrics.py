@@ -18,7 +18,12 @@ _SUMS = (
 )
 """Properties that each column family has for itself."""
 
-_OF_ALL = ("block-cache-usage", "num-running-compactions", "num-running-flushes")
+_OF_ALL = (
+    "block-cache-capacity",
+    "block-cache-usage",
+    "num-running-compactions",
+    "num-running-flushes",
+)
 """Properties that are of all column families, the cache's of all databases of the process."""
 
 _COUNTED = {

@@ -184,7 +184,7 @@ class RocksDBStateTables:
         databases = [database for database in stored if database is not None]
         if not databases or len(databases) < len(stored) or not _are_alike(databases):
             self._database = Database(path, self._settings, holder=self._holder)
-            for restored in read_tables(canonical_handles(handles), self._key_groups):
+            for restored in read_tables(canonical_handles(handles, self._copies), self._key_groups):
                 self._restore(restored)
             return self._database
         databases.sort(key=lambda each: -len(KeyGroupRange(*each.handle.key_groups)))

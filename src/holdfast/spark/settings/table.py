@@ -29,6 +29,7 @@ from holdfast.spark.settings.keys import check_keys
 from holdfast.spark.settings.setting import PREFIX, Setting, boolean, positive, size
 from holdfast.spark.settings.settings_of_s3 import check_s3_values, s3_settings_table
 from holdfast.spark.settings.stores import Stores
+from holdfast.spark.settings.tasks_at_a_time import tasks_at_a_time
 from holdfast.spark.warm_state import WarmSettings
 
 # One for the process: a query that is stopped and started again finds its checkpoints.
@@ -153,7 +154,9 @@ class Settings:
     """The settings of one query; values only, so that they compare and pickle.
 
     Attributes:
-        stores: How to reach the stores of the query. For the others see the table.
+        stores: How to reach the stores of the query.
+        tasks_at_a_time: How many tasks an executor runs at a time; None if only the executors know. For the others see
+            the table.
     """
 
     checkpoint_dir: str | None = _setting(
@@ -281,9 +284,9 @@ class Settings:
         256 << 20,
         key="state.backend.rocksdb.memory",
         kind="size, 1m at least",
-        meaning="How much memory all of RocksDB's databases of a Python worker take for blocks, filters and "
-        "write buffers together.",
-        flink="state.backend.rocksdb.memory.fixed-per-slot",
+        meaning="How much memory all of RocksDB's databases of an executor take for blocks, filters and "
+        "write buffers together: each task that it runs at a time has an equal share, 1m at least.",
+        flink="state.backend.rocksdb.memory.fixed-per-tm",
         parse=_rocksdb_memory,
         default_text="256m",
     )
@@ -385,6 +388,7 @@ class Settings:
     )
 
     stores: Stores = field(default=Stores(), hash=False)
+    tasks_at_a_time: int | None = 1
 
     @classmethod
     def parse(cls, configuration: Mapping[str, str]) -> "Settings":
@@ -395,7 +399,11 @@ class Settings:
         """
         values = _own_values(configuration)
         uris = [values.get(name) for name in ("checkpoint_dir", "savepoint_dir", "savepoint_path")]
-        return cls(stores=Stores.parse(configuration, *uris), **values)
+        return cls(
+            stores=Stores.parse(configuration, *uris),
+            tasks_at_a_time=tasks_at_a_time(configuration),
+            **values,
+        )
 
     @property
     def warm(self) -> WarmSettings:
@@ -414,6 +422,7 @@ class Settings:
             backends=self.state_backend.by_operator,
             rocksdb=RocksDBSettings(
                 memory_bytes=self.rocksdb_memory,
+                processes=self.tasks_at_a_time,
                 write_buffer_ratio=self.rocksdb_write_buffer_ratio,
                 bloom_bits=self.rocksdb_bloom_bits,
                 block_bytes=self.rocksdb_block_size,

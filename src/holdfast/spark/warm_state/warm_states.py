@@ -44,7 +44,7 @@ class WarmSettings:
         worker_bytes: Most bytes of memory that states keep in one Python worker.
         backend: The backend of keyed state.
         backends: The backends of operators that have another one: uid and backend of each.
-        rocksdb: How RocksDB uses memory, files and threads of a Python worker.
+        rocksdb: How RocksDB uses memory, files and threads.
     """
 
     local_bytes: int = 0
