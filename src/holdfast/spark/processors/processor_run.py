@@ -87,6 +87,8 @@ class ProcessorRun:
         self._until_ms = watermark if time_mode == "eventtime" else batch_time
         times = (-1, -1) if service is None else (batch_time, watermark)
         self.timer_values = TimerValues(*times)
+        for name in declared.deleted:  # before a variable of the same name has its new state
+            backend.drop_state(name)
         for variable in declared.variables:
             _refuse_renamed(backend, variable)
         self._states = [(each, _stored(backend, each)) for each in declared.variables]
@@ -97,10 +99,8 @@ class ProcessorRun:
         )
 
     def open(self) -> None:
-        """Let the processor declare its variables, and delete what it wants deleted."""
+        """Let the processor declare its variables."""
         self._processor.init(self.handle)
-        for name in self._declarations.deleted:
-            self._backend.drop_state(name)
         self.current.handle_state = "INITIALIZED"
 
     def begin(self, keys: Keys, order: Numbers) -> list[tuple[Any, ...]]:
