@@ -38,10 +38,14 @@ test: export HYPOTHESIS_PROFILE ?= quick
 test: setup java ## the tests, fast and without network; includes real Spark; TESTS="tests/backends" for some of them
 	$(BIN)/pytest $(IN_PARALLEL) auto --maxprocesses 3 -m "not exhaustive" $(or $(TESTS),tests) $(ARGS)
 
+KEYED = $(wildcard $(addprefix tests/spark/test_,$(addsuffix .py,aggregates canonical_savepoints claimed_keyed_state continuation \
+  data_source event_time forward importing_spark_state key_hash keyed_* processor* rescaling returning_to_spark routing \
+  several_operators streams_by_key wake_ups windows writing_savepoints))) integration_tests/spark/test_keyed_state.py
+
 # What keyed state promises, it promises over each backend; CI runs what differs.
 .PHONY: test-keyed
 test-keyed: setup java ## the Spark tests of keyed state over BACKEND=rocksdb, or heap
-	HOLDFAST_TESTS_BACKEND=$(or $(BACKEND),rocksdb) $(BIN)/pytest $(IN_PARALLEL) auto tests/spark integration_tests/spark/test_keyed_state.py $(ARGS)
+	HOLDFAST_TESTS_BACKEND=$(or $(BACKEND),rocksdb) $(BIN)/pytest $(IN_PARALLEL) auto $(KEYED) $(ARGS)
 
 .PHONY: test-all
 test-all: setup java s3-servers hdfs-servers browser ## each test once: these, those that are too slow for them, and integration
