@@ -30,6 +30,7 @@ _LONG_S = 600.0
 _SHORT_RACES, _LONG_RACES = 40, 2_000
 _LONG_KILLS = 100
 _KILLS_OF_A_QUERY = 10
+_KILLS_OF_A_JOB = 25
 _SHORT_EVERY = {"local": 10, "s3-memory": 40}
 _LONG_EVERY = {"versitygw": 2, "hdfs": 2}
 
@@ -193,7 +194,6 @@ def _tests(
 ) -> Outcome:
     """Run tests of the project: what they prove already is not written once more."""
     os.environ["HYPOTHESIS_PROFILE"] = "quick" if short else "ci"
-    os.environ["HOLDFAST_KILLS"] = str(_LONG_KILLS)
     counting = _Counting()
     options = [
         "-q",
@@ -209,6 +209,13 @@ def _tests(
     if status and not outcome.failures:
         outcome.failures.append(f"pytest ended with status {int(status)}")
     return outcome
+
+
+def _kills_of_demo(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    os.environ |= {"HOLDFAST_KILLS": str(_KILLS_OF_A_JOB), "HOLDFAST_SEED": str(seed)}
+    tests = _tests(["integration_tests/test_random_kills.py", "-k", store], short, seed)
+    # Each test is of a job, and fails if there were fewer.
+    return Outcome(tests.count * _KILLS_OF_A_JOB, tests.failures, tests.skipped)
 
 
 ROWS = [
@@ -314,11 +321,14 @@ ROWS = [
         partial(_tests, ["tests/test_redaction.py"]),
         is_long=True,
     ),
-    Row(
-        "`kill -9` of the demo's jobs at random moments",
-        "tests",
-        "the output is what a plain query says",
-        partial(_tests, ["integration_tests/test_random_kills.py"]),
-        is_long=True,
+    *(
+        Row(
+            f"`kill -9` of the demo's jobs, of their executors and workers at random moments, {where}",
+            "kills",
+            "the output is what a job says to which nothing happens, or a plain query",
+            partial(_kills_of_demo, store),
+            is_long=True,
+        )
+        for store, where in (("local", STORES["local"]), ("s3", STORES["minio"]))
     ),
 ]
