@@ -97,10 +97,10 @@ def _killed_lives(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row
     return Outcome(crashes.restarts, crashes.failures)
 
 
-def _every_fault(store: str, every: int, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+def _every_fault(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
     del seed  # every call is taken, or every so many-th
     with empty_directory(store) as directory:
-        faulted = every_fault(directory, every=30 if short else every)
+        faulted = every_fault(directory, every=30 if short else _LONG_EVERY.get(store, 1))
     return Outcome(faulted.count, faulted.failures)
 
 
@@ -252,10 +252,10 @@ ROWS = [
             f"each call to a store goes wrong in {len(FAULTS)} ways, {STORES[store]}: fails, loses its answer, is throttled, …",
             "calls that went wrong",
             "what was completed is there, whole, and the next driver goes on; what is repeated is not noticed",
-            partial(_every_fault, store, every),
+            partial(_every_fault, store),
             is_long=store in SERVERS,
         )
-        for store, every in (("memory", 1), ("minio", 5), ("hdfs", 10))
+        for store in ("memory", "local", "minio", "hdfs")
     ),
     Row(
         "two drivers, a sweep, a savepoint and a reader take turns at random, call by call",
