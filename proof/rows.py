@@ -15,6 +15,7 @@ from examples.demo.servers import SERVERS as SERVERS_OF_DEMO
 from examples.demo.servers import NoServerError
 from proof.bad_bytes import try_reader
 from proof.crash_points import crash_everywhere
+from proof.dying_commands import die_everywhere
 from proof.endurance import BATCHES, NOTES, PICTURE, draw_run, endure, read_notes
 from proof.faults import FAULTS, every_fault
 from proof.killed_lives import kill_everywhere
@@ -32,6 +33,7 @@ _LONG_KILLS = 100
 _KILLS_OF_A_QUERY = 10
 _KILLS_OF_A_JOB = 25
 _SHORT_EVERY = {"local": 10, "s3-memory": 40}
+_EVERY_OF_COMMANDS = 10
 _LONG_EVERY = {"versitygw": 2, "hdfs": 2}
 
 
@@ -88,6 +90,13 @@ def _crash_points(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT00
     with empty_directory(store) as directory:
         crashes = crash_everywhere(directory, every=every)
     return Outcome(crashes.restarts, crashes.failures)
+
+
+def _dying_commands(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    del seed  # every point is taken, or every so many-th
+    with empty_directory(store) as directory:
+        every = 1 if store == "memory" else _EVERY_OF_COMMANDS
+        return Outcome(*die_everywhere(directory, every=60 if short else every))
 
 
 def _killed_lives(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
@@ -240,6 +249,16 @@ ROWS = [
             is_long=store in SERVERS,
         )
         for store, where in STORES.items()
+    ),
+    *(
+        Row(
+            f"savepoints, restores, roll backs and imports from Flink die before a call to a store, {STORES[store]}",
+            "commands that died",
+            "nothing is taken for whole that is not; a repetition makes it whole, and another changes nothing",
+            partial(_dying_commands, store),
+            is_long=store in SERVERS,
+        )
+        for store in ("memory", "local", "minio", "hdfs")
     ),
     Row(
         "a process kills itself with SIGKILL around a call to a local disk",
