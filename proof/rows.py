@@ -34,6 +34,7 @@ _KILLS_OF_A_QUERY = 10
 _KILLS_OF_A_JOB = 25
 _SHORT_EVERY = {"local": 10, "s3-memory": 40}
 _EVERY_OF_COMMANDS = 10
+_EVERY_FAULT = {"hdfs": 10}
 _LONG_EVERY = {"versitygw": 2, "hdfs": 2}
 
 
@@ -109,7 +110,7 @@ def _killed_lives(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row
 def _every_fault(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
     del seed  # every call is taken, or every so many-th
     with empty_directory(store) as directory:
-        faulted = every_fault(directory, every=30 if short else _LONG_EVERY.get(store, 1))
+        faulted = every_fault(directory, every=30 if short else _EVERY_FAULT.get(store, 1))
     return Outcome(faulted.count, faulted.failures)
 
 
