@@ -34,7 +34,7 @@ _KILLS_OF_A_QUERY = 10
 _KILLS_OF_A_JOB = 25
 _SHORT_EVERY = {"local": 10, "s3-memory": 40}
 _EVERY_OF_COMMANDS = 10
-_EVERY_FAULT = {"hdfs": 10}
+_EVERY_FAULT = {"minio": 10, "hdfs": 10}
 _LONG_EVERY = {"versitygw": 2, "hdfs": 2}
 
 
