@@ -76,9 +76,10 @@ fuzz: setup build/atheris/.ready ## bad bytes led by coverage, ten minutes for e
 	done
 
 # Out of CI: it asks a database over the network, and its answer changes without a change here.
+ADVISORIES ?=
 .PHONY: audit
-audit: $(UV) ## known vulnerabilities of what requirements.lock names; asks PyPI
-	$(UV) tool run --quiet pip-audit --strict --requirement requirements.lock --require-hashes --disable-pip --progress-spinner off
+audit: setup ## known vulnerabilities of what requirements.lock names; asks PyPI, or ADVISORIES=DIR, a clone of pypa/advisory-database
+	$(if $(ADVISORIES),$(BIN)/python infra/checks/known_vulnerabilities.py "$(ADVISORIES)",$(UV) tool run --quiet pip-audit --strict --requirement requirements.lock --require-hashes --disable-pip --progress-spinner off)
 
 # Drivers that tests and the demo start live for seconds: most of that time Spark's classes would be
 # loaded and compiled. A Java that makes no archive of them is only slower.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from jobs.coordinated import coordinator
-from jobs.segments import run_batch
+from jobs.segments import Change, run_batch
 
 from holdfast.common import SYSTEM_CLOCK, Clock
 from holdfast.errors import (
@@ -22,7 +22,8 @@ from holdfast.errors import (
 )
 from holdfast.locations import sweep
 from holdfast.locations.adapters import RetryPolicy, file_system_for
-from holdfast.spark.query import CLEANER
+from holdfast.locations.coordination import CheckpointsCleaner, load_checkpoints
+from holdfast.spark.query import CLEANER, CheckpointCoordinator
 from holdfast.testing import ANY_CALL, Faults, ManualClock, faulty_file_system
 from proof.crash_points import adds, go_on, merges
 
@@ -34,8 +35,8 @@ _OF_STREAMS = frozenset({"write", "sync", "commit"})
 
 _AT_ONCE = RetryPolicy(first_wait_s=0.0001, longest_wait_s=0.001)
 
-Plan = Callable[[Faults, int], object]
-"""Makes something go wrong at a call, which is given by its number."""
+Plan = Callable[[Faults, int, list[int]], object]
+"""Makes something go wrong at a call, given by its number; notes what other drivers were told meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,38 +59,55 @@ class Fault:
 
 
 def _raises(error: CheckpointError, *, is_done: bool = False) -> Plan:
-    def plan(faults: Faults, number: int) -> None:
+    def plan(faults: Faults, number: int, _: list[int]) -> None:
         (faults.after if is_done else faults.before)(ANY_CALL, error, number)
 
     return plan
 
 
-def _burst(faults: Faults, number: int) -> None:
+def _burst(faults: Faults, number: int, _: list[int]) -> None:
     for offset in range(3):
         faults.before(ANY_CALL, StorageUnavailableError("503, as planned"), number + offset)
 
 
-def _throttled(faults: Faults, number: int) -> None:
+def _throttled(faults: Faults, number: int, _: list[int]) -> None:
     """Every second call from then on is refused; the driver's own repetition is the next."""
     for offset in range(0, 400, 2):
         faults.before(ANY_CALL, StorageUnavailableError("slow down, as planned"), number + offset)
 
 
-def _full(faults: Faults, number: int) -> None:
+def _full(faults: Faults, number: int, _: list[int]) -> None:
     """There is room again when the next driver comes."""
     faults.before(ANY_CALL, lambda: faults.run_out_of_space(0), number)
 
 
-def _no_more(faults: Faults, number: int) -> None:
+def _no_more(faults: Faults, number: int, _: list[int]) -> None:
     """It lasts: whatever the driver does to clean up fails too."""
     for offset in range(400):
         faults.before(ANY_CALL, StorageUnavailableError("gone, as planned"), number + offset)
 
 
-def _truncated(faults: Faults, number: int) -> None:
+def _truncated(faults: Faults, number: int, _: list[int]) -> None:
     """The call is of a kind that has bytes, or nothing happens."""
     for call in ("write", "commit", "publish", "open"):
         faults.truncate(call, 7, number)
+
+
+def _overtaken(*, is_done: bool) -> Plan:
+    """The call takes so long that another driver starts, and lets all checkpoints go that it has found, before it ends."""
+
+    def plan(faults: Faults, number: int, completed: list[int]) -> None:
+        def go_on_meanwhile() -> None:
+            cleaner = CheckpointsCleaner()
+            cleaner.close()  # it deletes at once
+            driver = coordinator(faults.directory, num_retained=_RETAINED, cleaner=cleaner)
+            stored = load_checkpoints(driver.access)[-1].checkpoint_id
+            for batch_id in range(stored, stored + _RETAINED + 1):
+                _complete(driver, batch_id, adds(batch_id), completed)
+
+        (faults.after if is_done else faults.before)(ANY_CALL, go_on_meanwhile, number)
+
+    return plan
 
 
 def _clock_that_is_off(hours: float) -> ManualClock:
@@ -118,6 +136,8 @@ FAULTS = {
     "has its effect, loses its answer, and is repeated": Fault(
         _raises(OutcomeUnknownError("as planned"), is_done=True), retries=_AT_ONCE
     ),
+    "is so slow that another driver has gone on before": Fault(_overtaken(is_done=False)),
+    "has its effect, and answers when another driver has gone on": Fault(_overtaken(is_done=True)),
     "is the last that the store answers": Fault(_no_more),
     "fails where clocks go an hour ahead": Fault(
         _raises(StorageUnavailableError("as planned")), clock=_clock_that_is_off(1)
@@ -182,7 +202,7 @@ def _fails(directory: str, fault: Fault, number: int) -> bool:
     failed = None
     with faulty_file_system(directory, retries=fault.retries) as faults:
         _prepare(faults)
-        fault.plan(faults, number)
+        fault.plan(faults, number, completed)
         try:
             _live(faults.directory, fault.clock, completed)
         except CheckpointError as error:
@@ -191,7 +211,9 @@ def _fails(directory: str, fault: Fault, number: int) -> bool:
         calls = [call for call in faults.calls if call != "abort"][number - 1 : number + 2]
         faults.clear()
         try:
-            go_on(faults.directory, completed[-1])
+            go_on(faults.directory, max(completed))
+            if len(set(completed)) < len(completed):
+                raise AssertionError(f"two drivers were told of one checkpoint: {completed}")
         except CheckpointCorruptedError:
             if not fault.may_corrupt:
                 raise
@@ -211,11 +233,17 @@ def _prepare(faults: Faults) -> None:
     faults.calls.clear()
 
 
+def _complete(
+    driver: CheckpointCoordinator, batch_id: int, change: Change, completed: list[int]
+) -> None:
+    if run_batch(driver, batch_id, change):
+        completed.append(batch_id + 1)
+
+
 def _live(directory: str, clock: Clock, completed: list[int]) -> None:
     """What the driver does; it notes each checkpoint that it was told to be completed."""
     driver = coordinator(directory, num_retained=_RETAINED, clock=clock)
     for batch_id, change in ((_BATCHES, merges(_BATCHES)), (_BATCHES + 1, adds(_BATCHES + 1))):
-        run_batch(driver, batch_id, change)
-        completed.append(batch_id + 1)
+        _complete(driver, batch_id, change, completed)
         CLEANER.wait()
     sweep(directory, "job", grace_s=0)

@@ -27,12 +27,10 @@ from proof.protocol_state import (
     LATE,
     SHARED,
     Driver,
-    File,
     Metadata,
     Protocol,
     State,
     Steps,
-    Sweep,
     Token,
     at_step,
     named_file,
@@ -44,6 +42,7 @@ from proof.protocol_state import (
     without_directory,
     without_metadata,
 )
+from proof.sweeper import sweep_steps
 
 _LOST_JOB = "a job of which another has claimed the newest checkpoint"
 _UNDECIDED = frozenset(
@@ -172,7 +171,7 @@ def steps_of(state: State, protocol: Protocol) -> Steps:
         yield from _taking_back_steps(state, index, driver)
         yield from _disturbing_steps(state, index, driver)
         yield from _cleaner_steps(state, protocol, index, driver)
-    yield from _sweep_steps(state, protocol)
+    yield from sweep_steps(state, protocol)
     yield from claimer_steps(state, protocol)
 
 
@@ -509,66 +508,3 @@ def _cleaner_steps(state: State, protocol: Protocol, index: int, driver: Driver)
             f"{who} deletes shared files that no checkpoint refers to",
             with_driver(after, index, driver._replace(unused=frozenset())),
         )
-
-
-# The sweep
-
-
-def _sweep_steps(state: State, protocol: Protocol) -> Steps:
-    sweep = state.sweep
-    first, second = ("list", "read") if protocol.reads_last else ("read", "list")
-    match sweep.at:
-        case "off" if state.sweeps:
-            begun = state._replace(sweeps=state.sweeps - 1)
-            yield "a sweep begins", begun._replace(sweep=Sweep(first))
-        case "list":
-            old = frozenset(file for file in state.files if _is_old(file, state, protocol))
-            kept = sweep.files if second == "list" else frozenset()
-            behind = "delete" if second == "list" else "read"
-            yield "the sweep lists files", state._replace(sweep=Sweep(behind, old - kept))
-        case "read":
-            numbers = frozenset(metadata.number for metadata in state.stored)
-            yield (
-                "the sweep lists checkpoints",
-                state._replace(sweep=Sweep("load", sweep.files, numbers)),
-            )
-        case "load":
-            if sweep.numbers - {metadata.number for metadata in state.stored}:
-                yield (
-                    "the sweep misses one, and lists them again",
-                    state._replace(sweep=Sweep("read", sweep.files)),
-                )
-            else:
-                needed = frozenset(
-                    file
-                    for metadata in state.stored
-                    if metadata.number in sweep.numbers
-                    for file in metadata.files
-                )
-                files = sweep.files - needed if second == "read" else sweep.files | needed
-                behind = "delete" if second == "read" else "list"
-                if protocol.lists_again:
-                    read = Sweep("look again", files, sweep.numbers)
-                else:
-                    read = Sweep(behind, files)
-                yield "the sweep reads their metadata", state._replace(sweep=read)
-        case "look again":
-            if {metadata.number for metadata in state.stored} <= sweep.numbers:
-                behind = "delete" if second == "read" else "list"
-                yield "the sweep finds no others", state._replace(sweep=Sweep(behind, sweep.files))
-            else:
-                yield "the sweep finds others", state._replace(sweep=Sweep("read", sweep.files))
-        case "delete":
-            yield (
-                "the sweep deletes files",
-                state._replace(files=state.files - sweep.files, sweep=Sweep()),
-            )
-
-
-def _is_old(file: File, state: State, protocol: Protocol) -> bool:
-    """Whether a file is older than the grace period, which is longer than any attempt takes."""
-    _, number_of_driver, number = file
-    driver = state.drivers[number_of_driver - 1]
-    if not protocol.grace or driver.at in ("dead", "over"):
-        return True
-    return number < next_number(driver)

@@ -15,6 +15,7 @@ from examples.demo.servers import SERVERS as SERVERS_OF_DEMO
 from examples.demo.servers import NoServerError
 from proof.bad_bytes import try_reader
 from proof.crash_points import crash_everywhere
+from proof.dying_commands import die_everywhere
 from proof.endurance import BATCHES, NOTES, PICTURE, draw_run, endure, read_notes
 from proof.faults import FAULTS, every_fault
 from proof.killed_lives import kill_everywhere
@@ -30,7 +31,10 @@ _LONG_S = 600.0
 _SHORT_RACES, _LONG_RACES = 40, 2_000
 _LONG_KILLS = 100
 _KILLS_OF_A_QUERY = 10
+_KILLS_OF_A_JOB = 25
 _SHORT_EVERY = {"local": 10, "s3-memory": 40}
+_EVERY_OF_COMMANDS = 10
+_EVERY_FAULT = {"minio": 10, "hdfs": 10}
 _LONG_EVERY = {"versitygw": 2, "hdfs": 2}
 
 
@@ -89,6 +93,13 @@ def _crash_points(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT00
     return Outcome(crashes.restarts, crashes.failures)
 
 
+def _dying_commands(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    del seed  # every point is taken, or every so many-th
+    with empty_directory(store) as directory:
+        every = 1 if store == "memory" else _EVERY_OF_COMMANDS
+        return Outcome(*die_everywhere(directory, every=60 if short else every))
+
+
 def _killed_lives(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
     del seed  # every so many-th call
     with tempfile.TemporaryDirectory() as directory:
@@ -96,10 +107,10 @@ def _killed_lives(short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row
     return Outcome(crashes.restarts, crashes.failures)
 
 
-def _every_fault(store: str, every: int, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+def _every_fault(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
     del seed  # every call is taken, or every so many-th
     with empty_directory(store) as directory:
-        faulted = every_fault(directory, every=30 if short else every)
+        faulted = every_fault(directory, every=30 if short else _EVERY_FAULT.get(store, 1))
     return Outcome(faulted.count, faulted.failures)
 
 
@@ -193,7 +204,6 @@ def _tests(
 ) -> Outcome:
     """Run tests of the project: what they prove already is not written once more."""
     os.environ["HYPOTHESIS_PROFILE"] = "quick" if short else "ci"
-    os.environ["HOLDFAST_KILLS"] = str(_LONG_KILLS)
     counting = _Counting()
     options = [
         "-q",
@@ -209,6 +219,13 @@ def _tests(
     if status and not outcome.failures:
         outcome.failures.append(f"pytest ended with status {int(status)}")
     return outcome
+
+
+def _kills_of_demo(store: str, short: bool, seed: int) -> Outcome:  # noqa: FBT001  # as `Row.run` is called
+    os.environ |= {"HOLDFAST_KILLS": str(_KILLS_OF_A_JOB), "HOLDFAST_SEED": str(seed)}
+    tests = _tests(["integration_tests/test_random_kills.py", "-k", store], short, seed)
+    # Each test is of a job, and fails if there were fewer.
+    return Outcome(tests.count * _KILLS_OF_A_JOB, tests.failures, tests.skipped)
 
 
 ROWS = [
@@ -234,6 +251,16 @@ ROWS = [
         )
         for store, where in STORES.items()
     ),
+    *(
+        Row(
+            f"savepoints, restores, roll backs and imports from Flink die before a call to a store, {STORES[store]}",
+            "commands that died",
+            "nothing is taken for whole that is not; a repetition makes it whole, and another changes nothing",
+            partial(_dying_commands, store),
+            is_long=store in SERVERS,
+        )
+        for store in ("memory", "local", "minio", "hdfs")
+    ),
     Row(
         "a process kills itself with SIGKILL around a call to a local disk",
         "processes",
@@ -245,10 +272,10 @@ ROWS = [
             f"each call to a store goes wrong in {len(FAULTS)} ways, {STORES[store]}: fails, loses its answer, is throttled, …",
             "calls that went wrong",
             "what was completed is there, whole, and the next driver goes on; what is repeated is not noticed",
-            partial(_every_fault, store, every),
+            partial(_every_fault, store),
             is_long=store in SERVERS,
         )
-        for store, every in (("memory", 1), ("minio", 5), ("hdfs", 10))
+        for store in ("memory", "local", "minio", "hdfs")
     ),
     Row(
         "two drivers, a sweep, a savepoint and a reader take turns at random, call by call",
@@ -314,11 +341,14 @@ ROWS = [
         partial(_tests, ["tests/test_redaction.py"]),
         is_long=True,
     ),
-    Row(
-        "`kill -9` of the demo's jobs at random moments",
-        "tests",
-        "the output is what a plain query says",
-        partial(_tests, ["integration_tests/test_random_kills.py"]),
-        is_long=True,
+    *(
+        Row(
+            f"`kill -9` of the demo's jobs, of their executors and workers at random moments, {where}",
+            "kills",
+            "the output is what a job says to which nothing happens, or a plain query",
+            partial(_kills_of_demo, store),
+            is_long=True,
+        )
+        for store, where in (("local", STORES["local"]), ("s3", STORES["minio"]))
     ),
 ]

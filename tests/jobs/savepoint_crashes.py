@@ -1,4 +1,7 @@
-"""Lets savepoints, restores and roll backs die at steps of theirs, without Spark."""
+"""Lets savepoints, restores, roll backs and imports die at steps of theirs, without Spark.
+
+Each check says how often something died.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable
@@ -9,7 +12,8 @@ import msgspec
 from jobs.stopped import QUERY, all_files, put, state_of, text_of, write_job, write_query
 
 from holdfast.errors import CheckpointNotFoundError
-from holdfast.locations import FileSystemCheckpointStorage
+from holdfast.flink import FlinkSavepoint, import_savepoint
+from holdfast.locations import FileSystemCheckpointStorage, find_checkpoints
 from holdfast.locations.coordination import load_latest_checkpoint
 from holdfast.spark import restore_savepoint, roll_back, take_savepoint
 from holdfast.spark.checkpoint_location import UNFINISHED_FILE
@@ -65,18 +69,19 @@ def latest_state(directory: str, job_id: str) -> list[bytes]:
     return states
 
 
-def check_savepoints(faults: Faults, stride: int) -> None:
+def check_savepoints(faults: Faults, stride: int) -> int:
     """None that died is taken for one."""
     location, _ = _query(faults, 0)
 
     for step in itertools.count(1, stride):
         target = f"{faults.directory}/savepoints-{step}"
         if not crashing_at(faults, step, partial(take_savepoint, location, target)):
-            break
+            return step // stride
         assert not [path for path in all_files(target) if path.endswith("/_metadata")]
+    raise AssertionError("it dies without an end")
 
 
-def check_restores(faults: Faults, stride: int) -> None:
+def check_restores(faults: Faults, stride: int) -> int:
     """What died can't be started unless it is whole, and is finished by a repetition.
 
     Another repetition changes nothing, and says the same.
@@ -102,11 +107,12 @@ def check_restores(faults: Faults, stride: int) -> None:
         assert msgspec.json.decode(files["metadata"])["id"] == restored.query_id
         assert latest_state(checkpoints, restored.query_id) == [state_of(0, 3), state_of(1, 3)]
         if not died:
-            break
+            return step // stride
+    raise AssertionError("it dies without an end")
 
 
 @mock.patch("holdfast.spark.sessions.is_application_alive", mock.Mock(return_value=False))
-def check_roll_backs(faults: Faults, stride: int) -> None:
+def check_roll_backs(faults: Faults, stride: int) -> int:
     """What died can't be started unless it is untouched or whole, and is finished by a repetition."""
     rolled_back = {
         "metadata",
@@ -137,7 +143,21 @@ def check_roll_backs(faults: Faults, stride: int) -> None:
         assert files["metadata"] == before["metadata"]
         assert latest_state(checkpoints, QUERY) == [state_of(0, 1), state_of(1, 1)]
         if not died:
-            break
+            return step // stride
+    raise AssertionError("it dies without an end")
+
+
+def check_imports(faults: Faults, savepoint: FlinkSavepoint, stride: int) -> int:
+    """None of a savepoint of Flink that died is taken for a savepoint."""
+    for step in itertools.count(1, stride):
+        target = f"{faults.directory}/imported-{step}"
+        run = partial(import_savepoint, savepoint, target, allow_loss=True)
+        if not crashing_at(faults, step, run):
+            [made] = find_checkpoints(target)
+            assert not isinstance(made.outcome, Exception)
+            return step // stride
+        assert not [path for path in all_files(target) if path.endswith("/_metadata")]
+    raise AssertionError("it dies without an end")
 
 
 def _query(faults: Faults, number: int) -> tuple[str, str]:

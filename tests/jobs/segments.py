@@ -123,16 +123,17 @@ def reports(
     return {UID: acknowledgements}
 
 
-def run_batch(driver: CheckpointCoordinator, batch_id: int, change: Change) -> None:
-    """Complete the checkpoint of a batch, or give it up; nothing if it is completed already."""
+def run_batch(driver: CheckpointCoordinator, batch_id: int, change: Change) -> bool:
+    """Complete the checkpoint of a batch, or give it up; False if it is completed already."""
     pending = driver.begin(batch_id)
     if pending is None:
-        return
+        return False
     try:
         driver.complete(pending, reports(pending, change), progress(batch_id))
     except Exception:
         driver.abort(pending)
         raise
+    return True
 
 
 def contents(subtasks: Sequence[StoredSubtask]) -> list[dict[str, bytes]]:

@@ -7,6 +7,7 @@ from jobs.segments import shared_files
 from holdfast.errors import CheckpointError
 from holdfast.locations.adapters import file_system_for
 from proof.crash_points import crash_everywhere, go_on
+from proof.dying_commands import die_everywhere
 
 
 def test_a_job_that_dies_around_any_call_goes_on(memory_directory: str) -> None:
@@ -50,3 +51,11 @@ def test_a_restart_behind_damage_is_not_passed(memory_directory: str, damage: st
     crashes = crash_everywhere(memory_directory, every=25, restart=damaged)
     assert not crashes.failures
     assert seen
+
+
+def test_savepoints_restores_roll_backs_and_imports_that_die_leave_nothing_half(
+    memory_directory: str,
+) -> None:
+    died, failures = die_everywhere(memory_directory, every=90)
+    assert failures == []
+    assert died >= 4

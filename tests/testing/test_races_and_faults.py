@@ -5,6 +5,7 @@ import pytest
 from holdfast.locations.storages.ownership import DirectoryOwnership
 from proof.faults import every_fault
 from proof.races import race, random_races
+from proof.stores import empty_directory
 
 
 def test_drivers_sweep_savepoint_and_reader_race_without_losing_anything() -> None:
@@ -30,3 +31,12 @@ def test_a_call_that_goes_wrong_in_any_way_loses_nothing() -> None:
     faulted = every_fault("memory:///faults", every=40)
     assert faulted.failures == []
     assert faulted.noticed > 10
+
+
+def test_slow_calls_find_out_that_nobody_owns_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = ("is so slow that another driver has gone on before",)
+    monkeypatch.setattr(DirectoryOwnership, "check", lambda _: None)
+    # Where there are no directories: a store that has some refuses a late commit for lack of its own.
+    with empty_directory("s3-memory") as directory:
+        faulted = every_fault(directory, every=20, names=slow)
+    assert any("two drivers were told" in failure for failure in faulted.failures)
