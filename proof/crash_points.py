@@ -1,6 +1,6 @@
 """Crash points: a job dies before and after every call to its store, and another driver goes on.
 
-A driver's whole life is recorded: it claims the job, commits batches, merges segments, lets old checkpoints go, copies
+A driver's whole life is recorded: it claims the job, commits batches of operator and keyed state, merges segments, lets old checkpoints go, copies
 one to a savepoint, gives a batch up, is replaced, and sweeps. What the store holds around each call is kept. All
 that a process has besides is lost when it dies, so each of these is what one that is killed there leaves behind.
 
@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from contracts.files import files_below, write
+from contracts.values import read
 from jobs.coordinated import begun, coordinator, progress
-from jobs.segments import Backend, contents, reports, run_batch
+from jobs.segments import Backend, contents, listed, reports_with_lists, run_batch
 
 from holdfast.common import uripath
 from holdfast.errors import CheckpointNotFoundError
@@ -116,7 +117,7 @@ def go_on(directory: str, completed: int) -> None:
     before = load_checkpoints(driver.access)
     latest = before[-1].checkpoint_id if before else 0
     _expect(latest in (completed, completed + 1), f"goes on from {latest} behind {completed}")
-    run_batch(driver, latest, adds(latest))
+    run_batch(driver, latest, adds(latest), report=reports_with_lists)
     CLEANER.wait()
     _sweep_until_all_is_old(lambda: sweep(directory, "job", grace_s=0))
     _sweep_until_all_is_old(lambda: sweep_savepoints(f"{directory}/archive", "job", grace_s=0))
@@ -191,11 +192,11 @@ def live(directory: str, told: Callable[[int], object]) -> None:
             driver = coordinator(directory, num_retained=_RETAINED)
         if batch_id == 6:
             given_up = begun(driver, batch_id)
-            reports(given_up, adds(batch_id))
+            reports_with_lists(given_up, adds(batch_id))
             driver.abort(given_up)
         change = merges(batch_id) if batch_id == 3 else adds(batch_id)
         pending = begun(driver, batch_id)
-        driver.complete(pending, reports(pending, change), progress(batch_id))
+        driver.complete(pending, reports_with_lists(pending, change), progress(batch_id))
         told(batch_id + 1)
         CLEANER.wait()
         if batch_id == 4:
@@ -229,6 +230,12 @@ def _expect_rows(metadata: CheckpointMetadata) -> None:
         rows = sorted(b"".join(segments.values()).split(b";"))
         wanted = sorted([b"", *(b"batch %d of %d" % (batch, index) for batch in range(number))])
         _expect(rows == wanted, f"subtask {index} of checkpoint {number} has {rows}")
+    for index, subtask in operator.subtasks.items():
+        lists = [read(handle.stream) for handle in subtask.managed_operator]
+        _expect(
+            lists == [listed(number, index)],
+            f"subtask {index} of checkpoint {number} has the operator state {lists}",
+        )
 
 
 def _expect(holds: object, otherwise: str) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from contracts.values import EXCLUSIVE, read
-from jobs.coordinated import progress
+from jobs.coordinated import acknowledged, progress
+from msgspec.structs import replace
 
 from holdfast.backends.keys import key_group_range
 from holdfast.locations import CompletedCheckpoint, StoredSubtask
@@ -123,13 +124,41 @@ def reports(
     return {UID: acknowledgements}
 
 
-def run_batch(driver: CheckpointCoordinator, batch_id: int, change: Change) -> bool:
+def reports_with_lists(
+    pending: PendingCheckpoint, change: Change
+) -> dict[str, list[Acknowledgement]]:
+    """The same of two subtasks that have operator state beside: each a list with the number of the batch's checkpoint."""
+    lists = acknowledged(pending, state_of=lambda subtask: listed(pending.checkpoint_id, subtask))[
+        UID
+    ]
+    return {
+        UID: [
+            replace(
+                keyed, state=replace(keyed.state, managed_operator=other.state.managed_operator)
+            )
+            for keyed, other in zip(reports(pending, change)[UID], lists, strict=True)
+        ]
+    }
+
+
+def listed(checkpoint_id: int, subtask: int) -> bytes:
+    """The operator state of a subtask in a checkpoint."""
+    return b"checkpoint %d of %d" % (checkpoint_id, subtask)
+
+
+def run_batch(
+    driver: CheckpointCoordinator,
+    batch_id: int,
+    change: Change,
+    *,
+    report: Callable[[PendingCheckpoint, Change], dict[str, list[Acknowledgement]]] = reports,
+) -> bool:
     """Complete the checkpoint of a batch, or give it up; False if it is completed already."""
     pending = driver.begin(batch_id)
     if pending is None:
         return False
     try:
-        driver.complete(pending, reports(pending, change), progress(batch_id))
+        driver.complete(pending, report(pending, change), progress(batch_id))
     except Exception:
         driver.abort(pending)
         raise
