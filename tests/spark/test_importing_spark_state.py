@@ -9,6 +9,7 @@ import pytest
 from jobs.job import Job
 from jobs.remembering import SCHEMA, Remembering
 from jobs.session import ROCKSDB, session_with
+from jobs.transforming import Totals
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -182,6 +183,19 @@ def test_the_command_says_what_is_lost_and_writes_nothing_in_a_dry_run(
     assert done.err.splitlines()[:-1] == dry.err.splitlines()[:-1]
     states = holdfast.states(done.out.strip())
     assert set(states["state"].to_pylist()) >= {"count", "ids", "names"}
+
+
+def test_state_of_a_query_without_a_time_mode_is_imported(job: Job) -> None:
+    job.feed(files=1, rows=2)
+    rows = job.stream().selectExpr("id as key", "id as value").groupBy("key")
+    totals = rows.transformWithState(Totals(), "key long, total long, rows long", "Update", "None")
+    location = str(job.spark_checkpoint)
+    run(job, totals, location)
+    pointer = import_spark_state(
+        f"file://{location}", f"file://{job.directory}/sp", uid="totals", parallelism=1
+    )
+    values = holdfast.read_state(pointer, "totals", "total")["value"].to_pylist()
+    assert sorted(each["total"] for each in values) == [0, 1]
 
 
 def test_state_that_is_not_of_a_single_processor_is_refused(job: Job) -> None:

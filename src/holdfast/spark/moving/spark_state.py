@@ -18,6 +18,7 @@ _KINDS = {"ValueState": "value", "ListState": "list", "MapState": "map"}
 _TIMERS = "TimerState"
 _VALUES = {"value": "value", "list": "list_value", "map": "user_map_value"}
 _OPERATOR = "transformWithState"
+_TIME_MODES = {"NoTime": "None"}  # what Spark stores is not always what it takes
 
 
 class _Variable(msgspec.Struct):
@@ -97,7 +98,7 @@ class SparkState:
             session=session,
             location=location,
             batch_id=batch_id,
-            time_mode=checked_time_mode(properties.timeMode),
+            time_mode=checked_time_mode(_TIME_MODES.get(properties.timeMode, properties.timeMode)),
             key=_struct(first["key"].dataType, location),
             variables=tuple(variables),
             has_timers=has_timers,
