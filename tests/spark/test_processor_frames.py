@@ -163,6 +163,29 @@ def test_columns_are_as_spark_makes_them_for_pandas(memory_directory: str) -> No
     assert len(_run(memory_directory, rows, [full, empty], schema=schema, settings=settings)) == 1
 
 
+def test_whole_numbers_inside_others_stay_such_beside_rows_with_nulls(
+    memory_directory: str,
+) -> None:
+    """Else a state of integers refuses what it was given, or doesn't, by the nulls of other keys."""
+    nested = {
+        "arr": pa.list_(pa.int64()),
+        "st": pa.struct([("a", pa.int32())]),
+        "m": pa.map_(pa.string(), pa.int64()),
+    }
+    schema = pa.schema([("k", pa.string()), *nested.items()])
+
+    def rows(_: Any, key: Any, frames: Any) -> Any:
+        (row,) = next(frames).to_dict("records")
+        yield _frame(key[0] + repr((list(row["arr"]), row["st"], row["m"])), None)
+
+    full = {"k": "a", "arr": [2**60 + 1, 2], "st": {"a": 1}, "m": [("x", 2**60 + 1)]}
+    nulls = {"k": "b", "arr": [None, 2], "st": {"a": None}, "m": [("x", None), ("y", 3)]}
+    assert [row["k"] for row in _run(memory_directory, rows, [full, nulls], schema=schema)] == [
+        f"a([{2**60 + 1}, 2], {{'a': 1}}, {{'x': {2**60 + 1}}})",
+        "b([None, 2], {'a': None}, {'x': None, 'y': 3})",
+    ]
+
+
 def test_a_missing_number_is_one_key_and_is_nan_as_in_pandas(memory_directory: str) -> None:
     schema = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
     seen = []

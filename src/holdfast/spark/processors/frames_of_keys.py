@@ -87,9 +87,13 @@ def series_of(column: pa.Array | pa.ChunkedArray, zone: str) -> Any:
     convert = _create_converter_to_pandas(
         kind, timezone=zone, struct_in_pandas="dict", error_on_duplicated_field_names=False
     )
-    return convert(
-        in_zone(column, "UTC").to_pandas(date_as_object=True, coerce_temporal_nanoseconds=True)
+    series = in_zone(column, "UTC").to_pandas(
+        date_as_object=True,
+        coerce_temporal_nanoseconds=True,
+        # Whole numbers inside structs, maps and lists stay such when another row has a null, as with Spark.
+        integer_object_nulls=types.is_nested(column.type),
     )
+    return convert(series)
 
 
 class FramesOut:
