@@ -283,7 +283,8 @@ def _rows_of(spec: TableSpec, state: StateRows, max_parallelism: int) -> TableRo
     extra = ids[len(spec.key) :]
     entries = keys.with_columns(keys.codes, extra) if extra else keys
     if len(entries) < len(table):
-        raise InvalidRequestError(f"rows of state {spec.name!r} have a key twice")
+        message = f"rows of state {spec.name!r} have a key twice; 0.0 and -0.0 are the same, and so are all NaN"
+        raise InvalidRequestError(message)
     order = pa.array(entries.rows.firsts)
     values = [column.take(order) for column in _values(spec, table[VALUE], state.descriptor)]
     times = None

@@ -355,7 +355,7 @@ class TestKeyedStates:
     @pytest.mark.parametrize(
         ("rows", "message"),
         [
-            (pa.table({"user": ["ann", "ann"], "value": [1, 2]}), "a key twice"),
+            (pa.table({"user": ["ann", "ann"], "value": [1, 2]}), "a key twice; 0.0 and -0.0"),
             (pa.table({"name": ["ann"], "value": [1]}), "they need"),
             (pa.table({"user": ["ann"], "value": ["much"]}), "doesn't fit"),
             (pa.table({"user": [b"\xff"], "value": [1]}), "has to be string"),
