@@ -41,6 +41,9 @@ def resolve_pointer(
     if not entries:
         raise CheckpointNotFoundError("no such checkpoint or savepoint", uri)
     if entries[0].is_directory:
-        message = f"directory has no {METADATA_FILE}; point at a metadata file to use another name"
+        message = (
+            f"directory has no {METADATA_FILE}; name that of a checkpoint, chk-<number> below its job's, "
+            "or of a savepoint"
+        )
         raise CheckpointNotFoundError(message, uri)
     return metadata_at(uri, entries[0].size)
