@@ -10,13 +10,12 @@ from holdfast.locations.coordination.checkpoints import load_latest_checkpoint
 from holdfast.locations.storages import (
     CHECKPOINT,
     JOB_ID,
-    METADATA_FILE,
     CompletedCheckpoint,
     CompletedCheckpointStorageLocation,
     JobDirectory,
     list_each,
     load_checkpoint,
-    metadata_at,
+    metadata_among,
     resolve_pointer,
     without_marker,
 )
@@ -129,10 +128,10 @@ def _locations(directory: str) -> Iterator[CompletedCheckpointStorageLocation]:
         inside = list_each(level)
         level = []
         for uri, entries in inside.items():
-            names = {uripath.name(entry.uri): entry for entry in entries}
             below = [entry.uri for entry in entries if entry.is_directory]
-            if METADATA_FILE in names:
-                yield metadata_at(names[METADATA_FILE].uri, names[METADATA_FILE].size)
+            metadata = metadata_among(entries)
+            if metadata is not None:
+                yield metadata
             elif any(CHECKPOINT.fullmatch(uripath.name(entry)) for entry in below):
                 yield from JobDirectory(uri, single_writer=False).completed_checkpoints().values()
             else:

@@ -35,7 +35,7 @@ from holdfast.locations.storages.entropy import (
     spread_everywhere,
     without_marker,
 )
-from holdfast.locations.storages.file_system_completed import metadata_at
+from holdfast.locations.storages.file_system_completed import metadata_among, metadata_at
 from holdfast.locations.storages.file_system_storage import (
     INLINE_THRESHOLD_BYTES,
     MAX_INLINE_THRESHOLD_BYTES,
@@ -97,6 +97,7 @@ __all__ = [
     "list_all",
     "list_each",
     "load_checkpoint",
+    "metadata_among",
     "metadata_at",
     "misplaced",
     "newest_epoch",

@@ -1,10 +1,12 @@
 """A completed checkpoint in a directory."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from holdfast.common import uripath
 from holdfast.errors import InvalidRequestError
-from holdfast.locations.file_systems import file_system_for
+from holdfast.locations.file_systems import FileStatus, file_system_for
 from holdfast.locations.handles import FileStateHandle
 from holdfast.locations.storages.contract import METADATA_FILE, holds_nothing_else
 
@@ -46,3 +48,16 @@ def metadata_at(
     """The completed checkpoint whose metadata is this file."""
     handle = FileStateHandle(uri, size)
     return FileSystemCompletedCheckpointStorageLocation(uripath.parent(uri), handle, is_link)
+
+
+def metadata_among(
+    entries: Iterable[FileStatus],
+) -> FileSystemCompletedCheckpointStorageLocation | None:
+    """The completed checkpoint that entries of a directory are; None if none of them is a metadata file.
+
+    A directory of that name is none: Spark has such in the `state` of a `checkpointLocation`.
+    """
+    for entry in entries:
+        if uripath.name(entry.uri) == METADATA_FILE and not entry.is_directory:
+            return metadata_at(entry.uri, entry.size)
+    return None

@@ -9,6 +9,7 @@ from holdfast.locations.storages.contract import METADATA_FILE
 from holdfast.locations.storages.entropy import without_marker
 from holdfast.locations.storages.file_system_completed import (
     FileSystemCompletedCheckpointStorageLocation,
+    metadata_among,
     metadata_at,
 )
 
@@ -33,13 +34,16 @@ def resolve_pointer(
     if uripath.scheme(uri) != "file":  # where the marker is a name like any other
         uri = uripath.checkpoint_directory(without_marker(uri))
     file_system = file_system_for(uri)
-    for entry in file_system.list(uri):
-        if uripath.name(entry.uri) == METADATA_FILE:
-            return metadata_at(entry.uri, entry.size)
+    metadata = metadata_among(file_system.list(uri))
+    if metadata is not None:
+        return metadata
     entries = [entry for entry in file_system.list(uripath.parent(uri)) if entry.uri == uri]
     if not entries:
         raise CheckpointNotFoundError("no such checkpoint or savepoint", uri)
     if entries[0].is_directory:
-        message = f"directory has no {METADATA_FILE}; point at a metadata file to use another name"
+        message = (
+            f"directory has no {METADATA_FILE}; name that of a checkpoint, chk-<number> below its job's, "
+            "or of a savepoint"
+        )
         raise CheckpointNotFoundError(message, uri)
     return metadata_at(uri, entries[0].size)

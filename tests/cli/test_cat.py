@@ -104,6 +104,15 @@ def test_nothing_there_is_status_1(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "no completed checkpoint or savepoint here or below" in capsys.readouterr().err
 
 
+def test_a_checkpoint_location_of_spark_has_no_checkpoints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "state/0/_metadata").mkdir(parents=True)
+    for pointer in (f"file://{tmp_path}", f"file://{tmp_path}/state/0"):
+        assert main(["cat", pointer]) == main(["list", pointer]) == 1
+        assert "no completed checkpoint or savepoint here or below" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["table", "JSON"])
 def test_a_state_that_is_empty_is_there(
     checkpoint: Checkpoint, capsys: pytest.CaptureFixture[str], form: tuple[str, ...]

@@ -112,7 +112,9 @@ class TestPointers:
     def test_a_directory_without_metadata_is_named_as_such(
         self, done: CompletedCheckpoint, local_directory: str
     ) -> None:
-        with pytest.raises(CheckpointNotFoundError, match=METADATA_FILE):
+        with pytest.raises(
+            CheckpointNotFoundError, match=f"has no {METADATA_FILE}; name that of a checkpoint"
+        ):
             checkpoint_storage(local_directory).resolve_checkpoint(f"{local_directory}/job")
 
     @pytest.mark.parametrize("pointer", ["", "/tmp/x", "file:///", "nothing:///x/y"])

@@ -248,6 +248,7 @@ class WindowedRows:
             InvalidRequestError: Names collide, or a column isn't there.
         """
         keyed_rows = self.keyed
+        function = WindowedAggregation(aggregates, self.windows, **self._options())
         panes = Panes(self.time)
         prepare = partial(
             operands_of,
@@ -261,12 +262,7 @@ class WindowedRows:
         time = keyed_rows.rows.schema[self.time].dataType
         bounds = [StructField(START, time), StructField(END, time)]
         schema = StructType([*columns[:width], *bounds, *columns[width:]])
-        return _output(
-            keyed_rows,
-            WindowedAggregation(aggregates, self.windows, **self._options()),
-            schema,
-            prepare=prepare,
-        )
+        return _output(keyed_rows, function, schema, prepare=prepare)
 
     def apply(self, function: WindowFunction, schema: StructType | str) -> KeyedOutput:
         """Call a function for each key and window with all of its rows, which are kept until then.

@@ -16,6 +16,7 @@ from holdfast.spark.aggregates import Accumulators, Aggregate, check_aggregates
 from holdfast.spark.operators import OutputRows, Row, StatefulFunction
 from holdfast.spark.windows.assigning import (
     FixedWindows,
+    SessionWindows,
     Times,
     Window,
     WindowAssigner,
@@ -74,6 +75,12 @@ class _Windowed(StatefulFunction):
     def __init__(self, windows: WindowAssigner, **options: Unpack[WindowOptions]) -> None:
         emit = options.get("emit", "append")
         allowed_lateness = options.get("allowed_lateness", timedelta(0))
+        if not isinstance(windows, FixedWindows | SessionWindows):
+            message = (
+                f"the windows are {windows!r}; make them by holdfast.spark.windows: "
+                "tumbling, sliding or session"
+            )
+            raise InvalidRequestError(message)
         if emit not in ("append", "update"):
             raise InvalidRequestError(f"emit is {emit!r}; it must be 'append' or 'update'")
         self._assigner = windows
@@ -231,6 +238,7 @@ class WindowedAggregation(_Windowed):
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(windows, **options)
+        check_aggregates(aggregates, [START, END])
         self._aggregates = dict(aggregates)
 
     def _descriptor(self, schema: pa.Schema) -> ReducingStateDescriptor:
