@@ -183,6 +183,8 @@ def find_state(
 
     Raises:
         InvalidRequestError: There is no such state, or no name where there are several.
+        CheckpointNotFoundError: What says which keyed states there are is gone, for a subtask.
+        CheckpointCorruptedError: It is damaged.
     """
     if raw is not None and (raw not in {"operator", "keyed"} or name is not None):
         message = f"raw is {raw!r}; it is 'operator' or 'keyed', and without a state"
@@ -190,6 +192,8 @@ def find_state(
     uid = _chosen("operator", operator, list(metadata.operators))
     states = states_of(uid, metadata.operators[uid])
     wanted_kind = kind if raw is None else f"raw {raw}"
+    if wanted_kind is None or wanted_kind.startswith("keyed"):
+        _check_whole(states, name)
     if wanted_kind is not None:
         states = [state for state in states if state.kind == wanted_kind]
         if not states:
@@ -210,6 +214,16 @@ def find_state(
         )
         raise InvalidRequestError(message)
     return chosen[0]
+
+
+def _check_whole(states: list[StoredState], name: str | None) -> None:
+    """Raise why keyed states of a subtask can't be told, unless operator state alone has the name."""
+    namesakes = [state for state in states if name is not None and state.name == name]
+    if namesakes and not any(state.is_keyed for state in namesakes):
+        return
+    for state in states:
+        if state.is_keyed and state.name is None:
+            state.readable()
 
 
 def _chosen(what: str, wanted: str | None, names: list[str]) -> str:

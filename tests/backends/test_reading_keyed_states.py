@@ -158,7 +158,7 @@ def test_subtasks_that_have_stored_a_state_differently_are_refused(write: Write)
 
 
 class TestWhatIsDamaged:
-    def test_a_manifest_that_is_gone_is_shown_and_other_states_are_read(
+    def test_a_manifest_that_is_gone_is_shown_and_no_keyed_state_is_read_in_part(
         self, write: Write, capsys: pytest.CaptureFixture[str]
     ) -> None:
         pointer = write()
@@ -167,7 +167,12 @@ class TestWhatIsDamaged:
         assert main(["show", pointer, "--json"]) == 0
         states = json.loads(capsys.readouterr().out)["operators"]["op"]["states"]
         assert [state["kind"] for state in states if state["failure"]] == ["keyed"]
-        assert holdfast.read_state(pointer, "op", "totals").num_rows == 1
+        for name, kind in (("totals", None), ("totals", "keyed value"), (None, None)):
+            with pytest.raises(CheckpointNotFoundError) as caught:
+                holdfast.read_state(pointer, "op", name, kind=kind)
+            assert isinstance(manifest, FileStateHandle)
+            assert caught.value.location == manifest.uri
+        assert main(["cat", pointer, "op", "totals"]) == 3
         with pytest.raises(CheckpointNotFoundError):
             holdfast.states(pointer)
         with pytest.raises(CheckpointNotFoundError):

@@ -134,6 +134,7 @@ def test_rocksdb_is_set_by_the_names_of_flink() -> None:
         ("bloom-filter.bits-per-key", "-1"),
         ("bloom-filter.bits-per-key", "many"),
         ("block.blocksize", "0"),
+        ("block.blocksize", "8g"),
         ("compaction.style", "fifo"),
         ("compression", "gzip"),
         ("checkpoint.transfer.thread.num", "0"),

@@ -51,13 +51,19 @@ def _error_for(error: Exception, directory: str) -> CheckpointError | None:
             return StorageFullError(f"no room left for RocksDB's files ({text})", directory)
         return StorageUnavailableError(f"RocksDB: {text}", directory)
     if text.startswith("Corruption"):
-        _delete_copies(text)
-        return CheckpointCorruptedError(f"RocksDB: {text}", directory)
+        copies = _deleted_copies(text)
+        ending = "".join(f"; the host's copy {copy} is deleted: try again" for copy in copies)
+        return CheckpointCorruptedError(f"RocksDB: {text}{ending}", directory)
     return None
 
 
-def _delete_copies(text: str) -> None:
-    """Delete the copies of the sorted files that an error of RocksDB names. Never raises."""
+def _deleted_copies(text: str) -> list[str]:
+    """Delete the copies of the sorted files that an error of RocksDB names. Never raises.
+
+    Returns:
+        Where they were. Their names are among the names of stored files; those that RocksDB gives are of its directory.
+    """
+    deleted: list[str] = []
     for path in _SORTED_FILE.findall(text):
         directory = os.path.dirname(os.path.dirname(os.path.dirname(path)))
         with suppress(OSError):
@@ -67,3 +73,5 @@ def _delete_copies(text: str) -> None:
             for copy in copies:
                 if os.path.samestat(copy.stat(), damaged):
                     os.unlink(copy)
+                    deleted.append(copy.path)
+    return deleted

@@ -118,7 +118,7 @@ def _bits(text: str) -> int:
 
 def _block_bytes(text: str) -> int:
     count = size(text)
-    if not count:
+    if not 0 < count <= 1 << 30:  # RocksDB takes no 4 GiB
         raise ValueError(text)
     return count
 
@@ -309,7 +309,7 @@ class Settings:
     rocksdb_block_size: int = _setting(
         4 << 10,
         key="state.backend.rocksdb.block.blocksize",
-        kind="size",
+        kind="size, 1 to 1g",
         meaning="How much is read at once, before compression.",
         flink="state.backend.rocksdb.block.blocksize",
         parse=_block_bytes,
