@@ -168,7 +168,7 @@ def test_an_unknown_key_is_refused_with_the_right_one(key: str, words: list[str]
 
 def test_keys_of_others_are_passed_over() -> None:
     given = {"execution.checkpointing.dir": "x", "holdfaster.dir": "x", "spark.app.name": "x"}
-    assert Settings.parse(given) == Settings()
+    assert Settings.parse(given) == Settings.parse({})
 
 
 def test_a_session_that_is_there_already_gets_the_settings(spark: SparkSession) -> None:

@@ -6,6 +6,6 @@ from proof.killed_lives import kill_everywhere
 
 
 def test_processes_that_kill_themselves_lose_nothing(tmp_path: Path) -> None:
-    crashes = kill_everywhere(tmp_path, every=150)
+    crashes = kill_everywhere(tmp_path, every=200)
     assert crashes.failures == []
     assert crashes.restarts == 6
