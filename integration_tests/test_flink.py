@@ -1,6 +1,5 @@
 """State goes from a real Flink to Holdfast, and from there to a real Flink on another backend, at another parallelism."""
 
-import tarfile
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from contracts.flink_archives import extracted
 from servers.flink import FlinkJob
 
 from holdfast import flink, read_state
@@ -148,8 +148,7 @@ def pairs(rows: pa.Table) -> dict[Any, Any]:
 def test_the_job_of_the_guide_gives_in_flink_what_it_gives_in_pyspark(
     flink_job: FlinkJob, tmp_path: Path
 ) -> None:
-    with tarfile.open(ROOT / "tests" / "data" / "flink" / "orders.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    extracted(tmp_path, "orders")
     later = tmp_path / "later"
     later.mkdir()
     (later / "orders.csv").write_text("ann,tea,10\neve,milk,2\nmax,tea,9\n")

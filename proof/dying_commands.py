@@ -4,12 +4,12 @@ Each dies before each call to the store, by an exception that no handler catches
 right after the call before. What it leaves must be nothing that is taken for whole, and be finished by a repetition.
 """
 
-import tarfile
 import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from contracts.flink_archives import extracted
 from jobs.savepoint_crashes import (
     check_imports,
     check_restores,
@@ -19,8 +19,6 @@ from jobs.savepoint_crashes import (
 
 from holdfast import flink
 from holdfast.testing import Faults, faulty_file_system
-
-_FLINK = Path(__file__).parents[1] / "tests" / "data" / "flink" / "orders.tar.xz"
 
 
 def die_everywhere(directory: str, *, every: int = 1) -> tuple[int, list[str]]:
@@ -36,9 +34,7 @@ def die_everywhere(directory: str, *, every: int = 1) -> tuple[int, list[str]]:
     died = 0
     failures = []
     with tempfile.TemporaryDirectory() as name:
-        with tarfile.open(_FLINK) as archive:
-            archive.extractall(name, filter="data")
-        savepoint = flink.open(Path(name) / "orders")
+        savepoint = flink.open(extracted(Path(name), "orders") / "orders")
         commands: dict[str, Callable[[Faults, int], int]] = {
             "savepoint": check_savepoints,
             "restore": check_restores,

@@ -34,6 +34,7 @@ _KILLS_OF_A_QUERY = 10
 _KILLS_OF_A_JOB = 25
 _SHORT_EVERY = {"local": 10, "s3-memory": 40}
 _EVERY_OF_COMMANDS = 10
+_ONE_OF_A_KIND = ("memory", "local", "minio", "hdfs")
 _EVERY_FAULT = {"minio": 10, "hdfs": 10}
 _LONG_EVERY = {"versitygw": 2, "hdfs": 2}
 
@@ -259,7 +260,7 @@ ROWS = [
             partial(_dying_commands, store),
             is_long=store in SERVERS,
         )
-        for store in ("memory", "local", "minio", "hdfs")
+        for store in _ONE_OF_A_KIND
     ),
     Row(
         "a process kills itself with SIGKILL around a call to a local disk",
@@ -275,7 +276,7 @@ ROWS = [
             partial(_every_fault, store),
             is_long=store in SERVERS,
         )
-        for store in ("memory", "local", "minio", "hdfs")
+        for store in _ONE_OF_A_KIND
     ),
     Row(
         "two drivers, a sweep, a savepoint and a reader take turns at random, call by call",

@@ -21,7 +21,7 @@ from holdfast.backends.arrow.nesting import (
     types_in,
     with_children,
 )
-from holdfast.backends.arrow.ordering import order_of
+from holdfast.backends.arrow.ordering import are_new, order_of
 from holdfast.backends.arrow.sketches import (
     check_sketches,
     estimates_of_sketches,
@@ -32,6 +32,7 @@ from holdfast.backends.arrow.trimming import trimmed
 __all__ = [
     "Elements",
     "MisfitError",
+    "are_new",
     "cast",
     "cast_rows",
     "check_memory",

@@ -1,4 +1,6 @@
-"""Rows in the order of small numbers that they have."""
+"""Rows in the order of small numbers that they have, and where numbers in order are others than before."""
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,3 +22,10 @@ def order_of(numbers: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64
     packed = numbers.astype(np.uint64) << np.uint64(32) | np.arange(len(numbers), dtype=np.uint64)
     packed.sort()
     return (packed & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+def are_new(ordered: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Whether each number, or text of NumPy, is another than the one before it; the first is."""
+    flags = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=flags[1:])
+    return flags

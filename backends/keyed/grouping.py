@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.arrow import order_of
+from holdfast.backends.arrow import are_new, order_of
 from holdfast.backends.keyed.columns import same_rows
 from holdfast.backends.keyed.table import Flags, SortKeys
 
@@ -108,8 +108,7 @@ def grouped(
             hashes. It decides how they are sorted, not what comes of it.
     """
     order, ascending = _sorted_by_counting(sort_keys) if are_spread else _sorted(sort_keys)
-    is_new = np.ones(len(order), np.bool_)
-    np.not_equal(ascending[1:], ascending[:-1], out=is_new[1:])
+    is_new = are_new(ascending)
     same = np.flatnonzero(~is_new)
     if len(same):
         equal = same_rows(columns, order[same], columns, order[same - 1])

@@ -1,6 +1,5 @@
 """Savepoints for Flink: our reader finds in them what was in ours. `integration_tests/test_flink.py` has Flink read them."""
 
-import tarfile
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from contracts.flink_archives import extracted
 from contracts.flink_kinds import (
     LONG,
     NOTHING,
@@ -40,7 +40,6 @@ from holdfast.errors import InvalidRequestError
 from holdfast.flink.binary import DataInput
 from holdfast.flink.serializers import plain_type, read_snapshot, written_type
 
-ARCHIVES = Path(__file__).parents[1] / "data" / "flink"
 STATES = [
     *(("keyed-long", name) for name in ("value", "list", "map", "reducing", "aggregating")),
     *(("numbers", name) for name in ("longs", "strings", "union", "own-broadcast", "tuples")),
@@ -54,9 +53,7 @@ UIDS = ["numbers", "keyed-long", "ttl", "by-tuple", "tumbling"]
 
 @pytest.fixture(scope="module")
 def savepoint(tmp_path_factory: pytest.TempPathFactory) -> flink.FlinkSavepoint:
-    directory = tmp_path_factory.mktemp("flink")
-    with tarfile.open(ARCHIVES / "heap.tar.xz") as content:
-        content.extractall(directory, filter="data")
+    directory = extracted(tmp_path_factory.mktemp("flink"), "heap")
     return flink.open(next((directory / "heap" / "canonical").iterdir()), uids=UIDS)
 
 

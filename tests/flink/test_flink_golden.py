@@ -1,15 +1,13 @@
 """Savepoints that real jobs of Flink 2.3 and 1.20 have written; what is in them follows formulas."""
 
-import tarfile
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts.flink_archives import extracted
 
 from holdfast import flink
 
-ARCHIVES = Path(__file__).parents[1] / "data" / "flink"
 KEYS = range(-3, 17)
 FORMS = [
     "heap/canonical",
@@ -27,9 +25,7 @@ UIDS = ["numbers", "keyed-long", "all-types", "ttl", "tumbling", "rules"]
 @pytest.fixture(scope="module")
 def savepoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, flink.FlinkSavepoint]:
     directory = tmp_path_factory.mktemp("flink")
-    for archive in ARCHIVES.glob("*.tar.xz"):
-        with tarfile.open(archive) as content:
-            content.extractall(directory, filter="data")
+    extracted(directory, *sorted({form.partition("/")[0] for form in FORMS}))
     opened = {}
     for form in FORMS:
         [savepoint] = (directory / form).iterdir()

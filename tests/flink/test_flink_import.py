@@ -1,12 +1,12 @@
 """Savepoints of Flink made savepoints of Holdfast: what is there is what was there, or it is said to be lost."""
 
-import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from contracts.flink_archives import extracted
 from contracts.flink_kinds import (
     BYTES,
     LONG,
@@ -57,7 +57,6 @@ from holdfast.flink.binary import DataInput
 from holdfast.flink.serializers import read_snapshot
 from holdfast.locations.storages import load_checkpoint, resolve_pointer
 
-ARCHIVES = Path(__file__).parents[1] / "data" / "flink"
 KEYS = range(-3, 17)
 Import = Callable[..., str]
 
@@ -65,10 +64,7 @@ Import = Callable[..., str]
 @pytest.fixture(scope="module")
 def of_real_job(tmp_path_factory: pytest.TempPathFactory) -> dict[str, flink.FlinkSavepoint]:
     """Savepoints of Flink 2.3, of heap and RocksDB, and of 1.20."""
-    directory = tmp_path_factory.mktemp("flink")
-    for name in ("heap", "rocks", "f120-heap"):
-        with tarfile.open(ARCHIVES / f"{name}.tar.xz") as content:
-            content.extractall(directory, filter="data")
+    directory = extracted(tmp_path_factory.mktemp("flink"), "heap", "rocks", "f120-heap")
     uids = ["numbers", "keyed-long", "ttl", "by-tuple", "rules"]
     return {
         form: flink.open(next((directory / form).iterdir()), uids=uids)

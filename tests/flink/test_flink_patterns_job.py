@@ -1,24 +1,20 @@
 """What a real pattern over events keeps (CEP), and states beside values that only Kryo knows: `infra/flink/PatternJob.java`."""
 
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts.flink_archives import extracted
 
 from holdfast import flink
 from holdfast.errors import UnreadableStateError
 
-ARCHIVE = Path(__file__).parents[1] / "data" / "flink" / "patterns.tar.xz"
 KEYS = range(4)
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("patterns")
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(directory, filter="data")
-    return directory / "patterns"
+    return extracted(tmp_path_factory.mktemp("flink"), "patterns") / "patterns"
 
 
 @pytest.fixture(scope="module", params=["hashmap-native", "rocksdb-native"])

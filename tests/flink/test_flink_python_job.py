@@ -2,25 +2,21 @@
 
 import datetime as dt
 import pickle
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts.flink_archives import extracted
 
 from holdfast import flink
 
-ARCHIVE = Path(__file__).parents[1] / "data" / "flink" / "pyflink.tar.xz"
 FORMS = ["hashmap-canonical", "hashmap-native", "rocksdb-canonical", "rocksdb-native"]
 KEYS = range(8)
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("pyflink")
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(directory, filter="data")
-    return directory / "pyflink"
+    return extracted(tmp_path_factory.mktemp("flink"), "pyflink") / "pyflink"
 
 
 @pytest.fixture(scope="module", params=FORMS)

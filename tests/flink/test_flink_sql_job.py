@@ -1,6 +1,5 @@
 """State of queries of SQL that a real Flink has run: `infra/flink/SqlJob.java`."""
 
-import tarfile
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -8,21 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts.flink_archives import extracted
 
 from holdfast import flink
-
-ARCHIVE = Path(__file__).parents[1] / "data" / "flink" / "sql.tar.xz"
-
 
 FORMS = ["hashmap-canonical", "hashmap-native", "rocksdb-canonical", "rocksdb-native"]
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("sql")
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(directory, filter="data")
-    return directory / "sql"
+    return extracted(tmp_path_factory.mktemp("flink"), "sql") / "sql"
 
 
 @pytest.fixture(scope="module", params=FORMS)

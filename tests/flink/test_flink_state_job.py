@@ -1,14 +1,13 @@
 """Savepoints and checkpoints of `infra/flink/StateJob.java`, made by `infra/flink/golden.py`; what is in them follows formulas."""
 
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts.flink_archives import extracted
 
 from holdfast import flink
 
-DATA = Path(__file__).parents[1] / "data" / "flink"
 KEYS = range(20)
 FORMS = ["hashmap-canonical", "hashmap-native", "rocksdb-canonical", "rocksdb-native"]
 CHECKPOINTS = ["incremental", "compressed", "merged", "forst"]
@@ -16,11 +15,7 @@ CHECKPOINTS = ["incremental", "compressed", "merged", "forst"]
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("flink")
-    for name in ("state-job", "checkpoints"):
-        with tarfile.open(DATA / f"{name}.tar.xz") as content:
-            content.extractall(directory, filter="data")
-    return directory
+    return extracted(tmp_path_factory.mktemp("flink"), "state-job", "checkpoints")
 
 
 def checkpoint(archives: Path, name: str) -> flink.FlinkSavepoint:

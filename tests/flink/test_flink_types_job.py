@@ -1,17 +1,16 @@
 """Values that Flink leaves to Kryo, POJOs, and what joins keep: `infra/flink/TypesJob.java`, of Flink 1.20 and 2.3."""
 
 import json
-import tarfile
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts.flink_archives import extracted
 
 from holdfast import flink
 
-DATA = Path(__file__).parents[1] / "data" / "flink"
 KEYS = range(8)
 FORMS = ["types/hashmap-canonical", "types/rocksdb-native", "types/flink-1.20"]
 UNALIGNED = "checkpoints/unaligned/chk-*"
@@ -19,11 +18,7 @@ UNALIGNED = "checkpoints/unaligned/chk-*"
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("flink")
-    for name in ("types", "checkpoints"):
-        with tarfile.open(DATA / f"{name}.tar.xz") as content:
-            content.extractall(directory, filter="data")
-    return directory
+    return extracted(tmp_path_factory.mktemp("flink"), "types", "checkpoints")
 
 
 def opened(archives: Path, form: str) -> flink.FlinkSavepoint:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+from contracts.flink_archives import ARCHIVES, extracted
 
 from holdfast.backends import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend
 from holdfast.locations import (
@@ -48,15 +49,13 @@ def write_data(directory: Path) -> None:
 
 def _write_savepoints_of_flink(directory: Path) -> None:
     """Native savepoints of Flink 2.3 on RocksDB and of 1.20 on the heap; and `orders`, of the job in `examples/flink`."""
-    archives = Path(__file__).parents[1] / "data" / "flink"
     for name in ("rocks", "f120-heap"):
-        with tarfile.open(archives / f"{name}.tar.xz") as archive:
+        with tarfile.open(ARCHIVES / f"{name}.tar.xz") as archive:
             for member in archive.getmembers():
                 kind, _, member.name = member.name.partition("/native/")
                 if member.name and kind == name and member.isfile():
                     archive.extract(member, directory, filter="data")
-    with tarfile.open(archives / "orders.tar.xz") as archive:
-        archive.extractall(directory, filter="data")
+    extracted(directory, "orders")
 
 
 def write_job(checkpoint_dir: str, checkpoint_location: str) -> None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.backends.arrow import are_new
 from holdfast.backends.keyed.columns import (
     Column,
     Rows,
@@ -168,8 +169,7 @@ def _disentangled(order: Rows, ordered: SortKeys, ids: Sequence[Column], unlike:
         ids: The id columns of all rows.
         unlike: Positions in the order that have the sort key of the next, and another identity.
     """
-    starts = np.concatenate([[True], ordered[1:] != ordered[:-1]])
-    group = np.cumsum(starts) - 1
+    group = np.cumsum(are_new(ordered)) - 1
     is_mixed = np.zeros(int(group[-1]) + 1, bool)
     is_mixed[group.take(unlike)] = True
     at = is_mixed.take(group).nonzero()[0]

@@ -13,7 +13,7 @@ partition, by Kryo, and of the last offset that was read.
 
 Source:
     Flink, SimpleVersionedSerialization (2.3.0); flink-connector-kafka, KafkaPartitionSplitSerializer,
-    KafkaSourceEnumStateSerializer (4.0.1),    FlinkKafkaConsumerBase and KafkaTopicPartitionStateSentinel (3.4.0).
+    KafkaSourceEnumStateSerializer (4.0.1), FlinkKafkaConsumerBase and KafkaTopicPartitionStateSentinel (3.4.0).
 """
 
 import json

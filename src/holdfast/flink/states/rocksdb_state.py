@@ -18,6 +18,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
+from holdfast.backends.arrow import are_new
 from holdfast.flink.metadata import IncrementalHandle, StateFiles, StreamHandle
 from holdfast.flink.serializers import reading
 from holdfast.flink.states.descriptions import KeyedDescription, keyed_description
@@ -168,5 +169,5 @@ def _newest_rows(runs: list[Run]) -> Entries | None:
     # As when entries are compared by themselves, the bytes of values decide at last.
     order = np.lexsort([*contents.T[::-1], -sequences, names])
     names = names[order]
-    order = order[np.append(True, names[1:] != names[:-1])]
+    order = order[are_new(names)]
     return Entries(rows[order], contents[order])
