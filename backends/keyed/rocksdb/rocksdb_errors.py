@@ -45,10 +45,10 @@ def translated(directory: str) -> Iterator[None]:
 
 def _error_for(error: Exception, directory: str) -> CheckpointError | None:
     text = str(error)
+    is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    if is_full or any(words in text for words in _FULL):
+        return StorageFullError(f"no room left for RocksDB's files ({text})", directory)
     if isinstance(error, OSError) or text.startswith("IO error"):
-        is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-        if is_full or any(words in text for words in _FULL):
-            return StorageFullError(f"no room left for RocksDB's files ({text})", directory)
         return StorageUnavailableError(f"RocksDB: {text}", directory)
     if text.startswith("Corruption"):
         copies = _deleted_copies(text)
